@@ -1,0 +1,34 @@
+//! Run code safely: one API over local cells, kernels, containers and cloud sandboxes.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use code_sandboxes::Sandbox;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> code_sandboxes::Result<()> {
+//! let sandbox =
+//!     Sandbox::builder().variant("local-eval").timeout(Duration::from_secs(60)).create().await?;
+//! sandbox.run_code("x = 40").await?;
+//! let result = sandbox.run_code("x + 2").on_stdout(|m| eprintln!("{}", m.line)).await?;
+//! assert_eq!(result.text(), Some("42"));
+//! sandbox.terminate().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each backend is a feature and a crate of its own; `default` is `eval` and `blocking`.
+//! Everything of [`sandbox_core`] is here too.
+
+#[cfg(feature = "blocking")]
+pub mod blocking;
+mod registry;
+mod sandbox;
+
+pub use sandbox_core::*;
+
+#[cfg(feature = "eval")]
+pub use backend_eval as eval;
+
+pub use registry::{Registry, VariantStatus};
+pub use sandbox::{Sandbox, list_environments};

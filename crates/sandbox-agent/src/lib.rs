@@ -1,0 +1,17 @@
+//! The Python side of Code Sandboxes, and the messages spoken with it.
+//!
+//! Python code runs in a *worker*, a process that executes code and does nothing else. Workers are
+//! forked from a *zygote*, a warm interpreter that never runs user code. This crate holds the
+//! sources of both ([`python`]) and the two vocabularies: [`Request`] and [`Reply`] with a worker,
+//! [`ZygoteRequest`] and [`ZygoteReply`] with a zygote. It does no I/O of its own.
+
+pub mod message;
+pub mod python;
+pub mod wire;
+pub mod zygote_message;
+
+pub use message::{
+    DisplayKind, Encoding, FailureKind, MimeData, PROTOCOL_VERSION, Reply, Request, Run, RunMode,
+};
+pub use wire::{Frame, FrameReader, WireError};
+pub use zygote_message::{Fork, ResourceLimit, Start, ZygoteReply, ZygoteRequest};

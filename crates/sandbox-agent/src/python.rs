@@ -1,0 +1,67 @@
+//! The Python sources of the zygote and the driver, and how to start them.
+//!
+//! Nothing is installed and nothing is written to disk: the host puts [`program`] into a memory
+//! file, gives it to the interpreter as descriptor [`PROGRAM_FD`] with the arguments
+//! [`ARGUMENTS`], and the control socket as descriptor [`CONTROL_FD`].
+
+/// The descriptor on which the zygote finds its packet socket.
+pub const CONTROL_FD: i32 = 3;
+
+/// The descriptor on which the interpreter finds [`program`].
+pub const PROGRAM_FD: i32 = 4;
+
+/// The interpreter's arguments: isolated from the environment and the user's site directory, no
+/// byte code files, UTF-8 everywhere, program from [`PROGRAM_FD`].
+pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
+
+/// The zygote: forks workers, and never runs user code.
+const ZYGOTE: &str = include_str!("python/zygote.py");
+
+/// Sources that the zygote compiles when it first needs them, by name.
+const PARTS: [(&str, &str); 5] = [
+    ("worker", include_str!("python/worker.py")),
+    ("driver", include_str!("python/driver.py")),
+    ("rich", include_str!("python/rich.py")),
+    ("magics", include_str!("python/magics.py")),
+    ("inline", include_str!("python/inline.py")),
+];
+
+/// The whole program as one Python source: a table of the parts, then the zygote.
+///
+/// The parts are string constants, so starting costs no more than the zygote's own few lines.
+#[must_use]
+pub fn program() -> String {
+    let parts: Vec<String> = PARTS
+        .iter()
+        .map(|(name, source)| format!("{}: {}", literal(name), literal(source)))
+        .collect();
+    format!("SOURCES = {{{}}}\n{ZYGOTE}", parts.join(", "))
+}
+
+/// A JSON string of ASCII text is also a Python string literal.
+fn literal(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_ascii_so_that_their_literals_are_python() {
+        for (name, source) in PARTS.iter().chain([&("zygote", ZYGOTE)]) {
+            assert!(source.is_ascii(), "{name}");
+            assert!(source.starts_with("\"\"\""), "{name} has no docstring");
+        }
+    }
+
+    #[test]
+    fn the_program_holds_every_part_on_its_first_line() {
+        let program = program();
+        let (table, rest) = program.split_once('\n').expect("two parts");
+        assert_eq!(rest, ZYGOTE);
+        for (name, _) in PARTS {
+            assert!(table.contains(&format!("\"{name}\": ")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The contract between this library and those who implement a backend.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::call::CallContext;
+use crate::capability::Capabilities;
+use crate::error::Result;
+use crate::id::SandboxId;
+use crate::instance::Instance;
+use crate::model::{SandboxEnvironment, SandboxInfo, SnapshotInfo, Variant};
+use crate::request::{ListQuery, Page};
+use crate::spec::CreateSpec;
+
+/// Where sandboxes come from. Users hold [`Sandbox`](crate::Sandbox) instead.
+///
+/// Every method is required, so that a wrapper cannot forget one. A verb that is not declared in
+/// [`Backend::capabilities`] answers [`ErrorKind::Unsupported`](crate::ErrorKind) without an effect.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// The variant this backend is.
+    fn variant(&self) -> Variant;
+
+    /// What this stack can do and enforce.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes a sandbox and waits until it can run code.
+    ///
+    /// The spec is validated and checked against the capabilities by the caller.
+    /// An attached sandbox lives as long as the returned instance.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves nothing behind.
+    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>>;
+
+    /// Connects to a running sandbox. Requires `detached`.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that id.
+    async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>>;
+
+    /// Lists sandboxes, one page at a time. Failures are errors, never an empty page.
+    async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>>;
+
+    /// Environments that a sandbox can be created from.
+    async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>>;
+
+    /// Whether sandboxes can be created here and now, and if not, what to do.
+    async fn health(&self, call: &CallContext) -> Result<Health>;
+
+    /// Stored snapshots. Requires `snapshot`.
+    async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>>;
+
+    /// Deletes a snapshot by name or id. Requires `snapshot`.
+    async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()>;
+}
+
+/// Whether a backend is usable, as `doctor` shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// Whether a sandbox with default settings can be created.
+    pub usable: bool,
+    /// One line: what was found, or what is missing.
+    pub detail: String,
+    /// The command or setting that fixes it.
+    pub fix: Option<String>,
+    /// Single checks by name.
+    pub checks: Vec<Check>,
+}
+
+/// One check of [`Health`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// Whether it is fine.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What fixes it.
+    pub fix: Option<String>,
+}

@@ -1,0 +1,298 @@
+//! How a sandbox is asked for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::layer::Layer;
+use crate::model::variant::IntoVariant;
+use crate::model::{NetworkPolicy, Variant};
+use crate::sandbox::{DEFAULT_TIMEOUT, Sandbox};
+use crate::secret::Secret;
+use crate::spec::{CreateSpec, IsolationMode, SandboxConfig};
+use crate::units::{ByteSize, check_duration};
+
+/// Finds the backend of a builder.
+pub trait Resolve {
+    /// The handle that the builder gives.
+    type Sandbox: From<Sandbox>;
+
+    /// The backend of a variant, or of the default one.
+    ///
+    /// # Errors
+    /// `Unsupported` when the variant is not available here, with what makes it so.
+    fn resolve(&self, variant: Option<Variant>) -> Result<Arc<dyn Backend>>;
+}
+
+/// One backend and no choice.
+#[derive(Clone, Debug)]
+pub struct Fixed(pub(crate) Arc<dyn Backend>);
+
+impl Resolve for Fixed {
+    type Sandbox = Sandbox;
+
+    fn resolve(&self, variant: Option<Variant>) -> Result<Arc<dyn Backend>> {
+        match variant {
+            Some(variant) if variant != self.0.variant() => Err(Error::unsupported(
+                "create",
+                format!("this builder makes {} sandboxes, not {variant}", self.0.variant()),
+            )),
+            _ => Ok(Arc::clone(&self.0)),
+        }
+    }
+}
+
+/// Collects what a sandbox shall be like. Nothing starts before [`create`](SandboxBuilder::create);
+/// the first wrong value is reported there, with its field and what is allowed.
+#[must_use = "nothing happens until create() or build()"]
+pub struct SandboxBuilder<R> {
+    resolver: R,
+    variant: Option<Variant>,
+    timeout: Duration,
+    spec: CreateSpec,
+    layers: Vec<Box<dyn Layer>>,
+    problem: Option<Error>,
+}
+
+impl<R: fmt::Debug> fmt::Debug for SandboxBuilder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SandboxBuilder")
+            .field("variant", &self.variant)
+            .field("timeout", &self.timeout)
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Resolve> SandboxBuilder<R> {
+    /// A builder that finds its backend with `resolver`.
+    pub fn new(resolver: R) -> Self {
+        Self {
+            resolver,
+            variant: None,
+            timeout: DEFAULT_TIMEOUT,
+            spec: CreateSpec::default(),
+            layers: Vec::new(),
+            problem: None,
+        }
+    }
+
+    fn note(&mut self, problem: Error) {
+        self.problem.get_or_insert(problem);
+    }
+
+    /// Sets the variant: [`Variant::LocalEval`], `"local-eval"`, `"eval"` ..
+    pub fn variant(mut self, variant: impl IntoVariant) -> Self {
+        match variant.into_variant() {
+            Ok(variant) => self.variant = Some(variant),
+            Err(error) => self.note(error),
+        }
+        self
+    }
+
+    /// Sets how long a run may take by default. Default 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        match check_duration("timeout", timeout) {
+            Ok(timeout) => self.timeout = timeout,
+            Err(error) => self.note(error),
+        }
+        self
+    }
+
+    /// Sets how long the sandbox lives at most. Default 24 hours.
+    pub fn lifetime(mut self, lifetime: Duration) -> Self {
+        self.spec.lifetime = Some(lifetime);
+        self
+    }
+
+    /// Sets how long it may be unused before it ends.
+    pub fn idle_timeout(mut self, idle: Duration) -> Self {
+        self.spec.idle_timeout = Some(idle);
+        self
+    }
+
+    /// Names it.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.spec.name = Some(name.into());
+        self
+    }
+
+    /// Chooses an environment.
+    pub fn environment(mut self, name: impl Into<String>) -> Self {
+        self.spec.environment = Some(name.into());
+        self
+    }
+
+    /// Chooses an image.
+    pub fn image(mut self, name: impl Into<String>) -> Self {
+        self.spec.image = Some(name.into());
+        self
+    }
+
+    /// Sets the working directory inside.
+    pub fn working_dir(mut self, path: impl Into<String>) -> Self {
+        self.spec.working_dir = Some(path.into());
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.spec.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets an environment variable that is never shown.
+    pub fn secret(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
+        self.spec.secrets.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets a tag, also called label.
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.spec.tags.insert(key.into(), value.into());
+        self
+    }
+
+    /// Limits its memory.
+    pub fn memory(mut self, memory: ByteSize) -> Self {
+        self.spec.memory = Some(memory);
+        self
+    }
+
+    /// Limits its CPU cores.
+    pub fn cpu(mut self, cores: f64) -> Self {
+        self.spec.cpu = Some(cores);
+        self
+    }
+
+    /// Limits its disk.
+    pub fn disk(mut self, disk: ByteSize) -> Self {
+        self.spec.disk = Some(disk);
+        self
+    }
+
+    /// Limits the number of its processes and threads.
+    pub fn processes(mut self, most: u32) -> Self {
+        self.spec.processes = Some(most);
+        self
+    }
+
+    /// Asks for a GPU: [`GpuType::T4`](crate::GpuType) or a name.
+    pub fn gpu(mut self, gpu: impl Into<String>) -> Self {
+        self.spec.gpu = Some(gpu.into());
+        self
+    }
+
+    /// Sets the network policy.
+    pub fn network(mut self, policy: NetworkPolicy) -> Self {
+        self.spec.network = policy;
+        self
+    }
+
+    /// Sets how hard the code is kept in. Default strict.
+    pub fn isolation(mut self, mode: IsolationMode) -> Self {
+        self.spec.isolation = mode;
+        self
+    }
+
+    /// Starts from a snapshot.
+    pub fn snapshot_name(mut self, name: impl Into<String>) -> Self {
+        self.spec.snapshot = Some(name.into());
+        self
+    }
+
+    /// Lets it outlive this process, for at most `ttl`.
+    pub fn detached(mut self, ttl: Duration) -> Self {
+        self.spec.detached = Some(ttl);
+        self
+    }
+
+    /// Sets an option of the backend. Unknown ones are refused.
+    pub fn provider_option(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.spec.provider_options.insert(key.into(), value.into());
+        self
+    }
+
+    /// Takes a configuration of the Python library this one supersedes.
+    pub fn config(mut self, config: SandboxConfig) -> Self {
+        match config.into_spec() {
+            Ok((timeout, spec)) => (self.timeout, self.spec) = (timeout, spec),
+            Err(error) => self.note(error),
+        }
+        self
+    }
+
+    /// Wraps the backend. The first layer is the innermost.
+    pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
+        self.layers.push(Box::new(layer));
+        self
+    }
+
+    /// A handle that has not been started.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the field; `Unsupported` for what the variant cannot do or enforce.
+    pub fn build(self) -> Result<R::Sandbox> {
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        self.spec.validate()?;
+        let mut backend = self.resolver.resolve(self.variant)?;
+        for layer in self.layers {
+            backend = layer.layer(backend);
+        }
+        let variant = backend.variant();
+        backend
+            .capabilities()
+            .check(&self.spec)
+            .map_err(|error| error.with_context("variant", variant.as_str()))?;
+        Ok(Sandbox::unstarted(backend, self.spec, self.timeout).into())
+    }
+
+    /// Makes the sandbox and starts it.
+    ///
+    /// # Errors
+    /// As [`SandboxBuilder::build`], and whatever keeps the backend from creating it.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves nothing behind.
+    pub async fn create(self) -> Result<R::Sandbox>
+    where
+        R::Sandbox: AsRef<Sandbox>,
+    {
+        let sandbox = self.build()?;
+        sandbox.as_ref().start().await?;
+        Ok(sandbox)
+    }
+
+    /// Makes the sandbox, lends it to `body`, and terminates it whatever comes of that.
+    ///
+    /// # Errors
+    /// Those of [`SandboxBuilder::create`], of `body`, and of terminating.
+    ///
+    /// # Cancellation
+    /// Dropping the future kills the sandbox.
+    pub async fn scope<T, E, F>(self, body: F) -> Result<T, E>
+    where
+        R::Sandbox: AsRef<Sandbox>,
+        F: AsyncFnOnce(&R::Sandbox) -> Result<T, E>,
+        E: From<Error>,
+    {
+        let sandbox = self.create().await?;
+        let outcome = body(&sandbox).await;
+        let ended = sandbox.as_ref().terminate().await;
+        let value = outcome?;
+        ended?;
+        Ok(value)
+    }
+}
+
+impl AsRef<Self> for Sandbox {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}

@@ -1,0 +1,349 @@
+//! From events to a bounded result.
+
+use std::collections::VecDeque;
+use std::str;
+
+use serde_json::Value;
+
+use crate::model::{
+    CodeError, DisplayKind, Event, EventKind, ExecutionResult, OutputMessage, OutputStream,
+    ResultItem, RunOutcome, StreamTotals,
+};
+
+/// Bytes a result keeps of the beginning of a stream, and again of its end.
+pub const KEEP_EACH_END: usize = 512 << 10;
+
+/// Lines a result keeps one by one; what follows becomes a single message, so that memory stays bounded.
+const MOST_LINES: usize = 10_000;
+
+/// Builds an [`ExecutionResult`] from the events of one run.
+#[derive(Debug, Default)]
+pub struct ResultCollector {
+    result: ExecutionResult,
+    display_ids: Vec<Option<String>>,
+    clear_before_next: bool,
+    stdout: StreamCollector,
+    stderr: StreamCollector,
+}
+
+/// What one event means to callbacks.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// Nothing.
+    Nothing,
+    /// Lines, or parts of lines.
+    Output(Vec<OutputMessage>),
+    /// A displayed object.
+    Result(&'a ResultItem),
+    /// An exception.
+    Error(&'a CodeError),
+}
+
+impl ResultCollector {
+    /// An empty result.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an event and says what callbacks should hear of it.
+    pub fn push(&mut self, event: Event) -> Notice<'_> {
+        self.result.run_id = event.run_id;
+        match event.kind {
+            EventKind::Started { context_id, restarted } => {
+                self.result.context_id = Some(context_id);
+                self.result.started_at = Some(event.timestamp);
+                self.result.restarted = restarted;
+                Notice::Nothing
+            }
+            EventKind::Output { stream, data } => {
+                let error = stream == OutputStream::Stderr;
+                let collector = if error { &mut self.stderr } else { &mut self.stdout };
+                Notice::Output(collector.push(&data, event.timestamp, error))
+            }
+            EventKind::Display { display, item, display_id } => {
+                self.display(display, item, display_id)
+            }
+            EventKind::ClearOutput { wait: true } => {
+                self.clear_before_next = true;
+                Notice::Nothing
+            }
+            EventKind::ClearOutput { wait: false } => {
+                self.clear();
+                Notice::Nothing
+            }
+            EventKind::Error(error) => Notice::Error(self.result.code_error.insert(error)),
+            EventKind::Finished(outcome) => {
+                self.finish_with(outcome);
+                Notice::Nothing
+            }
+        }
+    }
+
+    fn display(
+        &mut self,
+        display: DisplayKind,
+        item: ResultItem,
+        display_id: Option<String>,
+    ) -> Notice<'_> {
+        if std::mem::take(&mut self.clear_before_next) {
+            self.clear();
+        }
+        if display == DisplayKind::Update {
+            for (shown, id) in self.result.results.iter_mut().zip(&self.display_ids) {
+                if id.is_some() && *id == display_id {
+                    shown.data.clone_from(&item.data);
+                    shown.extra.clone_from(&item.extra);
+                }
+            }
+            return Notice::Nothing;
+        }
+        self.display_ids.push(display_id);
+        self.result.results.push(item);
+        self.result.results.last().map_or(Notice::Nothing, Notice::Result)
+    }
+
+    fn clear(&mut self) {
+        self.result.results.clear();
+        self.display_ids.clear();
+        self.stdout.clear();
+        self.stderr.clear();
+    }
+
+    fn finish_with(&mut self, outcome: RunOutcome) {
+        let result = &mut self.result;
+        result.execution_ok = outcome.failure.is_none();
+        result.execution_error = outcome.failure.as_ref().map(|failure| failure.message.clone());
+        result.failure = outcome.failure;
+        result.started_at = Some(outcome.started_at);
+        result.completed_at = Some(outcome.completed_at);
+        result.execution_count = outcome.execution_count;
+        result.interrupted = outcome.interrupted;
+        result.exit_code = outcome.exit_code;
+        result.state = outcome.state;
+        result.usage = outcome.usage;
+        result.background_threads = outcome.background_threads;
+        result.hint = outcome.hint;
+    }
+
+    /// The result as far as events came.
+    pub fn finish(mut self) -> ExecutionResult {
+        (self.result.logs.stdout, self.result.stdout_totals) = self.stdout.finish(false);
+        (self.result.logs.stderr, self.result.stderr_totals) = self.stderr.finish(true);
+        for item in &mut self.result.results {
+            item.extra
+                .retain(|_, value| !value.is_null() && *value != Value::Object(Default::default()));
+        }
+        self.result
+    }
+}
+
+/// Keeps the first and the last bytes of a stream and counts all of them.
+#[derive(Debug, Default)]
+pub struct StreamCollector {
+    decoder: Utf8Decoder,
+    messages: Vec<OutputMessage>,
+    head: usize,
+    tail: VecDeque<u8>,
+    total: u64,
+    last_timestamp: f64,
+}
+
+impl StreamCollector {
+    /// Adds bytes; returns them as lines and parts of lines.
+    pub fn push(&mut self, data: &[u8], timestamp: f64, error: bool) -> Vec<OutputMessage> {
+        self.total += data.len() as u64;
+        self.last_timestamp = timestamp;
+        let room = KEEP_EACH_END.saturating_sub(self.head).min(data.len());
+        let (head, tail) = data.split_at(room);
+        let mut lines = split_lines(&self.decoder.push(head), timestamp, error);
+        if !head.is_empty() {
+            self.head += head.len();
+            lines.iter().for_each(|line| append(&mut self.messages, line.clone()));
+        }
+        if !tail.is_empty() {
+            self.keep_tail(tail);
+            lines.extend(split_lines(&self.decoder.push(tail), timestamp, error));
+        }
+        lines
+    }
+
+    fn keep_tail(&mut self, data: &[u8]) {
+        let data = &data[data.len().saturating_sub(KEEP_EACH_END)..];
+        let excess = (self.tail.len() + data.len()).saturating_sub(KEEP_EACH_END);
+        self.tail.drain(..excess);
+        self.tail.extend(data);
+    }
+
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.tail.clear();
+        self.head = 0;
+        self.total = 0;
+    }
+
+    /// Every kept line, and how much there was. A cut is marked by a line of its own.
+    pub fn finish(mut self, error: bool) -> (Vec<OutputMessage>, StreamTotals) {
+        let kept = (self.head + self.tail.len()) as u64;
+        let totals = StreamTotals { bytes_total: self.total, bytes_kept: kept };
+        if totals.truncated() {
+            if let Some(last) = self.messages.last_mut() {
+                last.terminated = true;
+            }
+            let line = format!("[... {} bytes cut ...]", self.total - kept);
+            let timestamp = self.last_timestamp;
+            self.messages.push(OutputMessage { line, timestamp, error, terminated: true });
+            while self.tail.front().is_some_and(|byte| byte & 0xC0 == 0x80) {
+                self.tail.pop_front();
+            }
+        }
+        let tail: Vec<u8> = self.tail.into();
+        let mut rest = if tail.is_empty() { self.decoder.flush() } else { String::new() };
+        rest.push_str(&String::from_utf8_lossy(&tail));
+        for line in split_lines(&rest, self.last_timestamp, error) {
+            append(&mut self.messages, line);
+        }
+        (self.messages, totals)
+    }
+}
+
+fn append(messages: &mut Vec<OutputMessage>, line: OutputMessage) {
+    let full = messages.len() >= MOST_LINES;
+    match messages.last_mut() {
+        Some(last) if !last.terminated => {
+            last.line.push_str(&line.line);
+            last.terminated = line.terminated;
+        }
+        Some(last) if full => {
+            last.line.push('\n');
+            last.line.push_str(&line.line);
+            last.terminated = line.terminated;
+        }
+        _ => messages.push(line),
+    }
+}
+
+fn split_lines(text: &str, timestamp: f64, error: bool) -> Vec<OutputMessage> {
+    text.split_inclusive('\n')
+        .map(|piece| {
+            let line = piece.strip_suffix('\n');
+            OutputMessage {
+                line: line.unwrap_or(piece).to_owned(),
+                timestamp,
+                error,
+                terminated: line.is_some(),
+            }
+        })
+        .collect()
+}
+
+/// Decodes UTF-8 that comes in pieces. Bytes that are not UTF-8 become U+FFFD.
+#[derive(Debug, Default)]
+pub struct Utf8Decoder {
+    pending: Vec<u8>,
+}
+
+impl Utf8Decoder {
+    /// The text that is complete so far; an unfinished character waits for the next piece.
+    pub fn push(&mut self, data: &[u8]) -> String {
+        if self.pending.is_empty()
+            && let Ok(text) = str::from_utf8(data)
+        {
+            return text.to_owned();
+        }
+        self.pending.extend_from_slice(data);
+        let whole = match str::from_utf8(&self.pending) {
+            Ok(_) => self.pending.len(),
+            Err(_) => self.pending.len() - unfinished(&self.pending),
+        };
+        let rest = self.pending.split_off(whole);
+        let text = String::from_utf8_lossy(&self.pending).into_owned();
+        self.pending = rest;
+        text
+    }
+
+    /// What is left when nothing more comes.
+    pub fn flush(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
+    }
+}
+
+/// How many bytes at the end may be the beginning of a character.
+fn unfinished(bytes: &[u8]) -> usize {
+    for back in 1..=bytes.len().min(3) {
+        let lead = bytes[bytes.len() - back];
+        let length = match lead {
+            0xC2..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF4 => 4,
+            0x80..=0xBF => continue,
+            _ => return 0,
+        };
+        return if length > back { back } else { 0 };
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collect(chunks: &[&[u8]]) -> (String, StreamTotals) {
+        let mut collector = StreamCollector::default();
+        chunks.iter().for_each(|chunk| drop(collector.push(chunk, 0.0, false)));
+        let (messages, totals) = collector.finish(false);
+        let logs = crate::model::Logs { stdout: messages, stderr: Vec::new() };
+        (logs.stdout_exact(), totals)
+    }
+
+    #[test]
+    fn chunks_do_not_show() {
+        let text = "a\n€b\n\nlast".as_bytes();
+        for size in 1..text.len() {
+            let chunks: Vec<_> = text.chunks(size).collect();
+            assert_eq!(collect(&chunks).0, "a\n€b\n\nlast", "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_replaced_and_counted() {
+        let (text, totals) = collect(&[b"a\xff", b"\xe2\x82", b"x\0\n"]);
+        assert_eq!(text, "a\u{fffd}\u{fffd}x\0\n");
+        assert_eq!(totals, StreamTotals { bytes_total: 7, bytes_kept: 7 });
+    }
+
+    #[test]
+    fn both_ends_of_a_flood_are_kept() {
+        let mut collector = StreamCollector::default();
+        for _ in 0..64 {
+            collector.push(&[b'x'; 1 << 16], 0.0, false);
+        }
+        collector.push(b"the end\n", 0.0, false);
+        let (messages, totals) = collector.finish(false);
+        assert_eq!(totals.bytes_total, (4 << 20) + 8);
+        assert_eq!(totals.bytes_kept, 1 << 20);
+        assert_eq!(messages[1].line, format!("[... {} bytes cut ...]", (3 << 20) + 8));
+        assert!(messages[2].line.ends_with("the end"));
+    }
+
+    #[test]
+    fn many_lines_take_bounded_messages_and_stay_exact() {
+        let lines = "\n".repeat(200_000);
+        let mut collector = StreamCollector::default();
+        collector.push(lines.as_bytes(), 0.0, false);
+        let (messages, _) = collector.finish(false);
+        assert_eq!(messages.len(), MOST_LINES);
+        let logs = crate::model::Logs { stdout: messages, stderr: Vec::new() };
+        assert_eq!(logs.stdout_exact(), lines);
+    }
+
+    #[test]
+    fn callbacks_see_partial_lines() {
+        let mut collector = StreamCollector::default();
+        let first = collector.push(b"50%", 1.0, false);
+        assert_eq!((first[0].line.as_str(), first[0].terminated), ("50%", false));
+        let rest = collector.push(b" done\nnext", 2.0, false);
+        assert_eq!(rest.iter().map(|m| m.terminated).collect::<Vec<_>>(), [true, false]);
+        let (messages, _) = collector.finish(false);
+        assert_eq!(messages[0].line, "50% done");
+    }
+}

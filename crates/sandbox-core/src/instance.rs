@@ -1,0 +1,348 @@
+//! The contract for one sandbox.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_core::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::call::CallContext;
+use crate::capability::Capabilities;
+use crate::error::Result;
+use crate::model::{
+    Context, Event, Failure, FileInfo, OutputStream, SandboxInfo, SnapshotInfo, Tags, Usage,
+    WatchEvent,
+};
+use crate::request::{
+    ByteRange, ByteStream, ContextSpec, FindFiles, FoundFile, InstallPackages, PtySize, RunCode,
+    StartCommand, WriteOptions,
+};
+
+/// The events of one run. Ends after [`EventKind::Finished`](crate::EventKind). Dropping it cancels the run:
+/// the code is interrupted, and killed when that does not end it.
+pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
+
+/// One sandbox. Users hold [`Sandbox`](crate::Sandbox) instead.
+///
+/// Every method is required. A verb that is not declared in [`Instance::capabilities`] answers
+/// [`ErrorKind::Unsupported`](crate::ErrorKind) without an effect; after the sandbox has ended every verb answers
+/// `Terminated`. Paths are absolute inside the sandbox, or relative to its working directory.
+/// Dropping the last reference to an attached sandbox kills it.
+#[async_trait]
+pub trait Instance: fmt::Debug + Send + Sync + 'static {
+    /// What is known about it now.
+    fn info(&self) -> SandboxInfo;
+
+    /// What this stack can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Starts code. Requires `run_code`.
+    ///
+    /// Runs in one context queue first in, first out; contexts run in parallel. The limits hold whether or not the
+    /// events are read; unread output holds the code back.
+    ///
+    /// # Errors
+    /// Only for what never ran. Whatever happens later is in the last event.
+    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream>;
+
+    /// Makes a context. Requires `contexts`.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the id is taken.
+    async fn create_context(&self, call: &CallContext, spec: ContextSpec) -> Result<Context>;
+
+    /// Every context, `default` first. Requires `contexts`.
+    async fn list_contexts(&self, call: &CallContext) -> Result<Vec<Context>>;
+
+    /// Ends the interpreter of a context and starts it again, empty. Requires `restart`.
+    async fn restart_context(&self, call: &CallContext, id: &str) -> Result<()>;
+
+    /// Ends a context and whatever it started. Requires `contexts`; `default` cannot be deleted.
+    async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()>;
+
+    /// A variable as JSON. Nothing from the sandbox is ever deserialized into code. Requires `variables`.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for a name that is not an identifier or a value that JSON cannot hold.
+    async fn get_variable(
+        &self,
+        call: &CallContext,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Value>;
+
+    /// Sets variables from JSON. Requires `variables`.
+    async fn set_variables(
+        &self,
+        call: &CallContext,
+        context: Option<&str>,
+        values: Map<String, Value>,
+    ) -> Result<()>;
+
+    /// Whether code runs in the context now.
+    fn is_executing(&self, context: Option<&str>) -> bool;
+
+    /// Interrupts the run in the context, keeping its state. `false` when nothing runs. Requires `interrupt`.
+    async fn interrupt(&self, call: &CallContext, context: Option<&str>) -> Result<bool>;
+
+    /// Ends every interpreter and background process; files are kept. Requires `restart`.
+    async fn reset(&self, call: &CallContext) -> Result<()>;
+
+    /// Starts a command. Requires `commands`, and what the request uses of `command_stdin`, `command_pty`,
+    /// `command_background`.
+    ///
+    /// # Errors
+    /// `NotFound` when the program does not exist, `PermissionDenied` when it is not executable.
+    async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command>;
+
+    /// Commands that run, and background ones that ended. Requires `command_background`.
+    async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>>;
+
+    /// Connects to a command, with its retained output first. Requires `command_background`.
+    async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command>;
+
+    /// Reads a file. Requires `files`.
+    async fn read_file(
+        &self,
+        call: &CallContext,
+        path: &str,
+        range: ByteRange,
+    ) -> Result<ByteStream>;
+
+    /// Writes a file; a failure in the middle leaves the old content. Returns the bytes written. Requires `files`.
+    async fn write_file(
+        &self,
+        call: &CallContext,
+        path: &str,
+        content: ByteStream,
+        options: WriteOptions,
+    ) -> Result<u64>;
+
+    /// Entries of a directory, sorted by name. Requires `files`.
+    async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>>;
+
+    /// One file, a link as a link. Requires `files`.
+    async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo>;
+
+    /// Makes a directory. With `parents` it may exist. Requires `files`.
+    async fn create_directory(&self, call: &CallContext, path: &str, parents: bool) -> Result<()>;
+
+    /// Removes a file, a link or, with `recursive`, a tree. Requires `files`.
+    async fn remove_file(&self, call: &CallContext, path: &str, recursive: bool) -> Result<()>;
+
+    /// Renames. Requires `files`.
+    async fn rename_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()>;
+
+    /// Copies a file or a tree, links as links. Requires `files`.
+    async fn copy_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()>;
+
+    /// Changes the permission bits. Requires `files`.
+    async fn set_file_mode(&self, call: &CallContext, path: &str, mode: u32) -> Result<()>;
+
+    /// Finds files by name or content. Requires `files`.
+    async fn find_files(&self, call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>>;
+
+    /// Packs a directory as a tar stream. Requires `files`.
+    async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream>;
+
+    /// Unpacks a tar stream into a directory, all or nothing. Requires `files`.
+    async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()>;
+
+    /// Watches a directory. Requires `watch`.
+    async fn watch_files(
+        &self,
+        call: &CallContext,
+        path: &str,
+        recursive: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>>;
+
+    /// Lets code call a function of the host by name. Requires `tools`.
+    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()>;
+
+    /// Installs packages. Requires `install_python` or `install_system`.
+    async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()>;
+
+    /// Makes a port of the sandbox reachable. Requires `expose_port`.
+    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo>;
+
+    /// Replaces the tags. Requires `set_tags`.
+    async fn set_tags(&self, call: &CallContext, tags: Tags) -> Result<()>;
+
+    /// Lets the sandbox live for that long from now. Requires `set_lifetime`.
+    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()>;
+
+    /// Holds the sandbox. Requires `pause`.
+    async fn pause(&self, call: &CallContext) -> Result<()>;
+
+    /// Resumes a held sandbox. Requires `pause`.
+    async fn resume(&self, call: &CallContext) -> Result<()>;
+
+    /// Stores its state under a name without stopping it. Requires `snapshot`.
+    async fn create_snapshot(
+        &self,
+        call: &CallContext,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo>;
+
+    /// Copies the running sandbox. Requires `fork`.
+    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>>;
+
+    /// What it uses now. Requires `metrics`.
+    async fn metrics(&self, call: &CallContext) -> Result<Metrics>;
+
+    /// Log lines of the sandbox itself. Requires `logs`.
+    async fn logs(
+        &self,
+        call: &CallContext,
+        follow: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>>;
+
+    /// Ends the sandbox. Idempotent; returns once nothing of it can run code any more.
+    async fn terminate(&self, call: &CallContext) -> Result<()>;
+
+    /// Ends the sandbox at once, without waiting for anything. Idempotent.
+    async fn kill(&self, call: &CallContext) -> Result<()>;
+}
+
+/// A started command.
+pub struct Command {
+    /// Its id in the sandbox.
+    pub id: String,
+    /// Its process id inside, where that is known.
+    pub pid: Option<u32>,
+    /// What it prints, and last how it ended. Dropping it kills a command that is not in the background.
+    pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
+    /// Its controls.
+    pub control: Arc<dyn CommandControl>,
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command")
+            .field("id", &self.id)
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a command tells.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CommandEvent {
+    /// Bytes on a stream, as they came.
+    Output {
+        /// Which stream.
+        stream: OutputStream,
+        /// The bytes.
+        #[serde(skip)]
+        data: Bytes,
+    },
+    /// It is over. Always last, exactly once.
+    Finished(CommandOutcome),
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CommandOutcome {
+    /// Exit status; 128 + n when signal n ended it.
+    pub exit_code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Why it did not end by itself.
+    pub failure: Option<Failure>,
+    /// Seconds it ran.
+    pub duration: f64,
+    /// What it used, children that it waited for included.
+    pub usage: Usage,
+}
+
+/// Controls of a running command.
+#[async_trait]
+pub trait CommandControl: fmt::Debug + Send + Sync + 'static {
+    /// Writes to its standard input; waits while it does not read.
+    async fn write_stdin(&self, data: Bytes) -> Result<()>;
+
+    /// Ends its standard input.
+    async fn close_stdin(&self) -> Result<()>;
+
+    /// Tells it the size of its terminal.
+    async fn resize(&self, size: PtySize) -> Result<()>;
+
+    /// Sends a signal to it alone, or to it and everything it started.
+    async fn signal(&self, signal: i32, tree: bool) -> Result<()>;
+}
+
+/// A command, as listings show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommandInfo {
+    /// Its id.
+    pub id: String,
+    /// Its process id inside.
+    pub pid: Option<u32>,
+    /// What it runs.
+    pub command: String,
+    /// Unix seconds.
+    pub started_at: f64,
+    /// Its exit status, once it has ended.
+    pub exit_code: Option<i32>,
+}
+
+/// A function of the host that code may call.
+#[derive(Clone)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does, for whoever writes the code.
+    pub description: String,
+    /// JSON schema of its arguments.
+    pub parameters: Option<Value>,
+    /// The function: arguments in, result or error message out.
+    pub call: ToolFunction,
+}
+
+/// The type of a [`Tool`]'s function.
+pub type ToolFunction =
+    Arc<dyn Fn(Map<String, Value>) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tool").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Where an exposed port is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelInfo {
+    /// Port inside.
+    pub port: u16,
+    /// URL outside.
+    pub url: String,
+    /// Protocol, such as `http`.
+    pub protocol: String,
+    /// Headers to send along, such as a token.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+}
+
+/// What a sandbox uses now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metrics {
+    /// CPU seconds so far.
+    pub cpu_time: f64,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Disk in bytes.
+    pub disk: u64,
+    /// Processes.
+    pub processes: u32,
+}

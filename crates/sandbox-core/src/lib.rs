@@ -1,0 +1,63 @@
+//! The core of Code Sandboxes: models, traits, errors, and the [`Sandbox`] handle.
+//!
+//! Users hold a [`Sandbox`]. Those who add a backend implement [`Backend`] and [`Instance`]. This crate does no I/O and
+//! brings no runtime: it is what every other crate of the workspace agrees on.
+//!
+//! - [`model`](Event): what goes in and out, with stable JSON names.
+//! - [`CreateSpec`], [`RunCode`], [`StartCommand`]: what can be asked for, and its checks.
+//! - [`Capabilities`]: what a backend can do and enforce. Whatever it cannot enforce is refused before anything starts.
+//! - [`Error`]: what failed, whether a retry helps, whether anything happened. Code that fails is a result, not an error.
+
+mod backend;
+mod builder;
+mod call;
+mod capability;
+mod collect;
+mod commands;
+mod error;
+mod files;
+mod id;
+mod instance;
+mod layer;
+mod model;
+mod request;
+mod run;
+mod sandbox;
+mod secret;
+mod spec;
+mod time;
+mod units;
+
+pub use backend::{Backend, Check, Health};
+pub use builder::{Fixed, Resolve, SandboxBuilder};
+pub use call::CallContext;
+pub use capability::Capabilities;
+pub use collect::{KEEP_EACH_END, Notice, ResultCollector, StreamCollector, Utf8Decoder};
+pub use commands::{CommandBuilder, Commands};
+pub use error::{Effect, Error, ErrorKind, Result, Retry};
+pub use files::{Files, MOST_IN_MEMORY};
+pub use id::{SandboxId, random_hex};
+pub use instance::{
+    Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome, EventStream, Instance,
+    Metrics, Tool, ToolFunction, TunnelInfo,
+};
+pub use layer::Layer;
+pub use model::variant::IntoVariant;
+pub use model::{
+    CodeError, CommandResult, Context, DisplayKind, Event, EventKind, ExecutionResult, Failure,
+    FailureKind, FileInfo, FileKind, GpuType, HostPattern, InterpreterState, IsolationInfo, Logs,
+    MimeType, NetworkMode, NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem,
+    RunOutcome, SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags,
+    Usage, Variant, WatchEvent, WatchEventKind,
+};
+pub use request::{
+    ByteRange, ByteStream, CodeMode, CommandLine, ContextSpec, FindFiles, FoundFile,
+    InstallPackages, ListQuery, Page, PtySize, RunCode, StartCommand, Stdin, WriteOptions,
+    check_context_id,
+};
+pub use run::RunCodeBuilder;
+pub use sandbox::{DEFAULT_TIMEOUT, Sandbox};
+pub use secret::Secret;
+pub use spec::{CreateSpec, IsolationMode, SandboxConfig, check_env, check_path};
+pub use time::unix_now;
+pub use units::{ByteSize, MAX_DURATION, check_duration, seconds};

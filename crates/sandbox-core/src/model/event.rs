@@ -1,0 +1,103 @@
+//! What a run tells while it goes on.
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+
+use super::output::OutputStream;
+use super::result::{CodeError, Failure, InterpreterState, ResultItem, Usage};
+
+/// One event of a run. Order is exact within a stream; across streams it is the order of arrival.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Event {
+    /// The run it belongs to.
+    pub run_id: String,
+    /// Position in the run, from 0, without gaps.
+    pub seq: u64,
+    /// When it arrived, unix seconds.
+    pub timestamp: f64,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// How a displayed object relates to earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DisplayKind {
+    /// The value of the last expression.
+    Result,
+    /// Displayed on the way.
+    Display,
+    /// Replaces what was displayed under the same id.
+    Update,
+}
+
+/// What happened in a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The code starts. Always first.
+    Started {
+        /// The context it runs in.
+        context_id: String,
+        /// Whether the interpreter is fresh because the one before had died.
+        restarted: bool,
+    },
+    /// Bytes on a standard stream, as they came: any length, not cut at lines or characters.
+    Output {
+        /// Which stream.
+        stream: OutputStream,
+        /// The bytes. In JSON: `text`, with bytes that are not UTF-8 replaced.
+        #[serde(rename = "text", serialize_with = "lossy")]
+        data: Bytes,
+    },
+    /// An object was displayed.
+    Display {
+        /// How it relates to earlier ones.
+        display: DisplayKind,
+        /// The object.
+        item: ResultItem,
+        /// The id under which it can be replaced.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        display_id: Option<String>,
+    },
+    /// What was displayed so far shall go away.
+    ClearOutput {
+        /// Only when the next object comes.
+        wait: bool,
+    },
+    /// The code raised an exception it did not catch.
+    Error(CodeError),
+    /// The run is over. Always last, exactly once, unless the stream is dropped.
+    Finished(RunOutcome),
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RunOutcome {
+    /// When the code started, unix seconds.
+    pub started_at: f64,
+    /// When it ended, unix seconds.
+    pub completed_at: f64,
+    /// Number of runs in this context, this one included.
+    pub execution_count: u64,
+    /// Whether it was interrupted on request.
+    pub interrupted: bool,
+    /// Status of `sys.exit`, or of the interpreter when it died.
+    pub exit_code: Option<i32>,
+    /// Why the run did not end by itself.
+    pub failure: Option<Failure>,
+    /// Whether variables and imports survived.
+    pub state: InterpreterState,
+    /// What it used.
+    pub usage: Usage,
+    /// Threads the code left running.
+    pub background_threads: u32,
+    /// What to do about a failure that has a known remedy.
+    pub hint: Option<String>,
+}
+
+fn lossy<S: Serializer>(data: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&String::from_utf8_lossy(data))
+}

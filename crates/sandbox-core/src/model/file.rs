@@ -1,0 +1,87 @@
+//! What the files of a sandbox look like from outside.
+
+use serde::{Deserialize, Serialize};
+
+/// What a directory entry is. A link is shown as a link, never as its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FileKind {
+    /// A regular file.
+    #[default]
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, socket or device.
+    Other,
+}
+
+/// One file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileInfo {
+    /// Last component of the path.
+    pub name: String,
+    /// Absolute path in the sandbox.
+    pub path: String,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: FileKind,
+    /// Bytes.
+    #[serde(default)]
+    pub size: u64,
+    /// Last change, unix seconds.
+    #[serde(default)]
+    pub modified: f64,
+    /// Last three octal digits of the mode, such as `644`.
+    #[serde(default)]
+    pub permissions: String,
+    /// Where a link points, unresolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+impl FileInfo {
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind == FileKind::File
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+/// What happened to a watched file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WatchEventKind {
+    /// It appeared.
+    Create,
+    /// Its content or mode changed.
+    Modify,
+    /// It is gone.
+    Delete,
+    /// It has a new path.
+    Rename,
+    /// Events were lost; list the directory again.
+    Overflow,
+}
+
+/// One change below a watched directory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchEvent {
+    /// What happened.
+    #[serde(rename = "event_type")]
+    pub kind: WatchEventKind,
+    /// Absolute path in the sandbox.
+    pub path: String,
+    /// Unix seconds.
+    pub timestamp: f64,
+    /// The new path of a rename.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_path: Option<String>,
+}

@@ -1,0 +1,28 @@
+//! What goes in and out of a sandbox: plain data with stable JSON names.
+
+mod environment;
+mod event;
+mod file;
+mod gpu;
+mod info;
+mod mime;
+mod network;
+mod output;
+mod result;
+pub(crate) mod variant;
+
+pub use environment::SandboxEnvironment;
+pub use event::{DisplayKind, Event, EventKind, RunOutcome};
+pub use file::{FileInfo, FileKind, WatchEvent, WatchEventKind};
+pub use gpu::GpuType;
+pub use info::{
+    Context, IsolationInfo, ResourceConfig, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
+};
+pub use mime::MimeType;
+pub use network::{HostPattern, NetworkMode, NetworkPolicy};
+pub use output::{Logs, OutputMessage, OutputStream, StreamTotals};
+pub use result::{
+    CodeError, CommandResult, ExecutionResult, Failure, FailureKind, InterpreterState, ResultItem,
+    Usage,
+};
+pub use variant::Variant;

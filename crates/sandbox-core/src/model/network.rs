@@ -1,0 +1,339 @@
+//! Which hosts the code may reach.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, Result};
+
+/// How much network the code has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkMode {
+    /// What the variant has by default. Under strict isolation that is nothing.
+    #[default]
+    Inherit,
+    /// Nothing but the sandbox's own loopback.
+    None,
+    /// Only the listed hosts.
+    Allowlist,
+    /// Everything.
+    All,
+}
+
+impl NetworkMode {
+    /// The wire name, such as `allowlist`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Inherit => "inherit",
+            Self::None => "none",
+            Self::Allowlist => "allowlist",
+            Self::All => "all",
+        }
+    }
+}
+
+impl fmt::Display for NetworkMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for NetworkMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Inherit, Self::None, Self::Allowlist, Self::All]
+            .into_iter()
+            .find(|mode| mode.as_str() == text.trim().to_ascii_lowercase())
+            .ok_or_else(|| {
+                Error::invalid(
+                    "network",
+                    format!("{text:?} is not one of inherit, none, allowlist, all"),
+                )
+            })
+    }
+}
+
+/// A network policy: a mode and, for an allowlist, its hosts. Deny wins over allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkPolicy {
+    /// How much network there is.
+    pub mode: NetworkMode,
+    /// Hosts that may be reached under [`NetworkMode::Allowlist`].
+    pub allow: Vec<HostPattern>,
+    /// Hosts that may never be reached.
+    pub deny: Vec<HostPattern>,
+}
+
+impl NetworkPolicy {
+    /// No network at all.
+    pub fn none() -> Self {
+        Self { mode: NetworkMode::None, ..Self::default() }
+    }
+
+    /// Everything may be reached.
+    pub fn all() -> Self {
+        Self { mode: NetworkMode::All, ..Self::default() }
+    }
+
+    /// Only these hosts, such as `pypi.org`, `*.example.com:443` or `203.0.113.0/24`.
+    ///
+    /// # Errors
+    /// Names the first pattern that is not one.
+    pub fn allowlist<I: IntoIterator<Item: AsRef<str>>>(hosts: I) -> Result<Self> {
+        let allow = hosts.into_iter().map(|host| host.as_ref().parse()).collect::<Result<_>>()?;
+        Ok(Self { mode: NetworkMode::Allowlist, allow, deny: Vec::new() })
+    }
+
+    /// Checks that mode and hosts fit together.
+    ///
+    /// # Errors
+    /// An allowlist without hosts, or hosts without an allowlist.
+    pub fn validate(&self) -> Result<()> {
+        match (self.mode, self.allow.is_empty()) {
+            (NetworkMode::Allowlist, true) => Err(Error::invalid(
+                "network",
+                "is `allowlist` without any host (use `none` to block everything)",
+            )),
+            (NetworkMode::Allowlist, false) | (_, true) => Ok(()),
+            (mode, false) => Err(Error::invalid(
+                "network",
+                format!("is `{mode}`, and hosts are only allowed with `allowlist`"),
+            )),
+        }
+    }
+}
+
+/// Hosts in a policy: a name, `*.name`, an address or a CIDR range, each with an optional port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    host: Host,
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Host {
+    Name(String),
+    Below(String),
+    Address(IpAddr),
+    Range(IpAddr, u8),
+}
+
+impl HostPattern {
+    /// The one port it speaks of, if it does.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Whether a host name falls under it. `*.example.com` matches one or more labels and not the apex.
+    pub fn matches_name(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        match &self.host {
+            Host::Name(own) => *own == name,
+            Host::Below(parent) => name
+                .strip_suffix(parent.as_str())
+                .and_then(|rest| rest.strip_suffix('.'))
+                .is_some_and(|label| !label.is_empty()),
+            Host::Address(_) | Host::Range(..) => false,
+        }
+    }
+
+    /// Whether an address falls under it.
+    pub fn matches_address(&self, address: IpAddr) -> bool {
+        match self.host {
+            Host::Address(own) => own == address,
+            Host::Range(network, bits) => in_range(network, bits, address),
+            Host::Name(_) | Host::Below(_) => false,
+        }
+    }
+}
+
+fn in_range(network: IpAddr, bits: u8, address: IpAddr) -> bool {
+    match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            network.to_bits() & mask == address.to_bits() & mask
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            network.to_bits() & mask == address.to_bits() & mask
+        }
+        _ => false,
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |why: &str| {
+            Error::invalid(
+                "allow",
+                format!(
+                    "has the pattern {text:?}, which {why}; examples: pypi.org, *.example.com:443, 203.0.113.0/24"
+                ),
+            )
+        };
+        let (host, port) = split_port(text).ok_or_else(|| wrong("has a bad port"))?;
+        let host = parse_host(host).map_err(wrong)?;
+        Ok(Self { host, port })
+    }
+}
+
+fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
+    let parse = |port: &str| match port.parse() {
+        Ok(0) | Err(_) => None,
+        Ok(port) => Some(Some(port)),
+    };
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        return match rest {
+            "" => Some((host, None)),
+            _ => Some((host, parse(rest.strip_prefix(':')?)?)),
+        };
+    }
+    match text.rsplit_once(':') {
+        Some((host, _)) if host.contains(':') => Some((text, None)),
+        Some((host, port)) => Some((host, parse(port)?)),
+        None => Some((text, None)),
+    }
+}
+
+fn parse_host(text: &str) -> Result<Host, &'static str> {
+    if let Some((network, bits)) = text.split_once('/') {
+        let network: IpAddr = network.parse().map_err(|_| "is not a CIDR range")?;
+        let bits: u8 = bits.parse().map_err(|_| "is not a CIDR range")?;
+        let most = if network.is_ipv4() { 32 } else { 128 };
+        return if bits <= most {
+            Ok(Host::Range(network, bits))
+        } else {
+            Err("is not a CIDR range")
+        };
+    }
+    if let Ok(address) = text.parse() {
+        return Ok(Host::Address(address));
+    }
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    if let Some(parent) = name.strip_prefix("*.") {
+        check_name(parent)?;
+        return if parent.contains('.') {
+            Ok(Host::Below(parent.to_owned()))
+        } else {
+            Err("covers a whole top-level domain")
+        };
+    }
+    check_name(&name)?;
+    Ok(Host::Name(name))
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() || name.len() > 253 {
+        return Err("is not a host name");
+    }
+    let label_ok = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.split('.').all(label_ok) { Ok(()) } else { Err("is not a host name") }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bracket = |f: &mut fmt::Formatter<'_>, address: &IpAddr| match (address, self.port) {
+            (IpAddr::V6(v6), Some(_)) => write!(f, "[{v6}]"),
+            _ => write!(f, "{address}"),
+        };
+        match &self.host {
+            Host::Name(name) => f.write_str(name)?,
+            Host::Below(parent) => write!(f, "*.{parent}")?,
+            Host::Address(address) => bracket(f, address)?,
+            Host::Range(network, bits) => write!(f, "{network}/{bits}")?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl Serialize for HostPattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> HostPattern {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn bad_patterns_are_named() {
+        for bad in [
+            "http://x/",
+            "*",
+            "*.com",
+            "a b",
+            "",
+            "exa mple",
+            "x:99999",
+            "x:0",
+            "1.2.3.4/33",
+            "[::1",
+            "-a.example",
+            "a..b",
+            "x:",
+        ] {
+            let error = bad.parse::<HostPattern>().unwrap_err();
+            assert!(error.to_string().contains(&format!("{bad:?}")), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_match_by_label() {
+        assert!(pattern("Example.COM.").matches_name("example.com"));
+        assert!(!pattern("example.com").matches_name("a.example.com"));
+        let below = pattern("*.example.com:443");
+        assert_eq!(below.port(), Some(443));
+        assert!(below.matches_name("a.b.example.com"));
+        assert!(!below.matches_name("example.com"));
+        assert!(!below.matches_name("badexample.com"));
+    }
+
+    #[test]
+    fn ranges_match_by_bits() {
+        let range = pattern("203.0.113.0/24");
+        assert!(range.matches_address("203.0.113.9".parse().unwrap()));
+        assert!(!range.matches_address("203.0.114.9".parse().unwrap()));
+        assert!(pattern("0.0.0.0/0").matches_address("198.51.100.1".parse().unwrap()));
+        assert!(pattern("2001:db8::/32").matches_address("2001:db8::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn patterns_print_as_written() {
+        for text in ["pypi.org", "*.example.com:443", "203.0.113.0/24", "[2001:db8::1]:80", "::1"] {
+            assert_eq!(pattern(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn mode_and_hosts_must_fit() {
+        NetworkPolicy::allowlist(Vec::<String>::new()).unwrap().validate().unwrap_err();
+        let mut policy = NetworkPolicy::allowlist(["pypi.org"]).unwrap();
+        policy.validate().unwrap();
+        policy.mode = NetworkMode::None;
+        policy.validate().unwrap_err();
+    }
+}

@@ -1,0 +1,106 @@
+//! What a run printed.
+
+use serde::{Deserialize, Serialize};
+
+/// Which standard stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A line of output, or the part of one that has arrived.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputMessage {
+    /// The text, without its newline.
+    pub line: String,
+    /// When it arrived, unix seconds.
+    #[serde(default)]
+    pub timestamp: f64,
+    /// Whether it came from standard error.
+    #[serde(default)]
+    pub error: bool,
+    /// Whether a newline ended it. `false` for partial output.
+    #[serde(default = "yes")]
+    pub terminated: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl OutputMessage {
+    /// The stream it came from.
+    pub fn stream(&self) -> OutputStream {
+        if self.error { OutputStream::Stderr } else { OutputStream::Stdout }
+    }
+}
+
+/// Both streams of a run, line by line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Logs {
+    /// Standard output.
+    pub stdout: Vec<OutputMessage>,
+    /// Standard error.
+    pub stderr: Vec<OutputMessage>,
+}
+
+impl Logs {
+    /// Standard output as text, without its last newline.
+    pub fn stdout_text(&self) -> String {
+        without_last_newline(join(&self.stdout))
+    }
+
+    /// Standard error as text, without its last newline.
+    pub fn stderr_text(&self) -> String {
+        without_last_newline(join(&self.stderr))
+    }
+
+    /// Standard output exactly as it was printed (as far as it was kept).
+    pub fn stdout_exact(&self) -> String {
+        join(&self.stdout)
+    }
+
+    /// Standard error exactly as it was printed (as far as it was kept).
+    pub fn stderr_exact(&self) -> String {
+        join(&self.stderr)
+    }
+}
+
+fn join(messages: &[OutputMessage]) -> String {
+    let mut text = String::with_capacity(messages.iter().map(|m| m.line.len() + 1).sum());
+    for message in messages {
+        text.push_str(&message.line);
+        if message.terminated {
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn without_last_newline(mut text: String) -> String {
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    text
+}
+
+/// How much a stream had, and how much of it a result holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamTotals {
+    /// Bytes the code wrote.
+    pub bytes_total: u64,
+    /// Bytes the result holds.
+    pub bytes_kept: u64,
+}
+
+impl StreamTotals {
+    /// Whether something was cut.
+    pub fn truncated(&self) -> bool {
+        self.bytes_kept < self.bytes_total
+    }
+}

@@ -1,0 +1,339 @@
+//! What is asked of a running sandbox.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_core::Stream;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::spec::{check_env, check_path};
+use crate::units::{ByteSize, check_duration};
+
+/// A stream of bytes that may fail.
+pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>;
+
+/// What standard input gives.
+#[derive(Default)]
+pub enum Stdin {
+    /// End of file at once.
+    #[default]
+    Empty,
+    /// These bytes, then end of file.
+    Bytes(Bytes),
+    /// Whatever comes, until the stream ends.
+    Stream(ByteStream),
+}
+
+impl fmt::Debug for Stdin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("Empty"),
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+/// How code is meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CodeMode {
+    /// A notebook cell: the last expression is the result, variables stay.
+    #[default]
+    Cell,
+    /// A program file: `__file__` and `sys.argv` are set, nothing is echoed.
+    Script {
+        /// Shown as its file name. Empty: `<stdin>`.
+        filename: String,
+        /// Its arguments, without the file name.
+        argv: Vec<String>,
+    },
+}
+
+/// A request to run code.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct RunCode {
+    /// The source text.
+    pub code: String,
+    /// Its language. Default: the engine's own, python.
+    pub language: Option<String>,
+    /// The context to run in. Default: `default`.
+    pub context: Option<String>,
+    /// Cell or script.
+    pub mode: CodeMode,
+    /// Environment variables for this run alone.
+    pub env: BTreeMap<String, String>,
+    /// Working directory for this run alone.
+    pub cwd: Option<String>,
+    /// Wall-clock limit, counted from the moment the code starts. `None`: no limit.
+    pub timeout: Option<Duration>,
+    /// CPU-time limit of the interpreter for this run.
+    pub cpu_time: Option<Duration>,
+    /// Memory the interpreter may have during this run.
+    pub memory: Option<ByteSize>,
+    /// Standard input.
+    pub stdin: Stdin,
+}
+
+impl RunCode {
+    /// A cell.
+    pub fn new(code: impl Into<String>) -> Self {
+        Self { code: code.into(), ..Self::default() }
+    }
+
+    /// Checks everything that can be checked without a backend.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field and what is allowed.
+    pub fn validate(&self) -> Result<()> {
+        check_limits(self.timeout, self.cwd.as_deref(), &self.env)?;
+        self.cpu_time.map(|limit| check_duration("cpu_time", limit)).transpose()?;
+        if self.memory.is_some_and(|limit| limit < ByteSize::mib(16)) {
+            return Err(Error::invalid("memory", "must be at least 16 MiB"));
+        }
+        match &self.context {
+            Some(id) => check_context_id(id),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks a context id: 1 to 128 printable characters.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind).
+pub fn check_context_id(id: &str) -> Result<()> {
+    if id.is_empty() || id.len() > 128 || id.chars().any(char::is_control) {
+        return Err(Error::invalid(
+            "context",
+            format!("must be 1 to 128 printable characters, got {id:?}"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_limits(
+    timeout: Option<Duration>,
+    cwd: Option<&str>,
+    env: &BTreeMap<String, String>,
+) -> Result<()> {
+    timeout.map(|limit| check_duration("timeout", limit)).transpose()?;
+    cwd.map(|path| check_path("cwd", path)).transpose()?;
+    check_env(env.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+}
+
+/// A request for a new execution context.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ContextSpec {
+    /// Its id. Default: a random one.
+    pub id: Option<String>,
+    /// Its language. Default: python.
+    pub language: Option<String>,
+    /// Its working directory.
+    pub cwd: Option<String>,
+    /// Environment added for it.
+    pub env: BTreeMap<String, String>,
+}
+
+/// What a command is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandLine {
+    /// A line for `/bin/sh -c`.
+    Shell(String),
+    /// A program and its arguments; no shell is involved.
+    Argv(Vec<String>),
+}
+
+impl CommandLine {
+    /// The program and arguments that are executed in the end.
+    pub fn argv(&self) -> Vec<String> {
+        match self {
+            Self::Shell(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
+            Self::Argv(argv) => argv.clone(),
+        }
+    }
+}
+
+impl fmt::Display for CommandLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shell(line) => f.write_str(line),
+            Self::Argv(argv) => f.write_str(&argv.join(" ")),
+        }
+    }
+}
+
+impl From<&str> for CommandLine {
+    fn from(line: &str) -> Self {
+        Self::Shell(line.to_owned())
+    }
+}
+
+impl From<String> for CommandLine {
+    fn from(line: String) -> Self {
+        Self::Shell(line)
+    }
+}
+
+impl<S: Into<String>, const N: usize> From<[S; N]> for CommandLine {
+    fn from(argv: [S; N]) -> Self {
+        Self::Argv(argv.into_iter().map(Into::into).collect())
+    }
+}
+
+impl From<Vec<String>> for CommandLine {
+    fn from(argv: Vec<String>) -> Self {
+        Self::Argv(argv)
+    }
+}
+
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PtySize {
+    /// Columns.
+    pub columns: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+/// A request to start a command.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct StartCommand {
+    /// What to run.
+    pub command: CommandLine,
+    /// Working directory. Default: the sandbox's.
+    pub cwd: Option<String>,
+    /// Environment variables added to the sandbox's.
+    pub env: BTreeMap<String, String>,
+    /// Wall-clock limit; the whole tree of the command ends with it. `None`: no limit.
+    pub timeout: Option<Duration>,
+    /// Standard input.
+    pub stdin: Stdin,
+    /// Run it on a terminal of that size; both streams are one then.
+    pub pty: Option<PtySize>,
+    /// Keep it and its output when nobody listens.
+    pub background: bool,
+}
+
+impl StartCommand {
+    /// A command with defaults.
+    pub fn new(command: impl Into<CommandLine>) -> Self {
+        Self {
+            command: command.into(),
+            cwd: None,
+            env: BTreeMap::new(),
+            timeout: None,
+            stdin: Stdin::Empty,
+            pty: None,
+            background: false,
+        }
+    }
+
+    /// Checks everything that can be checked without a backend.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field and what is allowed.
+    pub fn validate(&self) -> Result<()> {
+        check_limits(self.timeout, self.cwd.as_deref(), &self.env)?;
+        let argv = self.command.argv();
+        if argv.first().is_none_or(String::is_empty) {
+            return Err(Error::invalid("command", "must not be empty"));
+        }
+        if argv.iter().any(|argument| argument.contains('\0')) {
+            return Err(Error::invalid("command", "must not contain NUL"));
+        }
+        Ok(())
+    }
+}
+
+/// Part of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteRange {
+    /// First byte.
+    pub offset: u64,
+    /// How many at most. `None`: to the end.
+    pub length: Option<u64>,
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Add to the end instead of replacing the whole atomically.
+    pub append: bool,
+    /// Make missing parent directories.
+    pub parents: bool,
+    /// Mode of a new file, such as `0o644`.
+    pub mode: Option<u32>,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { append: false, parents: true, mode: None }
+    }
+}
+
+/// What to look for below a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FindFiles {
+    /// Where to look.
+    pub root: String,
+    /// Glob that the path below the root must match.
+    pub name: Option<String>,
+    /// Text that a line of the file must contain.
+    pub contains: Option<String>,
+    /// Most results.
+    pub limit: Option<usize>,
+}
+
+/// A file that was found, and where in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FoundFile {
+    /// Absolute path.
+    pub path: String,
+    /// Line number from 1, and the line, for a search of contents.
+    pub line: Option<(u64, String)>,
+}
+
+/// A request to install packages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InstallPackages {
+    /// Python packages, as pip names them.
+    Python(Vec<String>),
+    /// Packages of the system's package manager.
+    System(Vec<String>),
+}
+
+/// Which sandboxes to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListQuery {
+    /// Tags they all must have.
+    pub tags: crate::model::Tags,
+    /// Where the last page ended.
+    pub cursor: Option<String>,
+    /// Most results on a page.
+    pub limit: Option<usize>,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// A listing that fits one page.
+    pub fn last(items: Vec<T>) -> Self {
+        Self { items, next: None }
+    }
+}

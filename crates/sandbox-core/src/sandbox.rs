@@ -1,0 +1,379 @@
+//! What users hold.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::lock::Mutex as AsyncMutex;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::backend::Backend;
+use crate::builder::{Fixed, SandboxBuilder};
+use crate::call::CallContext;
+use crate::capability::Capabilities;
+use crate::commands::Commands;
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::Files;
+use crate::instance::{Instance, Metrics, Tool, TunnelInfo};
+use crate::model::{Context, SandboxInfo, SandboxStatus, SnapshotInfo, Tags, Variant};
+use crate::request::{ContextSpec, InstallPackages};
+use crate::run::RunCodeBuilder;
+use crate::spec::CreateSpec;
+use crate::units::check_duration;
+
+/// How long a run may take when nothing else is said.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A handle to one sandbox. Cheap to clone; all clones are the same sandbox.
+///
+/// Dropping the last handle of an attached sandbox kills it.
+#[derive(Clone)]
+pub struct Sandbox {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backend: Arc<dyn Backend>,
+    spec: CreateSpec,
+    /// Serializes start and stop.
+    lifecycle: AsyncMutex<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    timeout: Duration,
+    tags: Tags,
+    tools: Vec<Tool>,
+    phase: Phase,
+}
+
+enum Phase {
+    New,
+    Running(Arc<dyn Instance>),
+    Stopped(SandboxInfo),
+    Terminated(Option<SandboxInfo>),
+}
+
+impl Sandbox {
+    /// Begins a sandbox on one backend.
+    pub fn builder(backend: Arc<dyn Backend>) -> SandboxBuilder<Fixed> {
+        SandboxBuilder::new(Fixed(backend))
+    }
+
+    /// A handle that has not been started.
+    pub(crate) fn unstarted(
+        backend: Arc<dyn Backend>,
+        spec: CreateSpec,
+        timeout: Duration,
+    ) -> Self {
+        let tags = spec.tags.clone();
+        let state = Mutex::new(State { timeout, tags, tools: Vec::new(), phase: Phase::New });
+        Self { shared: Arc::new(Shared { backend, spec, lifecycle: AsyncMutex::new(()), state }) }
+    }
+
+    /// A handle to a sandbox that runs already.
+    pub fn from_instance(backend: Arc<dyn Backend>, instance: Arc<dyn Instance>) -> Self {
+        let sandbox = Self::unstarted(backend, CreateSpec::default(), DEFAULT_TIMEOUT);
+        sandbox.state().phase = Phase::Running(instance);
+        sandbox
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts it. Does nothing when it runs. After [`Sandbox::stop`] it starts anew, without its old state.
+    ///
+    /// # Errors
+    /// `Terminated` after [`Sandbox::terminate`]; otherwise whatever keeps the backend from creating it.
+    pub async fn start(&self) -> Result<()> {
+        let _one_at_a_time = self.shared.lifecycle.lock().await;
+        match &self.state().phase {
+            Phase::Running(_) => return Ok(()),
+            Phase::Terminated(_) => return Err(terminated("start")),
+            Phase::New | Phase::Stopped(_) => {}
+        }
+        let mut spec = self.shared.spec.clone();
+        spec.tags = self.state().tags.clone();
+        let call = CallContext::new();
+        let instance = self.shared.backend.create(&call, spec).await?;
+        let tools = self.state().tools.clone();
+        for tool in tools {
+            instance.register_tool(&call, tool).await?;
+        }
+        self.state().phase = Phase::Running(instance);
+        Ok(())
+    }
+
+    /// Ends it; the handle may be started again. Idempotent.
+    pub async fn stop(&self) -> Result<()> {
+        let _one_at_a_time = self.shared.lifecycle.lock().await;
+        let Some(instance) = self.running() else { return Ok(()) };
+        instance.terminate(&CallContext::new()).await?;
+        let info = SandboxInfo { status: SandboxStatus::Stopped, ..instance.info() };
+        self.state().phase = Phase::Stopped(info);
+        Ok(())
+    }
+
+    /// Ends it for good. Idempotent.
+    pub async fn terminate(&self) -> Result<()> {
+        self.end(async |instance, call| instance.terminate(call).await).await
+    }
+
+    /// Ends it for good and at once, without waiting for anything. Idempotent.
+    pub async fn kill(&self) -> Result<()> {
+        self.end(async |instance, call| instance.kill(call).await).await
+    }
+
+    async fn end(
+        &self,
+        how: impl AsyncFnOnce(&Arc<dyn Instance>, &CallContext) -> Result<()>,
+    ) -> Result<()> {
+        let _one_at_a_time = self.shared.lifecycle.lock().await;
+        let info = match self.running() {
+            Some(instance) => {
+                how(&instance, &CallContext::new()).await?;
+                Some(SandboxInfo { status: SandboxStatus::Terminated, ..instance.info() })
+            }
+            None => self.info(),
+        };
+        let mut state = self.state();
+        if !matches!(state.phase, Phase::Terminated(_)) {
+            let gone = |info| SandboxInfo { status: SandboxStatus::Terminated, ..info };
+            state.phase = Phase::Terminated(info.map(gone));
+        }
+        Ok(())
+    }
+
+    fn running(&self) -> Option<Arc<dyn Instance>> {
+        match &self.state().phase {
+            Phase::Running(instance) => Some(Arc::clone(instance)),
+            _ => None,
+        }
+    }
+
+    /// The instance behind the handle, for verbs that the handle does not have.
+    ///
+    /// # Errors
+    /// `NotStarted`, or `Terminated` after [`Sandbox::terminate`].
+    pub fn instance(&self, operation: &'static str) -> Result<Arc<dyn Instance>> {
+        match &self.state().phase {
+            Phase::Running(instance) => Ok(Arc::clone(instance)),
+            Phase::Terminated(_) => Err(terminated(operation)),
+            Phase::New | Phase::Stopped(_) => {
+                Err(Error::new(ErrorKind::NotStarted, operation, "sandbox has not been started")
+                    .with_hint("call start(), or make it with create() instead of build()"))
+            }
+        }
+    }
+
+    /// Its full id, once it has been started.
+    pub fn id(&self) -> Option<String> {
+        self.info().map(|info| info.id)
+    }
+
+    /// Its variant.
+    pub fn variant(&self) -> Variant {
+        self.shared.backend.variant()
+    }
+
+    /// What is known about it, once it has been started.
+    pub fn info(&self) -> Option<SandboxInfo> {
+        match &self.state().phase {
+            Phase::New => None,
+            Phase::Running(instance) => Some(instance.info()),
+            Phase::Stopped(info) => Some(info.clone()),
+            Phase::Terminated(info) => info.clone(),
+        }
+    }
+
+    /// Whether it has been started and not ended.
+    pub fn is_started(&self) -> bool {
+        self.running().is_some_and(|instance| {
+            !matches!(instance.info().status, SandboxStatus::Terminated | SandboxStatus::Error)
+        })
+    }
+
+    /// Where it is in its life.
+    pub fn status(&self) -> SandboxStatus {
+        self.info().map_or(SandboxStatus::Pending, |info| info.status)
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.running()
+            .map_or_else(|| self.shared.backend.capabilities(), |instance| instance.capabilities())
+    }
+
+    /// Runs code: `sandbox.run_code("x + 1").await?`, or `.stream()` for events. See [`RunCodeBuilder`].
+    pub fn run_code(&self, code: impl Into<String>) -> RunCodeBuilder<'_> {
+        RunCodeBuilder::new(self, code.into())
+    }
+
+    /// Commands that run beside the interpreter.
+    pub fn commands(&self) -> Commands<'_> {
+        Commands::new(self)
+    }
+
+    /// The files of the sandbox.
+    pub fn files(&self) -> Files<'_> {
+        Files::new(self)
+    }
+
+    /// How long a run may take when it does not say otherwise. Default 30 s.
+    pub fn timeout(&self) -> Duration {
+        self.state().timeout
+    }
+
+    /// Sets how long a run may take when it does not say otherwise.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for zero or more than 365 days.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        self.state().timeout = check_duration("timeout", timeout)?;
+        Ok(())
+    }
+
+    /// Lets it live for that long from now.
+    pub async fn set_lifetime(&self, lifetime: Duration) -> Result<()> {
+        let lifetime = check_duration("lifetime", lifetime)?;
+        self.instance("set_lifetime")?.set_lifetime(&CallContext::new(), lifetime).await
+    }
+
+    /// Its tags, also called labels.
+    pub fn tags(&self) -> Tags {
+        self.state().tags.clone()
+    }
+
+    /// Sets these tags and keeps the others.
+    pub async fn set_tags<K: Into<String>, V: Into<String>>(
+        &self,
+        tags: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<()> {
+        let mut all = self.tags();
+        all.extend(tags.into_iter().map(|(key, value)| (key.into(), value.into())));
+        if let Some(instance) = self.running() {
+            instance.set_tags(&CallContext::new(), all.clone()).await?;
+        }
+        self.state().tags = all;
+        Ok(())
+    }
+
+    /// Makes a context: an interpreter process of its own. `None`: a random id.
+    pub async fn create_context(&self, id: Option<&str>) -> Result<Context> {
+        let spec = ContextSpec { id: id.map(str::to_owned), ..ContextSpec::default() };
+        self.create_context_with(spec).await
+    }
+
+    /// Makes a context with a working directory or environment.
+    pub async fn create_context_with(&self, spec: ContextSpec) -> Result<Context> {
+        self.instance("create_context")?.create_context(&CallContext::new(), spec).await
+    }
+
+    /// Every context, `default` first.
+    pub async fn list_contexts(&self) -> Result<Vec<Context>> {
+        self.instance("list_contexts")?.list_contexts(&CallContext::new()).await
+    }
+
+    /// Ends the interpreter of a context and starts it again, empty.
+    pub async fn restart_context(&self, id: &str) -> Result<()> {
+        self.instance("restart_context")?.restart_context(&CallContext::new(), id).await
+    }
+
+    /// Ends a context and whatever it started.
+    pub async fn delete_context(&self, id: &str) -> Result<()> {
+        self.instance("delete_context")?.delete_context(&CallContext::new(), id).await
+    }
+
+    /// A variable of the default context, as JSON.
+    pub async fn get_variable(&self, name: &str) -> Result<Value> {
+        self.instance("get_variable")?.get_variable(&CallContext::new(), None, name).await
+    }
+
+    /// Sets a variable of the default context from whatever serializes to JSON.
+    pub async fn set_variable(&self, name: &str, value: impl Serialize) -> Result<()> {
+        let value = serde_json::to_value(value)
+            .map_err(|error| Error::invalid("value", format!("of {name} is not JSON: {error}")))?;
+        self.set_variables(Map::from_iter([(name.to_owned(), value)])).await
+    }
+
+    /// Sets variables of the default context.
+    pub async fn set_variables(&self, values: Map<String, Value>) -> Result<()> {
+        self.instance("set_variables")?.set_variables(&CallContext::new(), None, values).await
+    }
+
+    /// Whether code runs in the default context now.
+    pub fn is_executing(&self) -> bool {
+        self.running().is_some_and(|instance| instance.is_executing(None))
+    }
+
+    /// Interrupts the run in the default context; its state is kept. `false` when nothing runs.
+    pub async fn interrupt(&self) -> Result<bool> {
+        self.instance("interrupt")?.interrupt(&CallContext::new(), None).await
+    }
+
+    /// Ends every interpreter and background process; files are kept.
+    pub async fn reset(&self) -> Result<()> {
+        self.instance("reset")?.reset(&CallContext::new()).await
+    }
+
+    /// Installs Python packages.
+    pub async fn install_packages<S: Into<String>>(
+        &self,
+        packages: impl IntoIterator<Item = S>,
+    ) -> Result<()> {
+        let packages = InstallPackages::Python(packages.into_iter().map(Into::into).collect());
+        self.instance("install_packages")?.install_packages(&CallContext::new(), packages).await
+    }
+
+    /// Lets code call a function of the host by name. Registered again after a restart.
+    pub async fn register_tool(&self, tool: Tool) -> Result<()> {
+        if let Some(instance) = self.running() {
+            instance.register_tool(&CallContext::new(), tool.clone()).await?;
+        }
+        let tools = &mut self.state().tools;
+        tools.retain(|known| known.name != tool.name);
+        tools.push(tool);
+        Ok(())
+    }
+
+    /// Makes a port of the sandbox reachable.
+    pub async fn expose_port(&self, port: u16) -> Result<TunnelInfo> {
+        self.instance("expose_port")?.expose_port(&CallContext::new(), port).await
+    }
+
+    /// Stores its state under a name.
+    pub async fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        self.instance("create_snapshot")?.create_snapshot(&CallContext::new(), name, "").await
+    }
+
+    /// Holds it.
+    pub async fn pause(&self) -> Result<()> {
+        self.instance("pause")?.pause(&CallContext::new()).await
+    }
+
+    /// Resumes it.
+    pub async fn resume(&self) -> Result<()> {
+        self.instance("resume")?.resume(&CallContext::new()).await
+    }
+
+    /// What it uses now.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        self.instance("metrics")?.metrics(&CallContext::new()).await
+    }
+}
+
+fn terminated(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Terminated, operation, "sandbox has been terminated")
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox")
+            .field("variant", &self.variant())
+            .field("id", &self.id())
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}

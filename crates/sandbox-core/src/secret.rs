@@ -1,0 +1,65 @@
+//! A string that is never shown.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A credential. `Debug`, `Display` and serialization show `***`; only [`Secret::expose`] gives it.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a value.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The value itself. Keep it out of logs, errors and command lines.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self(value)
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(value: &str) -> Self {
+        Self(value.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_never_shown() {
+        let secret = Secret::new("hunter2");
+        let shown = format!("{secret} {secret:?} {}", serde_json::to_string(&secret).unwrap());
+        assert_eq!(shown, "*** *** \"***\"");
+        assert_eq!(secret.expose(), "hunter2");
+    }
+}

@@ -1,0 +1,337 @@
+//! What a sandbox shall be like.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::model::{NetworkMode, NetworkPolicy, Tags};
+use crate::secret::Secret;
+use crate::units::{ByteSize, check_duration, seconds};
+
+/// How hard the code is kept in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IsolationMode {
+    /// Every layer the backend promises, or no sandbox at all.
+    #[default]
+    Strict,
+    /// The layers this host can have.
+    BestEffort,
+    /// None: the code runs with the rights of the host process.
+    Off,
+}
+
+impl IsolationMode {
+    /// The name on the command line, such as `best-effort`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::BestEffort => "best-effort",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl fmt::Display for IsolationMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for IsolationMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let name = text.trim().to_ascii_lowercase().replace('_', "-");
+        [Self::Strict, Self::BestEffort, Self::Off]
+            .into_iter()
+            .find(|mode| mode.as_str() == name)
+            .ok_or_else(|| {
+                Error::invalid(
+                    "isolation",
+                    format!("{text:?} is not one of strict, best-effort, off"),
+                )
+            })
+    }
+}
+
+/// Everything asked of a new sandbox. `None` means: the backend's default.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CreateSpec {
+    /// A name for people. Default: none.
+    pub name: Option<String>,
+    /// Environment, template or interpreter to start from.
+    pub environment: Option<String>,
+    /// Container image.
+    pub image: Option<String>,
+    /// Working directory inside; created when it is missing. Default: the backend's, such as `/workspace`.
+    pub working_dir: Option<String>,
+    /// Environment variables of everything that runs inside. The host's are never inherited.
+    pub env: BTreeMap<String, String>,
+    /// Environment variables that are never shown.
+    pub secrets: BTreeMap<String, Secret>,
+    /// Tags.
+    pub tags: Tags,
+    /// Memory of the whole sandbox.
+    pub memory: Option<ByteSize>,
+    /// CPU cores of the whole sandbox.
+    pub cpu: Option<f64>,
+    /// Disk of the whole sandbox.
+    pub disk: Option<ByteSize>,
+    /// Processes and threads in the sandbox at one time.
+    pub processes: Option<u32>,
+    /// GPU type.
+    pub gpu: Option<String>,
+    /// Which hosts the code may reach.
+    pub network: NetworkPolicy,
+    /// How hard the code is kept in.
+    pub isolation: IsolationMode,
+    /// How long the sandbox lives at most. Default 24 hours.
+    pub lifetime: Option<Duration>,
+    /// How long it may be unused before it ends. Default: no limit.
+    pub idle_timeout: Option<Duration>,
+    /// Name of a snapshot to start from.
+    pub snapshot: Option<String>,
+    /// Outlive this process, for that long.
+    pub detached: Option<Duration>,
+    /// Options of one backend. Keys it does not know are refused.
+    pub provider_options: Map<String, Value>,
+}
+
+impl CreateSpec {
+    /// Checks everything that can be checked without a backend.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field and what is allowed.
+    pub fn validate(&self) -> Result<()> {
+        for (field, value) in [
+            ("lifetime", self.lifetime),
+            ("idle_timeout", self.idle_timeout),
+            ("detached", self.detached),
+        ] {
+            value.map(|value| check_duration(field, value)).transpose()?;
+        }
+        self.network.validate()?;
+        check_cpu(self.cpu)?;
+        check_size("memory", self.memory, ByteSize::mib(16))?;
+        check_size("disk", self.disk, ByteSize::mib(1))?;
+        if self.processes == Some(0) {
+            return Err(Error::invalid("processes", "must be at least 1"));
+        }
+        for (field, value) in [
+            ("name", &self.name),
+            ("environment", &self.environment),
+            ("image", &self.image),
+            ("gpu", &self.gpu),
+            ("snapshot", &self.snapshot),
+        ] {
+            value.as_deref().map(|value| check_name(field, value)).transpose()?;
+        }
+        self.working_dir.as_deref().map(|path| check_path("working_dir", path)).transpose()?;
+        check_env(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
+        check_env(self.secrets.iter().map(|(name, value)| (name.as_str(), value.expose())))?;
+        for text in self.tags.iter().flat_map(|(key, value)| [key, value]) {
+            if text.contains('\0') {
+                return Err(Error::invalid("tags", "must not contain NUL"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_cpu(cpu: Option<f64>) -> Result<()> {
+    match cpu {
+        Some(cores) if !(cores.is_finite() && (0.01..=4096.0).contains(&cores)) => {
+            Err(Error::invalid("cpu", format!("must be from 0.01 to 4096 cores, got {cores}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_size(field: &'static str, size: Option<ByteSize>, least: ByteSize) -> Result<()> {
+    let most = ByteSize::gib(1 << 20);
+    match size {
+        Some(size) if size < least || size > most => {
+            Err(Error::invalid(field, format!("must be from {least} to {most}, got {size}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(field: &'static str, value: &str) -> Result<()> {
+    let printable = value.chars().all(|c| !c.is_control() && !c.is_whitespace());
+    if value.is_empty() || value.len() > 256 || value.starts_with('-') || !printable {
+        return Err(Error::invalid(
+            field,
+            format!(
+                "must be 1 to 256 characters without spaces, not starting with `-`, got {value:?}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a path inside a sandbox: not empty, no NUL, at most 4,096 bytes.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind), naming `field`.
+pub fn check_path(field: &'static str, path: &str) -> Result<()> {
+    if path.is_empty() || path.len() > 4096 || path.contains('\0') {
+        return Err(Error::invalid(
+            field,
+            format!("must be a path of 1 to 4096 bytes without NUL, got {path:?}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks environment variables: names without `=`, NUL or newline, values without NUL.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind), naming the variable and never its value.
+pub fn check_env<'a>(env: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0', '\n']) {
+            return Err(Error::invalid(
+                "env",
+                format!(
+                    "has the name {name:?}; names are not empty and have no `=`, NUL or newline"
+                ),
+            ));
+        }
+        if value.contains('\0') {
+            return Err(Error::invalid("env", format!("has a NUL in the value of {name}")));
+        }
+    }
+    Ok(())
+}
+
+/// The configuration of the Python library this one supersedes, field by field, for files and callers that have one.
+///
+/// Unknown fields are refused. [`SandboxConfig::into_spec`] checks and converts it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// Seconds a run may take by default.
+    pub timeout: f64,
+    /// Memory in bytes.
+    pub memory_limit: Option<u64>,
+    /// CPU cores.
+    pub cpu_limit: Option<f64>,
+    /// Environment name.
+    pub environment: Option<String>,
+    /// Working directory inside.
+    pub working_dir: Option<String>,
+    /// Environment variables.
+    pub env_vars: BTreeMap<String, String>,
+    /// GPU type.
+    pub gpu: Option<String>,
+    /// Name.
+    pub name: Option<String>,
+    /// Network mode.
+    pub network_policy: NetworkMode,
+    /// Hosts of an allowlist.
+    pub allowed_hosts: Vec<String>,
+    /// Seconds without use before the sandbox ends.
+    pub idle_timeout: Option<f64>,
+    /// Seconds the sandbox lives at most.
+    pub max_lifetime: f64,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            timeout: 30.0,
+            memory_limit: None,
+            cpu_limit: None,
+            environment: None,
+            working_dir: None,
+            env_vars: BTreeMap::new(),
+            gpu: None,
+            name: None,
+            network_policy: NetworkMode::Inherit,
+            allowed_hosts: Vec::new(),
+            idle_timeout: None,
+            max_lifetime: 86_400.0,
+        }
+    }
+}
+
+impl SandboxConfig {
+    /// The default timeout of a run, and the spec of the sandbox.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field that is wrong.
+    pub fn into_spec(self) -> Result<(Duration, CreateSpec)> {
+        let timeout = seconds("timeout", self.timeout)?;
+        let allow = self.allowed_hosts.iter().map(|host| host.parse()).collect::<Result<_>>()?;
+        let spec = CreateSpec {
+            name: self.name,
+            environment: self.environment,
+            working_dir: self.working_dir,
+            env: self.env_vars,
+            memory: self.memory_limit.map(ByteSize::bytes),
+            cpu: self.cpu_limit,
+            gpu: self.gpu,
+            network: NetworkPolicy { mode: self.network_policy, allow, deny: Vec::new() },
+            lifetime: Some(seconds("max_lifetime", self.max_lifetime)?),
+            idle_timeout: self
+                .idle_timeout
+                .map(|value| seconds("idle_timeout", value))
+                .transpose()?,
+            ..CreateSpec::default()
+        };
+        spec.validate()?;
+        Ok((timeout, spec))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> CreateSpec {
+        CreateSpec::default()
+    }
+
+    #[test]
+    fn bad_values_name_their_field() {
+        let cases: [(&str, CreateSpec); 11] = [
+            ("lifetime", CreateSpec { lifetime: Some(Duration::ZERO), ..spec() }),
+            ("idle_timeout", CreateSpec { idle_timeout: Some(Duration::MAX), ..spec() }),
+            ("cpu", CreateSpec { cpu: Some(f64::NAN), ..spec() }),
+            ("cpu", CreateSpec { cpu: Some(-1.0), ..spec() }),
+            ("cpu", CreateSpec { cpu: Some(f64::INFINITY), ..spec() }),
+            ("memory", CreateSpec { memory: Some(ByteSize::bytes(1)), ..spec() }),
+            ("disk", CreateSpec { disk: Some(ByteSize::bytes(u64::MAX)), ..spec() }),
+            ("environment", CreateSpec { environment: Some("a b".into()), ..spec() }),
+            ("image", CreateSpec { image: Some("--privileged".into()), ..spec() }),
+            ("working_dir", CreateSpec { working_dir: Some("/a\0b".into()), ..spec() }),
+            ("env", CreateSpec { env: [("A=B".into(), "x".into())].into(), ..spec() }),
+        ];
+        for (field, spec) in cases {
+            let error = spec.validate().unwrap_err();
+            assert!(error.to_string().contains(&format!("`{field}`")), "{field}: {error}");
+        }
+        spec().validate().unwrap();
+    }
+
+    #[test]
+    fn the_reference_configuration_converts() {
+        let json = r#"{"timeout": 120, "memory_limit": 4294967296, "cpu_limit": 2.0, "network_policy": "none"}"#;
+        let config: SandboxConfig = serde_json::from_str(json).unwrap();
+        let (timeout, spec) = config.into_spec().unwrap();
+        assert_eq!(timeout, Duration::from_secs(120));
+        assert_eq!(spec.memory, Some(ByteSize::gib(4)));
+        assert_eq!(spec.network.mode, NetworkMode::None);
+        assert_eq!(spec.lifetime, Some(Duration::from_secs(86_400)));
+        serde_json::from_str::<SandboxConfig>(r#"{"timeuot": 1}"#).unwrap_err();
+        SandboxConfig { timeout: 0.0, ..Default::default() }.into_spec().unwrap_err();
+    }
+}

@@ -1,0 +1,161 @@
+//! Sizes and times with their checks in one place.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A number of bytes. Parses `512`, `512b`, `64k`, `256m`, `2g` (powers of 1024, any case, `i`/`b` optional).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct ByteSize(u64);
+
+impl ByteSize {
+    /// That many bytes.
+    pub const fn bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// That many KiB.
+    pub const fn kib(kib: u64) -> Self {
+        Self(kib.saturating_mul(1 << 10))
+    }
+
+    /// That many MiB.
+    pub const fn mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1 << 20))
+    }
+
+    /// That many GiB.
+    pub const fn gib(gib: u64) -> Self {
+        Self(gib.saturating_mul(1 << 30))
+    }
+
+    /// The number of bytes.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 4] =
+            [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        for (unit, name) in UNITS {
+            if self.0 >= unit {
+                return if self.0.is_multiple_of(unit) {
+                    write!(f, "{} {name}", self.0 / unit)
+                } else {
+                    write!(f, "{:.1} {name}", self.0 as f64 / unit as f64)
+                };
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::invalid(
+                "size",
+                format!("`{text}` is not a size such as 512m, 2g or a number of bytes"),
+            )
+        };
+        let lower = text.trim().to_ascii_lowercase();
+        let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &lower[digits.len()..] {
+            "" | "b" => 1,
+            "k" | "kb" | "ki" | "kib" => 1 << 10,
+            "m" | "mb" | "mi" | "mib" => 1 << 20,
+            "g" | "gb" | "gi" | "gib" => 1 << 30,
+            "t" | "tb" | "ti" | "tib" => 1u64 << 40,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
+        match number.checked_mul(unit) {
+            Some(bytes) if bytes > 0 => Ok(Self(bytes)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// The longest time accepted anywhere: 365 days. Longer ones overflow timers somewhere.
+pub const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Checks a number of seconds that came from outside. `field` names it in the error.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind) for NaN, infinite, zero, negative or more than 365 days.
+pub fn seconds(field: &'static str, value: f64) -> Result<Duration> {
+    if !value.is_finite() {
+        return Err(Error::invalid(
+            field,
+            format!("must be a finite number of seconds, got {value}"),
+        ));
+    }
+    if value <= 0.0 || value > MAX_DURATION.as_secs_f64() {
+        return Err(out_of_range(field, value));
+    }
+    check_duration(field, Duration::from_secs_f64(value))
+}
+
+/// Checks a duration: more than zero, at most 365 days.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind), naming `field`.
+pub fn check_duration(field: &'static str, value: Duration) -> Result<Duration> {
+    if value.is_zero() || value > MAX_DURATION {
+        return Err(out_of_range(field, value.as_secs_f64()));
+    }
+    Ok(value)
+}
+
+fn out_of_range(field: &'static str, value: f64) -> Error {
+    Error::invalid(
+        field,
+        format!(
+            "must be more than 0 and at most {} seconds (365 days), got {value}",
+            MAX_DURATION.as_secs()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse_and_print() {
+        for (text, bytes) in [
+            ("512", 512),
+            ("64k", 65_536),
+            ("256M", 256 << 20),
+            ("2GiB", 2 << 30),
+            (" 1 g ", 1 << 30),
+        ] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().as_u64(), bytes, "{text}");
+        }
+        for text in ["", "0", "-1", "1.5g", "nan", "9999999999999t", "12x", "m"] {
+            text.parse::<ByteSize>().unwrap_err();
+        }
+        assert_eq!(ByteSize::mib(512).to_string(), "512 MiB");
+        assert_eq!(ByteSize::bytes(1536).to_string(), "1.5 KiB");
+    }
+
+    #[test]
+    fn times_are_checked() {
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e18, 1e-12] {
+            let error = seconds("timeout", bad).unwrap_err();
+            assert!(error.to_string().contains("`timeout`"), "{error}");
+        }
+        assert_eq!(seconds("timeout", 0.5).unwrap(), Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,129 @@
+//! The numbers the host half and the helper agree on.
+//!
+//! This file is compiled twice: as a module of the library, and as a module of
+//! the helper program. It therefore uses nothing but `core`.
+//!
+//! Integers are little-endian, texts end with a NUL byte, byte strings carry a
+//! 32-bit length. One message is one packet of a sequenced-packet socket.
+
+/// Messages from the host to the maker.
+pub mod to_maker {
+    /// `u32 request, u8 kind (1 strict, 0 off), u32 plan length`; descriptors: the
+    /// cell's control socket, the plan.
+    pub const CELL: u8 = 1;
+    /// `u32 request, u8 payload in memory file, u32 payload length, u32 count, u32 target
+    /// number per descriptor[, payload]`; descriptors: `[payload,] descriptors to give`.
+    pub const PROCESS: u8 = 2;
+}
+
+/// Messages from the maker to the host.
+pub mod from_maker {
+    /// `u8 privilege (1 root, 0 user)`.
+    pub const HELLO: u8 = 1;
+    /// `i32 errno, text step`: the maker cannot work here and exits.
+    pub const FAILED: u8 = 2;
+    /// `u32 request, u32 pid`; descriptor: pidfd.
+    pub const CREATED: u8 = 3;
+    /// `u32 request, i32 errno, u32 stage`.
+    pub const REFUSED: u8 = 4;
+}
+
+/// Messages from the host to a cell's first process.
+pub mod to_cell {
+    /// `u32 root, u32 flags, u32 payload length[, payload]`; descriptors: stdin, stdout,
+    /// stderr[, payload].
+    pub const SPAWN: u8 = 1;
+    /// `u32 root`; descriptor: pidfd of the process.
+    pub const ADOPT: u8 = 2;
+    /// `u32 request, u32 root, u32 signal, u8 tree`.
+    pub const SIGNAL: u8 = 3;
+    /// `u32 request, u32 root`.
+    pub const KILL_TREE: u8 = 4;
+    /// `u32 root`: its handle is gone.
+    pub const FORGET: u8 = 5;
+}
+
+/// Messages from a cell's first process to the host.
+pub mod from_cell {
+    /// `u32 host uid, u32 host gid`; descriptor: the cell's root directory.
+    pub const READY: u8 = 1;
+    /// `i32 errno, text step`: the cell could not be set up; its process exits.
+    pub const FAILED: u8 = 2;
+    /// `u32 root, u32 pid`.
+    pub const STARTED: u8 = 3;
+    /// `u32 root, i32 errno, u32 stage`.
+    pub const SPAWN_FAILED: u8 = 4;
+    /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
+    pub const EXITED: u8 = 5;
+    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL and KILL_TREE.
+    pub const DONE: u8 = 6;
+    /// `u32 root, i32 errno`: the answer to ADOPT.
+    pub const ADOPTED: u8 = 7;
+}
+
+/// Operations of a plan, in the order their fields are written.
+pub mod op {
+    /// Make every mount private.
+    pub const PRIVATE_MOUNTS: u8 = 1;
+    /// `text base, text options`: a new root file system; the host moves to `/oldroot`.
+    pub const NEW_ROOT: u8 = 2;
+    /// `text path, u32 mode, u8 owner`.
+    pub const DIRECTORY: u8 = 3;
+    /// `text target, text path`.
+    pub const SYMLINK: u8 = 4;
+    /// `text path, u32 mode, bytes contents`.
+    pub const FILE: u8 = 5;
+    /// `text source on the host, text target, u8 is directory, u64 attributes`.
+    pub const BIND: u8 = 6;
+    /// `text file system, text target, u64 flags, text options`.
+    pub const MOUNT: u8 = 7;
+    /// `text path, u64 attributes, u8 optional`: gives a directory or file mount attributes of its own.
+    pub const RESTRICT: u8 = 8;
+    /// `text path`: covers a path, if it exists, with nothing.
+    pub const MASK: u8 = 9;
+    /// Brings the loopback interface up.
+    pub const LOOPBACK: u8 = 10;
+    /// `text name`.
+    pub const HOSTNAME: u8 = 11;
+    /// Detaches the host's file system.
+    pub const LEAVE_HOST: u8 = 12;
+    /// `text path`.
+    pub const CHANGE_DIRECTORY: u8 = 13;
+    /// `u32 resource, u64 soft, u64 hard`: a default for what is started later.
+    pub const LIMIT: u8 = 14;
+    /// `u32 uid, u32 gid`: becomes this identity in a user namespace of its own.
+    pub const IDENTITY: u8 = 15;
+    /// Gives up every privilege but the one to tag processes, and proves it.
+    pub const SEAL: u8 = 16;
+    /// `text path`: the directory that is removed when the cell ends (isolation off).
+    pub const OWN_DIRECTORY: u8 = 17;
+    /// Adopts orphans and becomes unreadable (isolation off).
+    pub const SEAL_OFF: u8 = 18;
+}
+
+/// Where starting a process stopped.
+pub mod stage {
+    /// Making the process itself.
+    pub const FORK: u32 = 1;
+    /// Preparing descriptors, session and signals.
+    pub const PREPARE: u32 = 2;
+    /// Applying a resource limit.
+    pub const LIMIT: u32 = 3;
+    /// Entering the working directory.
+    pub const DIRECTORY: u32 = 4;
+    /// Dropping privileges and proving it.
+    pub const SEAL: u32 = 5;
+    /// Starting the program.
+    pub const PROGRAM: u32 = 6;
+}
+
+/// Makes standard input the controlling terminal of the new session.
+pub const SPAWN_TERMINAL: u32 = 1;
+/// The payload of SPAWN is in a memory file, the last descriptor.
+pub const SPAWN_PAYLOAD_FILE: u32 = 2;
+/// The largest packet either side sends.
+pub const PACKET_MAX: usize = 64 * 1024;
+/// The largest number of descriptors one packet carries.
+pub const DESCRIPTORS_MAX: usize = 32;
+/// Host ids of cells made by root are this plus the host pid of the cell's first process.
+pub const ID_BASE: u32 = 0x7000_0000;

@@ -1,0 +1,3 @@
+//! Automation for this workspace: `cargo xtask <task>`.
+
+fn main() {}
