@@ -47,7 +47,8 @@ impl Registry {
             #[cfg(feature = "eval")]
             Variant::LocalEval => {
                 static BACKEND: OnceLock<Arc<backend_eval::EvalBackend>> = OnceLock::new();
-                let backend = BACKEND.get_or_init(|| Arc::new(backend_eval::EvalBackend::default()));
+                let backend =
+                    BACKEND.get_or_init(|| Arc::new(backend_eval::EvalBackend::default()));
                 Ok(Arc::<backend_eval::EvalBackend>::clone(backend))
             }
             _ => Err(missing(variant)),

@@ -3,8 +3,15 @@
 //! Python code runs in a *worker*, a process that executes code and does nothing else. Workers are
 //! forked from a *zygote*, a warm interpreter that never runs user code. This crate holds the
 //! sources of both ([`python`]) and the two vocabularies: [`Request`] and [`Reply`] with a worker,
-//! [`ZygoteRequest`] and [`ZygoteReply`] with a zygote. It does no I/O of its own.
+//! [`ZygoteRequest`] and [`ZygoteReply`] with a zygote.
+//!
+//! On top of that: [`box_io`], what every local backend is written against, and [`interpreter`],
+//! contexts and runs on any box.
 
+pub mod box_io;
+#[cfg(feature = "cell")]
+pub mod cell;
+pub mod interpreter;
 pub mod message;
 pub mod python;
 pub mod wire;

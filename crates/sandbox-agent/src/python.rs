@@ -18,12 +18,20 @@ pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 const ZYGOTE: &str = include_str!("python/zygote.py");
 
 /// Sources that the zygote compiles when it first needs them, by name.
-const PARTS: [(&str, &str); 5] = [
+const PARTS: [(&str, &str); 13] = [
+    ("codec", include_str!("python/codec.py")),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
+    ("streams", include_str!("python/streams.py")),
+    ("cell", include_str!("python/cell.py")),
+    ("errors", include_str!("python/errors.py")),
+    ("awaits", include_str!("python/awaits.py")),
+    ("variables", include_str!("python/variables.py")),
+    ("hooks", include_str!("python/hooks.py")),
     ("rich", include_str!("python/rich.py")),
-    ("magics", include_str!("python/magics.py")),
     ("inline", include_str!("python/inline.py")),
+    ("magics", include_str!("python/magics.py")),
+    ("warm", include_str!("python/warm.py")),
 ];
 
 /// The whole program as one Python source: a table of the parts, then the zygote.

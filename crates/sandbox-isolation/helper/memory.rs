@@ -1,4 +1,4 @@
-//! The four memory functions that compiled code may call.
+//! Symbols that compiled code expects: the memory functions, and what unwinding would call.
 
 use core::ffi::c_int;
 
@@ -72,3 +72,7 @@ pub unsafe extern "C" fn strlen(text: *const u8) -> usize {
     }
     length
 }
+
+/// Named by the unwind tables of `core`. Nothing here unwinds.
+#[unsafe(no_mangle)]
+pub extern "C" fn rust_eh_personality() {}

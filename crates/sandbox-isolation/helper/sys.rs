@@ -6,8 +6,8 @@
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
-use crate::arch::{number as nr, syscall};
 pub use crate::arch::{O_DIRECTORY, O_NOFOLLOW};
+use crate::arch::{number as nr, syscall};
 
 /// An error number of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,17 +41,13 @@ pub const SIGCONT: i32 = 18;
 pub const SIGSTOP: i32 = 19;
 pub const POLLIN: i16 = 1;
 pub const WNOHANG: usize = 1;
-const AT_EMPTY_PATH: usize = 0x1000;
 
 // Calls with the same number everywhere.
 const PIDFD_SEND_SIGNAL: usize = 424;
-const OPEN_TREE: usize = 428;
-const MOVE_MOUNT: usize = 429;
 const CLOSE_RANGE: usize = 436;
 const OPENAT2: usize = 437;
-const MOUNT_SETATTR: usize = 442;
 
-fn call(number: usize, arguments: [usize; 6]) -> Result {
+pub fn call(number: usize, arguments: [usize; 6]) -> Result {
     // SAFETY: every wrapper below passes numbers, or pointers to live memory of the size it states.
     let result = unsafe { syscall(number, arguments) };
     if result < 0 { Err(Errno(-result as i32)) } else { Ok(result as usize) }
@@ -61,11 +57,11 @@ fn call1(number: usize, a: usize) -> Result {
     call(number, [a, 0, 0, 0, 0, 0])
 }
 
-fn call2(number: usize, a: usize, b: usize) -> Result {
+pub fn call2(number: usize, a: usize, b: usize) -> Result {
     call(number, [a, b, 0, 0, 0, 0])
 }
 
-fn call3(number: usize, a: usize, b: usize, c: usize) -> Result {
+pub fn call3(number: usize, a: usize, b: usize, c: usize) -> Result {
     call(number, [a, b, c, 0, 0, 0])
 }
 
@@ -73,7 +69,7 @@ fn call4(number: usize, a: usize, b: usize, c: usize, d: usize) -> Result {
     call(number, [a, b, c, d, 0, 0])
 }
 
-fn address(text: &CStr) -> usize {
+pub fn address(text: &CStr) -> usize {
     text.as_ptr() as usize
 }
 
@@ -110,10 +106,7 @@ pub fn close_all_on_exec() -> Result {
 pub fn allocate(bytes: usize) -> Result<&'static mut [u8]> {
     const READ_WRITE: usize = 3;
     const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
-    let at = call(
-        nr::MMAP,
-        [0, bytes, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0],
-    )?;
+    let at = call(nr::MMAP, [0, bytes, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0])?;
     // SAFETY: the kernel gave this fresh, zeroed range to us alone.
     Ok(unsafe { core::slice::from_raw_parts_mut(at as *mut u8, bytes) })
 }
@@ -129,7 +122,7 @@ pub unsafe fn table<T>(count: usize) -> Result<&'static mut [T]> {
 }
 
 /// Maps `length` bytes of a file for reading.
-pub fn map_file(fd: i32, length: usize) -> Result<&'static [u8]> {
+pub fn map_file<'a>(fd: i32, length: usize) -> Result<&'a [u8]> {
     const PRIVATE: usize = 2;
     if length == 0 {
         return Ok(&[]);
@@ -139,7 +132,8 @@ pub fn map_file(fd: i32, length: usize) -> Result<&'static [u8]> {
     Ok(unsafe { core::slice::from_raw_parts(at as *const u8, length) })
 }
 
-pub fn unmap(memory: &'static [u8]) {
+/// Gives back what [`map_file`] mapped. The caller holds no other reference to it.
+pub fn unmap(memory: &[u8]) {
     let _ = call2(nr::MUNMAP, memory.as_ptr() as usize, memory.len());
 }
 
@@ -243,13 +237,8 @@ pub struct Death {
 pub fn wait(flags: usize) -> Result<Option<Death>> {
     let mut status = 0_i32;
     let mut usage = [0_i64; 18];
-    let pid = call4(
-        nr::WAIT4,
-        usize::MAX,
-        &raw mut status as usize,
-        flags,
-        usage.as_mut_ptr() as usize,
-    )?;
+    let pid =
+        call4(nr::WAIT4, usize::MAX, &raw mut status as usize, flags, usage.as_mut_ptr() as usize)?;
     if pid == 0 {
         return Ok(None);
     }
@@ -402,52 +391,6 @@ pub fn write_file(dir: i32, path: &CStr, contents: &[u8]) -> Result {
     let outcome = write(fd, contents);
     close(fd);
     outcome
-}
-
-pub fn mount(
-    source: &CStr,
-    target: &CStr,
-    kind: &CStr,
-    flags: u64,
-    options: &CStr,
-) -> Result {
-    let (source, target, kind) = (address(source), address(target), address(kind));
-    call(nr::MOUNT, [source, target, kind, flags as usize, address(options), 0])
-}
-
-pub fn detach(path: &CStr) -> Result {
-    const MNT_DETACH: usize = 2;
-    call2(nr::UMOUNT2, address(path), MNT_DETACH)
-}
-
-pub fn pivot_root(new: &CStr, old: &CStr) -> Result {
-    call2(nr::PIVOT_ROOT, address(new), address(old))
-}
-
-/// A detached copy of the mounts at and below a path.
-pub fn copy_tree(dir: i32, path: &CStr) -> Result<i32> {
-    const OPEN_TREE_CLONE: usize = 1;
-    const AT_RECURSIVE: usize = 0x8000;
-    let flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE | AT_EMPTY_PATH;
-    call3(OPEN_TREE, dir as usize, address(path), flags).map(|fd| fd as i32)
-}
-
-/// Adds attributes to a copied tree, all of it or its top.
-pub fn restrict_tree(tree: i32, attributes: u64, recursive: bool) -> Result {
-    const AT_RECURSIVE: usize = 0x8000;
-    const MS_PRIVATE: u64 = 1 << 18;
-    let flags = AT_EMPTY_PATH | if recursive { AT_RECURSIVE } else { 0 };
-    let change = [attributes, 0, MS_PRIVATE, 0];
-    let (at, size) = (change.as_ptr() as usize, size_of_val(&change));
-    call(MOUNT_SETATTR, [tree as usize, address(c""), flags, at, size, 0])
-}
-
-/// Puts a detached tree in its place.
-pub fn place_tree(tree: i32, target: &CStr) -> Result {
-    const MOVE_MOUNT_F_EMPTY_PATH: usize = 4;
-    let (from, to) = (address(c""), address(target));
-    let flags = MOVE_MOUNT_F_EMPTY_PATH;
-    call(MOVE_MOUNT, [tree as usize, from, AT_FDCWD as usize, to, flags, 0])
 }
 
 pub fn set_hostname(name: &[u8]) -> Result {

@@ -19,6 +19,10 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(EINVAL)?;
         self.rest = rest;
@@ -169,8 +173,7 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> Result<Received<'_>> {
     const MSG_TRUNCATED: usize = 0x20 | 0x08;
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
     let mut part = Part { at: buffer.as_mut_ptr(), length: buffer.len() };
-    let mut control =
-        Control { length: 0, level: 0, kind: 0, descriptors: [-1; DESCRIPTORS_MAX] };
+    let mut control = Control { length: 0, level: 0, kind: 0, descriptors: [-1; DESCRIPTORS_MAX] };
     let mut header = Header {
         name: 0,
         name_length: 0,

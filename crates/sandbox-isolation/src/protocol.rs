@@ -7,123 +7,127 @@
 //! 32-bit length. One message is one packet of a sequenced-packet socket.
 
 /// Messages from the host to the maker.
-pub mod to_maker {
+pub(crate) mod to_maker {
     /// `u32 request, u8 kind (1 strict, 0 off), u32 plan length`; descriptors: the
     /// cell's control socket, the plan.
-    pub const CELL: u8 = 1;
+    pub(crate) const CELL: u8 = 1;
     /// `u32 request, u8 payload in memory file, u32 payload length, u32 count, u32 target
     /// number per descriptor[, payload]`; descriptors: `[payload,] descriptors to give`.
-    pub const PROCESS: u8 = 2;
+    pub(crate) const PROCESS: u8 = 2;
 }
 
 /// Messages from the maker to the host.
-pub mod from_maker {
+pub(crate) mod from_maker {
     /// `u8 privilege (1 root, 0 user)`.
-    pub const HELLO: u8 = 1;
+    pub(crate) const HELLO: u8 = 1;
     /// `i32 errno, text step`: the maker cannot work here and exits.
-    pub const FAILED: u8 = 2;
+    pub(crate) const FAILED: u8 = 2;
     /// `u32 request, u32 pid`; descriptor: pidfd.
-    pub const CREATED: u8 = 3;
+    pub(crate) const CREATED: u8 = 3;
     /// `u32 request, i32 errno, u32 stage`.
-    pub const REFUSED: u8 = 4;
+    pub(crate) const REFUSED: u8 = 4;
 }
 
 /// Messages from the host to a cell's first process.
-pub mod to_cell {
+pub(crate) mod to_cell {
     /// `u32 root, u32 flags, u32 payload length[, payload]`; descriptors: stdin, stdout,
     /// stderr[, payload].
-    pub const SPAWN: u8 = 1;
+    pub(crate) const SPAWN: u8 = 1;
     /// `u32 root`; descriptor: pidfd of the process.
-    pub const ADOPT: u8 = 2;
+    pub(crate) const ADOPT: u8 = 2;
     /// `u32 request, u32 root, u32 signal, u8 tree`.
-    pub const SIGNAL: u8 = 3;
+    pub(crate) const SIGNAL: u8 = 3;
     /// `u32 request, u32 root`.
-    pub const KILL_TREE: u8 = 4;
+    pub(crate) const KILL_TREE: u8 = 4;
     /// `u32 root`: its handle is gone.
-    pub const FORGET: u8 = 5;
+    pub(crate) const FORGET: u8 = 5;
 }
 
 /// Messages from a cell's first process to the host.
-pub mod from_cell {
+pub(crate) mod from_cell {
     /// `u32 host uid, u32 host gid`; descriptor: the cell's root directory.
-    pub const READY: u8 = 1;
+    pub(crate) const READY: u8 = 1;
     /// `i32 errno, text step`: the cell could not be set up; its process exits.
-    pub const FAILED: u8 = 2;
+    pub(crate) const FAILED: u8 = 2;
     /// `u32 root, u32 pid`.
-    pub const STARTED: u8 = 3;
+    pub(crate) const STARTED: u8 = 3;
     /// `u32 root, i32 errno, u32 stage`.
-    pub const SPAWN_FAILED: u8 = 4;
+    pub(crate) const SPAWN_FAILED: u8 = 4;
     /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
-    pub const EXITED: u8 = 5;
+    pub(crate) const EXITED: u8 = 5;
     /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL and KILL_TREE.
-    pub const DONE: u8 = 6;
+    pub(crate) const DONE: u8 = 6;
     /// `u32 root, i32 errno`: the answer to ADOPT.
-    pub const ADOPTED: u8 = 7;
+    pub(crate) const ADOPTED: u8 = 7;
 }
 
 /// Operations of a plan, in the order their fields are written.
-pub mod op {
+pub(crate) mod op {
     /// Make every mount private.
-    pub const PRIVATE_MOUNTS: u8 = 1;
+    pub(crate) const PRIVATE_MOUNTS: u8 = 1;
     /// `text base, text options`: a new root file system; the host moves to `/oldroot`.
-    pub const NEW_ROOT: u8 = 2;
+    pub(crate) const NEW_ROOT: u8 = 2;
     /// `text path, u32 mode, u8 owner`.
-    pub const DIRECTORY: u8 = 3;
+    pub(crate) const DIRECTORY: u8 = 3;
     /// `text target, text path`.
-    pub const SYMLINK: u8 = 4;
+    pub(crate) const SYMLINK: u8 = 4;
     /// `text path, u32 mode, bytes contents`.
-    pub const FILE: u8 = 5;
+    pub(crate) const FILE: u8 = 5;
     /// `text source on the host, text target, u8 is directory, u64 attributes`.
-    pub const BIND: u8 = 6;
+    pub(crate) const BIND: u8 = 6;
     /// `text file system, text target, u64 flags, text options`.
-    pub const MOUNT: u8 = 7;
-    /// `text path, u64 attributes, u8 optional`: gives a directory or file mount attributes of its own.
-    pub const RESTRICT: u8 = 8;
+    pub(crate) const MOUNT: u8 = 7;
+    /// `text path, u64 attributes, u8 optional`: gives a mount attributes, and not those below it.
+    pub(crate) const RESTRICT: u8 = 8;
     /// `text path`: covers a path, if it exists, with nothing.
-    pub const MASK: u8 = 9;
+    pub(crate) const MASK: u8 = 9;
     /// Brings the loopback interface up.
-    pub const LOOPBACK: u8 = 10;
+    pub(crate) const LOOPBACK: u8 = 10;
     /// `text name`.
-    pub const HOSTNAME: u8 = 11;
+    pub(crate) const HOSTNAME: u8 = 11;
     /// Detaches the host's file system.
-    pub const LEAVE_HOST: u8 = 12;
+    pub(crate) const LEAVE_HOST: u8 = 12;
     /// `text path`.
-    pub const CHANGE_DIRECTORY: u8 = 13;
+    pub(crate) const CHANGE_DIRECTORY: u8 = 13;
     /// `u32 resource, u64 soft, u64 hard`: a default for what is started later.
-    pub const LIMIT: u8 = 14;
+    pub(crate) const LIMIT: u8 = 14;
     /// `u32 uid, u32 gid`: becomes this identity in a user namespace of its own.
-    pub const IDENTITY: u8 = 15;
+    pub(crate) const IDENTITY: u8 = 15;
     /// Gives up every privilege but the one to tag processes, and proves it.
-    pub const SEAL: u8 = 16;
+    pub(crate) const SEAL: u8 = 16;
     /// `text path`: the directory that is removed when the cell ends (isolation off).
-    pub const OWN_DIRECTORY: u8 = 17;
+    pub(crate) const OWN_DIRECTORY: u8 = 17;
     /// Adopts orphans and becomes unreadable (isolation off).
-    pub const SEAL_OFF: u8 = 18;
+    pub(crate) const SEAL_OFF: u8 = 18;
+    /// Keeps `/proc/sys` open while it can be written, for IDENTITY to forbid nested user namespaces.
+    pub(crate) const SYSCTL: u8 = 19;
+    /// `text path, u8 optional`: makes a directory or file a mount of its own.
+    pub(crate) const SEPARATE: u8 = 20;
 }
 
 /// Where starting a process stopped.
-pub mod stage {
+pub(crate) mod stage {
     /// Making the process itself.
-    pub const FORK: u32 = 1;
+    pub(crate) const FORK: u32 = 1;
     /// Preparing descriptors, session and signals.
-    pub const PREPARE: u32 = 2;
+    pub(crate) const PREPARE: u32 = 2;
     /// Applying a resource limit.
-    pub const LIMIT: u32 = 3;
+    pub(crate) const LIMIT: u32 = 3;
     /// Entering the working directory.
-    pub const DIRECTORY: u32 = 4;
+    pub(crate) const DIRECTORY: u32 = 4;
     /// Dropping privileges and proving it.
-    pub const SEAL: u32 = 5;
+    pub(crate) const SEAL: u32 = 5;
     /// Starting the program.
-    pub const PROGRAM: u32 = 6;
+    pub(crate) const PROGRAM: u32 = 6;
 }
 
 /// Makes standard input the controlling terminal of the new session.
-pub const SPAWN_TERMINAL: u32 = 1;
+pub(crate) const SPAWN_TERMINAL: u32 = 1;
 /// The payload of SPAWN is in a memory file, the last descriptor.
-pub const SPAWN_PAYLOAD_FILE: u32 = 2;
+pub(crate) const SPAWN_PAYLOAD_FILE: u32 = 2;
 /// The largest packet either side sends.
-pub const PACKET_MAX: usize = 64 * 1024;
+pub(crate) const PACKET_MAX: usize = 64 * 1024;
 /// The largest number of descriptors one packet carries.
-pub const DESCRIPTORS_MAX: usize = 32;
+pub(crate) const DESCRIPTORS_MAX: usize = 32;
 /// Host ids of cells made by root are this plus the host pid of the cell's first process.
-pub const ID_BASE: u32 = 0x7000_0000;
+pub(crate) const ID_BASE: u32 = 0x7000_0000;

@@ -1,1 +1,399 @@
-"""x"""
+"""The driver: takes requests from the control stream and runs code. It does nothing else.
+
+It shares a process with code that may break anything. So it keeps its own references to what it
+needs, runs with its own builtins, and undoes before each run what the last one did to the
+interpreter's settings. User code that is set on it can still destroy the driver; then the worker
+is dead or useless, and the host finds that out by itself.
+"""
+
+import builtins
+import sys
+from _signal import SIGINT
+from _signal import signal as set_signal
+from _thread import _count as thread_count
+from _thread import allocate_lock, get_ident, interrupt_main
+from os import environ
+from posix import _exit, chdir, getcwd, getpid, mkdir, register_at_fork, write
+from time import sleep
+
+from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_STREAM, socket
+
+codec = load("codec")
+cell = load("cell")
+streams = load("streams")
+BUILTINS = __builtins__
+
+PROTOCOL = 1
+RUN, GET_VARIABLE, SET_VARIABLES = 1, 2, 3
+READY, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 18, 19, 20, 21, 22, 23, 24
+INVALID = 2
+RESULT = 0
+CONTROL_CHUNK = 65536
+LEAST_RECURSION = 200
+NAG_SECONDS = 0.002
+TEXT_LIMIT = 1 << 20
+MAIN_THREAD = get_ident()
+
+STREAMS = streams["Streams"]()
+settrace, setprofile = sys.settrace, sys.setprofile
+getrecursionlimit, setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
+text, number, frame = codec["text"], codec["number"], codec["frame"]
+
+
+def cut(value):
+    if len(value) <= TEXT_LIMIT:
+        return value
+    return "%s\n... [cut: %d characters in all]" % (value[:TEXT_LIMIT], len(value))
+
+
+class Run:
+    """One `Run` request, decoded."""
+
+    def __init__(self, fields):
+        self.id = codec["as_number"](fields[0])
+        self.script = bool(codec["as_number"](fields[1]))
+        self.code = codec["as_text"](fields[2])
+        self.filename = codec["as_text"](fields[3])
+        self.cwd = codec["as_text"](fields[4])
+        self.env = codec["as_pairs"](fields[5])
+        self.argv = codec["as_texts"](fields[6])
+        self.has_stdin = bool(codec["as_number"](fields[7]))
+
+
+class Driver:
+    def __init__(self, request):
+        self.socket = socket(AF_UNIX, SOCK_STREAM, 0, request.control)
+        self.control = request.control
+        self.work_dir = request.work_dir
+        self.pid = getpid()
+        self.buffer = bytearray()
+        self.files = []
+        self.count = 0
+        self.current = None
+        self.shown = 0
+        self.lock = allocate_lock()
+        self.running = False
+        self.active = False
+        self.masked = 0
+        self.pending = False
+        self.nagging = False
+        self.interrupted = False
+        self.cancel = None
+        self.streams = STREAMS
+        self.streams.adopt()
+        self.cells = cell["Cells"](self)
+        self.recursion_limit = getrecursionlimit()
+
+    # The control stream.
+
+    def send(self, data):
+        """Writes whole frames. A copy of this process never speaks for it."""
+        if getpid() != self.pid:
+            return
+        self.masked += 1
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[write(self.control, view) :]
+        except OSError:
+            _exit(0)  # the host is gone
+        finally:
+            self.masked -= 1
+
+    def show(self, data):
+        """Writes frames of the current run from whatever thread. Says whether there is one."""
+        main = get_ident() == MAIN_THREAD
+        self.masked += main
+        try:
+            with self.lock:
+                if self.current is None:
+                    return False
+                self.send(data)
+        finally:
+            self.masked -= main
+        if main:
+            self.deliver()
+        return True
+
+    def next_request(self):
+        while True:
+            if len(self.buffer) >= 4:
+                end = 4 + int.from_bytes(self.buffer[:4], "little")
+                if len(self.buffer) >= end:
+                    body = bytes(memoryview(self.buffer)[4:end])
+                    del self.buffer[:end]
+                    return body[0], codec["split"](body[1:])
+            self.receive()
+
+    def receive(self):
+        try:
+            data, ancillary, _, _ = self.socket.recvmsg(
+                CONTROL_CHUNK, CMSG_SPACE(4 * 8), MSG_CMSG_CLOEXEC
+            )
+        except OSError:
+            data = b""
+        if not data or getpid() != self.pid:
+            _exit(0)
+        self.buffer += data
+        self.files += codec["received_files"](ancillary)
+
+    # Interrupts.
+
+    def on_interrupt(self, signum, frame):
+        """Raises in user code and nowhere else."""
+        if getpid() != self.pid:
+            raise KeyboardInterrupt
+        if not self.running:
+            return
+        if not self.active or self.masked or frame is None or frame.f_globals.get("__builtins__") is BUILTINS:
+            self.pending = True
+            self.ask_again()
+            return
+        self.pending = False
+        self.interrupted = True
+        if self.cancel is None or not self.cancel():
+            raise KeyboardInterrupt
+
+    def ask_again(self):
+        """Repeats an interrupt until it meets user code."""
+        if not self.nagging:
+            self.nagging = True
+            try:
+                self.streams.burst.start_thread(self.nag)
+            except Exception:
+                self.nagging = False
+
+    def nag(self):
+        try:
+            while self.pending and self.running:
+                sleep(NAG_SECONDS)
+                if self.pending and self.running:
+                    interrupt_main()
+        finally:
+            self.nagging = False
+
+    def settle_interrupts(self):
+        """From here on no interrupt is meant for this request any more."""
+        self.running = False
+        while self.nagging:
+            sleep(NAG_SECONDS / 10)
+
+    def deliver(self):
+        """Raises an interrupt that came while it had to wait."""
+        if self.pending and self.active and not self.masked:
+            self.pending = False
+            self.interrupted = True
+            raise KeyboardInterrupt
+
+    def user(self, function, *arguments):
+        """Calls what may run user code; returns its value and what it raised."""
+        try:
+            try:
+                self.active = True
+                self.deliver()
+                return function(*arguments), None
+            finally:
+                self.active = False
+                self.take_back()
+        except BaseException as error:
+            return None, error
+
+    def take_back(self):
+        """Undoes settings that would hit the driver's own code."""
+        try:
+            if getrecursionlimit() < LEAST_RECURSION:
+                setrecursionlimit(self.recursion_limit)
+            settrace(None)
+            setprofile(None)
+        except Exception:
+            pass  # an audit hook of user code forbids it
+
+    # Requests.
+
+    def serve(self, self_check):
+        self.send(
+            frame(
+                READY,
+                number(PROTOCOL),
+                number(self.pid),
+                text("%d.%d.%d" % sys.version_info[:3]),
+                text(self_check),
+            )
+        )
+        while True:
+            kind, fields = self.next_request()
+            if kind == RUN:
+                self.run(Run(fields))
+            elif kind in (GET_VARIABLE, SET_VARIABLES):
+                self.variable(kind, fields)
+            else:
+                _exit(2)
+
+    def run(self, run):
+        self.count += 1
+        self.shown = 0
+        self.begin()
+        stdin = self.files.pop(0) if run.has_stdin else None
+        self.current = run.id
+        undo = []
+        try:
+            self.prepare(run, stdin, undo)
+        except Exception as error:
+            outcome = frame(FAILED, number(run.id), number(INVALID), text(str(error)))
+        else:
+            outcome = self.cells.run(run)
+        self.leave_copy(outcome)
+        self.settle_interrupts()
+        for step in reversed(undo):
+            try:
+                step()
+            except Exception:
+                pass  # what user code made impossible to undo stays
+        self.streams.flush()
+        with self.lock:
+            self.current = None
+            self.send(outcome + self.done(run))
+
+    def begin(self):
+        """From here on an interrupt is meant for this request."""
+        set_signal(SIGINT, self.on_interrupt)
+        self.pending = self.interrupted = False
+        self.running = True
+
+    def done(self, run):
+        return frame(
+            DONE,
+            number(run.id),
+            number(self.count),
+            number(int(self.interrupted)),
+            number(thread_count()),
+        )
+
+    def prepare(self, run, stdin, undo):
+        """Settings of this run. `undo` gets what brings the former ones back."""
+        self.streams.restore()
+        if stdin is not None:
+            self.streams.give_stdin(stdin)
+            undo.append(self.streams.take_stdin)
+        sys.argv = run.argv or [run.filename or ("-" if run.script else "")]
+        former = self.enter_directory(run.cwd)
+        if run.cwd:
+            undo.append(lambda: chdir(former))
+        for key, value in run.env:
+            undo.append(lambda key=key, value=environ.get(key): set_variable(key, value))
+            environ[key] = value
+
+    def enter_directory(self, path):
+        try:
+            former = getcwd()
+        except OSError:
+            # The directory was removed under the worker.
+            try:
+                mkdir(self.work_dir)
+            except OSError:
+                pass
+            chdir(self.work_dir)
+            former = self.work_dir
+        if path:
+            chdir(path)
+        return former
+
+    def leave_copy(self, outcome):
+        """User code that forked and did not exit ends here, as it would at the end of a program."""
+        if getpid() == self.pid:
+            return
+        self.nagging = False
+        self.streams.burst.forget()
+        status = 0
+        if outcome[4:5] == bytes((EXIT,)):
+            status = codec["as_number"](codec["split"](outcome[5:])[1]) & 0xFF
+        elif outcome[4:5] == bytes((ERROR,)):
+            status = 1
+            self.streams.note(str(codec["split"](outcome[5:])[3], "utf-8").rstrip("\n"))
+        self.streams.flush()
+        _exit(status)
+
+    def variable(self, kind, fields):
+        self.begin()
+        variables = load("variables")
+        action = variables["get" if kind == GET_VARIABLE else "put"]
+        value, error = self.user(action, self.cells.main, codec["as_text"](fields[1]))
+        self.settle_interrupts()
+        if error is not None:
+            value = variables["failure"](error)
+        failure, content = value
+        if failure is None:
+            self.send(frame(VALUE, fields_id(fields), codec["put"](content)))
+        else:
+            self.send(frame(FAILED, fields_id(fields), number(failure), text(content)))
+
+    # Display.
+
+    def display(self, kind, bundle, metadata="{}", display_id=""):
+        """A display frame; `bundle` holds (mime, encoding, data as bytes)."""
+        items = [text(mime) + number(how) + codec["put"](data) for mime, how, data in bundle]
+        return frame(
+            DISPLAY,
+            number(self.current),
+            number(kind),
+            codec["several"](items),
+            text(metadata),
+            text(display_id),
+        )
+
+    def result(self, value):
+        """Frames for the value of a cell; may run user code."""
+        if type(value) in cell["PLAIN"]:
+            plain = cut(repr(value)).encode("utf-8", "backslashreplace")
+            return self.display(RESULT, [("text/plain", 0, plain)])
+        return load("rich")["result"](self, value)
+
+
+def fields_id(fields):
+    return codec["put"](fields[0])
+
+
+def set_variable(key, value):
+    if value is None:
+        environ.pop(key, None)
+    else:
+        environ[key] = value
+
+
+def offer(driver):
+    """What user code finds among the builtins."""
+
+    def display(*objects, **options):
+        """Shows objects in their richest form."""
+        return load("rich")["display"](driver, objects, **options)
+
+    def update_display(obj, *, display_id, **options):
+        """Shows an object in the place of an earlier one."""
+        load("rich")["display"](driver, (obj,), display_id=display_id, update=True, **options)
+
+    def clear_output(wait=False):
+        """Clears what was shown so far."""
+        load("rich")["clear"](driver, wait)
+
+    for function in (display, update_display, clear_output):
+        function.__module__ = "builtins"
+        setattr(builtins, function.__name__, function)
+
+
+def serve(request):
+    """The whole life of a worker after it entered its cell."""
+    driver = Driver(request)
+    set_signal(SIGINT, driver.on_interrupt)
+    offer(driver)
+    load("hooks")["attach"](driver)
+
+    def in_copy():
+        driver.streams.burst.forget()
+        driver.socket.close()
+
+    register_at_fork(before=driver.streams.flush, after_in_child=in_copy)
+    sys.path.insert(0, "")
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv = [sys.executable]
+    driver.streams.restore()
+    driver.serve(request.self_check)

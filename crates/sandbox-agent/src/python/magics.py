@@ -1,1 +1,126 @@
-"""x"""
+"""`!command` and `%pip` in cells.
+
+Python comes first: only a cell that does not compile is looked at, and of it only the lines that
+the compiler points at. So what is valid Python, and what stands in strings, never changes.
+"""
+
+import builtins
+import sys
+
+SHELL = "__sandbox_shell__"
+HINT = "run it with the jupyter engine, which has IPython"
+
+
+def translate(source, filename, flags, error):
+    """The syntax tree and text of a cell with its commands translated, or the error raised."""
+    lines = source.split("\n")
+    changed = set()
+    tree = None
+    while tree is None:
+        at = (error.lineno or 0) - 1
+        line = translated(lines[at]) if at not in changed and 0 <= at < len(lines) else None
+        if line is None:
+            raise error
+        changed.add(at)
+        lines[at] = line
+        try:
+            tree = compile("\n".join(lines), filename, "exec", flags, True)
+        except SyntaxError as another:
+            error = another
+    setattr(builtins, SHELL, shell)
+    return tree, "\n".join(lines)
+
+
+def translated(line):
+    """One line as Python, or None when it is no command of ours."""
+    code = line.lstrip()
+    indent = line[: len(line) - len(code)]
+    code = code.rstrip()
+    if code.startswith("%"):
+        return indent + magic(code)
+    if code.startswith("!"):
+        return "%s%s(%r, False)" % (indent, SHELL, code[1:])
+    name, equals, command = code.partition("=")
+    name, command = name.rstrip(), command.lstrip()
+    if equals and name and command.startswith("!") and not command.startswith("!="):
+        return "%s%s = %s(%r, True)" % (indent, name, SHELL, command[1:])
+    if equals and name.isidentifier() and command.startswith("%"):
+        magic(command)
+    return None
+
+
+def magic(code):
+    name = code.split()[0]
+    if name != "%pip":
+        kind = "cell magic" if name.startswith("%%") else "line magic"
+        raise SyntaxError("%s %s is not supported here; %s" % (kind, name, HINT))
+    return "%s(%r, False)" % (SHELL, code)
+
+
+def shell(command, collect):
+    """Runs a shell command; its output goes where the cell's goes, or is returned as lines."""
+    import subprocess
+
+    caller = sys._getframe(1)
+    command = interpolate(command, caller.f_globals, caller.f_locals)
+    pip = command.startswith("%pip")
+    arguments = ["/bin/sh", "-c", command]
+    if pip:
+        arguments[2] = 'exec "$0" -m pip ' + command[len("%pip") :]
+        arguments.append(sys.executable)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    done = subprocess.run(arguments, stdout=subprocess.PIPE if collect else None)
+    if pip:
+        from importlib import invalidate_caches
+
+        invalidate_caches()
+    if collect:
+        return done.stdout.decode("utf-8", "replace").splitlines()
+    return None
+
+
+def interpolate(command, global_names, local_names):
+    """Replaces `{expression}` by its value and `{{text}}` by `{text}`.
+
+    What cannot be evaluated stays as it is.
+    """
+    pieces = []
+    at = 0
+    while True:
+        start = command.find("{", at)
+        if start < 0:
+            return "".join(pieces) + command[at:]
+        if command.startswith("{{", start):
+            end = command.find("}}", start)
+            literal = command[start + 1 : end + 1] if end > 0 else "{{"
+            pieces += [command[at:start], literal]
+            at = end + 2 if end > 0 else start + 2
+            continue
+        end = closing_brace(command, start)
+        value = evaluated(command[start + 1 : end], global_names, local_names) if end else None
+        if value is None:
+            pieces.append(command[at : start + 1])
+            at = start + 1
+        else:
+            pieces += [command[at:start], value]
+            at = end + 1
+
+
+def closing_brace(command, start):
+    depth = 0
+    for at in range(start, len(command)):
+        if command[at] == "{":
+            depth += 1
+        elif command[at] == "}":
+            depth -= 1
+            if depth == 0:
+                return at
+    return None
+
+
+def evaluated(expression, global_names, local_names):
+    try:
+        return str(eval(expression, global_names, local_names))
+    except Exception:
+        return None

@@ -1,1 +1,239 @@
-"""x"""
+"""From a forked process to a worker: enters the cell, gives everything up, checks that."""
+
+import sys
+from _signal import SIGKILL
+from os import environ
+from posix import O_CLOEXEC, O_RDONLY, O_WRONLY
+from posix import _exit, chdir, close, closerange, dup2, listdir, open, read, setresgid, setresuid
+from posix import setsid, strerror, umask, write
+
+import _ctypes
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+from resource import setrlimit
+from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, dlopen, get_errno
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+CELL = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+CAPABILITY_VERSION_3 = 0x20080522
+SYS_CLOSE_RANGE = 436  # the same number on every architecture
+MOST_FILES = (1 << 31) - 1
+EINVAL = 22
+REFUSED = 17
+# The control stream and the spare copies of standard input, output and error live here, out of
+# the way of the small numbers that programs like to use for themselves.
+CONTROL = 100
+FIRST_FREE = 101
+
+
+# `ctypes` itself costs milliseconds to import; this is the little of it that is needed here.
+class _Long(_SimpleCData):
+    _type_ = "l"
+
+
+class _Pointer(_SimpleCData):
+    _type_ = "z"
+
+
+class _Function(CFuncPtr):
+    _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
+def _function(name, *arguments):
+    function = _Function(_ctypes.dlsym(dlopen(None, 0), name))
+    function.argtypes = arguments
+    return function
+
+
+_prctl = _function("prctl", _Long, _Long, _Long, _Long, _Long)
+_setns = _function("setns", _Long, _Long)
+_unshare = _function("unshare", _Long)
+_capset = _function("capset", _Pointer, _Pointer)
+_syscall = _function("syscall", _Long, _Long, _Long, _Long)
+
+
+def _check(result):
+    # The return type of these functions is `int`; the upper half of the register is noise.
+    if result & 0xFFFFFFFF == 0xFFFFFFFF:
+        number = get_errno()
+        raise OSError(number, strerror(number))
+
+
+def prctl(option, argument=0, more=0):
+    _check(_prctl(option, argument, more, 0, 0))
+
+
+def setns(file, kinds):
+    _check(_setns(file, kinds))
+
+
+class Request:
+    """What a forked process is asked to become."""
+
+    def __init__(self, codec, fields, files):
+        isolated, uid, gid, work_dir, env, rlimits, subreaper = fields
+        number = codec["as_number"]
+        self.isolated = bool(number(isolated))
+        self.uid = number(uid)
+        self.gid = number(gid)
+        self.work_dir = codec["as_text"](work_dir)
+        self.env = codec["as_pairs"](env)
+        limits = [number(field) for field in codec["split"](rlimits)]
+        self.rlimits = list(zip(limits[::3], limits[1::3], limits[2::3]))
+        self.subreaper = bool(number(subreaper))
+        expected = 5 if self.isolated else 4
+        if len(files) != expected:
+            raise ValueError("%d descriptors came, %d are needed" % (len(files), expected))
+        self.control = files[0]
+        self.standard = files[1:4]
+        self.cell = files[4] if self.isolated else None
+        self.self_check = ""
+
+
+def prepare():
+    """Done once in the zygote: orphans of dead workers come to it."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # Nothing of the zygote's environment is for a worker, which gets all of its own.
+    environ.clear()
+
+
+def enter(request):
+    """Turns this process into the worker, or tells the host why not and exits."""
+    step = ["descriptors"]
+    try:
+        _enter(request, step)
+    except BaseException as error:
+        _refuse(step[0], "%s: %s" % (type(error).__name__, error))
+
+
+def _enter(request, step):
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+    cell = _arrange_files(request)
+    if request.isolated:
+        step[0] = "namespaces"
+        setns(cell, CELL)
+        close(cell)
+        # A worker's own UTS namespace marks what it starts; code inside cannot leave it.
+        _check(_unshare(CLONE_NEWUTS))
+        step[0] = "identity"
+        _set_identity(request.uid, request.gid)
+    step[0] = "session"
+    setsid()
+    umask(0o022)
+    step[0] = "limits"
+    for resource, soft, hard in request.rlimits:
+        setrlimit(resource, (soft, hard))
+    step[0] = "work dir"
+    chdir(request.work_dir)
+    step[0] = "privileges"
+    if request.isolated:
+        _drop_capabilities()
+    elif request.subreaper:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 1)
+    _write_if_possible("/proc/self/coredump_filter", b"0")
+    # Changing credentials clears it, so it is set again after the last change.
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
+    # Landlock and seccomp belong here: after the last privileged step, before the check.
+    step[0] = "self-check"
+    request.self_check = _self_check(request)
+    step[0] = "environment"
+    for name, value in request.env:
+        environ[name] = value
+    _reseed()
+
+
+def _arrange_files(request):
+    """Moves the descriptors to their places and closes all others. Returns the cell's."""
+    sources = [request.control] + request.standard + ([request.cell] if request.isolated else [])
+    spare = [fcntl(file, F_DUPFD_CLOEXEC, CONTROL + 10) for file in sources]
+    for file, place in zip(spare, (CONTROL, 0, 1, 2)):
+        dup2(file, place, place < 3)
+    cell = dup2(spare[4], FIRST_FREE, False) if request.isolated else None
+    request.control = CONTROL
+    _close_range(3, CONTROL - 1)
+    _close_range(FIRST_FREE + bool(request.isolated), MOST_FILES)
+    return cell
+
+
+def _close_range(first, last):
+    # `os.closerange` may close one by one, depending on how the interpreter was built.
+    if _syscall(SYS_CLOSE_RANGE, first, last, 0) != 0:
+        closerange(first, 1 + min(last, max(int(name) for name in listdir("/proc/self/fd"))))
+
+
+def _set_identity(uid, gid):
+    setresgid(gid, gid, gid)
+    setresuid(uid, uid, uid)
+
+
+def _drop_capabilities():
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    capability = 0
+    while True:
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != EINVAL or capability < 30:
+                raise
+            break  # one past the last that this kernel knows
+        capability += 1
+    header = CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder) + bytes(4)
+    _check(_capset(header, bytes(24)))
+
+
+def _write_if_possible(path, data):
+    try:
+        file = open(path, O_WRONLY | O_CLOEXEC)
+        try:
+            write(file, data)
+        finally:
+            close(file)
+    except OSError:
+        pass  # the kernel may be built without it; core files are limited to 0 as well
+
+
+def _self_check(request):
+    """Reads back what the kernel thinks of this process; raises unless it is as asked."""
+    file = open("/proc/self/status", O_RDONLY | O_CLOEXEC)
+    status = "\n" + str(read(file, 65536), "ascii", "replace")
+    close(file)
+    expected = {"NoNewPrivs": "1"}
+    if request.isolated:
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            expected[name] = "0" * 16
+        expected["Uid"] = "\t".join([str(request.uid)] * 4)
+        expected["Gid"] = "\t".join([str(request.gid)] * 4)
+    for name, value in expected.items():
+        found = status.partition("\n%s:\t" % name)[2].partition("\n")[0]
+        if found != value:
+            raise ValueError("%s is %r, not %r" % (name, found, value))
+    return " ".join("%s=%s" % (name, value.replace("\t", ",")) for name, value in expected.items())
+
+
+def _reseed():
+    """Siblings must not draw the same numbers. The interpreter reseeds `random` itself."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy.random" in sys.modules:
+        numpy.random.seed()
+
+
+def _refuse(step, message):
+    codec = load("codec")
+    try:
+        write(CONTROL, codec["frame"](REFUSED, codec["text"](step), codec["text"](message)))
+    finally:
+        _exit(1)

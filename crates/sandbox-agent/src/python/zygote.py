@@ -1,1 +1,292 @@
-"""x"""
+"""The zygote: one warm interpreter that forks workers and never runs user code.
+
+`SOURCES`, the text of the other parts, stands before this file in the program.
+"""
+
+import sys
+from _signal import SIG_DFL, SIG_IGN, SIG_SETMASK, SIGINT, SIGKILL, SIGPIPE, SIGXFSZ
+from _signal import pthread_sigmask
+from _signal import signal as set_signal
+from posix import WNOHANG, _exit, close, fork, getpid, kill, listdir, open, read, wait4
+from posix import O_CLOEXEC, O_RDONLY, register_at_fork
+
+from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, socket
+
+PROTOCOL = 1
+START, FORK, REAP = 1, 2, 3
+HELLO, FORKED, REAPED, ERROR = 16, 17, 18, 19
+CONTROL = 3
+PROGRAM = 4
+PACKET = 200 * 1024
+ERROR_TEXT = 60 * 1024
+CLONE_NEWPID = 0x20000000
+# The first two as in every interpreter; an interrupt must not end a worker before its driver runs.
+IGNORED = (SIGPIPE, SIGXFSZ, SIGINT)
+THREAD_COUNTS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+# Every part runs with its own copy of the builtins, so that user code which replaces `len` or
+# `print` for everyone does not reach it. It is also how a frame of a part is recognised.
+BUILTINS = dict(vars(sys.modules["builtins"]))
+PARTS = {}
+
+
+def load(name):
+    """The namespace of a part, compiled when it is first asked for."""
+    part = PARTS.get(name)
+    if part is None:
+        part = {"__name__": "<sandbox %s>" % name, "__builtins__": BUILTINS, "load": load}
+        exec(compile(SOURCES[name], part["__name__"], "exec", dont_inherit=True), part)
+        PARTS[name] = part
+    return part
+
+
+def thread_count():
+    return len(listdir("/proc/self/task"))
+
+
+def preimport(names):
+    """Imports the modules with their thread pools held to one thread, or raises."""
+    from os import environ
+
+    before = {name: environ.get(name) for name in THREAD_COUNTS}
+    environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
+    for name in names:
+        try:
+            __import__(name)
+        except BaseException:
+            import traceback
+
+            raise Refusal("cannot import %s\n%s" % (name, traceback.format_exc()))
+        threads = thread_count()
+        if threads != 1:
+            raise Refusal("importing %s left %d threads running" % (name, threads))
+    for name, value in before.items():
+        if value is None:
+            del environ[name]
+        else:
+            environ[name] = value
+
+
+def reset_signals():
+    """The dispositions a fresh interpreter has, whatever the parent process left."""
+    pthread_sigmask(SIG_SETMASK, ())
+    for number in range(1, 65):
+        try:
+            set_signal(number, SIG_IGN if number in IGNORED else SIG_DFL)
+        except (OSError, ValueError):
+            pass  # SIGKILL, SIGSTOP, and those that the C library keeps for itself
+
+
+class Refusal(Exception):
+    """A request that cannot be met; its text goes to the host."""
+
+
+class Zygote:
+    def __init__(self):
+        self.codec = load("codec")
+        self.socket = socket(AF_UNIX, SOCK_SEQPACKET, 0, CONTROL)
+        self.workers = set()
+        self.imported = []
+        self.own_pids = None
+
+    def send(self, kind, *fields):
+        try:
+            self.socket.send(self.codec["packet"](kind, *fields))
+        except OSError:
+            self.finish()
+
+    def fail(self, message):
+        cut = message.encode("utf-8", "backslashreplace")[:ERROR_TEXT].decode("utf-8", "ignore")
+        self.send(ERROR, self.codec["text"](cut))
+
+    def receive(self):
+        data, ancillary, _, _ = self.socket.recvmsg(PACKET, CMSG_SPACE(4 * 8), MSG_CMSG_CLOEXEC)
+        if not data:
+            self.finish()
+        return data[0], self.codec["split"](data[1:]), self.codec["received_files"](ancillary)
+
+    def start(self):
+        kind, fields, _ = self.receive()
+        if kind != START:
+            raise Refusal("the first packet must be a start")
+        self.imported = self.codec["as_texts"](fields[0])
+        load("hooks")["install"](sys)
+        preimport(self.imported)
+        load("worker")["prepare"]()
+        load("driver")
+        if self.codec["as_number"](fields[1]):
+            load("warm")["warm"](SOURCES)
+        self.hello()
+
+    def hello(self):
+        text, several = self.codec["text"], self.codec["several"]
+        self.send(
+            HELLO,
+            self.codec["number"](PROTOCOL),
+            text("%d.%d.%d" % sys.version_info[:3]),
+            text(sys.executable or ""),
+            text(sys.prefix),
+            text(sys.base_prefix),
+            several(text(path) for path in sys.path),
+            self.codec["number"](thread_count()),
+            several(text(name) for name in self.imported),
+        )
+
+    def serve(self):
+        """Handles requests. Returns only in a new worker, with what it was asked to be."""
+        while True:
+            kind, fields, files = self.receive()
+            try:
+                if kind == FORK:
+                    request = load("worker")["Request"](self.codec, fields, files)
+                    if self.fork(request) == 0:
+                        return request
+                elif kind == REAP:
+                    self.reap(self.codec["as_number"](fields[0]))
+                else:
+                    raise Refusal("unknown request %d" % kind)
+            except Refusal as refusal:
+                self.fail(str(refusal))
+            except Exception as error:
+                self.fail("%s: %s" % (type(error).__name__, error))
+            finally:
+                if getpid() == self.pid:
+                    for file in files:
+                        close(file)
+
+    def fork(self, request):
+        threads = thread_count()
+        if threads != 1:
+            names = ", ".join(self.imported) or "nothing"
+            raise Refusal("%d threads are running after importing %s" % (threads, names))
+        if not request.isolated:
+            pid = fork()
+        else:
+            pid = self.fork_into(request.cell)
+        if pid:
+            self.workers.add(pid)
+            self.send(FORKED, self.codec["number"](pid))
+        return pid
+
+    def fork_into(self, cell):
+        """Forks into the process namespace of a cell; only the child is ever in it."""
+        setns = load("worker")["setns"]
+        if self.own_pids is None:
+            self.own_pids = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC)
+        setns(cell, CLONE_NEWPID)
+        try:
+            pid = fork()
+        except BaseException:
+            setns(self.own_pids, CLONE_NEWPID)
+            raise
+        if pid:
+            setns(self.own_pids, CLONE_NEWPID)
+        return pid
+
+    def reap(self, pid):
+        if pid not in self.workers:
+            raise Refusal("no worker has the process id %d" % pid)
+        self.workers.discard(pid)
+        kill(pid, SIGKILL)  # does nothing to a process that is already exiting
+        _, status, usage = wait4(pid, 0)
+        self.clear_orphans()
+        number = self.codec["number"]
+        self.send(
+            REAPED,
+            number(pid),
+            number(status),
+            number(int(usage.ru_utime * 1e6)),
+            number(int(usage.ru_stime * 1e6)),
+            number(usage.ru_maxrss),
+        )
+
+    def clear_orphans(self):
+        """Ends what dead workers left to this process, until nothing of it is left."""
+        while True:
+            orphans = [pid for pid in children() if pid not in self.workers]
+            if not orphans:
+                return
+            for pid in orphans:
+                kill(pid, SIGKILL)
+            for pid in orphans:
+                wait4(pid, 0)
+
+    def finish(self):
+        """The host is gone: nothing of it stays."""
+        for pid in self.workers:
+            kill(pid, SIGKILL)
+        for pid in self.workers:
+            wait4(pid, 0)
+        self.clear_orphans()
+        _exit(0)
+
+    def run(self):
+        self.pid = getpid()
+        reset_signals()
+        try:
+            close(PROGRAM)
+        except OSError:
+            pass
+        try:
+            self.start()
+        except Refusal as refusal:
+            self.fail(str(refusal))
+            _exit(1)
+        request = self.serve()
+        self.socket.detach()
+        return request
+
+
+def children():
+    """The children of this process, zombies included."""
+    path = "/proc/self/task/%d/children" % getpid()
+    try:
+        file = open(path, O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return slow_children()
+    chunks = []
+    while True:
+        chunk = read(file, 65536)
+        if not chunk:
+            break
+        chunks.append(chunk)
+    close(file)
+    return [int(word) for word in b"".join(chunks).split()]
+
+
+def slow_children():
+    """The same for kernels that do not list them."""
+    found = []
+    own = getpid()
+    for name in listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            file = open("/proc/%s/stat" % name, O_RDONLY | O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            stat = read(file, 4096)
+        except OSError:
+            continue
+        finally:
+            close(file)
+        if int(stat.rpartition(b")")[2].split()[1]) == own:
+            found.append(int(name))
+    return found
+
+
+def main():
+    # Back at the bottom of the stack, the worker starts with no frames of the zygote below it.
+    request = Zygote().run()
+    load("worker")["enter"](request)
+    load("driver")["serve"](request)
+
+
+main()

@@ -1,0 +1,39 @@
+//! The runtime of what all sandboxes of a process share.
+//!
+//! The maker of cells and the warm interpreters outlive the runtime that happened to ask for them first, such as that of
+//! a single test. So they have a runtime of their own: one thread, asleep when nothing is created.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+
+use sandbox_core::{Error, ErrorKind, Result};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+
+fn handle() -> Result<Handle> {
+    let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(runtime) = &*runtime {
+        return Ok(runtime.handle().clone());
+    }
+    let started = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("code-sandboxes")
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "create", "no thread for sandboxes")
+                .with_source(error)
+        })?;
+    Ok(runtime.insert(started).handle().clone())
+}
+
+/// Runs a future on the shared runtime, also when nobody waits for it any more.
+pub(crate) async fn background<F>(future: F) -> Result<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    handle()?.spawn(future).await.map_err(|error| {
+        Error::new(ErrorKind::Unexpected, "create", "a background task failed").with_source(error)
+    })
+}

@@ -1,0 +1,109 @@
+//! What the backend and each create can be told.
+
+use std::path::PathBuf;
+
+use sandbox_core::{Error, Result};
+use serde_json::{Map, Value};
+
+/// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct EvalConfig {
+    /// The interpreter. Default: `CODE_SANDBOXES_PYTHON`, then `VIRTUAL_ENV`, then `python3` and `python` on `PATH`.
+    pub python: Option<PathBuf>,
+    /// Modules imported once, before any sandbox.
+    pub preimport: Vec<String>,
+}
+
+/// The options of one create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) python: Option<PathBuf>,
+    pub(crate) preimport: Vec<String>,
+    /// Prepare the interpreter for many sandboxes instead of one.
+    pub(crate) warm: bool,
+    /// Start no interpreter before the first run.
+    pub(crate) lazy: bool,
+}
+
+impl Options {
+    pub(crate) fn parse(config: &EvalConfig, given: &Map<String, Value>) -> Result<Self> {
+        let mut options = Self {
+            python: config.python.clone(),
+            preimport: config.preimport.clone(),
+            warm: true,
+            lazy: false,
+        };
+        for (key, value) in given {
+            match (key.as_str(), value) {
+                ("python", Value::String(path)) => options.python = Some(path.into()),
+                ("preimport", Value::Array(modules)) => options.preimport = module_names(modules)?,
+                ("warm", Value::Bool(warm)) => options.warm = *warm,
+                ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
+                ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
+                _ => return Err(unknown(key, value)),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn module_names(modules: &[Value]) -> Result<Vec<String>> {
+    let name = |module: &Value| {
+        let name = module.as_str().filter(|name| is_module(name));
+        name.map(str::to_owned).ok_or_else(|| {
+            Error::invalid(
+                "provider_options",
+                format!("preimport has {module}, which is no module name"),
+            )
+        })
+    };
+    modules.iter().map(name).collect()
+}
+
+fn is_module(name: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(|c: char| c.is_ascii_digit())
+            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    name.split('.').all(part)
+}
+
+fn unknown(key: &str, value: &Value) -> Error {
+    Error::invalid(
+        "provider_options",
+        format!(
+            "of local-eval have no {key:?} = {value}; known: python (path), preimport (list of modules), \
+             warm (true or false), interpreter (\"eager\" or \"lazy\")"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(given: Value) -> Result<Options> {
+        let Value::Object(given) = given else { panic!("not an object") };
+        Options::parse(&EvalConfig::default(), &given)
+    }
+
+    #[test]
+    fn known_options_are_taken_and_others_refused() {
+        let options = parse(json!({"preimport": ["numpy", "os.path"], "warm": false})).unwrap();
+        assert_eq!(options.preimport, ["numpy", "os.path"]);
+        assert!(!options.warm);
+        for bad in [
+            json!({"memroy": 1}),
+            json!({"warm": "yes"}),
+            json!({"preimport": ["os; import sys"]}),
+            json!({"preimport": [1]}),
+            json!({"interpreter": "never"}),
+        ] {
+            parse(bad.clone()).expect_err(&bad.to_string());
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! One sandbox: a cell, its contexts and its commands.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::Stream;
+use sandbox_agent::RunMode;
+use sandbox_agent::box_io::{BoxIo, Process, Spawn, WorkerSpec};
+use sandbox_agent::cell::CellBox;
+use sandbox_agent::interpreter::{EndReason, RunRequest};
+use sandbox_core::{
+    ByteRange, ByteStream, CallContext, Capabilities, CodeMode, Command, CommandInfo, Context,
+    ContextSpec, Error, ErrorKind, Event, EventStream, FailureKind, FileInfo, FindFiles, FoundFile,
+    InstallPackages, Instance, IsolationInfo, Metrics, Result, RunCode, SandboxId, SandboxInfo,
+    SandboxStatus, SnapshotInfo, StartCommand, Stdin, Tags, Tool, TunnelInfo, Variant, WatchEvent,
+    WriteOptions,
+};
+use serde_json::{Map, Value};
+
+use crate::contexts::{Contexts, is_python, only_python};
+use crate::exec;
+use crate::expiry::{Expiry, InUse};
+
+/// One sandbox.
+#[derive(Debug)]
+pub(crate) struct EvalInstance {
+    pub(crate) id: SandboxId,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) cell: Arc<CellBox>,
+    pub(crate) contexts: Contexts,
+    pub(crate) ended: Arc<EndReason>,
+    pub(crate) expiry: Expiry,
+    pub(crate) described: Mutex<Described>,
+    pub(crate) base: WorkerSpec,
+    pub(crate) network_hint: Option<String>,
+    pub(crate) commands: Mutex<Vec<Arc<dyn Process>>>,
+}
+
+/// What listings show of it.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) name: Option<String>,
+    pub(crate) tags: Tags,
+    pub(crate) created_at: f64,
+    pub(crate) isolation: IsolationInfo,
+    pub(crate) metadata: Map<String, Value>,
+}
+
+impl EvalInstance {
+    fn alive(&self, operation: &'static str) -> Result<()> {
+        let Some(kind) = self.ended.get() else { return Ok(()) };
+        let message = match kind {
+            FailureKind::Expired => "the sandbox has expired",
+            _ => "the sandbox has been terminated",
+        };
+        Err(Error::new(ErrorKind::Terminated, operation, message)
+            .with_context("sandbox_id", self.id.to_string()))
+    }
+
+    fn unsupported(&self, operation: &'static str) -> Error {
+        Error::unsupported(operation, format!("local-eval has no {operation}"))
+            .with_context("variant", Variant::LocalEval.as_str())
+    }
+
+    async fn make_directory(&self, path: &str) -> Result<()> {
+        let spec = Spawn {
+            argv: vec!["mkdir".into(), "-p".into(), "--".into(), path.into()],
+            env: self.base.env.clone(),
+            cwd: self.base.cwd.clone(),
+            stdin: false,
+        };
+        let exit = self.cell.spawn(spec).await?.process.exit().await?;
+        if exit.code == Some(0) {
+            return Ok(());
+        }
+        Err(Error::invalid("working_dir", format!("{path:?} cannot be made in the sandbox")))
+    }
+
+    /// Makes the working directory and starts the default interpreter.
+    pub(crate) async fn prepare(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
+        if make_working_dir {
+            self.make_directory(&self.contexts.list()[0].cwd.clone().unwrap_or_default()).await?;
+        }
+        if !lazy {
+            self.contexts.for_run(None).warm_up().await?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, kind: FailureKind) {
+        self.ended.set(kind);
+        self.cell.kill();
+    }
+}
+
+/// A stream that keeps its sandbox from being idle.
+struct Using<S> {
+    inner: S,
+    _in_use: InUse,
+}
+
+impl<S: Stream<Item = Event> + Unpin> Stream for Using<S> {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Event>> {
+        Pin::new(&mut self.inner).poll_next(cx)
+    }
+}
+
+fn run_request(call: &CallContext, request: RunCode, network_hint: Option<String>) -> RunRequest {
+    let (mode, filename, argv) = match request.mode {
+        CodeMode::Cell => (RunMode::Cell, String::new(), Vec::new()),
+        CodeMode::Script { filename, argv } => (RunMode::Script, filename, argv),
+    };
+    RunRequest {
+        run_id: call.run_id.clone(),
+        mode,
+        code: request.code,
+        filename,
+        argv,
+        env: request.env,
+        cwd: request.cwd,
+        timeout: request.timeout,
+        cpu_time: request.cpu_time,
+        stdin: request.stdin,
+        network_hint,
+    }
+}
+
+#[async_trait]
+impl Instance for EvalInstance {
+    fn info(&self) -> SandboxInfo {
+        let described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = match self.ended.get() {
+            None => SandboxStatus::Running,
+            Some(_) => SandboxStatus::Terminated,
+        };
+        SandboxInfo {
+            id: self.id.to_string(),
+            variant: Variant::LocalEval,
+            status,
+            created_at: described.created_at,
+            end_at: Some(self.expiry.end_at()),
+            name: described.name.clone(),
+            tags: described.tags.clone(),
+            resources: None,
+            isolation: Some(described.isolation.clone()),
+            metadata: described.metadata.clone(),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+        self.alive("run_code")?;
+        if let Some(language) = request.language.as_deref().filter(|language| !is_python(language))
+        {
+            return Err(only_python(language));
+        }
+        if request.memory.is_some() {
+            return Err(self.unsupported("a memory limit per run"));
+        }
+        let in_use = self.expiry.in_use();
+        let context = self.contexts.for_run(request.context.as_deref());
+        let request = run_request(call, request, self.network_hint.clone());
+        match context.run(request).await {
+            Ok(inner) => Ok(Box::pin(Using { inner, _in_use: in_use })),
+            Err(error) => Err(self.alive("run_code").err().unwrap_or(error)),
+        }
+    }
+
+    async fn create_context(&self, _call: &CallContext, spec: ContextSpec) -> Result<Context> {
+        self.alive("create_context")?;
+        if let Some(path) = &spec.cwd {
+            self.make_directory(path).await?;
+        }
+        self.contexts.create(spec)
+    }
+
+    async fn list_contexts(&self, _call: &CallContext) -> Result<Vec<Context>> {
+        self.alive("list_contexts")?;
+        Ok(self.contexts.list())
+    }
+
+    async fn restart_context(&self, _call: &CallContext, id: &str) -> Result<()> {
+        self.alive("restart_context")?;
+        self.contexts.existing("restart_context", Some(id))?.restart(false).await;
+        Ok(())
+    }
+
+    async fn delete_context(&self, _call: &CallContext, id: &str) -> Result<()> {
+        self.alive("delete_context")?;
+        self.contexts.delete(id).await
+    }
+
+    async fn get_variable(
+        &self,
+        _call: &CallContext,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Value> {
+        self.alive("get_variable")?;
+        let _in_use = self.expiry.in_use();
+        self.contexts.existing("get_variable", context)?.get_variable(name).await
+    }
+
+    async fn set_variables(
+        &self,
+        _call: &CallContext,
+        context: Option<&str>,
+        values: Map<String, Value>,
+    ) -> Result<()> {
+        self.alive("set_variables")?;
+        let _in_use = self.expiry.in_use();
+        self.contexts.existing("set_variables", context)?.set_variables(values).await
+    }
+
+    fn is_executing(&self, context: Option<&str>) -> bool {
+        let id = context.unwrap_or(crate::contexts::DEFAULT);
+        self.contexts.find(id).is_some_and(|context| context.is_executing())
+    }
+
+    async fn interrupt(&self, _call: &CallContext, context: Option<&str>) -> Result<bool> {
+        self.alive("interrupt")?;
+        Ok(self.contexts.existing("interrupt", context)?.interrupt())
+    }
+
+    async fn reset(&self, _call: &CallContext) -> Result<()> {
+        self.alive("reset")?;
+        self.contexts.restart_all().await;
+        let commands = {
+            let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *commands)
+        };
+        for process in commands {
+            process.kill_tree().await?;
+        }
+        Ok(())
+    }
+
+    async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
+        self.alive("start_command")?;
+        if request.pty.is_some() || request.background {
+            return Err(self.unsupported("terminal or background commands"));
+        }
+        let in_use = self.expiry.in_use();
+        let mut env: BTreeMap<String, String> = self.base.env.clone();
+        env.extend(request.env);
+        let spec = Spawn {
+            argv: request.command.argv(),
+            env,
+            cwd: request.cwd.unwrap_or_else(|| self.base.cwd.clone()),
+            stdin: !matches!(request.stdin, Stdin::Empty),
+        };
+        let spawned = self.cell.spawn(spec).await?;
+        self.commands
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(&spawned.process));
+        Ok(exec::command(spawned, request.stdin, request.timeout, in_use))
+    }
+
+    async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
+        self.alive("set_tags")?;
+        self.described.lock().unwrap_or_else(PoisonError::into_inner).tags = tags;
+        Ok(())
+    }
+
+    async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
+        self.alive("set_lifetime")?;
+        self.expiry.set_lifetime(lifetime);
+        Ok(())
+    }
+
+    async fn terminate(&self, _call: &CallContext) -> Result<()> {
+        self.end(FailureKind::Terminated);
+        Ok(())
+    }
+
+    async fn kill(&self, _call: &CallContext) -> Result<()> {
+        self.end(FailureKind::Terminated);
+        Ok(())
+    }
+
+    // Not there yet: each is declared unsupported in the capabilities, and says so.
+
+    async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
+        Err(self.unsupported("list_commands"))
+    }
+
+    async fn connect_command(&self, _call: &CallContext, _id: &str) -> Result<Command> {
+        Err(self.unsupported("connect_command"))
+    }
+
+    async fn read_file(
+        &self,
+        _: &CallContext,
+        _path: &str,
+        _range: ByteRange,
+    ) -> Result<ByteStream> {
+        Err(self.unsupported("read_file"))
+    }
+
+    async fn write_file(
+        &self,
+        _call: &CallContext,
+        _path: &str,
+        _content: ByteStream,
+        _options: WriteOptions,
+    ) -> Result<u64> {
+        Err(self.unsupported("write_file"))
+    }
+
+    async fn list_files(&self, _call: &CallContext, _path: &str) -> Result<Vec<FileInfo>> {
+        Err(self.unsupported("list_files"))
+    }
+
+    async fn stat_file(&self, _call: &CallContext, _path: &str) -> Result<FileInfo> {
+        Err(self.unsupported("stat_file"))
+    }
+
+    async fn create_directory(&self, _: &CallContext, _path: &str, _parents: bool) -> Result<()> {
+        Err(self.unsupported("create_directory"))
+    }
+
+    async fn remove_file(&self, _: &CallContext, _path: &str, _recursive: bool) -> Result<()> {
+        Err(self.unsupported("remove_file"))
+    }
+
+    async fn rename_file(&self, _call: &CallContext, _from: &str, _to: &str) -> Result<()> {
+        Err(self.unsupported("rename_file"))
+    }
+
+    async fn copy_file(&self, _call: &CallContext, _from: &str, _to: &str) -> Result<()> {
+        Err(self.unsupported("copy_file"))
+    }
+
+    async fn set_file_mode(&self, _call: &CallContext, _path: &str, _mode: u32) -> Result<()> {
+        Err(self.unsupported("set_file_mode"))
+    }
+
+    async fn find_files(&self, _call: &CallContext, _query: FindFiles) -> Result<Vec<FoundFile>> {
+        Err(self.unsupported("find_files"))
+    }
+
+    async fn read_archive(&self, _call: &CallContext, _path: &str) -> Result<ByteStream> {
+        Err(self.unsupported("read_archive"))
+    }
+
+    async fn write_archive(&self, _: &CallContext, _path: &str, _tar: ByteStream) -> Result<()> {
+        Err(self.unsupported("write_archive"))
+    }
+
+    async fn watch_files(
+        &self,
+        _call: &CallContext,
+        _path: &str,
+        _recursive: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
+        Err(self.unsupported("watch_files"))
+    }
+
+    async fn register_tool(&self, _call: &CallContext, _tool: Tool) -> Result<()> {
+        Err(self.unsupported("register_tool"))
+    }
+
+    async fn install_packages(&self, _: &CallContext, _packages: InstallPackages) -> Result<()> {
+        Err(self.unsupported("install_packages"))
+    }
+
+    async fn expose_port(&self, _call: &CallContext, _port: u16) -> Result<TunnelInfo> {
+        Err(self.unsupported("expose_port"))
+    }
+
+    async fn pause(&self, _call: &CallContext) -> Result<()> {
+        Err(self.unsupported("pause"))
+    }
+
+    async fn resume(&self, _call: &CallContext) -> Result<()> {
+        Err(self.unsupported("resume"))
+    }
+
+    async fn create_snapshot(
+        &self,
+        _call: &CallContext,
+        _name: &str,
+        _description: &str,
+    ) -> Result<SnapshotInfo> {
+        Err(self.unsupported("create_snapshot"))
+    }
+
+    async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
+        Err(self.unsupported("fork"))
+    }
+
+    async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
+        Err(self.unsupported("metrics"))
+    }
+
+    async fn logs(
+        &self,
+        _call: &CallContext,
+        _follow: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
+        Err(self.unsupported("logs"))
+    }
+}
+
+impl Drop for EvalInstance {
+    fn drop(&mut self) {
+        self.end(FailureKind::Terminated);
+    }
+}

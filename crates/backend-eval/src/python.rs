@@ -1,0 +1,284 @@
+//! Which interpreter, and where its parts are.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use sandbox_agent::cell::Hello;
+use sandbox_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::config::Options;
+
+/// How long a shim may take to say which interpreter it stands for.
+const SHIM_BOUND: Duration = Duration::from_secs(30);
+
+/// The oldest version that works.
+const OLDEST: (u32, u32) = (3, 9);
+
+/// An interpreter, and where its parts are as far as that is known without starting it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Python {
+    pub(crate) executable: PathBuf,
+    pub(crate) layout: Option<Layout>,
+}
+
+/// Where the parts of an interpreter are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Layout {
+    pub(crate) version: String,
+    pub(crate) prefix: PathBuf,
+    pub(crate) base_prefix: PathBuf,
+    pub(crate) sys_path: Vec<PathBuf>,
+}
+
+impl Layout {
+    pub(crate) fn from_hello(hello: &Hello) -> Self {
+        Self {
+            version: hello.version.clone(),
+            prefix: PathBuf::from(&hello.prefix),
+            base_prefix: PathBuf::from(&hello.base_prefix),
+            sys_path: hello.sys_path.iter().map(PathBuf::from).collect(),
+        }
+    }
+
+    /// Refuses versions that are too old.
+    pub(crate) fn check_version(&self) -> Result<()> {
+        let mut numbers = self.version.split('.').map(|number| number.parse().unwrap_or(0));
+        let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if version >= OLDEST {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "start_python",
+            format!("python {} is too old: 3.9 or later is needed", self.version),
+        )
+        .with_hint("install a newer python3, or name one with CODE_SANDBOXES_PYTHON"))
+    }
+}
+
+/// Finds the interpreter that `options` and the environment name.
+pub(crate) async fn locate(options: &Options) -> Result<Python> {
+    let found = candidate(options)?;
+    let cache = Cache::load();
+    let print = Fingerprint::of(&found).map_err(|error| unusable(&found, error))?;
+    if let Some(entry) = cache.get(&found, &print) {
+        return Ok(Python { executable: entry.executable.clone(), layout: entry.layout.clone() });
+    }
+    let executable = if is_script(&found).map_err(|error| unusable(&found, error))? {
+        ask_shim(&found).await?
+    } else {
+        found.clone()
+    };
+    Cache::store(&found, Entry { print, executable: executable.clone(), layout: None });
+    Ok(Python { executable, layout: None })
+}
+
+/// Remembers where the parts of an interpreter are.
+pub(crate) fn remember(options: &Options, layout: &Layout) {
+    let Ok(found) = candidate(options) else { return };
+    let Ok(print) = Fingerprint::of(&found) else { return };
+    let mut cache = Cache::load();
+    if let Some(mut entry) = cache.take(&found, &print)
+        && entry.layout.as_ref() != Some(layout)
+    {
+        entry.layout = Some(layout.clone());
+        Cache::store(&found, entry);
+    }
+}
+
+fn candidate(options: &Options) -> Result<PathBuf> {
+    if let Some(path) = &options.python {
+        return named(path, "the option `python`");
+    }
+    if let Some(path) = env::var_os("CODE_SANDBOXES_PYTHON").filter(|path| !path.is_empty()) {
+        return named(Path::new(&path), "CODE_SANDBOXES_PYTHON");
+    }
+    if let Some(venv) = env::var_os("VIRTUAL_ENV").filter(|path| !path.is_empty()) {
+        let path = Path::new(&venv).join("bin/python");
+        if is_executable(&path) {
+            return Ok(path);
+        }
+    }
+    on_path("python3").or_else(|| on_path("python")).ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, "start_python", "no python3 on PATH").with_hint(
+            "install Python 3.9 or later (Debian: apt-get install python3), or name one with CODE_SANDBOXES_PYTHON",
+        )
+    })
+}
+
+fn named(path: &Path, by: &str) -> Result<PathBuf> {
+    let found = if path.components().count() > 1 {
+        is_executable(path).then(|| path.to_path_buf())
+    } else {
+        path.to_str().and_then(on_path)
+    };
+    found.ok_or_else(|| {
+        let message = format!("{} (from {by}) is not an executable file", path.display());
+        Error::new(ErrorKind::Unavailable, "start_python", message)
+    })
+}
+
+/// Finds a program on this process's `PATH`.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(name))
+        .find(|file| is_executable(file))
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn is_script(path: &Path) -> io::Result<bool> {
+    let mut start = [0; 2];
+    let count = fs::File::open(path)?.read(&mut start)?;
+    Ok(start[..count] == *b"#!")
+}
+
+/// A shim is a script that picks an interpreter, as pyenv's and asdf's do. Running it on every start would cost more
+/// than everything else.
+async fn ask_shim(shim: &Path) -> Result<PathBuf> {
+    let output = Command::new(shim)
+        .args(["-c", "import sys; print(sys.executable)"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = match timeout(SHIM_BOUND, output).await {
+        Ok(output) => output.map_err(|error| unusable(shim, error))?,
+        Err(_) => return Err(unusable(shim, io::ErrorKind::TimedOut.into())),
+    };
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    if output.status.success() && path.is_absolute() && is_executable(&path) {
+        return Ok(path);
+    }
+    let printed = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(unusable(shim, io::Error::other(printed)))
+}
+
+fn unusable(path: &Path, error: io::Error) -> Error {
+    let message = format!("{} cannot be used as an interpreter", path.display());
+    Error::new(ErrorKind::Unavailable, "start_python", message)
+        .with_source(error)
+        .with_hint("install Python 3.9 or later, or name one with CODE_SANDBOXES_PYTHON")
+}
+
+/// What makes an answer of the past still true: the file itself and, for a shim, what it looks at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Fingerprint {
+    inode: u64,
+    size: u64,
+    modified: i64,
+    chosen: Vec<String>,
+}
+
+impl Fingerprint {
+    fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::metadata(path)?;
+        let chosen = if is_script(path)? { version_choices() } else { venv_choice(path) };
+        Ok(Self { inode: meta.ino(), size: meta.size(), modified: meta.mtime(), chosen })
+    }
+}
+
+/// What pyenv and its kin decide by.
+fn version_choices() -> Vec<String> {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let root = env::var_os("PYENV_ROOT")
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv")));
+    let mut choices = vec![
+        env::var("PYENV_VERSION").unwrap_or_default(),
+        root.map(|root| read(root.join("version"))).unwrap_or_default(),
+    ];
+    let here = env::current_dir().unwrap_or_default();
+    for directory in here.ancestors() {
+        for name in [".python-version", ".tool-versions", ".mise.toml"] {
+            let text = read(directory.join(name));
+            if !text.is_empty() {
+                choices.push(text);
+            }
+        }
+    }
+    choices
+}
+
+/// A virtual environment's interpreter is a link; its configuration says the rest.
+fn venv_choice(path: &Path) -> Vec<String> {
+    let config = path.parent().and_then(Path::parent).map(|root| root.join("pyvenv.cfg"));
+    config.and_then(|config| fs::read_to_string(config).ok()).into_iter().collect()
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    print: Fingerprint,
+    executable: PathBuf,
+    layout: Option<Layout>,
+}
+
+/// Answers of the past, in the user's cache directory. Losing it costs time and nothing else.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Cache {
+    interpreters: BTreeMap<PathBuf, Entry>,
+}
+
+impl Cache {
+    /// Entries kept; the file is for a few interpreters.
+    const MOST: usize = 32;
+
+    fn file() -> Option<PathBuf> {
+        let base = env::var_os("XDG_CACHE_HOME")
+            .filter(|path| Path::new(path).is_absolute())
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
+        Some(base.join("code-sandboxes/interpreters.json"))
+    }
+
+    fn load() -> Self {
+        let read = || {
+            let file = Self::file()?;
+            // A file of somebody else could name an interpreter of theirs.
+            let own = fs::metadata(&file).ok()?.uid() == rustix::process::geteuid().as_raw();
+            own.then(|| serde_json::from_slice(&fs::read(file).ok()?).ok())?
+        };
+        read().unwrap_or_default()
+    }
+
+    fn get(&self, found: &Path, print: &Fingerprint) -> Option<&Entry> {
+        let entry = self.interpreters.get(found)?;
+        (entry.print == *print && is_executable(&entry.executable)).then_some(entry)
+    }
+
+    fn take(&mut self, found: &Path, print: &Fingerprint) -> Option<Entry> {
+        self.interpreters.remove(found).filter(|entry| entry.print == *print)
+    }
+
+    fn store(found: &Path, entry: Entry) {
+        let mut cache = Self::load();
+        if cache.interpreters.len() >= Self::MOST {
+            cache.interpreters.clear();
+        }
+        cache.interpreters.insert(found.to_path_buf(), entry);
+        if let Err(error) = cache.write() {
+            tracing::debug!(%error, "interpreters are not remembered");
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let Some(file) = Self::file() else { return Ok(()) };
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(directory)?;
+        let temporary = directory.join(format!(".interpreters.{}", std::process::id()));
+        fs::write(&temporary, serde_json::to_vec(self)?)?;
+        fs::rename(&temporary, file)
+    }
+}

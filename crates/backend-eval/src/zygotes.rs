@@ -1,0 +1,80 @@
+//! Warm interpreters, shared by all sandboxes of a backend that want the same.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandbox_agent::Start;
+use sandbox_agent::cell::{Zygote, ZygoteSource};
+use sandbox_core::Result;
+use sandbox_isolation::Maker;
+use tokio::sync::OnceCell;
+
+use crate::background::background;
+use crate::config::Options;
+use crate::python::{Layout, Python, remember};
+
+/// What makes two interpreters interchangeable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Flavor {
+    executable: PathBuf,
+    preimport: Vec<String>,
+    warm: bool,
+}
+
+type Shared = Arc<OnceCell<Arc<Zygote>>>;
+
+/// The warm interpreters of one backend.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Zygotes {
+    by_flavor: Arc<Mutex<HashMap<Flavor, Shared>>>,
+}
+
+impl Zygotes {
+    /// The interpreter for these options, started when it is not there, or no longer.
+    pub(crate) async fn get(
+        &self,
+        maker: &Maker,
+        python: &Python,
+        options: &Options,
+    ) -> Result<Arc<Zygote>> {
+        let flavor = Flavor {
+            executable: python.executable.clone(),
+            preimport: options.preimport.clone(),
+            warm: options.warm,
+        };
+        let shared = self.shared(flavor);
+        let start = || async {
+            let start = Start { preimports: options.preimport.clone(), warm: options.warm };
+            let (maker, executable) = (maker.clone(), python.executable.clone());
+            let zygote = background(async move { Zygote::start(&maker, &executable, start).await })
+                .await??;
+            let layout = Layout::from_hello(zygote.hello());
+            layout.check_version()?;
+            if python.layout.as_ref() != Some(&layout) {
+                remember(options, &layout);
+            }
+            Ok(zygote)
+        };
+        shared.get_or_try_init(start).await.cloned()
+    }
+
+    fn shared(&self, flavor: Flavor) -> Shared {
+        let mut all = self.by_flavor.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = all.entry(flavor).or_default();
+        if shared.get().is_some_and(|zygote| !zygote.is_alive()) {
+            *shared = Shared::default();
+        }
+        Arc::clone(shared)
+    }
+
+    /// The same as a function that a box calls when it needs a worker.
+    pub(crate) fn source(&self, maker: Maker, python: Python, options: Options) -> ZygoteSource {
+        let zygotes = self.clone();
+        Arc::new(move || {
+            let (zygotes, maker) = (zygotes.clone(), maker.clone());
+            let (python, options) = (python.clone(), options.clone());
+            Box::pin(async move { zygotes.get(&maker, &python, &options).await })
+        })
+    }
+}

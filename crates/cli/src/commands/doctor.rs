@@ -1,0 +1,101 @@
+//! `sandboxes doctor`, and the health of variants for whoever else shows it.
+
+use code_sandboxes::{CallContext, Health, Registry, Variant};
+use serde_json::{Value, json};
+
+use crate::args::ProviderArgs;
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+use crate::settings;
+
+/// A variant and how it is.
+#[derive(Debug)]
+pub(crate) struct Checkup {
+    /// The variant.
+    pub(crate) variant: Variant,
+    /// Whether this build has it.
+    pub(crate) in_build: bool,
+    /// Whether it works, and why not.
+    pub(crate) health: Health,
+}
+
+/// Looks at one variant.
+pub(crate) async fn check(variant: Variant) -> Checkup {
+    match Registry::new().backend(variant) {
+        Err(error) => Checkup { variant, in_build: false, health: unusable(&error) },
+        Ok(backend) => {
+            let health = backend.health(&CallContext::new()).await;
+            let health = health.unwrap_or_else(|error| unusable(&error));
+            Checkup { variant, in_build: true, health }
+        }
+    }
+}
+
+fn unusable(error: &code_sandboxes::Error) -> Health {
+    Health {
+        usable: false,
+        detail: error.to_string(),
+        fix: error.hint().map(str::to_owned),
+        checks: Vec::new(),
+    }
+}
+
+/// Looks at every variant, or the one that is named. The status tells about that one, or the default.
+pub(crate) async fn doctor(args: &ProviderArgs, printer: &Printer) -> Result<u8, Problem> {
+    let selected = settings::variant(args)?;
+    let variants = match args.provider {
+        Some(_) => vec![selected],
+        None => Variant::ALL.to_vec(),
+    };
+    let mut checkups = Vec::with_capacity(variants.len());
+    for variant in variants {
+        checkups.push(check(variant).await);
+    }
+    let chosen = checkups.iter().find(|checkup| checkup.variant == selected);
+    let usable = chosen.is_some_and(|checkup| checkup.health.usable);
+    match printer.format() {
+        Format::Text => {
+            printer.table(&["Variant", "Usable", "Detail", "Fix"], rows(&checkups)).await?;
+            let checks = chosen.map(check_rows).unwrap_or_default();
+            if !checks.is_empty() {
+                printer.stdout(format!("\nChecks of {selected}:\n").as_bytes()).await?;
+                printer.table(&["Check", "Fine", "Detail", "Fix"], checks).await?;
+            }
+        }
+        Format::Json | Format::JsonLines => {
+            let variants: Value = checkups.iter().map(object).collect();
+            let all = json!({"selected": selected, "usable": usable, "variants": variants});
+            printer.json(&all).await?;
+        }
+    }
+    Ok(if usable { exit::SUCCESS } else { exit::FAILED })
+}
+
+/// `yes` or `no`.
+pub(crate) fn yes(value: bool) -> String {
+    if value { "yes" } else { "no" }.into()
+}
+
+fn rows(checkups: &[Checkup]) -> Vec<Vec<String>> {
+    let row = |Checkup { variant, health, .. }: &Checkup| {
+        let fix = health.fix.clone().unwrap_or_default();
+        vec![variant.to_string(), yes(health.usable), health.detail.clone(), fix]
+    };
+    checkups.iter().map(row).collect()
+}
+
+fn check_rows(checkup: &Checkup) -> Vec<Vec<String>> {
+    let row = |check: &code_sandboxes::Check| {
+        let fix = check.fix.clone().unwrap_or_default();
+        vec![check.name.clone(), yes(check.ok), check.detail.clone(), fix]
+    };
+    checkup.health.checks.iter().map(row).collect()
+}
+
+fn object(checkup: &Checkup) -> Value {
+    let mut object = json!(checkup.health);
+    object["variant"] = json!(checkup.variant);
+    object["in_build"] = json!(checkup.in_build);
+    object
+}

@@ -1,0 +1,75 @@
+//! One module per command. Each returns an exit status, or the problem that kept it from its work.
+
+mod completion;
+mod doctor;
+mod environments;
+mod providers;
+mod run;
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command, GlobalArgs};
+use crate::exit;
+use crate::printer::Printer;
+use crate::problem::Problem;
+
+/// The variable that chooses what is logged, as in other Rust programs.
+const LOG_VARIABLE: &str = "RUST_LOG";
+
+/// Carries out a command and returns the exit status.
+pub(crate) fn execute(cli: Cli) -> u8 {
+    log(&cli.global);
+    let stream_json = matches!(&cli.command, Command::Run(run) if run.stream_json);
+    let printer = Printer::new(&cli.global, stream_json);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            printer.failure(&format!("the runtime does not start: {error}"), None);
+            return exit::SANDBOX;
+        }
+    };
+    let status = runtime.block_on(async {
+        match dispatch(cli.command, &printer).await {
+            Ok(status) => status,
+            Err(problem) => {
+                printer.problem(&problem).await;
+                problem.status()
+            }
+        }
+    });
+    // A thread that waits for something must not hold up the exit.
+    runtime.shutdown_background();
+    status
+}
+
+async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
+    match command {
+        Command::Run(args) => run::run(*args, printer).await,
+        Command::Environments(args) => environments::environments(&args, printer).await,
+        Command::Providers => providers::providers(printer).await,
+        Command::Doctor(args) => doctor::doctor(&args, printer).await,
+        Command::Completion { shell } => completion::completion(shell, printer).await,
+    }
+}
+
+/// Logging costs time at the start, so it is only set up for those who ask.
+fn log(global: &GlobalArgs) {
+    if global.verbose == 0 && std::env::var_os(LOG_VARIABLE).is_none() {
+        return;
+    }
+    let fallback = match global.verbose {
+        0 => "warn",
+        1 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(fallback));
+    let colour = io::IsTerminal::is_terminal(&io::stderr())
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colour)
+        .with_writer(io::stderr)
+        .init();
+}

@@ -1,0 +1,138 @@
+//! The program while it runs: its events, and what Ctrl-C does to it.
+
+use std::cell::{Cell, RefCell};
+use std::future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use code_sandboxes::{
+    ByteStream, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine, CommandOutcome,
+    Event, EventKind, EventStream, RunOutcome, Sandbox, random_hex, unix_now,
+};
+use futures_util::StreamExt as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::debug;
+
+use crate::problem::Problem;
+
+const SIGINT: i32 = 2;
+
+/// A command with its limit and its standard input.
+pub(crate) fn command(
+    sandbox: &Sandbox,
+    line: impl Into<CommandLine>,
+    timeout: Duration,
+    stdin: Option<ByteStream>,
+) -> CommandBuilder<'_> {
+    let command = sandbox.commands().run(line).timeout(timeout);
+    match stdin {
+        Some(stdin) => command.stdin_stream(stdin),
+        None => command,
+    }
+}
+
+/// Ctrl-C, one at a time.
+#[derive(Debug)]
+pub(crate) struct Interrupts(Signal);
+
+impl Interrupts {
+    /// From now on Ctrl-C no longer ends this process by itself.
+    pub(crate) fn listen() -> Result<Self, Problem> {
+        signal(SignalKind::interrupt())
+            .map(Self)
+            .map_err(|error| Problem::host("listening for Ctrl-C", error))
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            future::pending().await
+        }
+    }
+}
+
+/// What runs, and whether it was interrupted.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    running: RefCell<Running>,
+    interrupted: Cell<bool>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Running {
+    /// Nothing of the user's yet.
+    #[default]
+    Nothing,
+    Code,
+    Command(Arc<dyn CommandControl>),
+}
+
+impl Guest {
+    /// Says that code runs in the interpreter.
+    pub(crate) fn follow_code(&self) {
+        *self.running.borrow_mut() = Running::Code;
+    }
+
+    /// Says that a command runs, and gives its events as if it were code.
+    pub(crate) fn follow_command(&self, command: Command) -> EventStream {
+        *self.running.borrow_mut() = Running::Command(Arc::clone(&command.control));
+        events(command)
+    }
+
+    /// Whether Ctrl-C was pressed.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.get()
+    }
+
+    /// Passes the first Ctrl-C on to the program. Returns when there is none to pass it to, and at the second one.
+    pub(crate) async fn heed(&self, interrupts: &mut Interrupts, sandbox: &Sandbox) {
+        interrupts.next().await;
+        self.interrupted.set(true);
+        let running = self.running.borrow().clone();
+        let passed_on = match running {
+            Running::Nothing => Ok(false),
+            Running::Code => sandbox.interrupt().await,
+            Running::Command(control) => control.signal(SIGINT, true).await.map(|()| true),
+        };
+        debug!(?passed_on, "interrupted");
+        if passed_on.unwrap_or(false) {
+            interrupts.next().await;
+        }
+    }
+}
+
+/// The events of a command in the vocabulary of code, so that one report serves both.
+fn events(command: Command) -> EventStream {
+    let run_id = random_hex(8);
+    let mut seq = 0;
+    Box::pin(command.events.filter_map(move |event| {
+        let event = kind(event).map(|kind| {
+            let event = Event { run_id: run_id.clone(), seq, timestamp: unix_now(), kind };
+            seq += 1;
+            event
+        });
+        future::ready(event)
+    }))
+}
+
+fn kind(event: CommandEvent) -> Option<EventKind> {
+    match event {
+        CommandEvent::Output { stream, data } => Some(EventKind::Output { stream, data }),
+        CommandEvent::Finished(outcome) => Some(EventKind::Finished(finished(outcome))),
+        // Nothing that a one-shot run could show.
+        _ => None,
+    }
+}
+
+fn finished(outcome: CommandOutcome) -> RunOutcome {
+    let completed_at = unix_now();
+    RunOutcome {
+        started_at: completed_at - outcome.duration,
+        completed_at,
+        execution_count: 1,
+        exit_code: Some(outcome.exit_code),
+        failure: outcome.failure,
+        usage: outcome.usage,
+        ..RunOutcome::default()
+    }
+}

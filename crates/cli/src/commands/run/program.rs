@@ -1,0 +1,215 @@
+//! Programs that tools in the sandbox run. Their text goes in as standard input of a command, so nothing in it needs
+//! quoting; the sandbox itself is asked which tools it has.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use code_sandboxes::{
+    ByteStream, CommandBuilder, CommandResult, Error, ErrorKind, FailureKind, Sandbox,
+};
+use tracing::debug;
+
+use super::guest;
+use super::source::{Fetch, Program};
+use crate::languages::Runner;
+use crate::problem::Problem;
+
+/// Makes a directory for the program `$1`, fills the file from standard input, and says where it is.
+const PLACE: &str = r#"set -e
+directory=$(mktemp -d "${TMPDIR:-/tmp}/sandboxes.XXXXXX")
+cat >"$directory/$1"
+printf '%s\n' "$directory/$1"
+"#;
+
+/// What follows when no runner is usable.
+const NO_RUNNER: &str = "none";
+
+/// A program in the sandbox, and what runs it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    path: String,
+    runner: &'static Runner,
+    env: &'static [(&'static str, &'static str)],
+}
+
+/// Puts the program into the sandbox, finds what runs it, and fetches its dependencies.
+///
+/// # Errors
+/// `Unsupported` when the sandbox lacks the tools; it names them and how to get them.
+pub(crate) async fn place(
+    sandbox: &Sandbox,
+    program: &Program,
+    timeout: Duration,
+) -> Result<Place, Problem> {
+    let script = place_script(program.runners);
+    let command = shell(sandbox, &script, &program.name, timeout).stdin(program.text.clone());
+    let answer = succeed(command.await?, "the program could not be put into the sandbox")?;
+    let (path, runner) = answer.trim_end().rsplit_once('\n').unwrap_or_default();
+    let runner = runner.parse().ok().and_then(|index: usize| program.runners.get(index));
+    let runner = runner.ok_or_else(|| missing(program))?;
+    debug!(path, runner = runner.label, "program is in place");
+    let mut place = Place { path: path.into(), runner, env: &[] };
+    if let Some(dependencies) = &program.dependencies {
+        fetch(sandbox, &place.path, dependencies, timeout).await?;
+        place.env = dependencies.how.env;
+    }
+    Ok(place)
+}
+
+impl Place {
+    /// The command that runs the program.
+    pub(crate) fn command<'a>(
+        &self,
+        sandbox: &'a Sandbox,
+        arguments: Vec<String>,
+        timeout: Duration,
+        stdin: Option<ByteStream>,
+    ) -> CommandBuilder<'a> {
+        let mut argv = shell_argv(self.runner.script, &self.path);
+        argv.extend(arguments);
+        let command = guest::command(sandbox, argv, timeout, stdin);
+        self.env.iter().fold(command, |command, (name, value)| command.env(*name, *value))
+    }
+}
+
+/// The script of [`PLACE`] that prints, last, the index of the first runner the sandbox has.
+fn place_script(runners: &[Runner]) -> String {
+    let mut script = PLACE.to_owned();
+    for (index, runner) in runners.iter().enumerate() {
+        let tools = runner.needs.iter().map(|tool| format!("command -v {tool}"));
+        let check = (!runner.check.is_empty()).then(|| runner.check.to_owned());
+        let conditions: Vec<_> = tools.chain(check).collect();
+        let conditions = conditions.join(" && ");
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            script,
+            "if {{ {conditions}; }} >/dev/null 2>&1 </dev/null; then echo {index}; exit; fi"
+        );
+    }
+    script.push_str("echo ");
+    script.push_str(NO_RUNNER);
+    script
+}
+
+async fn fetch(
+    sandbox: &Sandbox,
+    program: &str,
+    fetch: &Fetch,
+    timeout: Duration,
+) -> Result<(), Problem> {
+    let directory = program.rsplit_once('/').map_or("", |(directory, _)| directory);
+    for (name, content) in &fetch.files {
+        put(sandbox, &format!("{directory}/{name}"), content.clone(), timeout).await?;
+    }
+    let what = format!("the {} could not be downloaded", fetch.how.label);
+    let result = shell(sandbox, fetch.how.script, program, timeout).await?;
+    succeed(result, &what).map(drop).map_err(|error| {
+        if !fetch.network_is_closed {
+            return error.into();
+        }
+        let hosts: Vec<_> = fetch.how.hosts.iter().map(|host| format!("--allow {host}")).collect();
+        let hosts = hosts.join(" ");
+        let hint = format!(
+            "the sandbox has no network; open it with `--network allowlist {hosts}`, or with `--network all`"
+        );
+        error.with_hint(hint).into()
+    })
+}
+
+async fn put(
+    sandbox: &Sandbox,
+    path: &str,
+    content: Bytes,
+    timeout: Duration,
+) -> Result<(), Problem> {
+    let command = shell(sandbox, r#"cat >"$1""#, path, timeout).stdin(content);
+    succeed(command.await?, "a file could not be put into the sandbox")?;
+    Ok(())
+}
+
+/// A shell script with one argument.
+fn shell<'a>(
+    sandbox: &'a Sandbox,
+    script: &str,
+    argument: &str,
+    timeout: Duration,
+) -> CommandBuilder<'a> {
+    guest::command(sandbox, shell_argv(script, argument), timeout, None)
+}
+
+fn shell_argv(script: &str, argument: &str) -> Vec<String> {
+    ["/bin/sh", "-c", script, "sandboxes", argument].map(str::to_owned).into()
+}
+
+/// What a command of ours printed, when it did what it should.
+fn succeed(result: CommandResult, what: &str) -> Result<String, Error> {
+    if result.success() {
+        return Ok(result.stdout);
+    }
+    let (kind, why) = match &result.failure {
+        Some(failure) if failure.kind == FailureKind::Timeout => {
+            (ErrorKind::Timeout, failure.message.clone())
+        }
+        Some(failure) => (ErrorKind::Unavailable, failure.message.clone()),
+        None => {
+            let last = result.stderr.lines().rev().find(|line| !line.trim().is_empty());
+            let status = || format!("exit status {}", result.exit_code);
+            (ErrorKind::Unavailable, last.map_or_else(status, str::to_owned))
+        }
+    };
+    Err(Error::new(kind, "prepare", format!("{what}: {why}")))
+}
+
+fn missing(program: &Program) -> Problem {
+    let mut labels: Vec<_> = program.runners.iter().map(|runner| runner.label).collect();
+    labels.dedup();
+    let message = match labels.as_slice() {
+        [one] => format!("{} needs {one}, which the sandbox does not have", program.language),
+        many => format!(
+            "{} needs one of these, and the sandbox has none: {}",
+            program.language,
+            many.join(", ")
+        ),
+    };
+    let hint = format!(
+        "{}; a local sandbox has the tools on the PATH of this host, others those of their image",
+        program.install
+    );
+    Error::unsupported("prepare", message).with_hint(hint).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::languages::{Engine, find};
+
+    #[test]
+    fn the_sandbox_is_asked_for_tools_in_order() {
+        let Engine::Tools { runners, .. } = &find("typescript").unwrap().engine else {
+            panic!("typescript has tools");
+        };
+        insta::assert_snapshot!(place_script(runners), @"");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let missing_for = |language| {
+            let Engine::Tools { runners, install, .. } = &find(language).unwrap().engine else {
+                panic!("{language} has tools");
+            };
+            missing(&Program {
+                language,
+                runners,
+                install,
+                text: Bytes::new(),
+                name: String::new(),
+                arguments: Vec::new(),
+                dependencies: None,
+            })
+        };
+        insta::assert_snapshot!(missing_for("typescript").message(), @"");
+        insta::assert_snapshot!(missing_for("rust").message(), @"");
+        insta::assert_snapshot!(missing_for("go").hint().unwrap(), @"");
+    }
+}

@@ -1,0 +1,175 @@
+//! What comes of a run, for people or for programs.
+
+use code_sandboxes::{
+    CodeError, Event, EventKind, EventStream, ExecutionResult, Failure, FailureKind, OutputStream,
+    ResultCollector, ResultItem, Sandbox, Utf8Decoder,
+};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+
+/// Shows the events of one run, and its result.
+#[derive(Debug)]
+pub(crate) struct Report<'a> {
+    printer: &'a Printer,
+    sandbox_id: Option<String>,
+    variant: &'static str,
+    language: &'static str,
+    collector: ResultCollector,
+    /// Characters whose bytes come in two pieces, for standard output and standard error.
+    decoders: [Utf8Decoder; 2],
+    finished: bool,
+}
+
+impl<'a> Report<'a> {
+    /// An empty report.
+    pub(crate) fn new(printer: &'a Printer, sandbox: &Sandbox, language: &'static str) -> Self {
+        Self {
+            printer,
+            sandbox_id: sandbox.id(),
+            variant: sandbox.variant().as_str(),
+            language,
+            collector: ResultCollector::new(),
+            decoders: Default::default(),
+            finished: false,
+        }
+    }
+
+    /// Shows every event. A reader that does not keep up holds the program back.
+    pub(crate) async fn follow(&mut self, mut events: EventStream) -> Result<(), Problem> {
+        while let Some(event) = events.next().await {
+            self.finished |= matches!(event.kind, EventKind::Finished(_));
+            match self.printer.format() {
+                Format::Text => {
+                    self.show(&event.kind).await?;
+                    // What was printed is not needed again.
+                    if matches!(event.kind, EventKind::Output { .. }) {
+                        continue;
+                    }
+                }
+                Format::Json => {}
+                Format::JsonLines => self.print_line(&event).await?,
+            }
+            self.collector.push(event);
+        }
+        Ok(())
+    }
+
+    async fn show(&self, event: &EventKind) -> Result<(), Problem> {
+        match event {
+            EventKind::Output { stream: OutputStream::Stdout, data } => {
+                self.printer.stdout(data).await
+            }
+            EventKind::Output { stream: OutputStream::Stderr, data } => {
+                self.printer.stderr(data).await
+            }
+            EventKind::Display { item, .. } => self.show_item(item).await,
+            EventKind::Error(error) => self.printer.stderr(traceback(error).as_bytes()).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn show_item(&self, item: &ResultItem) -> Result<(), Problem> {
+        if let Some(text) = item.text() {
+            return self.printer.stdout(format!("{text}\n").as_bytes()).await;
+        }
+        let types: Vec<_> = item.data.keys().map(String::as_str).collect();
+        self.printer.note(&format!("not shown: a result of type {}", types.join(", ")));
+        Ok(())
+    }
+
+    async fn print_line(&mut self, event: &Event) -> Result<(), Problem> {
+        let mut object = json!(event);
+        match &event.kind {
+            EventKind::Output { stream, data } => {
+                let decoder = &mut self.decoders[usize::from(*stream == OutputStream::Stderr)];
+                object["text"] = decoder.push(data).into();
+            }
+            EventKind::Finished(_) => self.print_unfinished_characters(event).await?,
+            _ => {}
+        }
+        self.printer.json(&object).await
+    }
+
+    /// Output that ends in the middle of a character is output, too.
+    async fn print_unfinished_characters(&mut self, event: &Event) -> Result<(), Problem> {
+        for (decoder, stream) in self.decoders.iter_mut().zip(["stdout", "stderr"]) {
+            let text = decoder.flush();
+            if !text.is_empty() {
+                let object = json!({
+                    "run_id": event.run_id, "seq": event.seq, "timestamp": event.timestamp,
+                    "type": "output", "stream": stream, "text": text,
+                });
+                self.printer.json(&object).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows how it ended. Returns the exit status.
+    pub(crate) async fn finish(self, interrupted: bool) -> Result<u8, Problem> {
+        let mut result = self.collector.finish();
+        result.interrupted |= interrupted;
+        if !self.finished {
+            let failure = no_end(interrupted);
+            result.execution_error = Some(failure.message.clone());
+            result.failure = Some(failure);
+        }
+        match self.printer.format() {
+            Format::Text => say_failure(self.printer, &result),
+            Format::Json | Format::JsonLines => {
+                let mut object = object(&result);
+                object["sandbox_id"] = json!(self.sandbox_id);
+                object["variant"] = self.variant.into();
+                object["language"] = self.language.into();
+                if self.printer.format() == Format::JsonLines {
+                    object["type"] = "result".into();
+                }
+                self.printer.json(&object).await?;
+            }
+        }
+        Ok(exit::of_result(&result))
+    }
+}
+
+/// The failure of a run whose last event never came.
+fn no_end(interrupted: bool) -> Failure {
+    let (kind, message) = if interrupted {
+        (FailureKind::Cancelled, "the run was killed")
+    } else {
+        (FailureKind::ConnectionLost, "the sandbox did not say how the run ended")
+    };
+    Failure { kind, message: message.into(), signal: None }
+}
+
+fn say_failure(printer: &Printer, result: &ExecutionResult) {
+    if result.interrupted {
+        return;
+    }
+    let hint = result.hint.as_deref();
+    match &result.failure {
+        // The program chose to end like this: its status says all.
+        Some(failure) if failure.kind == FailureKind::KernelDied && failure.signal.is_none() => {}
+        Some(failure) => printer.failure(&failure.message, hint),
+        None => hint.into_iter().for_each(|hint| printer.hint(hint)),
+    }
+}
+
+/// A result with what its methods compute.
+fn object(result: &ExecutionResult) -> Value {
+    let mut object = json!(result);
+    object["success"] = result.success().into();
+    object["text"] = json!(result.text());
+    object["stdout"] = result.stdout().into();
+    object["stderr"] = result.stderr().into();
+    object["duration"] = json!(result.duration().map(|duration| duration.as_secs_f64()));
+    object
+}
+
+fn traceback(error: &CodeError) -> String {
+    let text = if error.traceback.is_empty() { error.to_string() } else { error.traceback.clone() };
+    format!("{}\n", text.trim_end_matches('\n'))
+}

@@ -1,0 +1,232 @@
+//! What is to be run, as the arguments and standard input say.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::args::RunArgs;
+use crate::input;
+use crate::languages::{self, Dependencies, Engine, Language, Runner};
+use crate::problem::Problem;
+
+/// One thing to run.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) source: Source,
+    /// Its language, for results.
+    pub(crate) language: &'static str,
+    /// Whether standard input is its own. Otherwise it was the code.
+    pub(crate) reads_stdin: bool,
+}
+
+/// The ways to run something.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A line for the shell.
+    Shell(String),
+    /// Inline code of the sandbox's interpreter: the last value is shown.
+    Cell(String),
+    /// A program of the sandbox's interpreter.
+    Script { code: String, name: String, arguments: Vec<String> },
+    /// A program for tools in the sandbox.
+    Program(Program),
+}
+
+/// A program that is put into a file in the sandbox.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) language: &'static str,
+    pub(crate) runners: &'static [Runner],
+    pub(crate) install: &'static str,
+    pub(crate) text: Bytes,
+    /// Its file name, without a directory.
+    pub(crate) name: String,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) dependencies: Option<Fetch>,
+}
+
+/// Dependencies to fetch first.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub(crate) how: &'static Dependencies,
+    /// Files for the directory of the program.
+    pub(crate) files: Vec<(&'static str, Bytes)>,
+    /// Whether the code has no network because none was asked for.
+    pub(crate) network_is_closed: bool,
+}
+
+/// Where the code is.
+enum Code {
+    Inline(String),
+    File(PathBuf),
+    Stdin,
+}
+
+impl Task {
+    /// Reads the arguments, and the code that they name.
+    ///
+    /// # Errors
+    /// Usage: nothing to run, two things to run, an unknown language, a file that cannot be read.
+    pub(crate) fn of(args: &RunArgs) -> Result<Self, Problem> {
+        let (code, arguments) = choose(args)?;
+        let Some(code) = code else {
+            let line = args.words.concat();
+            return Ok(Self { source: Source::Shell(line), language: "sh", reads_stdin: true });
+        };
+        let reads_stdin = !matches!(code, Code::Stdin);
+        let language = language(args, &code)?;
+        let source = match &language.engine {
+            Engine::Interpreter => {
+                refuse_dependencies(args, language)?;
+                interpreted(code, arguments)?
+            }
+            Engine::Tools { runners, install, dependencies } => {
+                let dependencies = match (args.deps, dependencies) {
+                    (true, Some(how)) => Some(fetch(args, how, &code)?),
+                    (true, None) => return Err(no_dependencies(language)),
+                    (false, _) => None,
+                };
+                let path = match &code {
+                    Code::File(path) => Some(path.as_path()),
+                    Code::Inline(_) | Code::Stdin => None,
+                };
+                let name = language.file_name(path);
+                let text = text(code)?.into();
+                let language = language.name;
+                Source::Program(Program {
+                    language,
+                    runners,
+                    install,
+                    text,
+                    name,
+                    arguments,
+                    dependencies,
+                })
+            }
+        };
+        Ok(Self { source, language: language.name, reads_stdin })
+    }
+}
+
+/// Where the code is, and the arguments of the program. `None`: it is a shell command.
+fn choose(args: &RunArgs) -> Result<(Option<Code>, Vec<String>), Problem> {
+    let after = args.arguments.clone();
+    if let Some(file) = &args.file {
+        if !args.words.is_empty() && (args.lang.is_some() || args.words_before_file) {
+            return Err(Problem::usage(
+                "code and --file exclude each other",
+                "arguments of the program go after `--`: sandboxes run --file FILE -- ARGS",
+            ));
+        }
+        let code = if file.as_os_str() == "-" { Code::Stdin } else { Code::File(file.clone()) };
+        return Ok((Some(code), args.words.iter().cloned().chain(after).collect()));
+    }
+    match (args.words.as_slice(), args.lang) {
+        ([], _) if input::is_terminal() => Err(Problem::usage(
+            "nothing to run",
+            "give a shell command, --lang LANGUAGE with code, --file FILE, or code on standard input",
+        )),
+        ([], _) => Ok((Some(Code::Stdin), after)),
+        ([word], _) if word == "-" => Ok((Some(Code::Stdin), after)),
+        ([word], Some(_)) => Ok((Some(Code::Inline(word.clone())), after)),
+        ([_], None) if args.deps => {
+            Err(Problem::usage("--deps is for programs, not for shell commands", "use --lang go"))
+        }
+        ([_], None) if after.is_empty() => Ok((None, after)),
+        ([_], None) => Err(Problem::usage(
+            "a shell command takes no arguments of its own",
+            "write the whole command as one argument: sandboxes run 'ls -la'",
+        )),
+        ([first, ..], _) => Err(Problem::usage(
+            format!("one command or piece of code is expected, and {first:?} is followed by more"),
+            "put it in quotes: sandboxes run 'ls -la'",
+        )),
+    }
+}
+
+fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
+    let by_file = |path: &Path| languages::of_file(path);
+    let found = match (args.lang, code) {
+        (Some(language), _) => Some(language),
+        (None, Code::File(path)) => by_file(path),
+        (None, Code::Inline(_) | Code::Stdin) => None,
+    };
+    found.ok_or_else(|| {
+        let what = match code {
+            Code::File(path) => format!("the language of {} is not known", path.display()),
+            Code::Inline(_) | Code::Stdin => "the language of the code is not known".into(),
+        };
+        Problem::usage(what, format!("say it with --lang: {}", languages::names()))
+    })
+}
+
+fn interpreted(code: Code, arguments: Vec<String>) -> Result<Source, Problem> {
+    let name = match &code {
+        Code::Inline(_) if !arguments.is_empty() => {
+            return Err(Problem::usage(
+                "inline code takes no arguments",
+                "give the program with --file, or on standard input",
+            ));
+        }
+        Code::Inline(_) => None,
+        Code::File(path) => Some(path.to_string_lossy().into_owned()),
+        Code::Stdin => Some(String::new()),
+    };
+    let text = String::from_utf8(text(code)?)
+        .map_err(|_| Problem::usage("the code is not UTF-8 text", "convert it to UTF-8"))?;
+    let code = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    Ok(match name {
+        None => Source::Cell(code),
+        Some(name) => Source::Script { code, name, arguments },
+    })
+}
+
+fn text(code: Code) -> Result<Vec<u8>, Problem> {
+    match code {
+        Code::Inline(text) => Ok(text.into_bytes()),
+        Code::File(path) => read(&path),
+        Code::Stdin => input::read_code(),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+    let mut code = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(input::MOST_CODE + 1).read_to_end(&mut code))
+        .map_err(|error| unreadable(path, &error))?;
+    input::check_size(code, &path.display().to_string())
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Problem {
+    let message = format!("{} cannot be read: {error}", path.display());
+    Problem::Usage { message, hint: None }
+}
+
+fn refuse_dependencies(args: &RunArgs, language: &Language) -> Result<(), Problem> {
+    if args.deps { Err(no_dependencies(language)) } else { Ok(()) }
+}
+
+fn no_dependencies(language: &Language) -> Problem {
+    Problem::usage(format!("--deps is not for {}", language.name), "it is for go")
+}
+
+/// Reads the manifest beside the file, or in the current directory.
+fn fetch(args: &RunArgs, how: &'static Dependencies, code: &Code) -> Result<Fetch, Problem> {
+    let directory = match code {
+        Code::File(path) => path.parent().map(Path::to_owned).unwrap_or_default(),
+        Code::Inline(_) | Code::Stdin => PathBuf::new(),
+    };
+    let mut files = vec![(how.manifest, read(&directory.join(how.manifest))?.into())];
+    for name in how.optional {
+        let path = directory.join(name);
+        match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => files.push((name, read(&path)?.into())),
+        }
+    }
+    use code_sandboxes::NetworkMode::{Inherit, None as Closed};
+    let network = args.sandbox.network.unwrap_or_default();
+    Ok(Fetch { how, files, network_is_closed: matches!(network, Inherit | Closed) })
+}

@@ -1,0 +1,78 @@
+//! Standard input: is it there, is it the code, and how it reaches the program.
+
+use std::io::{self, IsTerminal as _, Read as _};
+use std::os::fd::AsFd as _;
+
+use bytes::Bytes;
+use code_sandboxes::{ByteStream, Error, ErrorKind};
+use futures_util::stream;
+use rustix::fs::{FileType, fstat, major, minor};
+
+use crate::problem::Problem;
+use crate::readiness;
+
+/// The most code that is taken: more is a mistake.
+pub(crate) const MOST_CODE: u64 = 64 << 20;
+/// Bytes that are read at once.
+const CHUNK: usize = 64 << 10;
+
+/// Whether a person sits at standard input.
+pub(crate) fn is_terminal() -> bool {
+    io::stdin().is_terminal()
+}
+
+/// Everything on standard input, as the code to run.
+pub(crate) fn read_code() -> Result<Vec<u8>, Problem> {
+    let mut code = Vec::new();
+    let read = io::stdin().lock().take(MOST_CODE + 1).read_to_end(&mut code);
+    read.map_err(|error| Problem::host("reading standard input", error))?;
+    check_size(code, "standard input")
+}
+
+/// Refuses code that nobody can have written.
+pub(crate) fn check_size(code: Vec<u8>, from: &str) -> Result<Vec<u8>, Problem> {
+    if code.len() as u64 > MOST_CODE {
+        return Err(Problem::usage(
+            format!("{from} has more than 64 MiB of code"),
+            "give data on standard input instead of in the code",
+        ));
+    }
+    Ok(code)
+}
+
+/// Standard input for the program, read as it asks for more. `None` when there is nothing to read:
+/// a terminal (its keys are not the program's) or `/dev/null`.
+pub(crate) fn for_program() -> Option<ByteStream> {
+    if is_terminal() || is_null_device() {
+        return None;
+    }
+    Some(Box::pin(stream::unfold(false, async |ended| {
+        if ended {
+            return None;
+        }
+        match read_chunk().await {
+            Ok(chunk) if chunk.is_empty() => None,
+            Ok(chunk) => Some((Ok(chunk), false)),
+            Err(error) => Some((Err(broken(error)), true)),
+        }
+    })))
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::new(ErrorKind::Unexpected, "stdin", "reading standard input failed").with_source(error)
+}
+
+fn is_null_device() -> bool {
+    fstat(io::stdin()).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+            && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3)
+    })
+}
+
+async fn read_chunk() -> io::Result<Bytes> {
+    let stdin = io::stdin();
+    readiness::readable(stdin.as_fd()).await?;
+    let mut chunk = Vec::with_capacity(CHUNK);
+    rustix::io::read(&stdin, rustix::buffer::spare_capacity(&mut chunk))?;
+    Ok(chunk.into())
+}

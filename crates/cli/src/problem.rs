@@ -1,0 +1,94 @@
+//! What kept `sandboxes` from doing its work.
+
+use std::io;
+
+use code_sandboxes::{Error, ErrorKind, Retry};
+use serde_json::{Value, json};
+
+use crate::exit;
+
+/// A failure that is not the program's own.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// The command line is wrong.
+    Usage {
+        /// What is wrong.
+        message: String,
+        /// What to do instead.
+        hint: Option<String>,
+    },
+    /// The library said no.
+    Sandbox(Error),
+    /// Whoever read our output went away.
+    BrokenPipe,
+    /// Our output could not be written.
+    Output(io::Error),
+}
+
+impl Problem {
+    /// Wrong usage, and what to do instead.
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// Something of this process that does not work.
+    pub(crate) fn host(operation: &'static str, error: io::Error) -> Self {
+        let message = format!("{operation} failed");
+        Self::Sandbox(Error::new(ErrorKind::Unexpected, "run", message).with_source(error))
+    }
+
+    /// The exit status for it.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::Usage { .. } => exit::USAGE,
+            Self::Sandbox(error) => exit::of_error(error.kind(), error.operation()),
+            Self::BrokenPipe => exit::BROKEN_PIPE,
+            Self::Output(_) => exit::SANDBOX,
+        }
+    }
+
+    /// One line for people.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Usage { message, .. } => message.clone(),
+            Self::Sandbox(error) => error.to_string(),
+            Self::BrokenPipe => "the reader of the output went away".into(),
+            Self::Output(error) => format!("the output cannot be written: {error}"),
+        }
+    }
+
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Usage { hint, .. } => hint.as_deref(),
+            Self::Sandbox(error) => error.hint(),
+            Self::BrokenPipe | Self::Output(_) => None,
+        }
+    }
+
+    /// The object that `--json` prints.
+    pub(crate) fn json(&self) -> Value {
+        let (kind, retryable) = match self {
+            Self::Usage { .. } => (ErrorKind::InvalidArgument, false),
+            Self::Sandbox(error) => (error.kind(), error.retry() == Retry::Temporary),
+            Self::BrokenPipe | Self::Output(_) => (ErrorKind::Unexpected, false),
+        };
+        error_object(kind, &self.message(), self.hint(), retryable)
+    }
+}
+
+/// An error as every command prints it under `--json`.
+pub(crate) fn error_object(
+    kind: ErrorKind,
+    message: &str,
+    hint: Option<&str>,
+    retryable: bool,
+) -> Value {
+    json!({"error": {"kind": kind, "message": message, "hint": hint, "retryable": retryable}})
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Sandbox(error)
+    }
+}

@@ -1,0 +1,164 @@
+//! The same without an async runtime of your own.
+//!
+//! ```
+//! use code_sandboxes::{Sandbox, blocking};
+//!
+//! # fn main() -> code_sandboxes::Result<()> {
+//! let sandbox = blocking::Sandbox::create(Sandbox::builder().variant("local-eval"))?;
+//! sandbox.run_code("x = 40")?;
+//! let result = sandbox.wait(|sandbox| sandbox.run_code("x + 2").on_stdout(|m| println!("{}", m.line)))?;
+//! assert_eq!(result.text(), Some("42"));
+//! # Ok(())
+//! # }
+//! ```
+
+use std::future::IntoFuture;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::StreamExt as _;
+use sandbox_core::{
+    CommandLine, CommandResult, Error, ErrorKind, Event, EventStream, ExecutionResult, Result,
+    SandboxBuilder,
+};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::Registry;
+
+static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+
+/// Runs a future to its end on a runtime that all blocking sandboxes share.
+fn block_on<F: Future>(future: F) -> Result<F::Output> {
+    if Handle::try_current().is_ok() {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "block_on",
+            "a blocking sandbox cannot be used inside an async runtime",
+        )
+        .with_hint("use code_sandboxes::Sandbox there, or spawn_blocking"));
+    }
+    let handle = {
+        let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*runtime {
+            Some(runtime) => runtime.handle().clone(),
+            None => {
+                let builder = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+                let started = builder.map_err(|error| {
+                    Error::new(ErrorKind::ResourceExhausted, "block_on", "no thread for sandboxes")
+                        .with_source(error)
+                })?;
+                runtime.insert(started).handle().clone()
+            }
+        }
+    };
+    Ok(handle.block_on(future))
+}
+
+/// A handle whose verbs wait. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Sandbox(crate::Sandbox);
+
+impl Sandbox {
+    /// Makes the sandbox that a builder describes, and starts it.
+    ///
+    /// # Errors
+    /// Those of [`SandboxBuilder::create`], and `InvalidArgument` inside an async runtime.
+    pub fn create(builder: SandboxBuilder<Registry>) -> Result<Self> {
+        block_on(builder.create())?.map(Self)
+    }
+
+    /// Makes the sandbox, lends it to `body`, and terminates it whatever comes of that.
+    ///
+    /// # Errors
+    /// Those of [`Sandbox::create`], of `body`, and of terminating.
+    pub fn scope<T, E: From<Error>>(
+        builder: SandboxBuilder<Registry>,
+        body: impl FnOnce(&Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let sandbox = Self::create(builder)?;
+        let outcome = body(&sandbox);
+        let ended = sandbox.terminate();
+        let value = outcome?;
+        ended?;
+        Ok(value)
+    }
+
+    /// Waits for any verb of the async handle: `sandbox.wait(|s| s.run_code("..").timeout(..))`.
+    ///
+    /// # Errors
+    /// Those of the verb, and `InvalidArgument` inside an async runtime.
+    pub fn wait<'a, T, F>(&'a self, verb: impl FnOnce(&'a crate::Sandbox) -> F) -> Result<T>
+    where
+        F: IntoFuture<Output = Result<T>>,
+    {
+        block_on(verb(&self.0).into_future())?
+    }
+
+    /// Runs code and gives its result.
+    ///
+    /// # Errors
+    /// Only for code that never ran.
+    pub fn run_code(&self, code: impl Into<String>) -> Result<ExecutionResult> {
+        let code = code.into();
+        self.wait(|sandbox| sandbox.run_code(code))
+    }
+
+    /// Runs code and gives its events as they come. Dropping the iterator cancels the run.
+    ///
+    /// # Errors
+    /// Only for code that never ran.
+    pub fn stream_code(&self, code: impl Into<String>) -> Result<Events> {
+        let code = code.into();
+        let stream = block_on(async { self.0.run_code(code).stream().await })??;
+        Ok(Events { stream: Some(stream) })
+    }
+
+    /// Runs a command and gives its result.
+    ///
+    /// # Errors
+    /// Only for a command that never ran.
+    pub fn run_command(&self, command: impl Into<CommandLine>) -> Result<CommandResult> {
+        let command = command.into();
+        self.wait(|sandbox| sandbox.commands().run(command))
+    }
+
+    /// Ends it for good. Idempotent.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub fn terminate(&self) -> Result<()> {
+        block_on(self.0.terminate())?
+    }
+
+    /// The async handle.
+    pub fn inner(&self) -> &crate::Sandbox {
+        &self.0
+    }
+}
+
+/// The events of a run, one at a time.
+pub struct Events {
+    stream: Option<EventStream>,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        let stream = self.stream.as_mut()?;
+        block_on(stream.next()).ok().flatten()
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        // A run is cancelled on the runtime it lives on.
+        let stream = self.stream.take();
+        let _ = block_on(async { drop(stream) });
+    }
+}

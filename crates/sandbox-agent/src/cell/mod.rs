@@ -1,0 +1,174 @@
+//! The carrier for cells of this host: raw pipes and sockets, no multiplexing.
+//!
+//! Workers are forked from a [`Zygote`] into the cell; programs are started by the cell's PID 1.
+
+mod process;
+mod streams;
+mod zygote;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use rustix::fs::{Mode, OFlags};
+use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED};
+
+use self::process::{ProgramProcess, WorkerProcess};
+use self::streams::{control_pair, input_pipe, output_pipe};
+pub use self::zygote::{Hello, Zygote};
+use crate::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec, Writable};
+use crate::zygote_message::{Fork, ResourceLimit};
+
+/// Gives the zygote that workers of a box are forked from, starting it when it is not there.
+pub type ZygoteSource = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<Zygote>>> + Send + Sync>;
+
+/// A box that is a cell.
+pub struct CellBox {
+    cell: Cell,
+    zygote: ZygoteSource,
+    rlimits: Vec<Rlimit>,
+}
+
+impl fmt::Debug for CellBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CellBox").field("cell", &self.cell).finish_non_exhaustive()
+    }
+}
+
+impl CellBox {
+    /// A box around a cell. Workers get `rlimits`; programs get those of the cell.
+    pub fn new(cell: Cell, zygote: ZygoteSource, rlimits: Vec<Rlimit>) -> Self {
+        Self { cell, zygote, rlimits }
+    }
+
+    /// The cell.
+    pub fn cell(&self) -> &Cell {
+        &self.cell
+    }
+
+    fn is_isolated(&self) -> bool {
+        self.cell.kind() == CellKind::Strict
+    }
+
+    fn fork_request(&self, spec: WorkerSpec) -> Fork {
+        let isolated = self.is_isolated();
+        let identity = self.cell.identity();
+        Fork {
+            isolated,
+            uid: identity.uid,
+            gid: identity.gid,
+            work_dir: spec.cwd,
+            env: spec.env.into_iter().collect(),
+            rlimits: self.rlimits.iter().map(wire_limit).collect(),
+            subreaper: !isolated,
+        }
+    }
+}
+
+fn wire_limit(limit: &Rlimit) -> ResourceLimit {
+    let value = |value| (value != UNLIMITED).then_some(value);
+    ResourceLimit {
+        resource: limit.resource.number(),
+        soft: value(limit.soft),
+        hard: value(limit.hard),
+    }
+}
+
+#[async_trait]
+impl BoxIo for CellBox {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
+        let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
+        let (their_stdin, stdin) = if spec.stdin {
+            let (theirs, ours) = input_pipe().map_err(no_descriptors)?;
+            (Some(theirs), Some(Box::new(ours) as Box<dyn Writable>))
+        } else {
+            (None, None)
+        };
+        let mut start = SpawnSpec::new(&spec.argv).cwd(&spec.cwd);
+        start.env = spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        start.stdin = their_stdin;
+        start.stdout = Some(their_stdout);
+        start.stderr = Some(their_stderr);
+        let process = self.cell.spawn(start).await.map_err(|error| not_started(error, &spec))?;
+        Ok(Spawned {
+            process: Arc::new(ProgramProcess::new(process)),
+            stdin,
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+        })
+    }
+
+    async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
+        let zygote = (self.zygote)().await?;
+        let (control, their_control) = control_pair().map_err(no_descriptors)?;
+        let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
+        let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
+        let stdin = null().map_err(no_descriptors)?;
+        let mut descriptors = vec![their_control, stdin, their_stdout, their_stderr];
+        if self.is_isolated() {
+            descriptors.push(self.cell.pidfd().try_clone_to_owned().map_err(no_descriptors)?);
+        }
+        let request = self.fork_request(spec);
+        let cell = self.cell.clone();
+        // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
+        let forking = tokio::spawn(async move {
+            let pid = zygote.fork(request, descriptors).await?;
+            WorkerProcess::new(pid, zygote, cell)
+        });
+        let process = forking.await.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "start_interpreter", "the runtime is ending")
+                .with_source(error)
+        })??;
+        Ok(WorkerIo {
+            process: Arc::new(process),
+            control: Box::new(control),
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+        })
+    }
+
+    fn kill(&self) {
+        self.cell.kill();
+    }
+
+    async fn closed(&self) {
+        self.cell.closed().await;
+    }
+}
+
+fn null() -> std::io::Result<std::os::fd::OwnedFd> {
+    Ok(rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn no_descriptors(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::ResourceExhausted, "start", "could not make pipes for a process")
+        .with_source(error)
+        .with_hint("raise the limit of open files (ulimit -n)")
+}
+
+fn not_started(error: sandbox_isolation::Error, spec: &Spawn) -> Error {
+    use sandbox_isolation::Error as Cause;
+    let program = spec.argv.first().map_or("", String::as_str);
+    let make = |kind, message: String| Error::new(kind, "start_command", message);
+    if error.is_program_not_found() {
+        return make(ErrorKind::NotFound, format!("{program}: command not found"));
+    }
+    if error.is_program_not_executable() {
+        return make(ErrorKind::PermissionDenied, format!("{program}: not executable"));
+    }
+    match &error {
+        Cause::Spawn { stage: SpawnStage::Directory, source, .. } => {
+            make(ErrorKind::NotFound, format!("working directory {}: {source}", spec.cwd))
+        }
+        Cause::Spawn { stage: SpawnStage::Program, source, .. } => {
+            make(ErrorKind::InvalidArgument, format!("{program}: {source}"))
+        }
+        Cause::Spawn { .. } => make(ErrorKind::ResourceExhausted, error.to_string()),
+        Cause::Closed => make(ErrorKind::Terminated, "the sandbox has ended".to_owned()),
+        _ => make(ErrorKind::Unavailable, error.to_string()).with_source(error),
+    }
+}

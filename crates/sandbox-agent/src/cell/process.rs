@@ -1,0 +1,200 @@
+//! Processes of a cell: workers, which are children of the zygote, and programs, which are children of its PID 1.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sandbox_core::{Effect, Error, ErrorKind, Result};
+use sandbox_isolation::{Cell, CellProcess, ExitStatus, Root, process_cpu_time};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::OnceCell;
+
+use super::streams::watch;
+use super::zygote::Zygote;
+use crate::box_io::{Exit, Process};
+
+/// A worker. Dropping it kills and reaps the process.
+#[derive(Debug)]
+pub(crate) struct WorkerProcess {
+    host_pid: u32,
+    /// As the box counts; the host's until it has registered.
+    pid: AtomicU32,
+    pidfd: AsyncFd<OwnedFd>,
+    zygote: Arc<Zygote>,
+    cell: Cell,
+    root: OnceCell<Root>,
+    exit: OnceCell<Exit>,
+}
+
+impl WorkerProcess {
+    /// Takes over a process that the zygote has just forked.
+    pub(crate) fn new(host_pid: u32, zygote: Arc<Zygote>, cell: Cell) -> Result<Self> {
+        let opened = raw_pid(host_pid).and_then(|pid| {
+            let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+            Ok(watch(pidfd, Interest::READABLE)?)
+        });
+        match opened {
+            Ok(pidfd) => {
+                let (root, exit) = (OnceCell::new(), OnceCell::new());
+                let pid = AtomicU32::new(host_pid);
+                Ok(Self { host_pid, pid, pidfd, zygote, cell, root, exit })
+            }
+            Err(error) => {
+                zygote.reap_later(host_pid);
+                Err(Error::new(ErrorKind::ResourceExhausted, "start_interpreter", "no pidfd")
+                    .with_source(error))
+            }
+        }
+    }
+}
+
+fn raw_pid(pid: u32) -> std::io::Result<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(std::io::ErrorKind::InvalidInput.into())
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        if !self.exit.initialized() {
+            self.zygote.reap_later(self.host_pid);
+        }
+    }
+}
+
+#[async_trait]
+impl Process for WorkerProcess {
+    async fn register(&self, pid: u32) -> Result<()> {
+        self.root.get_or_try_init(|| self.cell.adopt(self.host_pid)).await.map_err(lost)?;
+        self.pid.store(pid, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.pidfd.poll_read_ready(cx).map(drop)
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        let reap = async {
+            drop(self.pidfd.readable().await);
+            self.zygote.reap(self.host_pid).await
+        };
+        self.exit.get_or_try_init(|| reap).await.copied()
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        if self.exit.initialized() {
+            return Ok(());
+        }
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return Err(Error::invalid("signal", format!("{signal} is not a signal")));
+        };
+        match pidfd_send_signal(self.pidfd.get_ref().as_fd(), signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(lost(error)),
+        }
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        match self.root.get() {
+            Some(root) => root.kill_tree().await.map(drop).map_err(lost),
+            None => self.signal(Signal::KILL.as_raw()),
+        }
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        match self.root.get() {
+            Some(root) => root.signal_tree(signal).await.map_err(lost),
+            None => self.signal(signal),
+        }
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        process_cpu_time(self.host_pid)
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.host_pid)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+}
+
+/// A program started by the cell's PID 1.
+#[derive(Debug)]
+pub(crate) struct ProgramProcess {
+    process: Arc<CellProcess>,
+    exit: OnceCell<Exit>,
+}
+
+impl ProgramProcess {
+    pub(crate) fn new(process: CellProcess) -> Self {
+        Self { process: Arc::new(process), exit: OnceCell::new() }
+    }
+}
+
+#[async_trait]
+impl Process for ProgramProcess {
+    async fn register(&self, _pid: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    fn poll_exited(&self, _cx: &mut Context<'_>) -> Poll<()> {
+        if self.exit.initialized() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        let wait = async {
+            let exit = self.process.wait().await.map_err(lost)?;
+            let (code, signal) = match exit.status {
+                ExitStatus::Code(code) => (Some(code), None),
+                ExitStatus::Signal(signal) => (None, Some(signal)),
+            };
+            let (user, system, max_rss) = (exit.user, exit.system, exit.max_rss);
+            Ok(Exit { code, signal, user, system, max_rss })
+        };
+        self.exit.get_or_try_init(|| wait).await.copied()
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        let process = Arc::clone(&self.process);
+        // The cell's PID 1 delivers it; there is nothing to wait for.
+        tokio::spawn(async move { process.signal(signal).await });
+        Ok(())
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        self.process.kill_tree().await.map(drop).map_err(lost)
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        self.process.root().signal_tree(signal).await.map_err(lost)
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        None
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        None
+    }
+}
+
+fn lost(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::ConnectionLost, "signal", "the cell did not answer")
+        .with_effect(Effect::Unknown)
+        .with_source(error)
+}

@@ -1,0 +1,150 @@
+//! Pipes and sockets between this process and a cell.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use rustix::io::IoSlice;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::box_io::{Control, Readable, Writable};
+
+/// Lets the runtime watch a descriptor.
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe because of types that change their descriptor; an owned one stays"
+)]
+pub(crate) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, interest)
+}
+
+/// A pipe for the output of a process: our end, and the end that the process gets.
+pub(crate) fn output_pipe() -> io::Result<(PipeReader, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&read, true)?;
+    Ok((PipeReader(watch(read, Interest::READABLE)?), write))
+}
+
+/// A pipe for the input of a process: the end that the process gets, and ours.
+pub(crate) fn input_pipe() -> io::Result<(OwnedFd, PipeWriter)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&write, true)?;
+    Ok((read, PipeWriter(watch(write, Interest::WRITABLE)?)))
+}
+
+/// A control stream: our end, and the end that the worker gets.
+pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((ControlSocket(watch(ours, Interest::READABLE | Interest::WRITABLE)?), theirs))
+}
+
+/// Reads whatever is there, also when the reactor has not heard of it yet.
+fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut asked = false;
+    let result = fd.try_io(Interest::READABLE, |fd| {
+        asked = true;
+        Ok(rustix::io::read(fd, &mut *buffer)?)
+    });
+    if asked { result } else { Ok(rustix::io::read(fd.get_ref(), buffer)?) }
+}
+
+/// Writes what fits, also when the reactor has not heard of the room yet.
+fn write_now(
+    fd: &AsyncFd<OwnedFd>,
+    write: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut asked = false;
+    let result = fd.try_io(Interest::WRITABLE, |fd| {
+        asked = true;
+        write(fd.as_fd())
+    });
+    if asked { result } else { write(fd.get_ref().as_fd()) }
+}
+
+/// Our end of an output pipe.
+#[derive(Debug)]
+pub(crate) struct PipeReader(AsyncFd<OwnedFd>);
+
+impl Readable for PipeReader {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.0.poll_read_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        read_now(&self.0, buffer)
+    }
+}
+
+/// Our end of an input pipe.
+#[derive(Debug)]
+pub(crate) struct PipeWriter(AsyncFd<OwnedFd>);
+
+impl Writable for PipeWriter {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.0.poll_write_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        write_now(&self.0, |fd| Ok(rustix::io::write(fd, data)?))
+    }
+}
+
+/// Our end of a control stream.
+#[derive(Debug)]
+pub(crate) struct ControlSocket(AsyncFd<OwnedFd>);
+
+impl Readable for ControlSocket {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.0.poll_read_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        read_now(&self.0, buffer)
+    }
+}
+
+impl Writable for ControlSocket {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.0.poll_write_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        write_now(&self.0, |fd| send(fd, data, &[]))
+    }
+}
+
+impl Control for ControlSocket {
+    fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)> {
+        let (theirs, ours) = input_pipe()?;
+        let sent = write_now(&self.0, |fd| send(fd, data, &[theirs.as_fd()]))?;
+        Ok((sent, Box::new(ours)))
+    }
+}
+
+/// Sends bytes, and descriptors with the first of them. Never raises SIGPIPE.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    data: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(socket, &[IoSlice::new(data)], &mut ancillary, flags)?)
+}

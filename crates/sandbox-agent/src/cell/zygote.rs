@@ -1,0 +1,303 @@
+//! The warm interpreter that workers are forked from.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use sandbox_core::{Effect, Error, ErrorKind, Result};
+use sandbox_isolation::{Maker, MakerProcess, ProcessSpec};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::streams::{send, watch};
+use crate::box_io::Exit;
+use crate::python;
+use crate::wire::MAX_PACKET;
+use crate::zygote_message::{Fork, Start, ZygoteReply, ZygoteRequest};
+
+/// How long an interpreter may take to start and import what it was told to.
+const START_BOUND: Duration = Duration::from_secs(120);
+
+/// How long a fork or a reap may take.
+const REPLY_BOUND: Duration = Duration::from_secs(20);
+
+/// Bytes of its standard error that a failed start shows.
+const SHOWN_STDERR: usize = 4096;
+
+/// A warm interpreter. Dropping the last handle ends it and every worker.
+#[derive(Debug)]
+pub struct Zygote {
+    requests: mpsc::UnboundedSender<Asked>,
+    hello: Hello,
+    process: MakerProcess,
+}
+
+/// What an interpreter says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Version, such as `3.11.7`.
+    pub version: String,
+    /// `sys.executable`.
+    pub executable: String,
+    /// `sys.prefix`.
+    pub prefix: String,
+    /// `sys.base_prefix`.
+    pub base_prefix: String,
+    /// `sys.path`.
+    pub sys_path: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    packet: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    answer: oneshot::Sender<ZygoteReply>,
+}
+
+impl Zygote {
+    /// Starts an interpreter and waits until it has imported what it was told to.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not start, with what it printed.
+    pub async fn start(maker: &Maker, executable: &Path, start: Start) -> Result<Arc<Self>> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|error| failed("could not make a socket", error))?;
+        rustix::io::ioctl_fionbio(&ours, true)
+            .map_err(|error| failed("could not make a socket", error))?;
+        let program =
+            program_file().map_err(|error| failed("could not make a memory file", error))?;
+        let stderr = memfd_create("stderr", MemfdFlags::CLOEXEC)
+            .map_err(|error| failed("could not make a memory file", error))?;
+        let shown =
+            stderr.try_clone().map_err(|error| failed("could not make a memory file", error))?;
+        let process = maker
+            .start_process(spec(executable, theirs, program, stderr))
+            .await
+            .map_err(|error| failed(&format!("could not start {}", executable.display()), error))?;
+        let socket =
+            watch(ours, Interest::READABLE | Interest::WRITABLE).map_err(|error| failed("could not watch a socket", error))?;
+        let (requests, inbox) = mpsc::unbounded_channel();
+        tokio::spawn(
+            Exchange { socket, inbox, unsent: VecDeque::new(), waiting: VecDeque::new() }.run(),
+        );
+        let begun = ask(&requests, ZygoteRequest::Start(start), Vec::new());
+        let reply = match timeout(START_BOUND, begun).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => return Err(died_at_start(executable, &shown)),
+            Err(_) => {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    "start_python",
+                    format!(
+                        "{} was not ready after {} s",
+                        executable.display(),
+                        START_BOUND.as_secs()
+                    ),
+                ));
+            }
+        };
+        match reply {
+            ZygoteReply::Hello {
+                python_version,
+                executable,
+                prefix,
+                base_prefix,
+                sys_path,
+                ..
+            } => {
+                let version = python_version;
+                let hello = Hello { version, executable, prefix, base_prefix, sys_path };
+                Ok(Arc::new(Self { requests, hello, process }))
+            }
+            ZygoteReply::Error { message } => {
+                Err(Error::new(ErrorKind::Unavailable, "start_python", message))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What it said of itself.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Its process id on this host.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Whether it can still be asked.
+    pub fn is_alive(&self) -> bool {
+        !self.requests.is_closed()
+    }
+
+    /// Forks a worker. Gives its process id on this host.
+    pub(crate) async fn fork(&self, fork: Fork, descriptors: Vec<OwnedFd>) -> Result<u32> {
+        match self.ask(ZygoteRequest::Fork(fork), descriptors).await? {
+            ZygoteReply::Forked { pid } => Ok(pid),
+            ZygoteReply::Error { message } => {
+                Err(Error::new(ErrorKind::ResourceExhausted, "start_interpreter", message))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits for a worker, killing it when it still lives, and says how it ended.
+    pub(crate) async fn reap(&self, pid: u32) -> Result<Exit> {
+        match self.ask(ZygoteRequest::Reap { pid }, Vec::new()).await? {
+            ZygoteReply::Reaped { status, user_micros, system_micros, max_rss_kib, .. } => {
+                let signal = status & 0x7f;
+                Ok(Exit {
+                    code: (signal == 0).then_some((status >> 8) & 0xff),
+                    signal: (signal != 0).then_some(signal),
+                    user: Duration::from_micros(user_micros),
+                    system: Duration::from_micros(system_micros),
+                    max_rss: max_rss_kib * 1024,
+                })
+            }
+            ZygoteReply::Error { message } => Err(Error::new(ErrorKind::NotFound, "wait", message)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The same without waiting for the answer. For destructors.
+    pub(crate) fn reap_later(&self, pid: u32) {
+        drop(ask(&self.requests, ZygoteRequest::Reap { pid }, Vec::new()));
+    }
+
+    async fn ask(&self, request: ZygoteRequest, descriptors: Vec<OwnedFd>) -> Result<ZygoteReply> {
+        match timeout(REPLY_BOUND, ask(&self.requests, request, descriptors)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(_)) => Err(Error::new(
+                ErrorKind::Unavailable,
+                "start_interpreter",
+                "the warm interpreter is gone",
+            )
+            .with_effect(Effect::Unknown)),
+            Err(_) => Err(Error::new(
+                ErrorKind::Timeout,
+                "start_interpreter",
+                "the warm interpreter hangs",
+            )),
+        }
+    }
+}
+
+fn ask(
+    requests: &mpsc::UnboundedSender<Asked>,
+    request: ZygoteRequest,
+    descriptors: Vec<OwnedFd>,
+) -> oneshot::Receiver<ZygoteReply> {
+    let (answer, receiver) = oneshot::channel();
+    let mut packet = Vec::new();
+    // What does not encode is never sent, and a dropped sender is an answer too.
+    if request.encode(&mut packet).is_ok() {
+        let _ = requests.send(Asked { packet, descriptors, answer });
+    }
+    receiver
+}
+
+/// Sends requests and hands out replies, which come in the order of the requests.
+struct Exchange {
+    socket: AsyncFd<OwnedFd>,
+    inbox: mpsc::UnboundedReceiver<Asked>,
+    unsent: VecDeque<Asked>,
+    waiting: VecDeque<oneshot::Sender<ZygoteReply>>,
+}
+
+impl Exchange {
+    async fn run(mut self) {
+        let mut buffer = vec![0; MAX_PACKET];
+        loop {
+            tokio::select! {
+                asked = self.inbox.recv() => match asked {
+                    Some(asked) => self.unsent.push_back(asked),
+                    None => return,
+                },
+                guard = self.socket.readable() => {
+                    let Ok(mut guard) = guard else { return };
+                    let received = guard.try_io(|fd| {
+                        Ok(recv(fd, &mut buffer[..], RecvFlags::DONTWAIT)?.1)
+                    });
+                    match received {
+                        Ok(Ok(0) | Err(_)) => return,
+                        Ok(Ok(count)) => {
+                            let Ok(reply) = ZygoteReply::decode(&buffer[..count]) else { return };
+                            let Some(answer) = self.waiting.pop_front() else { return };
+                            let _ = answer.send(reply);
+                        }
+                        Err(_would_block) => {}
+                    }
+                },
+                guard = self.socket.writable(), if !self.unsent.is_empty() => {
+                    let Ok(mut guard) = guard else { return };
+                    let Some(asked) = self.unsent.front() else { continue };
+                    let descriptors: Vec<BorrowedFd<'_>> =
+                        asked.descriptors.iter().map(AsFd::as_fd).collect();
+                    match guard.try_io(|fd| send(fd.as_fd(), &asked.packet, &descriptors)) {
+                        Ok(Ok(_)) => {
+                            let sent = self.unsent.pop_front();
+                            self.waiting.extend(sent.map(|asked| asked.answer));
+                        }
+                        Ok(Err(_)) => return,
+                        Err(_would_block) => {}
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn program_file() -> io::Result<OwnedFd> {
+    let file = memfd_create("sandbox-agent", MemfdFlags::CLOEXEC)?;
+    let text = python::program();
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(&file, rest)?..];
+    }
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    Ok(file)
+}
+
+fn spec(executable: &Path, control: OwnedFd, program: OwnedFd, stderr: OwnedFd) -> ProcessSpec {
+    let mut argv = vec![OsString::from(executable)];
+    argv.extend(python::ARGUMENTS.map(OsString::from));
+    let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")]
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    ProcessSpec {
+        argv,
+        env: env.to_vec(),
+        cwd: Some("/".into()),
+        fds: vec![
+            (stderr, 2),
+            (control, python::CONTROL_FD.unsigned_abs()),
+            (program, python::PROGRAM_FD.unsigned_abs()),
+        ],
+    }
+}
+
+fn died_at_start(executable: &Path, stderr: &OwnedFd) -> Error {
+    let mut text = vec![0; SHOWN_STDERR];
+    let count = rustix::io::pread(stderr, &mut text, 0).unwrap_or(0);
+    let printed = String::from_utf8_lossy(&text[..count]).trim().to_owned();
+    let message = format!("{} did not start: {printed}", executable.display());
+    Error::new(ErrorKind::Unavailable, "start_python", message)
+        .with_hint("a CPython of version 3.9 or later is needed")
+}
+
+fn failed(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Unavailable, "start_python", what).with_source(error)
+}
+
+fn unexpected(reply: &ZygoteReply) -> Error {
+    Error::new(ErrorKind::Protocol, "start_interpreter", format!("unexpected reply {reply:?}"))
+}

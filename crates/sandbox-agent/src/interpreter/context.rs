@@ -1,0 +1,287 @@
+//! An execution context: one interpreter, started when it is needed, replaced when it dies.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::unfold;
+use sandbox_core::{Error, ErrorKind, EventStream, Result, Stdin, random_hex};
+use serde_json::{Map, Value};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use super::outcome::EndReason;
+use super::run::ActiveRun;
+use super::watchdog::{Cause, Limits, Watchdog};
+use super::worker::{Happening, Worker};
+use crate::box_io::{BoxIo, WorkerSpec};
+use crate::message::{FailureKind, Reply, Request, Run, RunMode};
+
+/// How long reading or setting a variable may take.
+const VARIABLE_BOUND: Duration = Duration::from_secs(30);
+
+/// One interpreter with its queue. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct InterpreterContext {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: String,
+    box_io: Arc<dyn BoxIo>,
+    spec: WorkerSpec,
+    ended: Arc<EndReason>,
+    /// First in, first out.
+    slot: Arc<AsyncMutex<Slot>>,
+    /// The live interpreter's watchdog, reachable while a run holds the slot.
+    watchdog: Mutex<Option<Arc<Watchdog>>>,
+}
+
+/// What the queue guards.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) worker: Option<Worker>,
+    /// The interpreter before has died, and nobody was told of the new one yet.
+    pub(crate) lost: bool,
+}
+
+/// What to run in a context.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// Id of the run. `None`: a random one.
+    pub run_id: Option<String>,
+    /// Cell or script.
+    pub mode: RunMode,
+    /// The source text.
+    pub code: String,
+    /// File name of a script; empty: `<cell-N>` or `<stdin>`.
+    pub filename: String,
+    /// Arguments of a script.
+    pub argv: Vec<String>,
+    /// Environment variables for this run alone.
+    pub env: BTreeMap<String, String>,
+    /// Working directory for this run alone.
+    pub cwd: Option<String>,
+    /// Wall-clock limit.
+    pub timeout: Option<Duration>,
+    /// CPU-time limit.
+    pub cpu_time: Option<Duration>,
+    /// Standard input.
+    pub stdin: Stdin,
+    /// Said of exceptions that a missing network explains.
+    pub network_hint: Option<String>,
+}
+
+impl InterpreterContext {
+    /// A context without an interpreter yet.
+    pub fn new(
+        id: String,
+        box_io: Arc<dyn BoxIo>,
+        spec: WorkerSpec,
+        ended: Arc<EndReason>,
+    ) -> Self {
+        let (slot, watchdog) = (Arc::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { id, box_io, spec, ended, slot, watchdog }) }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// How its interpreters are started.
+    pub fn spec(&self) -> &WorkerSpec {
+        &self.inner.spec
+    }
+
+    /// Starts the interpreter now, so that the first run does not wait for it.
+    pub async fn warm_up(&self) -> Result<()> {
+        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
+        self.worker(&mut slot).await
+    }
+
+    async fn worker(&self, slot: &mut Slot) -> Result<()> {
+        if slot.worker.is_none() {
+            let worker = Worker::start(&self.inner.box_io, self.inner.spec.clone()).await?;
+            *self.watchdog_slot() = Some(Arc::clone(&worker.watchdog));
+            slot.worker = Some(worker);
+        }
+        Ok(())
+    }
+
+    fn watchdog_slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Watchdog>>> {
+        self.inner.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watchdog(&self) -> Option<Arc<Watchdog>> {
+        self.watchdog_slot().clone()
+    }
+
+    /// Starts a run once those before it are over.
+    ///
+    /// # Errors
+    /// Whatever keeps an interpreter from starting.
+    ///
+    /// # Cancellation
+    /// Dropping the stream interrupts the code, and kills it after a grace time. Runs that wait go on after that.
+    pub async fn run(&self, request: RunRequest) -> Result<EventStream> {
+        let run = self.begin(request).await?;
+        Ok(Box::pin(unfold(run, |mut run| async move {
+            let event = run.next_event().await?;
+            Some((event, run))
+        })))
+    }
+
+    async fn begin(&self, request: RunRequest) -> Result<ActiveRun> {
+        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
+        self.worker(&mut slot).await?;
+        let restarted = std::mem::take(&mut slot.lost);
+        let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
+        let id = worker.next_id();
+        let has_stdin = !matches!(request.stdin, Stdin::Empty);
+        let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
+        let message = Request::Run(Run {
+            id,
+            mode: request.mode,
+            code: request.code,
+            filename: request.filename,
+            cwd: request.cwd.unwrap_or_default(),
+            env: request.env.into_iter().collect(),
+            argv: request.argv,
+            has_stdin,
+        });
+        worker.watchdog.begin(id, limits);
+        let mut run = ActiveRun::new(
+            slot,
+            id,
+            request.run_id.unwrap_or_else(|| random_hex(8)),
+            limits.wall,
+            Arc::clone(&self.inner.ended),
+        );
+        run.started(&self.inner.id, restarted);
+        run.network_hint = request.network_hint;
+        run.send(&message, request.stdin).await?;
+        Ok(run)
+    }
+
+    /// Whether a run is active.
+    pub fn is_executing(&self) -> bool {
+        self.watchdog().is_some_and(|watchdog| watchdog.is_active())
+    }
+
+    /// Interrupts the active run; its state is kept. `false` when none is active.
+    pub fn interrupt(&self) -> bool {
+        self.watchdog().is_some_and(|watchdog| watchdog.interrupt())
+    }
+
+    /// A variable as JSON.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for a name that is no identifier or a value that is not JSON.
+    pub async fn get_variable(&self, name: &str) -> Result<Value> {
+        let name = name.to_owned();
+        let json = self.exchange("get_variable", |id| Request::GetVariable { id, name }).await?;
+        serde_json::from_str(&json).map_err(|error| protocol("get_variable", &error.to_string()))
+    }
+
+    /// Sets variables from JSON.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is no identifier.
+    pub async fn set_variables(&self, values: Map<String, Value>) -> Result<()> {
+        let json = Value::Object(values).to_string();
+        self.exchange("set_variables", |id| Request::SetVariables { id, json }).await.map(drop)
+    }
+
+    /// One question and its answer. Runs to its end even when nobody waits, so that the next one finds order.
+    async fn exchange(
+        &self,
+        operation: &'static str,
+        request: impl FnOnce(i64) -> Request,
+    ) -> Result<String> {
+        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
+        self.worker(&mut slot).await?;
+        let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
+        let id = worker.next_id();
+        let request = request(id);
+        worker.watchdog.begin(id, Limits { wall: Some(VARIABLE_BOUND), cpu: None });
+        let task = tokio::spawn(answer(slot, id, request, operation));
+        task.await.unwrap_or_else(|_| Err(no_worker()))
+    }
+
+    /// Ends the interpreter and whatever it started. The next run starts a new one.
+    ///
+    /// An active run ends with it. `flag` says whether the next run shall tell that its state is new.
+    pub async fn restart(&self, flag: bool) {
+        if let Some(watchdog) = self.watchdog() {
+            watchdog.kill();
+        }
+        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
+        if let Some(worker) = slot.worker.take() {
+            worker.bury().await;
+            slot.lost = flag;
+        }
+        *self.watchdog_slot() = None;
+    }
+}
+
+async fn answer(
+    mut slot: OwnedMutexGuard<Slot>,
+    id: i64,
+    request: Request,
+    operation: &'static str,
+) -> Result<String> {
+    let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
+    let sent = worker.send(&request, false).await;
+    if let Err(error) = &sent
+        && error.kind() == io::ErrorKind::InvalidInput
+    {
+        worker.watchdog.end(id);
+        return Err(Error::invalid("value", format!("is too large: {error}")));
+    }
+    let problem = loop {
+        match worker.next().await {
+            Happening::Output(..) => {}
+            Happening::Reply(Reply::Value { id: answered, json }) if answered == id => {
+                worker.watchdog.end(id);
+                return Ok(json);
+            }
+            Happening::Reply(Reply::Failed { id: answered, kind, message }) if answered == id => {
+                worker.watchdog.end(id);
+                return Err(failed(operation, kind, message));
+            }
+            Happening::Reply(other) => break format!("unexpected message {other:?}"),
+            Happening::Broken(problem) => break problem,
+            Happening::Dead => break "the interpreter died".to_owned(),
+        }
+    };
+    let cause = worker.watchdog.end(id);
+    slot.lost = true;
+    if let Some(worker) = slot.worker.take() {
+        worker.bury().await;
+    }
+    Err(match cause {
+        Some(Cause::Timeout) => {
+            Error::new(ErrorKind::Timeout, operation, "the interpreter did not answer in time")
+        }
+        _ => protocol(operation, &problem),
+    })
+}
+
+fn failed(operation: &'static str, kind: FailureKind, message: String) -> Error {
+    let kind = match kind {
+        FailureKind::NotFound => ErrorKind::NotFound,
+        FailureKind::TooLarge => ErrorKind::ResourceExhausted,
+        _ => ErrorKind::InvalidArgument,
+    };
+    Error::new(kind, operation, message)
+}
+
+fn protocol(operation: &'static str, problem: &str) -> Error {
+    Error::new(ErrorKind::Protocol, operation, problem.to_owned())
+}
+
+fn no_worker() -> Error {
+    Error::new(ErrorKind::Unavailable, "run_code", "the interpreter is gone")
+}

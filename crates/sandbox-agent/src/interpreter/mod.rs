@@ -1,0 +1,11 @@
+//! Stateful interpreters on top of [`BoxIo`](crate::box_io::BoxIo): contexts, runs, and the watchdog that ends them.
+
+mod context;
+mod outcome;
+mod run;
+mod watchdog;
+mod worker;
+
+pub use context::{InterpreterContext, RunRequest};
+pub use run::write_all;
+pub use outcome::EndReason;

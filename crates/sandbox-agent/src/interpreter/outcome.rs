@@ -1,0 +1,142 @@
+//! How a run ended, told from what was done to it and what became of its process.
+
+use std::sync::OnceLock;
+
+use sandbox_core::{Failure, FailureKind, InterpreterState, RunOutcome};
+
+use super::watchdog::Cause;
+use crate::box_io::Exit;
+
+/// Why a whole sandbox ended, for the runs that were active then. The first reason stands.
+#[derive(Debug, Default)]
+pub struct EndReason(OnceLock<FailureKind>);
+
+impl EndReason {
+    /// No reason yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the reason: `Terminated` or `Expired`.
+    pub fn set(&self, kind: FailureKind) {
+        let _ = self.0.set(kind);
+    }
+
+    /// The reason.
+    pub fn get(&self) -> Option<FailureKind> {
+        self.0.get().copied()
+    }
+}
+
+/// The run ended by itself or after an interrupt, and the interpreter lives.
+pub(crate) fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {
+    outcome.state = InterpreterState::Kept;
+    match cause {
+        None => {}
+        Some(Cause::Interrupt) => {}
+        Some(cause) => {
+            outcome.interrupted = false;
+            outcome.failure = Some(failure_of(cause, limit));
+        }
+    }
+}
+
+/// The interpreter is dead.
+pub(crate) fn dead(
+    outcome: &mut RunOutcome,
+    exit: Option<Exit>,
+    cause: Option<Cause>,
+    ended: Option<FailureKind>,
+    limit: &str,
+) {
+    outcome.state = InterpreterState::Lost;
+    outcome.exit_code = exit.map(|exit| exit.status());
+    outcome.interrupted = cause == Some(Cause::Interrupt);
+    let mut failure = match (ended, cause) {
+        (Some(FailureKind::Expired), _) => {
+            plain(FailureKind::Expired, "the sandbox reached the end of its lifetime or idle time")
+        }
+        (Some(kind), _) => plain(kind, "the sandbox was ended during the run"),
+        (None, Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::Cancelled))) => {
+            failure_of(cause, limit)
+        }
+        (None, Some(Cause::Interrupt) | None) => plain(FailureKind::KernelDied, &death(exit)),
+    };
+    failure.signal = exit.and_then(|exit| exit.signal);
+    outcome.failure = Some(failure);
+}
+
+/// The interpreter spoke nonsense and was killed for it.
+pub(crate) fn broken(outcome: &mut RunOutcome, exit: Option<Exit>, problem: &str) {
+    outcome.state = InterpreterState::Lost;
+    outcome.exit_code = exit.map(|exit| exit.status());
+    let message = format!("the interpreter broke its protocol and was ended: {problem}");
+    outcome.failure = Some(plain(FailureKind::Protocol, &message));
+}
+
+fn failure_of(cause: Cause, limit: &str) -> Failure {
+    match cause {
+        Cause::Timeout => {
+            plain(FailureKind::Timeout, &format!("code execution timed out after {limit}"))
+        }
+        Cause::CpuTime => plain(FailureKind::CpuTime, "code execution used up its CPU time"),
+        Cause::Cancelled | Cause::Interrupt => {
+            plain(FailureKind::Cancelled, "code execution was cancelled")
+        }
+    }
+}
+
+fn plain(kind: FailureKind, message: &str) -> Failure {
+    Failure { kind, message: message.to_owned(), signal: None }
+}
+
+fn death(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit { signal: Some(signal), .. }) => {
+            format!("the interpreter was killed by signal {signal} ({})", signal_name(signal))
+        }
+        Some(Exit { code: Some(code), .. }) => {
+            format!("the interpreter process exited with status {code} during the run")
+        }
+        _ => "the interpreter process died during the run".to_owned(),
+    }
+}
+
+/// The name of a signal of Linux.
+pub(crate) fn signal_name(signal: i32) -> &'static str {
+    const NAMES: [&str; 32] = [
+        "signal 0",
+        "SIGHUP",
+        "SIGINT",
+        "SIGQUIT",
+        "SIGILL",
+        "SIGTRAP",
+        "SIGABRT",
+        "SIGBUS",
+        "SIGFPE",
+        "SIGKILL",
+        "SIGUSR1",
+        "SIGSEGV",
+        "SIGUSR2",
+        "SIGPIPE",
+        "SIGALRM",
+        "SIGTERM",
+        "SIGSTKFLT",
+        "SIGCHLD",
+        "SIGCONT",
+        "SIGSTOP",
+        "SIGTSTP",
+        "SIGTTIN",
+        "SIGTTOU",
+        "SIGURG",
+        "SIGXCPU",
+        "SIGXFSZ",
+        "SIGVTALRM",
+        "SIGPROF",
+        "SIGWINCH",
+        "SIGIO",
+        "SIGPWR",
+        "SIGSYS",
+    ];
+    usize::try_from(signal).ok().and_then(|n| NAMES.get(n).copied()).unwrap_or("real-time signal")
+}

@@ -1,0 +1,364 @@
+//! One run, from its request to its last event.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use sandbox_core::{
+    CodeError, DisplayKind, Error, Event, EventKind, Result, ResultItem, RunOutcome, Stdin, Usage,
+    unix_now,
+};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::context::Slot;
+use super::outcome::{EndReason, alive, broken, dead};
+use super::worker::{Happening, Worker};
+use crate::box_io::Writable;
+use crate::message::{self, Encoding, MimeData, Reply, Request};
+
+/// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
+const WORTH_MEASURING: Duration = Duration::from_millis(5);
+
+/// A run that holds its context until it is over.
+#[derive(Debug)]
+pub(crate) struct ActiveRun {
+    slot: Option<OwnedMutexGuard<Slot>>,
+    id: i64,
+    run_id: String,
+    seq: u64,
+    ready: VecDeque<Event>,
+    outcome: RunOutcome,
+    started: Instant,
+    cpu_before: Option<Duration>,
+    limit: String,
+    ended: Arc<EndReason>,
+    stdin: Option<JoinHandle<()>>,
+    pub(crate) network_hint: Option<String>,
+}
+
+impl ActiveRun {
+    pub(crate) fn new(
+        slot: OwnedMutexGuard<Slot>,
+        id: i64,
+        run_id: String,
+        wall: Option<Duration>,
+        ended: Arc<EndReason>,
+    ) -> Self {
+        let cpu_before = slot.worker.as_ref().and_then(|worker| worker.io.process.cpu_time());
+        Self {
+            slot: Some(slot),
+            id,
+            run_id,
+            seq: 0,
+            ready: VecDeque::new(),
+            outcome: RunOutcome { started_at: unix_now(), ..RunOutcome::default() },
+            started: Instant::now(),
+            cpu_before,
+            limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
+            ended,
+            stdin: None,
+            network_hint: None,
+        }
+    }
+
+    fn worker(&mut self) -> Option<&mut Worker> {
+        self.slot.as_mut()?.worker.as_mut()
+    }
+
+    fn push(&mut self, kind: EventKind) {
+        let event =
+            Event { run_id: self.run_id.clone(), seq: self.seq, timestamp: unix_now(), kind };
+        self.seq += 1;
+        self.ready.push_back(event);
+    }
+
+    /// The first event.
+    pub(crate) fn started(&mut self, context: &str, restarted: bool) {
+        self.push(EventKind::Started { context_id: context.to_owned(), restarted });
+    }
+
+    /// Sends the request and begins to feed standard input. A worker that dies of it shows in the events.
+    ///
+    /// # Errors
+    /// The request is too large.
+    pub(crate) async fn send(&mut self, request: &Request, stdin: Stdin) -> Result<()> {
+        let Some(worker) = self.worker() else { return Ok(()) };
+        let wants_input = !matches!(stdin, Stdin::Empty);
+        match worker.send(request, wants_input).await {
+            Ok(Some(input)) => self.stdin = Some(tokio::spawn(feed(input, stdin))),
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let id = self.id;
+                if let Some(worker) = self.worker() {
+                    worker.watchdog.end(id);
+                }
+                self.slot = None;
+                return Err(Error::invalid("code", format!("is too large: {error}")));
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The next event; `None` after the last.
+    pub(crate) async fn next_event(&mut self) -> Option<Event> {
+        while self.ready.is_empty() {
+            let worker = self.slot.as_mut()?.worker.as_mut()?;
+            match worker.next().await {
+                Happening::Output(stream, data) => self.push(EventKind::Output { stream, data }),
+                Happening::Reply(reply) => self.reply(reply).await,
+                Happening::Broken(problem) => self.finish_broken(&problem).await,
+                Happening::Dead => self.finish_dead().await,
+            }
+        }
+        self.ready.pop_front()
+    }
+
+    async fn reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Display { id, kind, bundle, metadata, display_id } if id == self.id => {
+                self.display(kind, bundle, &metadata, display_id);
+            }
+            Reply::ClearOutput { id, wait } if id == self.id => {
+                self.push(EventKind::ClearOutput { wait });
+            }
+            Reply::Error { id, name, mut value, traceback } if id == self.id => {
+                if let Some(hint) = self.network_hint.clone().filter(|_| is_about_network(&value)) {
+                    value = format!("{value} ({hint})");
+                    self.outcome.hint = Some(hint);
+                }
+                self.push(EventKind::Error(CodeError { name, value, traceback }));
+            }
+            Reply::Exit { id, code } if id == self.id => {
+                let code =
+                    i32::try_from(code).unwrap_or(if code < 0 { i32::MIN } else { i32::MAX });
+                self.outcome.exit_code = Some(code);
+            }
+            Reply::Failed { id, message, .. } if id == self.id => {
+                let error =
+                    CodeError { name: "RunError".into(), value: message, traceback: String::new() };
+                self.push(EventKind::Error(error));
+            }
+            Reply::Done { id, execution_count, interrupted, background_threads }
+                if id == self.id =>
+            {
+                self.outcome.execution_count = u64::try_from(execution_count).unwrap_or_default();
+                self.outcome.interrupted = interrupted;
+                self.outcome.background_threads = background_threads;
+                self.finish_alive();
+            }
+            other => self.finish_broken(&format!("unexpected message {other:?}")).await,
+        }
+    }
+
+    fn display(
+        &mut self,
+        kind: message::DisplayKind,
+        bundle: Vec<MimeData>,
+        metadata: &str,
+        display_id: String,
+    ) {
+        let display = match kind {
+            message::DisplayKind::Result => DisplayKind::Result,
+            message::DisplayKind::Display => DisplayKind::Display,
+            message::DisplayKind::Update => DisplayKind::Update,
+        };
+        let item = ResultItem {
+            data: bundle.into_iter().map(|data| (data.mime.clone(), value_of(data))).collect(),
+            is_main_result: display == DisplayKind::Result,
+            extra: match serde_json::from_str(metadata) {
+                Ok(Value::Object(map)) => map,
+                _ => serde_json::Map::new(),
+            },
+        };
+        let display_id = (!display_id.is_empty()).then_some(display_id);
+        self.push(EventKind::Display { display, item, display_id });
+    }
+
+    fn finish_alive(&mut self) {
+        let id = self.id;
+        let usage = self.usage();
+        if let Some(worker) = self.worker() {
+            let cause = worker.watchdog.end(id);
+            let limit = std::mem::take(&mut self.limit);
+            alive(&mut self.outcome, cause, &limit);
+        }
+        self.outcome.usage = usage;
+        self.finish();
+    }
+
+    fn usage(&mut self) -> Usage {
+        let long = self.started.elapsed() >= WORTH_MEASURING;
+        let before = self.cpu_before;
+        let Some(worker) = self.worker() else { return Usage::default() };
+        let process = &worker.io.process;
+        let used = process.cpu_time().zip(before).map(|(now, before)| now.saturating_sub(before));
+        Usage {
+            cpu_time: used.map(|used| used.as_secs_f64()),
+            peak_memory: if long { process.peak_memory() } else { None },
+        }
+    }
+
+    async fn finish_dead(&mut self) {
+        let (exit, cause) = self.bury().await;
+        let limit = std::mem::take(&mut self.limit);
+        dead(&mut self.outcome, exit, cause, self.ended.get(), &limit);
+        self.finish();
+    }
+
+    async fn finish_broken(&mut self, problem: &str) {
+        let (exit, cause) = self.bury().await;
+        match (self.ended.get(), cause) {
+            (None, None) => broken(&mut self.outcome, exit, problem),
+            (ended, cause) => {
+                let limit = std::mem::take(&mut self.limit);
+                dead(&mut self.outcome, exit, cause, ended, &limit);
+            }
+        }
+        self.finish();
+    }
+
+    async fn bury(&mut self) -> (Option<crate::box_io::Exit>, Option<super::watchdog::Cause>) {
+        let id = self.id;
+        let Some(slot) = self.slot.as_mut() else { return (None, None) };
+        slot.lost = true;
+        let Some(worker) = slot.worker.take() else { return (None, None) };
+        let cause = worker.watchdog.end(id);
+        let exit = worker.bury().await;
+        if let Some(exit) = exit {
+            let before = self.cpu_before.unwrap_or_default();
+            let used = (exit.user + exit.system).saturating_sub(before);
+            self.outcome.usage =
+                Usage { cpu_time: Some(used.as_secs_f64()), peak_memory: Some(exit.max_rss) };
+        }
+        (exit, cause)
+    }
+
+    fn finish(&mut self) {
+        if let Some(stdin) = self.stdin.take() {
+            stdin.abort();
+        }
+        self.outcome.completed_at = self.outcome.started_at + self.started.elapsed().as_secs_f64();
+        let outcome = std::mem::take(&mut self.outcome);
+        self.push(EventKind::Finished(outcome));
+        self.slot = None;
+    }
+}
+
+impl Drop for ActiveRun {
+    /// The run was not read to its end: cancel it, and keep the context until the code has stopped.
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        if let Some(stdin) = self.stdin.take() {
+            stdin.abort();
+        }
+        let Some(worker) = &slot.worker else { return };
+        worker.watchdog.cancel(self.id);
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(settle(slot, self.id))),
+            Err(_) => abandon(slot),
+        }
+    }
+}
+
+/// Reads a cancelled run to its end.
+async fn settle(slot: OwnedMutexGuard<Slot>, id: i64) {
+    let mut slot = Settling(Some(slot));
+    let Some(guard) = slot.0.as_mut() else { return };
+    let Some(worker) = guard.worker.as_mut() else { return };
+    loop {
+        match worker.next().await {
+            Happening::Reply(Reply::Done { id: done, .. }) if done == id => {
+                worker.watchdog.end(id);
+                slot.0 = None;
+                return;
+            }
+            Happening::Output(..) | Happening::Reply(_) => {}
+            Happening::Broken(_) | Happening::Dead => break,
+        }
+    }
+    guard.lost = true;
+    if let Some(worker) = guard.worker.take() {
+        worker.bury().await;
+    }
+    slot.0 = None;
+}
+
+/// A context whose cancelled run has not stopped yet. When the runtime ends first, the interpreter goes with it.
+struct Settling(Option<OwnedMutexGuard<Slot>>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0.take() {
+            abandon(slot);
+        }
+    }
+}
+
+fn abandon(mut slot: OwnedMutexGuard<Slot>) {
+    slot.lost = true;
+    slot.worker = None;
+}
+
+async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
+    match stdin {
+        Stdin::Empty => {}
+        Stdin::Bytes(bytes) => drop(write_all(&*input, &bytes).await),
+        Stdin::Stream(mut stream) => {
+            while let Some(Ok(chunk)) = stream.next().await {
+                if write_all(&*input, &chunk).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Writes everything, waiting while the reader does not read.
+pub async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
+    let mut rest: &[u8] = data;
+    while !rest.is_empty() {
+        match output.try_write(rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                poll_fn(|cx| output.poll_writable(cx)).await?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Base64 that does not decode and JSON that does not parse are shown as the text they are.
+fn value_of(data: MimeData) -> Value {
+    match data.encoding {
+        Encoding::Text => Value::String(data.data),
+        Encoding::Base64 => {
+            let decodes = base64::engine::general_purpose::STANDARD.decode(&data.data).is_ok();
+            Value::String(if decodes { data.data } else { String::new() })
+        }
+        Encoding::Json => serde_json::from_str(&data.data).unwrap_or(Value::String(data.data)),
+    }
+}
+
+fn is_about_network(value: &str) -> bool {
+    const SIGNS: [&str; 6] = [
+        "Network is unreachable",
+        "Errno 101",
+        "Temporary failure in name resolution",
+        "Name or service not known",
+        "No address associated with hostname",
+        "NameResolutionError",
+    ];
+    SIGNS.iter().any(|sign| value.contains(sign))
+}

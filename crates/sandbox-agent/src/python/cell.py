@@ -1,0 +1,229 @@
+"""Compiles and runs cells and scripts in `__main__`."""
+
+import builtins
+import sys
+from posix import getpid
+
+import _ast
+
+codec = load("codec")
+text, number, frame = codec["text"], codec["number"], codec["frame"]
+
+ERROR, EXIT = 20, 21
+ONLY_AST = 0x0400
+TOP_LEVEL_AWAIT = 0x2000
+COROUTINE = 0x0080
+KEPT_SOURCES = 1000
+KEPT_CHARACTERS = 16 << 20
+forget_traceback = BaseException.__traceback__.__set__
+# Types whose `repr` is all there is to show.
+PLAIN = frozenset(
+    (int, float, complex, bool, str, bytes, bytearray, list, tuple, dict, set, frozenset, type(Ellipsis), range)
+)
+
+
+class Cells:
+    def __init__(self, driver):
+        self.driver = driver
+        self.main = new_main()
+        self.flags = 0
+        self.cell_number = 0
+        self.sources = {}
+        self.kept = 0
+        self.hook_up(self.main)
+
+    def hook_up(self, module):
+        sys.modules["__main__"] = module
+
+    def run(self, run):
+        """Runs one request; returns the frames that end it, all but the last."""
+        error = None
+        run.code = run.code[1:] if run.code.startswith("\ufeff") else run.code
+        if run.script:
+            run.filename = run.filename or "<stdin>"
+            self.remember(run)
+            shown, error = self.run_script(run)
+        else:
+            self.cell_number += 1
+            run.filename = run.filename or "<cell-%d>" % self.cell_number
+            self.remember(run)
+            shown, error = self.run_cell(run)
+        if "matplotlib.pyplot" in sys.modules:
+            _, failure = self.driver.user(load("rich")["show_figures"], self.driver)
+            error = error or failure
+        return (shown or b"") + self.ending(run, error)
+
+    def remember(self, run):
+        """Keeps the source, so that tracebacks can show its lines."""
+        former = self.sources.pop(run.filename, "")
+        self.sources[run.filename] = run.code
+        self.kept += len(run.code) - len(former)
+        while len(self.sources) > 1 and (
+            len(self.sources) > KEPT_SOURCES or self.kept > KEPT_CHARACTERS
+        ):
+            oldest = next(iter(self.sources))
+            self.kept -= len(self.sources.pop(oldest))
+            load("hooks")["forget_source"](oldest)
+        load("hooks")["remember_source"](run.filename, run.code)
+
+    # Cells.
+
+    def run_cell(self, run):
+        self.hook_up(self.main)
+        codes, error = self.driver.user(self.compile, run)
+        if error is not None:
+            return None, error
+        return self.driver.user(self.run_codes, codes)
+
+    def compile(self, run):
+        """The code objects of a cell: its statements, then the last expression if it has one."""
+        flags = self.flags | TOP_LEVEL_AWAIT
+        source = run.code
+        failure = None
+        try:
+            tree = compile(source, run.filename, "exec", flags | ONLY_AST, True)
+        except SyntaxError as error:
+            failure = error
+        if failure is not None:
+            translate = load("magics")["translate"]
+            tree, source = translate(source, run.filename, flags | ONLY_AST, failure)
+        for statement in tree.body:
+            if type(statement) is _ast.ImportFrom and statement.module == "__future__":
+                flags |= future_flags(statement)
+        last = tree.body[-1] if tree.body else None
+        codes = []
+        if type(last) is _ast.Expr and not ends_with_semicolon(source, last):
+            tree.body.pop()
+        else:
+            last = None
+        if tree.body:
+            codes.append((exec_code(tree, run.filename, flags), False))
+        if last is not None:
+            expression = _ast.Expression(last.value)
+            codes.append((compile(expression, run.filename, "eval", flags, True), True))
+        self.flags = flags & ~TOP_LEVEL_AWAIT
+        return codes
+
+    def run_codes(self, codes):
+        namespace = self.main.__dict__
+        namespace.setdefault("__builtins__", builtins)
+        if any(code.co_flags & COROUTINE for code, _ in codes):
+            value = load("awaits")["run"](self.driver, codes, namespace)
+        else:
+            value = None
+            for code, _ in codes:
+                value = eval(code, namespace)
+        if value is None or not codes[-1][1] or getpid() != self.driver.pid:
+            return None
+        return self.driver.result(value)
+
+    # Scripts.
+
+    def run_script(self, run):
+        module = new_main()
+        directory = ""
+        if not run.filename.startswith("<"):
+            module.__file__ = run.filename
+            directory = run.filename.rpartition("/")[0]
+        former = list(sys.path)
+        if sys.path and sys.path[0] == "":
+            sys.path[0] = directory
+        self.hook_up(module)
+        try:
+            code, error = self.driver.user(
+                compile, run.code, run.filename, "exec", 0, True
+            )
+            if error is None:
+                _, error = self.driver.user(exec, code, module.__dict__)
+            error = self.finish_script(run, error)
+        finally:
+            self.hook_up(self.main)
+            if type(sys.path) is list and sys.path[:1] == [directory]:
+                sys.path[0] = former[0]
+        return None, error
+
+    def finish_script(self, run, error):
+        """A program waits for its threads and runs its exit functions."""
+        if getpid() != self.driver.pid or type(error) is KeyboardInterrupt:
+            return error
+        if "threading" in sys.modules:
+            _, failure = self.driver.user(join_threads)
+            error = error or failure
+        if "atexit" in sys.modules:
+            _, failure = self.driver.user(sys.modules["atexit"]._run_exitfuncs)
+            error = error or failure
+        return error
+
+    # Endings.
+
+    def ending(self, run, error):
+        """The frame that says how the run ended, nothing when it just ended."""
+        if type(error) is not KeyboardInterrupt:
+            self.driver.interrupted = False
+        self.driver.pending = False
+        if error is None:
+            return b""
+        try:
+            if issubclass(type(error), SystemExit):
+                ending, _ = self.driver.user(exit_status, error)
+                status, message = ending or (1, None)
+                if message is not None:
+                    self.driver.streams.note(message)
+                return frame(EXIT, number(run.id), number(status))
+            described, failure = self.driver.user(describe, error, run.filename)
+            if failure is not None:
+                described = load("errors")["describe_plainly"](error)
+            return frame(ERROR, number(run.id), *[text(part) for part in described])
+        finally:
+            # A traceback keeps every frame and its variables alive.
+            forget_traceback(error, None)
+
+
+def describe(error, filename):
+    return load("errors")["describe"](error, filename)
+
+
+def new_main():
+    module = type(sys)("__main__")
+    module.__builtins__ = builtins
+    return module
+
+
+def exec_code(tree, filename, flags):
+    return compile(tree, filename, "exec", flags, True)
+
+
+def future_flags(statement):
+    import __future__
+
+    flags = 0
+    for alias in statement.names:
+        feature = getattr(__future__, alias.name, None)
+        flags |= getattr(feature, "compiler_flag", 0)
+    return flags
+
+
+def ends_with_semicolon(source, statement):
+    """Only brackets, comments and a semicolon can follow the last expression."""
+    lines = source.encode("utf-8", "surrogatepass").splitlines()[statement.end_lineno - 1 :]
+    lines[0] = lines[0][statement.end_col_offset :]
+    return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
+
+
+def exit_status(error):
+    """What the interpreter makes of a `SystemExit`: status, and a text for standard error."""
+    code = error.code
+    if code is None:
+        return 0, None
+    if isinstance(code, int):
+        code = int(code)
+        return (code if -(1 << 63) <= code < 1 << 63 else -1), None
+    return 1, str(code)
+
+
+def join_threads():
+    threading = sys.modules["threading"]
+    own = threading.current_thread()
+    for thread in threading.enumerate():
+        if thread is not own and not thread.daemon:
+            thread.join()

@@ -1,0 +1,67 @@
+"""Fields and frames, the byte format shared with the host."""
+
+import sys
+
+
+def put(data):
+    return len(data).to_bytes(4, "little") + data
+
+
+def text(value):
+    # A lone surrogate has no UTF-8; it is shown as its escape.
+    return put(value.encode("utf-8", "backslashreplace"))
+
+
+def number(value):
+    return put(value.to_bytes(8, "little", signed=True))
+
+
+def several(fields):
+    return put(b"".join(fields))
+
+
+def packet(kind, *fields):
+    return bytes((kind,)) + b"".join(fields)
+
+
+def frame(kind, *fields):
+    return put(packet(kind, *fields))
+
+
+def split(body):
+    """The fields of a message or of a list. The host is trusted to write them well."""
+    fields = []
+    at = 0
+    while at < len(body):
+        start = at + 4
+        at = start + int.from_bytes(body[at:start], "little")
+        fields.append(body[start:at])
+    return fields
+
+
+def as_text(field):
+    return str(field, "utf-8")
+
+
+def as_number(field):
+    return int.from_bytes(field, "little", signed=True)
+
+
+def as_texts(field):
+    return [str(item, "utf-8") for item in split(field)]
+
+
+def as_pairs(field):
+    items = as_texts(field)
+    return list(zip(items[::2], items[1::2]))
+
+
+def received_files(ancillary):
+    """The descriptors that came with a message."""
+    files = []
+    for level, kind, data in ancillary:
+        if (level, kind) == (1, 1):  # SOL_SOCKET, SCM_RIGHTS
+            whole = len(data) - len(data) % 4
+            files += [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, whole, 4)]
+    return files
+

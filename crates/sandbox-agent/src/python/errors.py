@@ -1,0 +1,114 @@
+"""Describes what user code raised, as Python itself would print it."""
+
+try:
+    from traceback import TracebackException
+except Exception:
+    TracebackException = None  # user code broke it before it was ever needed
+
+OURS = "<sandbox "
+TEXT_LIMIT = 1 << 20
+class_name = type.__dict__["__name__"].__get__
+arguments_of = BaseException.args.__get__
+traceback_of = BaseException.__traceback__.__get__
+
+
+def describe(error, filename):
+    """Name, text and traceback of an exception. May run user code, and may raise."""
+    # First, because an interrupt ends it here, while `traceback` would go on with the next text.
+    value = value_of(error)
+    load("hooks")["fill_linecache"]()
+    if isinstance(error, SyntaxError):
+        add_source(error)
+    trace = user_frames(traceback_of(error), filename)
+    described = TracebackException(type(error), error, trace)
+    hide_own_frames(described, set())
+    if trace is None:
+        lines = described.format_exception_only()
+    else:
+        lines = described.format()
+    return name_of(error), value, cut("".join(lines))
+
+
+def describe_plainly(error):
+    """The same when the interpreter is too broken for more; runs no user code."""
+    name = name_of(error)
+    value = ""
+    lines = ["Traceback (most recent call last):\n"]
+    try:
+        arguments = arguments_of(error)
+        if len(arguments) == 1 and type(arguments[0]) is str:
+            value = cut(arguments[0])
+        lines += plain_frames(traceback_of(error))
+    except Exception:
+        pass  # an audit hook can forbid even looking
+    lines.append("%s: %s\n" % (name, value) if value else "%s\n" % name)
+    return name, value, cut("".join(lines))
+
+
+def plain_frames(trace):
+    sources = load("hooks")["SOURCES"]
+    lines = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(OURS):
+            place = (code.co_filename, trace.tb_lineno, code.co_name)
+            lines.append('  File "%s", line %d, in %s\n' % place)
+            source = sources.get(code.co_filename, "").split("\n")
+            if 0 < trace.tb_lineno <= len(source):
+                lines.append("    %s\n" % source[trace.tb_lineno - 1].strip())
+        trace = trace.tb_next
+    return lines
+
+
+def add_source(error):
+    """An error found after parsing does not know the line it is about."""
+    source = load("hooks")["SOURCES"].get(error.filename)
+    if error.text is None and source is not None and error.lineno:
+        lines = source.split("\n")
+        if 0 < error.lineno <= len(lines):
+            error.text = lines[error.lineno - 1] + "\n"
+
+
+def user_frames(trace, filename):
+    """The traceback from the first frame of user code on."""
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename != filename:
+        first = first.tb_next
+    if first is not None:
+        return first
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OURS):
+        trace = trace.tb_next
+    return trace
+
+
+def hide_own_frames(described, seen):
+    """Takes frames of the driver out of the middle, in causes and contexts too."""
+    if described is None or id(described) in seen:
+        return
+    seen.add(id(described))
+    described.stack[:] = [
+        frame for frame in described.stack if not frame.filename.startswith(OURS)
+    ]
+    hide_own_frames(described.__cause__, seen)
+    hide_own_frames(described.__context__, seen)
+    for member in getattr(described, "exceptions", None) or ():
+        hide_own_frames(member, seen)
+
+
+def name_of(error):
+    name = class_name(type(error))
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
+def value_of(error):
+    try:
+        return cut(str(error))
+    except Exception:
+        return "<exception str() failed>"
+
+
+def cut(value):
+    if len(value) <= TEXT_LIMIT:
+        return value
+    half = TEXT_LIMIT // 2
+    return "%s\n... [cut: %d characters in all]\n%s" % (value[:half], len(value), value[-half:])

@@ -1,0 +1,214 @@
+"""Standard input, output and error of user code.
+
+Standard output is written line by line, so a line is with the host before the next statement
+runs. A burst of lines would pay one system call each, so during a burst output is collected in
+blocks, and a thread writes out what is there every few milliseconds. The thread ends with the
+burst. Before a process is started, collected output is written first, so that its output comes
+after it. A program with threads of its own always writes lines.
+"""
+
+import sys
+from _io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+from _thread import _count as thread_count
+from _thread import allocate_lock, start_new_thread
+from posix import close, dup2, fstat
+from sys import getswitchinterval, setswitchinterval
+from time import monotonic
+
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+BURST_LINES = 32
+BURST_SECONDS = 0.005
+FLUSH_SECONDS = 0.005
+QUIET_ROUNDS = 4
+# While two threads write blocks, interpreters before 3.12.4 lose lines.
+ENDS_BURST = frozenset(
+    (
+        "subprocess.Popen",
+        "os.system",
+        "os.posix_spawn",
+        "os.fork",
+        "os.forkpty",
+        "os.exec",
+        "_thread.start_new_thread",
+        "_thread.start_joinable_thread",
+    )
+)
+
+
+class _Output(FileIO):
+    """Descriptor 1, counting how fast it is written to."""
+
+    def __init__(self, burst):
+        FileIO.__init__(self, 1, "w", closefd=False)
+        self._burst = burst
+
+    def write(self, data):
+        self._burst.wrote()
+        return FileIO.write(self, data)
+
+
+class Burst:
+    """Switches one text stream between lines and blocks."""
+
+    def __init__(self):
+        self.stream = None
+        self.writes = 0
+        self.since = 0.0
+        self.wake = None
+        self.ended = None
+        self.watching = False
+        self.starting = False
+
+    def wrote(self):
+        self.writes += 1
+        if self.wake is None and self.writes % BURST_LINES == 0:
+            now = monotonic()
+            if now - self.since < BURST_SECONDS and not self.starting and thread_count() == 0:
+                self.begin()
+            self.since = now
+
+    def begin(self):
+        if not self.watching:
+            # Most runs never come here: the hook costs every audited call a little.
+            self.watching = True
+            sys.addaudithook(self.before)
+        wake, ended = allocate_lock(), allocate_lock()
+        wake.acquire()
+        ended.acquire()
+        self.wake, self.ended = wake, ended
+        interval = getswitchinterval()
+        # Otherwise this thread prints thousands of lines before the other one gets to run.
+        setswitchinterval(1e-6)
+        try:
+            self.start_thread(self.flush_often, self.stream, wake, ended, interval)
+        except Exception:
+            setswitchinterval(interval)  # no thread to be had; lines it is
+            self.wake = None
+
+    def start_thread(self, function, *arguments):
+        """A thread of the driver's own, which does not end the burst."""
+        former, self.starting = self.starting, True
+        try:
+            start_new_thread(function, arguments)
+        finally:
+            self.starting = former
+
+    def flush_often(self, stream, wake, ended, interval):
+        try:
+            try:
+                stream.reconfigure(line_buffering=False)
+            finally:
+                setswitchinterval(interval)
+            quiet = 0
+            while quiet < QUIET_ROUNDS and not wake.acquire(timeout=FLUSH_SECONDS):
+                before = self.writes
+                stream.flush()
+                quiet = quiet + 1 if self.writes == before else 0
+            stream.reconfigure(line_buffering=True)
+        except BaseException:
+            pass  # closed or replaced under way; the next run makes a new one
+        finally:
+            if self.wake is wake:
+                self.wake = None
+            ended.release()
+
+    def settle(self):
+        """Ends the burst; everything is written out and lines are lines again."""
+        wake = self.wake
+        if wake is not None and not self.starting:
+            ended = self.ended
+            try:
+                wake.release()
+            except RuntimeError:
+                pass  # told already, by another thread
+            ended.acquire()
+            ended.release()
+
+    def before(self, event, arguments):
+        if self.wake is not None and event in ENDS_BURST:
+            self.settle()
+
+    def forget(self):
+        """In a forked child the thread does not exist."""
+        self.wake = None
+
+
+class Streams:
+    """The three streams; `restore` before each run undoes what the last one did to them."""
+
+    def __init__(self):
+        self.burst = Burst()
+        self.spares = self.identities = ()
+        self.stdout = self.stderr = self.stdin = None
+        self.open()
+
+    def adopt(self):
+        """The descriptors are now the worker's; remembers them."""
+        self.spares = [fcntl(number, F_DUPFD_CLOEXEC, 102) for number in range(3)]
+        self.identities = [_identity(number) for number in range(3)]
+
+    def restore(self):
+        for number, identity in enumerate(self.identities):
+            if _identity(number) != identity:
+                dup2(self.spares[number], number)
+        self.open()
+
+    def open(self):
+        """Makes the streams that are missing. They name descriptors by number only, so the zygote
+        can make them for its workers."""
+        if self.stdout is None or self.stdout.closed:
+            self.stdout = _text(BufferedWriter(_Output(self.burst)), "<stdout>", "w", "strict")
+            self.burst.stream = self.stdout
+        if self.stderr is None or self.stderr.closed:
+            raw = BufferedWriter(FileIO(2, "w", closefd=False))
+            self.stderr = _text(raw, "<stderr>", "w", "backslashreplace")
+        if self.stdin is None or self.stdin.closed:
+            self.stdin = _open_stdin()
+        sys.stdout = sys.__stdout__ = self.stdout
+        sys.stderr = sys.__stderr__ = self.stderr
+        sys.stdin = sys.__stdin__ = self.stdin
+
+    def give_stdin(self, file):
+        """Standard input of one run is this descriptor."""
+        dup2(file, 0)
+        close(file)
+        sys.stdin = sys.__stdin__ = self.stdin = _open_stdin()
+
+    def take_stdin(self):
+        dup2(self.spares[0], 0)
+        self.stdin = None
+
+    def flush(self):
+        self.burst.settle()
+        for stream in (self.stdout, self.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass  # closed by user code, or nobody reads any more
+
+    def note(self, line):
+        """A line of ours on standard error."""
+        try:
+            self.stderr.write(line + "\n")
+        except Exception:
+            pass
+
+
+def _identity(number):
+    try:
+        status = fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_rdev
+
+
+def _text(buffer, name, mode, errors):
+    stream = TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=mode == "w")
+    stream.mode = mode
+    getattr(buffer, "raw", buffer).name = name
+    return stream
+
+
+def _open_stdin():
+    return _text(BufferedReader(FileIO(0, "r", closefd=False)), "<stdin>", "r", "surrogateescape")

@@ -1,0 +1,267 @@
+//! The zygote: what it tells, refuses, reaps, and leaves behind.
+
+use sandbox_agent::{PROTOCOL_VERSION, Reply, ResourceLimit, Start, ZygoteReply, ZygoteRequest};
+
+use crate::{
+    Case,
+    harness::{WARM, Worker, Zygote, alive, cell, eventually, plain_fork},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("hello_tells_about_the_interpreter", hello_tells_about_the_interpreter),
+    ("preimports", preimports),
+    ("a_worker_is_as_asked", a_worker_is_as_asked),
+    ("a_worker_that_cannot_be_set_up_is_refused", a_worker_that_cannot_be_set_up_is_refused),
+    ("workers_are_separate", workers_are_separate),
+    ("workers_draw_different_numbers", workers_draw_different_numbers),
+    ("reaping_tells_the_truth", reaping_tells_the_truth),
+    ("orphans_of_a_worker_are_reaped", orphans_of_a_worker_are_reaped),
+    ("a_worker_ends_with_its_stream", a_worker_ends_with_its_stream),
+    ("nothing_outlives_the_host", nothing_outlives_the_host),
+    ("workers_die_with_the_zygote", workers_die_with_the_zygote),
+    ("a_cold_zygote_does_the_same", a_cold_zygote_does_the_same),
+    ("refused_requests_do_not_end_it", refused_requests_do_not_end_it),
+];
+
+fn hello_tells_about_the_interpreter() {
+    let ZygoteReply::Hello {
+        protocol,
+        python_version,
+        executable,
+        prefix,
+        base_prefix,
+        sys_path,
+        threads,
+        imported,
+    } = &WARM.hello
+    else {
+        panic!("{:?}", WARM.hello);
+    };
+    assert_eq!((*protocol, *threads), (PROTOCOL_VERSION, 1));
+    assert!(python_version.starts_with("3."), "{python_version}");
+    for path in [executable, prefix, base_prefix] {
+        assert!(std::path::Path::new(path).exists(), "{path}");
+    }
+    assert!(
+        sys_path
+            .iter()
+            .any(|path| path.ends_with("site-packages") || path.ends_with("dist-packages")),
+        "{sys_path:?}"
+    );
+    assert!(imported.is_empty());
+}
+
+fn preimports() {
+    let start = Start { preimports: vec!["decimal".into()], warm: false };
+    let zygote = Zygote::start(&start).expect("zygote");
+    let ZygoteReply::Hello { imported, .. } = &zygote.hello else { panic!() };
+    assert_eq!(imported, &["decimal"]);
+    let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    assert_eq!(
+        worker
+            .run("import sys; 'decimal' in sys.modules, __import__('os').getenv('OMP_NUM_THREADS')")
+            .text(),
+        Some("(True, None)")
+    );
+    let missing = Start { preimports: vec!["no_such_module".into()], warm: false };
+    let error = Zygote::start(&missing).map(|_| ()).expect_err("no such module");
+    assert!(
+        error.contains("cannot import no_such_module") && error.contains("ModuleNotFoundError"),
+        "{error}"
+    );
+}
+
+fn a_worker_is_as_asked() {
+    let mut fork = plain_fork();
+    fork.work_dir = "/usr".into();
+    fork.env = vec![("ONLY".into(), "one é".into())];
+    // Open files and the size of files.
+    fork.rlimits = vec![
+        ResourceLimit { resource: 7, soft: Some(200), hard: Some(300) },
+        ResourceLimit { resource: 4, soft: Some(0), hard: Some(0) },
+        ResourceLimit { resource: 0, soft: None, hard: None },
+    ];
+    let mut worker = Worker::fork(&WARM, &fork).expect("worker");
+    let Reply::Ready { protocol, pid, self_check, .. } = worker.ready.clone() else {
+        panic!("{:?}", worker.ready)
+    };
+    assert_eq!(
+        (protocol, pid, self_check.as_str()),
+        (PROTOCOL_VERSION, worker.pid, "NoNewPrivs=1")
+    );
+    let code = "
+import os, resource, signal, sys
+fds = sorted(int(n) for n in os.listdir('/proc/self/fd'))
+print(os.getcwd(), dict(os.environ), os.getsid(0) == os.getpid(), oct(os.umask(0)))
+print(resource.getrlimit(7), resource.getrlimit(4), resource.getrlimit(0))
+print(fds[:4], [n for n in fds if 3 < n < 100], len(fds))
+print(signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print(len(sys._current_frames()), sys._getframe().f_code.co_filename, sys.flags.utf8_mode, sys.executable != '')
+print(open('/proc/self/coredump_filter').read().strip())
+!env | grep -v '^PWD=\\|^_='
+";
+    let outcome = worker.run(code);
+    let null = "-1";
+    assert_eq!(
+        outcome.stdout(),
+        format!(
+            "/usr {{'ONLY': 'one é'}} True 0o22\n(200, 300) (0, 0) ({null}, {null})\n[0, 1, 2, 3] [] 8\n0 set()\n1 <cell-1> 1 True\n00000000\nONLY=one é\n"
+        ),
+        "{outcome:?}"
+    );
+}
+
+fn a_worker_that_cannot_be_set_up_is_refused() {
+    let mut fork = plain_fork();
+    fork.work_dir = "/does/not/exist".into();
+    let mut worker = Worker::fork(&WARM, &fork).expect("forked");
+    let Reply::Refused { step, message } = worker.ready.clone() else {
+        panic!("{:?}", worker.ready)
+    };
+    assert_eq!(step, "work dir");
+    assert!(message.contains("FileNotFoundError"), "{message}");
+    assert_eq!(worker.reply(), None);
+    let ZygoteReply::Reaped { status, .. } = worker.reap() else { panic!() };
+    assert_eq!(status, 1 << 8);
+}
+
+fn workers_are_separate() {
+    let mut one = Worker::new();
+    let mut two = Worker::new();
+    one.run("x = 1");
+    two.run("x = 2");
+    assert_eq!(one.run("x").text(), Some("1"));
+    assert_eq!(two.run("x").text(), Some("2"));
+    drop(two);
+    assert_eq!(one.run("x").text(), Some("1"));
+}
+
+fn workers_draw_different_numbers() {
+    let zygote =
+        Zygote::start(&Start { preimports: vec!["random".into()], warm: false }).expect("zygote");
+    let draw = || {
+        let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+        worker.run("import random; random.random()").text().map(str::to_owned)
+    };
+    assert_ne!(draw(), draw());
+}
+
+fn reaping_tells_the_truth() {
+    let mut worker = Worker::new();
+    worker.start(&cell("x = bytearray(80 << 20)\nimport time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nimport os; os._exit(7)"), None);
+    assert!(worker.finish().is_err());
+    let pid = worker.pid;
+    let ZygoteReply::Reaped { pid: reaped, status, user_micros, system_micros, max_rss_kib } =
+        worker.reap()
+    else {
+        panic!()
+    };
+    assert_eq!((reaped, status), (pid, 7 << 8));
+    assert!((200_000..3_000_000).contains(&(user_micros + system_micros)), "{user_micros}");
+    assert!((80 << 10..300 << 10).contains(&max_rss_kib), "{max_rss_kib}");
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "a zombie is left");
+    // One that lives is killed first.
+    let mut living = Worker::new();
+    living.start(&cell("while True: pass"), None);
+    let ZygoteReply::Reaped { status, .. } = living.reap() else { panic!() };
+    assert_eq!(status, 9);
+}
+
+fn orphans_of_a_worker_are_reaped() {
+    let mut worker = Worker::new();
+    let code = "import os, subprocess\nsubprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM INT HUP; sleep 300 & sleep 300'])\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        import time; time.sleep(300)\n    os._exit(0)\nos.wait()\nimport time; time.sleep(0.3)\nprint(*[n for n in os.listdir('/proc') if n.isdigit() and os.getsid(int(n)) != os.getsid(1) and int(n) > os.getpid()])";
+    let outcome = worker.run("import os; os.getpid()");
+    let own: u32 = outcome.text().expect("pid").parse().expect("number");
+    worker.run(code);
+    let below = descendants(own);
+    assert!(below.len() >= 3, "{below:?}");
+    worker.reap();
+    for pid in below {
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid} is left");
+    }
+}
+
+fn descendants(root: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children: Vec<u32> = listed
+            .unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        open.extend(&children);
+        found.extend(children);
+    }
+    found
+}
+
+fn a_worker_ends_with_its_stream() {
+    let zygote = Zygote::start(&Start::default()).expect("zygote");
+    let worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    let pid = worker.pid;
+    // Closes the host's end without reaping.
+    let hung_up = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let _worker = worker;
+        std::panic::resume_unwind(Box::new(()));
+    }));
+    assert!(hung_up.is_err());
+    eventually("the worker ends", || !alive(pid));
+}
+
+fn nothing_outlives_the_host() {
+    let zygote = Zygote::start(&Start::default()).expect("zygote");
+    let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    worker.start(&cell("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])\nprint('go')\nwhile True: pass"), None);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let below = descendants(worker.pid);
+    assert_eq!(below.len(), 1);
+    zygote.hang_up();
+    let status = zygote.child.lock().expect("lock").wait().expect("wait");
+    assert!(status.success(), "{status}");
+    eventually("nothing is left", || !alive(worker.pid) && !alive(below[0]));
+    std::mem::forget(worker);
+}
+
+fn workers_die_with_the_zygote() {
+    let zygote = Zygote::start(&Start::default()).expect("zygote");
+    let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    worker.start(&cell("while True: pass"), None);
+    let mut child = zygote.child.lock().expect("lock");
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    eventually("the worker dies", || !alive(worker.pid));
+    std::mem::forget(worker);
+}
+
+fn a_cold_zygote_does_the_same() {
+    let zygote = Zygote::start(&Start::default()).expect("zygote");
+    let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    assert_eq!(worker.run("1+1").text(), Some("2"));
+    let error = worker.run("def f(): 1/0\nf()");
+    assert!(
+        error.error().expect("an error").2.contains("<cell-2>\", line 1, in f\n    def f(): 1/0\n")
+    );
+    // What a cold driver loads late is not what user code made of it.
+    let mut broken = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    broken.run("import sys\nsys.modules['traceback'] = sys.modules['json'] = sys.modules['linecache'] = None");
+    assert_eq!(
+        broken.run("raise ValueError('said')").error().map(|e| (e.0.to_owned(), e.1.to_owned())),
+        Some(("ValueError".into(), "said".into()))
+    );
+    assert_eq!(broken.run("1+1").text(), Some("2"));
+}
+
+fn refused_requests_do_not_end_it() {
+    let message = |reply| match reply {
+        ZygoteReply::Error { message } => message,
+        other => panic!("{other:?}"),
+    };
+    let unknown = message(WARM.request(&ZygoteRequest::Reap { pid: 1 }, &[]));
+    assert!(unknown.contains("no worker has the process id 1"), "{unknown}");
+    let fork = ZygoteRequest::Fork(plain_fork());
+    let files = message(WARM.request(&fork, &[]));
+    assert!(files.contains("0 descriptors came, 4 are needed"), "{files}");
+    assert_eq!(Worker::new().run("1").text(), Some("1"));
+}

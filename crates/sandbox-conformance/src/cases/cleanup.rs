@@ -1,0 +1,221 @@
+//! Nothing is left: processes, descriptors, mounts, files.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use sandbox_core::Sandbox;
+
+use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
+use crate::fixture::Fixture;
+use crate::host;
+use crate::owner::Owner;
+use crate::support::{PATIENCE, eventually, is_usable, ok};
+
+pub(super) fn cases() -> Vec<Case> {
+    let all = cases!("cleanup", [run_code, local], {
+        nothing_is_left_after_terminate;
+        nothing_is_left_after_kill;
+        nothing_is_left_after_the_last_handle_is_dropped;
+        nothing_is_left_after_a_dropped_create;
+        nothing_is_left_after_an_error_in_scope;
+        nothing_is_left_of_what_went_into_the_background;
+        nothing_is_left_after_deaths_and_timeouts;
+        nothing_is_left_after_commands needs commands;
+        nothing_is_left_after_many;
+        nothing_is_left_after_the_owner_is_killed;
+        nothing_is_left_in_the_file_system;
+    });
+    all.into_iter().map(Case::alone).collect()
+}
+
+/// What sandboxes take of the host.
+struct Census {
+    processes: BTreeSet<String>,
+    descriptors: usize,
+    mounts: String,
+}
+
+impl Census {
+    /// Counts once the backend is warm and has settled.
+    async fn take(f: &Fixture) -> Checked<Self> {
+        let sandbox = f.builder().create().await?;
+        is_usable(&sandbox).await?;
+        sandbox.terminate().await?;
+        drop(sandbox);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Self::now()
+    }
+
+    fn now() -> Checked<Self> {
+        Ok(Self {
+            processes: host::descendants()?.iter().map(|p| format!("{p} {}", p.command)).collect(),
+            descriptors: host::descriptors()?,
+            mounts: host::mounts()?,
+        })
+    }
+
+    /// Waits until nothing is left that was not there before.
+    async fn is_restored(&self) -> Checked {
+        let mut left = Vec::new();
+        let waited = eventually("a clean host", Duration::from_secs(10), async || {
+            let now = Self::now()?;
+            left = now.processes.difference(&self.processes).cloned().collect();
+            if now.descriptors > self.descriptors {
+                left.push(format!("{} descriptors, {} before", now.descriptors, self.descriptors));
+            }
+            if now.mounts != self.mounts {
+                left.push("mounts".to_owned());
+            }
+            Ok(left.is_empty())
+        });
+        let waited = waited.await;
+        waited.map_err(|_| Failure::new(format!("left behind: {left:?}")))
+    }
+}
+
+/// Makes a sandbox with work in it.
+async fn busy(f: &Fixture) -> Checked<Sandbox> {
+    let sandbox = f.builder().create().await?;
+    let code = "import os, subprocess\nopen('file', 'w').write('x' * 1000)\np = subprocess.Popen(['sleep', '300'])";
+    ok(&sandbox, code).await?;
+    Ok(sandbox)
+}
+
+async fn nothing_is_left_after_terminate(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    busy(&f).await?.terminate().await?;
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_kill(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    busy(&f).await?.kill().await?;
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_the_last_handle_is_dropped(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    let sandbox = busy(&f).await?;
+    let clone = sandbox.clone();
+    drop(sandbox);
+    is_usable(&clone).await?;
+    drop(clone);
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_a_dropped_create(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    for round in 0..60_u64 {
+        let create = f.builder().create();
+        // Given up at many different moments; one that was quicker is dropped at once.
+        let _ = tokio::time::timeout(Duration::from_micros(round * 150), create).await;
+    }
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_an_error_in_scope(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    let outcome: Result<(), Failure> = f
+        .builder()
+        .scope(async |sandbox| {
+            ok(sandbox, "import subprocess; p = subprocess.Popen(['sleep', '300'])").await?;
+            Err(Failure::new("on purpose"))
+        })
+        .await;
+    ensure!(outcome.is_err(), "the error was lost");
+    before.is_restored().await
+}
+
+async fn nothing_is_left_of_what_went_into_the_background(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    let token = host::token("daemon-");
+    let sandbox = f.builder().create().await?;
+    let code = format!(
+        "
+import os, subprocess, time
+for n in range(5):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 3)
+            os.execl('/bin/sh', 'sh', '-c', 'trap \"\" 1 2 15; while :; do sleep 1; done', '{token}')
+        os._exit(0)
+for _ in range(5): os.wait()"
+    );
+    ok(&sandbox, &code).await?;
+    eventually("five daemons", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 5)).await?;
+    sandbox.terminate().await?;
+    ensure_eq!(host::running_with(&token)?.len(), 0, "daemons after terminate");
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_deaths_and_timeouts(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    let sandbox = f.builder().create().await?;
+    for code in ["import os; os._exit(1)", "import ctypes; ctypes.string_at(0)", "while True:\n    try:\n        while True: pass\n    except BaseException: pass"] {
+        sandbox.run_code(code).timeout(Duration::from_millis(500)).await?;
+    }
+    is_usable(&sandbox).await?;
+    sandbox.terminate().await?;
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_commands(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    let sandbox = f.builder().create().await?;
+    for line in ["true", "sleep 300 & true", "exit 3", "no-such-program-x", "(setsid sleep 300 &)"] {
+        sandbox.commands().run(line).timeout(Duration::from_secs(5)).await?;
+    }
+    drop(sandbox.commands().run("sleep 300").start().await?);
+    sandbox.terminate().await?;
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_many(f: Fixture) -> Checked {
+    let before = Census::take(&f).await?;
+    for _ in 0..10 {
+        let sandboxes = futures_util::future::join_all((0..5).map(|_| busy(&f))).await;
+        for sandbox in sandboxes {
+            sandbox?.terminate().await?;
+        }
+    }
+    before.is_restored().await
+}
+
+async fn nothing_is_left_after_the_owner_is_killed(_: Fixture) -> Checked {
+    let mut owner = tokio::task::spawn_blocking(Owner::start).await??;
+    ensure!(owner.processes.len() >= 2, "the owner has too few processes to prove anything");
+    ensure!(owner.processes.iter().all(host::Process::is_alive), "its processes do not run");
+    owner.kill()?;
+    let processes = std::mem::take(&mut owner.processes);
+    let gone = eventually("the end of its processes", Duration::from_secs(5), async || {
+        Ok(!processes.iter().any(host::Process::is_alive))
+    });
+    gone.await?;
+    let directory = Path::new(&owner.directory);
+    eventually("the end of its files", Duration::from_secs(5), async || {
+        Ok(!directory.join("file").exists() && !is_sandbox_directory(directory))
+    })
+    .await
+}
+
+/// Whether that is a directory of a sandbox on this host. `/workspace` of a cell is none.
+fn is_sandbox_directory(path: &Path) -> bool {
+    path.components().count() > 2 && path.is_dir()
+}
+
+async fn nothing_is_left_in_the_file_system(f: Fixture) -> Checked {
+    let sandbox = f.builder().create().await?;
+    let token = host::token("left-");
+    let code = format!("import os\nos.makedirs('{token}/a/b')\nopen('{token}/a/b/c', 'w').close()\nos.symlink('/etc', '{token}/link')\nos.chmod('{token}/a', 0o500)\nprint(os.getcwd())");
+    let directory = ok(&sandbox, &code).await?.stdout();
+    sandbox.terminate().await?;
+    let left = Path::new(&directory).join(&token);
+    eventually("the end of its files", Duration::from_secs(5), async || {
+        Ok(!left.exists() && !is_sandbox_directory(Path::new(&directory)))
+    })
+    .await?;
+    ensure!(Path::new("/etc/passwd").exists(), "a link was followed");
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Limits that are declared hold.
+
+use std::time::Duration;
+
+use sandbox_core::{ByteSize, FailureKind, Sandbox};
+
+use crate::case::{Case, Checked, cases, ensure, ensure_eq};
+use crate::fixture::Fixture;
+use crate::support::{PATIENCE, describe, failed_with, is_usable, ok, text};
+
+pub(super) fn cases() -> Vec<Case> {
+    cases!("limits", [run_code], {
+        a_full_disk_is_an_error needs limit_disk;
+        too_many_files_are_an_error needs limit_disk, strict;
+        every_writable_place_counts needs limit_disk, strict;
+        too_many_processes_are_an_error needs limit_processes;
+        threads_count_as_processes needs limit_processes;
+        a_fork_bomb_is_survived needs limit_processes;
+        a_fork_bomb_is_survived_by_default needs strict;
+        memory_is_limited needs limit_memory;
+        memory_of_all_processes_is_limited needs limit_memory;
+        cpu_time_of_a_run_is_limited needs limit_run_cpu_time;
+        memory_of_a_run_is_limited needs limit_run_memory;
+        too_many_open_files_are_an_error needs strict;
+    })
+}
+
+/// The `errno` name that writing without end gives.
+const FILL: &str = "
+import errno, os
+def fill(path, most):
+    try:
+        with open(path, 'wb', 0) as file:
+            for _ in range(most): file.write(b'x' * (1 << 20))
+    except OSError as e: return errno.errorcode[e.errno]
+    return 'full size'
+";
+
+async fn a_full_disk_is_an_error(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.disk(ByteSize::mib(16))).await?;
+    ok(&sandbox, FILL).await?;
+    ensure_eq!(text(&sandbox, "fill('small', 8)").await?, "'full size'", "control");
+    ensure_eq!(text(&sandbox, "fill('large', 64)").await?, "'ENOSPC'");
+    ok(&sandbox, "os.remove('large'); os.remove('small')").await?;
+    ensure_eq!(text(&sandbox, "fill('again', 8)").await?, "'full size'", "after removing");
+    Ok(())
+}
+
+async fn every_writable_place_counts(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.disk(ByteSize::mib(16))).await?;
+    ok(&sandbox, FILL).await?;
+    for directory in ["/tmp", "/home/sandbox", "/var/tmp", "/workspace", "/dev/shm"] {
+        let code = format!("fill('{directory}/x', 300), os.remove('{directory}/x')");
+        ensure_eq!(text(&sandbox, &code).await?, "('ENOSPC', None)", "{directory}");
+    }
+    Ok(())
+}
+
+async fn too_many_files_are_an_error(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.disk(ByteSize::mib(64))).await?;
+    let code = "
+import errno, os
+os.mkdir('many')
+try:
+    for i in range(2_000_000): os.close(os.open(f'many/{i}', os.O_CREAT | os.O_WRONLY))
+    end = 'no end'
+except OSError as e: end = errno.errorcode[e.errno]
+end";
+    let result = sandbox.run_code(code).timeout(Duration::from_secs(90)).await?;
+    ensure_eq!(result.text(), Some("'ENOSPC'"), "{}", describe(&result));
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+/// Starts children until that fails; how many, and why.
+const SPAWN: &str = "
+import errno, os, signal, time
+children = []
+try:
+    for _ in range(2000):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        children.append(pid)
+    end = 'no end'
+except OSError as e: end = errno.errorcode[e.errno]
+for pid in children: os.kill(pid, 9)
+for pid in children: os.waitpid(pid, 0)
+(end, len(children))";
+
+async fn spawn_until_the_end(sandbox: &Sandbox) -> Checked<u32> {
+    let found = text(sandbox, SPAWN).await?;
+    let count = found.strip_prefix("('EAGAIN', ").and_then(|rest| rest.trim_end_matches(')').parse().ok());
+    ensure!(count.is_some(), "the end was {found}");
+    Ok(count.unwrap_or_default())
+}
+
+async fn too_many_processes_are_an_error(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.processes(32)).await?;
+    let count = spawn_until_the_end(&sandbox).await?;
+    ensure!((16..32).contains(&count), "{count} children beside the interpreter, of 32 processes");
+    let again = spawn_until_the_end(&sandbox).await?;
+    ensure!(again.abs_diff(count) < 4, "{count} children first, then {again}");
+    Ok(())
+}
+
+async fn threads_count_as_processes(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.processes(32)).await?;
+    let code = "
+import threading, time
+started = 0
+stop = threading.Event()
+try:
+    for _ in range(500):
+        threading.Thread(target=stop.wait).start()
+        started += 1
+except RuntimeError: pass
+stop.set()
+started";
+    let started: u32 = text(&sandbox, code).await?.parse().unwrap_or(u32::MAX);
+    ensure!((8..32).contains(&started), "{started} threads, of 32 processes");
+    Ok(())
+}
+
+async fn bomb(sandbox: &Sandbox) -> Checked {
+    let code = "import os, signal\nsignal.signal(2, signal.SIG_IGN)\nwhile True:\n    try: os.fork()\n    except OSError: pass";
+    let result = sandbox.run_code(code).timeout(Duration::from_secs(2)).await?;
+    failed_with(&result, FailureKind::Timeout)?;
+    is_usable(sandbox).await?;
+    let count: u32 = spawn_until_the_end(sandbox).await?;
+    ensure!(count > 8, "the processes of the bomb still count: only {count} are left");
+    Ok(())
+}
+
+async fn a_fork_bomb_is_survived(f: Fixture) -> Checked {
+    bomb(&f.create(|b| b.processes(64)).await?).await
+}
+
+async fn a_fork_bomb_is_survived_by_default(f: Fixture) -> Checked {
+    bomb(&f.sandbox().await?).await
+}
+
+/// Takes memory in steps until that fails, or 1 GiB is there.
+const TAKE: &str = "
+taken = []
+try:
+    for _ in range(64): taken.append(bytearray(b'x' * (16 << 20)))
+    end = 'all of it'
+except MemoryError: end = 'MemoryError'
+size = len(taken); taken = []
+(end, size)";
+
+async fn memory_is_limited(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.memory(ByteSize::mib(256))).await?;
+    let result = sandbox.run_code(TAKE).timeout(PATIENCE).await?;
+    match &result.failure {
+        Some(_) => failed_with(&result, FailureKind::OutOfMemory)?,
+        None => ensure!(result.text().is_some_and(|text| text.contains("MemoryError")), "{}", describe(&result)),
+    }
+    is_usable(&sandbox).await?;
+    ensure_eq!(text(&sandbox, "len(bytearray(b'x' * (32 << 20)))").await?, "33554432", "control");
+    Ok(())
+}
+
+async fn memory_of_all_processes_is_limited(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.memory(ByteSize::mib(256))).await?;
+    let code = "
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        x = bytearray(b'x' * (100 << 20))
+        time.sleep(30)
+        os._exit(0)
+ends = [os.waitpid(-1, os.WNOHANG) if time.sleep(1) is None else 0 for _ in range(5)]
+'all alive' if all(pid == 0 for pid, _ in ends) else 'some died'";
+    let result = sandbox.run_code(code).timeout(PATIENCE).await?;
+    ensure!(result.text() != Some("'all alive'"), "800 MiB in a sandbox of 256: {}", describe(&result));
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn cpu_time_of_a_run_is_limited(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let limit = Duration::from_secs(1);
+    let result = sandbox.run_code("while True: pass").cpu_time(limit).timeout(PATIENCE).await?;
+    failed_with(&result, FailureKind::CpuTime)?;
+    let idle = sandbox.run_code("import time; time.sleep(2); 'slept'").cpu_time(limit).await?;
+    ensure_eq!(idle.text(), Some("'slept'"), "sleep is not CPU time");
+    let free = sandbox.run_code("import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end: pass\n'free'");
+    ensure_eq!(free.timeout(PATIENCE).await?.text(), Some("'free'"), "the limit outlived its run");
+    Ok(())
+}
+
+async fn memory_of_a_run_is_limited(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let result = sandbox.run_code(TAKE).memory(ByteSize::mib(256)).timeout(PATIENCE).await?;
+    match &result.failure {
+        Some(_) => failed_with(&result, FailureKind::OutOfMemory)?,
+        None => ensure!(result.text().is_some_and(|text| text.contains("MemoryError")), "{}", describe(&result)),
+    }
+    is_usable(&sandbox).await?;
+    ensure_eq!(text(&sandbox, "len(bytearray(400 << 20))").await?, "419430400", "the limit outlived its run");
+    Ok(())
+}
+
+async fn too_many_open_files_are_an_error(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import errno, os
+held = []
+try:
+    for _ in range(100_000): held.append(os.open('/dev/null', os.O_RDONLY))
+    end = 'no end'
+except OSError as e: end = errno.errorcode[e.errno]
+for fd in held: os.close(fd)
+end";
+    ensure_eq!(text(&sandbox, code).await?, "'EMFILE'");
+    is_usable(&sandbox).await?;
+    Ok(())
+}

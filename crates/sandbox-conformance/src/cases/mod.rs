@@ -1,0 +1,68 @@
+//! Every case, by group.
+
+mod cancellation;
+mod cleanup;
+mod commands;
+mod command_faults;
+mod concurrency;
+mod config;
+mod contexts;
+mod driver;
+mod driver_fork;
+mod errors;
+mod exec;
+mod fidelity;
+pub(crate) mod honesty;
+mod interrupt;
+mod isolation;
+mod isolation_network;
+mod isolation_process;
+mod lifecycle;
+mod limits;
+mod models;
+mod reference;
+mod reference_state;
+mod rich;
+mod rich_packages;
+mod streams;
+mod timeout;
+mod timeout_hard;
+mod variables;
+
+use crate::case::Case;
+
+/// Every case that does not depend on the target. Those that must be alone come last.
+pub(crate) fn all() -> Vec<Case> {
+    let groups = [
+        models::cases(),
+        lifecycle::cases(),
+        exec::cases(),
+        streams::cases(),
+        errors::cases(),
+        timeout::cases(),
+        timeout_hard::cases(),
+        interrupt::cases(),
+        cancellation::cases(),
+        contexts::cases(),
+        variables::cases(),
+        rich::cases(),
+        rich_packages::cases(),
+        driver::cases(),
+        driver_fork::cases(),
+        fidelity::cases(),
+        isolation::cases(),
+        isolation_network::cases(),
+        isolation_process::cases(),
+        limits::cases(),
+        config::cases(),
+        concurrency::cases(),
+        cleanup::cases(),
+        commands::cases(),
+        command_faults::cases(),
+        reference::cases(),
+        reference_state::cases(),
+    ];
+    let mut all: Vec<_> = groups.into_iter().flatten().collect();
+    all.sort_by_key(|case| case.alone);
+    all
+}

@@ -1,0 +1,65 @@
+//! What a case gets: a backend, and sandboxes that go away with the case.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandbox_core::{Backend, Fixed, Sandbox, SandboxBuilder};
+
+use crate::case::Checked;
+use crate::target::Target;
+
+/// Makes the sandboxes of one case and ends them afterwards. Clones share the list.
+#[derive(Clone)]
+pub(crate) struct Fixture {
+    target: Arc<Target>,
+    backend: Arc<dyn Backend>,
+    made: Arc<Mutex<Vec<Sandbox>>>,
+}
+
+impl Fixture {
+    pub(crate) fn new(target: Arc<Target>, backend: Arc<dyn Backend>) -> Self {
+        Self { target, backend, made: Arc::default() }
+    }
+
+    pub(crate) fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend)
+    }
+
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// A builder with the settings of the target. What it makes is the case's to end.
+    pub(crate) fn builder(&self) -> SandboxBuilder<Fixed> {
+        let builder = Sandbox::builder(self.backend()).isolation(self.target.isolation);
+        (self.target.configure)(builder)
+    }
+
+    /// A sandbox with the settings of the target.
+    pub(crate) async fn sandbox(&self) -> Checked<Sandbox> {
+        self.create(|builder| builder).await
+    }
+
+    /// A sandbox with more settings.
+    pub(crate) async fn create(
+        &self,
+        configure: impl FnOnce(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed>,
+    ) -> Checked<Sandbox> {
+        let sandbox = configure(self.builder()).create().await?;
+        self.keep(&sandbox);
+        Ok(sandbox)
+    }
+
+    /// Ends that sandbox with the case.
+    pub(crate) fn keep(&self, sandbox: &Sandbox) {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(sandbox.clone());
+    }
+
+    /// Ends everything.
+    pub(crate) async fn clean_up(&self) -> Checked {
+        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        for sandbox in made {
+            sandbox.kill().await?;
+        }
+        Ok(())
+    }
+}

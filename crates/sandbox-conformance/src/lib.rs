@@ -1,0 +1,42 @@
+//! One behaviour suite for every backend, layered stacks included. Not a stable API.
+//!
+//! A backend runs it from a test without the standard harness:
+//!
+//! ```toml
+//! [[test]]
+//! name = "conformance"
+//! harness = false
+//! ```
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//! use std::sync::Arc;
+//!
+//! use sandbox_conformance::Target;
+//! # fn make_backend() -> Arc<dyn sandbox_core::Backend> { unimplemented!() }
+//!
+//! fn main() -> ExitCode {
+//!     sandbox_conformance::main(Target::new("local-eval", make_backend))
+//! }
+//! ```
+//!
+//! Cases are named `conformance::<group>::<case>`. The rules:
+//! - A case whose capability is not declared is reported ignored, with the reason.
+//! - A verb that is not declared is called all the same, and must answer `Unsupported`.
+//! - A backend that cannot make a sandbox fails the suite. There is no empty green.
+//! - Isolation cases carry a positive control, so that a broken probe cannot pass.
+//! - A complete run writes `target/conformance/<name>.json`; see [`Report`].
+
+mod case;
+mod cases;
+mod fixture;
+mod host;
+mod owner;
+mod report;
+mod runner;
+mod support;
+mod target;
+
+pub use report::{CaseReport, Outcome, Report};
+pub use runner::{case_names, main, run};
+pub use target::Target;

@@ -1,0 +1,196 @@
+//! Runs the cases in a harness that looks like cargo's own.
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
+use sandbox_core::Backend;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::RwLock;
+
+use crate::case::{Case, Checked, Conditions, Failure};
+use crate::cases;
+use crate::fixture::Fixture;
+use crate::owner;
+use crate::report::{CaseReport, Outcome, Report};
+use crate::target::Target;
+
+/// No case takes this long. One that does hangs.
+const LONGEST_CASE: Duration = Duration::from_secs(120);
+
+/// Runs the suite with the arguments of this process, for a test without the standard harness.
+///
+/// The exit status is 0 when every case that applies passed, 101 when one failed,
+/// and 1 when no sandbox could be made or the report could not be written.
+pub fn main(target: Target) -> ExitCode {
+    if owner::is_one() {
+        return owner::own(&target);
+    }
+    let arguments = Arguments::from_args();
+    let complete = arguments.filter.is_none()
+        && arguments.skip.is_empty()
+        && !arguments.ignored
+        && !arguments.list;
+    match execute(target, &arguments) {
+        Err(why) => failed(&why),
+        Ok((conclusion, _)) if !complete => conclusion.exit_code(),
+        Ok((conclusion, report)) => match report.write() {
+            Ok(_) => conclusion.exit_code(),
+            Err(why) => failed(&format!("the report could not be written: {why}")),
+        },
+    }
+}
+
+/// Runs the suite with arguments such as `["--exact", "conformance::exec::last_value"]`, and writes no report.
+///
+/// # Errors
+/// No runtime could be started, or no sandbox could be made.
+pub fn run<S: Into<String>>(
+    target: Target,
+    arguments: impl IntoIterator<Item = S>,
+) -> Result<Report, String> {
+    let arguments =
+        std::iter::once("conformance".to_owned()).chain(arguments.into_iter().map(Into::into));
+    let (_, report) = execute(target, &Arguments::from_iter(arguments))?;
+    Ok(report)
+}
+
+/// The name of every case that does not depend on the target.
+pub fn case_names() -> Vec<String> {
+    cases::all().iter().map(Case::full_name).collect()
+}
+
+#[expect(clippy::print_stderr, reason = "a test harness speaks on its standard error")]
+fn failed(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    ExitCode::FAILURE
+}
+
+fn execute(target: Target, arguments: &Arguments) -> Result<(Conclusion, Report), String> {
+    let runtime = Runtime::new().map_err(|error| format!("no runtime: {error}"))?;
+    let target = Arc::new(target);
+    let backend = {
+        let _entered = runtime.enter();
+        (target.make_backend)()
+    };
+    if !arguments.list {
+        runtime.block_on(check_environment(&target, &backend))?;
+    }
+    let suite = Suite {
+        conditions: conditions(&target, &*backend),
+        found: Arc::default(),
+        turn: Arc::default(),
+        handle: runtime.handle().clone(),
+        target: Arc::clone(&target),
+        backend: Arc::clone(&backend),
+    };
+    let mut all = cases::all();
+    all.extend(cases::honesty::cases(&suite.conditions.capabilities));
+    let trials = all.into_iter().map(|case| suite.trial(case)).collect();
+    let conclusion = libtest_mimic::run(arguments, trials);
+    let mut report = Report {
+        name: target.name.clone(),
+        variant: backend.variant(),
+        isolation: target.isolation,
+        capabilities: suite.conditions.capabilities,
+        passed: 0,
+        failed: 0,
+        ignored: 0,
+        cases: std::mem::take(&mut *suite.found.lock().unwrap_or_else(PoisonError::into_inner)),
+    };
+    report.count();
+    Ok((conclusion, report))
+}
+
+/// A suite against nothing must not be green: a backend that declares `run_code` has to run some.
+async fn check_environment(target: &Arc<Target>, backend: &Arc<dyn Backend>) -> Result<(), String> {
+    if !backend.capabilities().run_code {
+        return Ok(());
+    }
+    let fixture = Fixture::new(Arc::clone(target), Arc::clone(backend));
+    let check = async {
+        let sandbox = fixture.sandbox().await?;
+        crate::support::is_usable(&sandbox).await?;
+        fixture.clean_up().await
+    };
+    tokio::time::timeout(LONGEST_CASE, check)
+        .await
+        .unwrap_or_else(|_| Err(Failure::new("it did not answer")))
+        .map_err(|failure| format!("no {} sandbox can be made here: {failure}", target.name))
+}
+
+fn conditions(target: &Target, backend: &dyn Backend) -> Conditions {
+    Conditions {
+        capabilities: backend.capabilities(),
+        strict: target.isolation == sandbox_core::IsolationMode::Strict,
+        local: backend.variant().is_local(),
+        packages: std::env::var_os("SANDBOX_TEST_PYTHON").is_some(),
+    }
+}
+
+struct Suite {
+    target: Arc<Target>,
+    backend: Arc<dyn Backend>,
+    conditions: Conditions,
+    handle: Handle,
+    found: Arc<Mutex<Vec<CaseReport>>>,
+    /// Cases share it; one that must be alone has it to itself.
+    turn: Arc<RwLock<()>>,
+}
+
+impl Suite {
+    fn trial(&self, case: Case) -> Trial {
+        let name = case.full_name();
+        let found = Arc::clone(&self.found);
+        if let Some(reason) = case.not_applicable(&self.conditions) {
+            return Trial::ignorable_test(name.clone(), move || {
+                let reason = Some(reason);
+                note(&found, CaseReport { name, outcome: Outcome::Ignored, reason: reason.clone(), seconds: 0.0 });
+                Ok(Completion::Ignored { reason })
+            });
+        }
+        let fixture = Fixture::new(Arc::clone(&self.target), Arc::clone(&self.backend));
+        let (handle, turn) = (self.handle.clone(), Arc::clone(&self.turn));
+        Trial::test(name.clone(), move || {
+            let (checked, seconds) = handle.block_on(take_turn(case, fixture, &turn));
+            let (outcome, reason) = match &checked {
+                Ok(()) => (Outcome::Passed, None),
+                Err(failure) => (Outcome::Failed, Some(failure.to_string())),
+            };
+            note(&found, CaseReport { name, outcome, reason, seconds });
+            checked.map_err(Failed::from)
+        })
+    }
+}
+
+fn note(found: &Mutex<Vec<CaseReport>>, case: CaseReport) {
+    found.lock().unwrap_or_else(PoisonError::into_inner).push(case);
+}
+
+async fn take_turn(case: Case, fixture: Fixture, turn: &RwLock<()>) -> (Checked, f64) {
+    let (_alone, _shared);
+    if case.alone {
+        _alone = turn.write().await;
+    } else {
+        _shared = turn.read().await;
+    }
+    let began = Instant::now();
+    let checked = bounded((case.run)(fixture.clone())).await;
+    let seconds = began.elapsed().as_secs_f64();
+    let cleaned = bounded(async move { fixture.clean_up().await }).await;
+    (checked.and(cleaned), seconds)
+}
+
+async fn bounded(work: impl Future<Output = Checked>) -> Checked {
+    let work = AssertUnwindSafe(work).catch_unwind();
+    match tokio::time::timeout(LONGEST_CASE, work).await {
+        Ok(Ok(checked)) => checked,
+        Ok(Err(_)) => Err(Failure::new("it panicked")),
+        Err(_) => {
+            Err(Failure::new(format!("it did not end within {} s", LONGEST_CASE.as_secs())))
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What the suite is run against.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sandbox_core::{Backend, Fixed, IsolationMode, SandboxBuilder};
+
+type MakeBackend = dyn Fn() -> Arc<dyn Backend> + Send + Sync;
+type Configure = dyn Fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed> + Send + Sync;
+
+/// A backend, or a stack of layers over one, and how its sandboxes are made by default.
+#[derive(Clone)]
+pub struct Target {
+    pub(crate) name: String,
+    pub(crate) make_backend: Arc<MakeBackend>,
+    pub(crate) configure: Arc<Configure>,
+    pub(crate) isolation: IsolationMode,
+}
+
+impl Target {
+    /// A target whose report is called `name`. Sandboxes have the default settings, so strict isolation.
+    ///
+    /// The backend is made once, inside the tokio runtime that every case runs on.
+    pub fn new(
+        name: impl Into<String>,
+        backend: impl Fn() -> Arc<dyn Backend> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            make_backend: Arc::new(backend),
+            configure: Arc::new(|builder| builder),
+            isolation: IsolationMode::Strict,
+        }
+    }
+
+    /// Makes every sandbox with that isolation. Cases about isolation are ignored unless it is strict.
+    #[must_use]
+    pub fn isolation(mut self, mode: IsolationMode) -> Self {
+        self.isolation = mode;
+        self
+    }
+
+    /// Changes how every sandbox is made, such as the interpreter it uses.
+    #[must_use]
+    pub fn configure(
+        mut self,
+        configure: impl Fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed> + Send + Sync + 'static,
+    ) -> Self {
+        self.configure = Arc::new(configure);
+        self
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("name", &self.name)
+            .field("isolation", &self.isolation)
+            .finish_non_exhaustive()
+    }
+}

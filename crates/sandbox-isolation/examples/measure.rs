@@ -1,0 +1,79 @@
+//! Measures how long cells and programs in them take.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
+
+const SAMPLES: usize = 200;
+
+fn median(mut samples: Vec<Duration>) -> Duration {
+    samples.sort();
+    samples[samples.len() / 2]
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let begin = Instant::now();
+    let maker = Maker::start().await.unwrap();
+    println!("maker start           {:?} ({:?})", begin.elapsed(), maker.privilege());
+
+    let mut create = Vec::new();
+    let mut close = Vec::new();
+    for _ in 0..SAMPLES {
+        let begin = Instant::now();
+        let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+        create.push(begin.elapsed());
+        let begin = Instant::now();
+        cell.kill();
+        cell.closed().await;
+        close.push(begin.elapsed());
+    }
+    println!("cell, strict          {:?}", median(create));
+    println!("kill until gone       {:?}", median(close));
+
+    let begin = Instant::now();
+    let mut cells = Vec::new();
+    for _ in 0..SAMPLES {
+        cells.push(maker.cell(&CellSpec::strict()).await.unwrap());
+    }
+    println!("cells back to back    {:?} each", begin.elapsed() / SAMPLES as u32);
+    let begin = Instant::now();
+    for cell in &cells {
+        cell.kill();
+    }
+    for cell in &cells {
+        cell.closed().await;
+    }
+    println!("kill {SAMPLES} cells        {:?}", begin.elapsed());
+    drop(cells);
+
+    let mut off = Vec::new();
+    for _ in 0..SAMPLES {
+        let begin = Instant::now();
+        let cell = maker.cell(&CellSpec::off()).await.unwrap();
+        off.push(begin.elapsed());
+        cell.kill();
+        cell.closed().await;
+    }
+    println!("cell, off             {:?}", median(off));
+
+    let strict = maker.cell(&CellSpec::strict()).await.unwrap();
+    let open = maker.cell(&CellSpec::off()).await.unwrap();
+    let (mut inside, mut outside, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..SAMPLES {
+        for (cell, samples) in [(&strict, &mut inside), (&open, &mut outside)] {
+            let begin = Instant::now();
+            let process = cell.spawn(SpawnSpec::new(["/bin/true"])).await.unwrap();
+            process.wait().await.unwrap();
+            samples.push(begin.elapsed());
+        }
+        let begin = Instant::now();
+        Command::new("/bin/true").env_clear().status().unwrap();
+        plain.push(begin.elapsed());
+    }
+    println!("true in strict cell   {:?}", median(inside));
+    println!("true without          {:?}", median(outside));
+    println!("true by posix_spawn   {:?}", median(plain));
+}

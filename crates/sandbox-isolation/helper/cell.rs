@@ -1,0 +1,408 @@
+//! The first process of a cell: sets it up, then starts, watches and kills what runs in it.
+
+use crate::keeper::{self, Snapshot};
+use crate::plan::{self, Failure, Prepared};
+use crate::processes;
+use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
+use crate::remove;
+use crate::roots::{Phase, ROOTS_MAX, Root, Roots};
+use crate::spawn::{self, Program, REPORT, Refusal};
+use crate::sys::{
+    self, AT_FDCWD, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
+};
+use crate::tree;
+use crate::watch::{CONTROL, answer, read_pipe, reap, send_refusal};
+use crate::wire::{Packet, Reader, Received, receive};
+
+const PLAN: i32 = 4;
+const CLONE_NEWUTS: usize = 0x400_0000;
+
+struct Cell {
+    prepared: Prepared,
+    deaths: i32,
+    roots: Roots,
+    polls: &'static mut [Poll],
+    snapshot: Option<Snapshot>,
+    /// The tag this process itself has, which no root may have.
+    own_tag: u32,
+    pid: i32,
+}
+
+/// Sets the cell up and serves it until the host's end of the socket closes.
+pub fn run(control: i32, plan: i32, length: usize, root_mode: bool, strict: bool) -> ! {
+    match start(control, plan, length, root_mode, strict) {
+        Ok(mut cell) => cell.serve(),
+        Err(failure) => {
+            let mut packet = Packet::new(from_cell::FAILED);
+            packet.errno(failure.errno).put(failure.step);
+            if !failure.detail.is_empty() {
+                packet.put(b" ").put(failure.detail);
+            }
+            let _ = packet.put(&[0]).send(CONTROL, None);
+            sys::exit(1)
+        }
+    }
+}
+
+fn start(
+    control: i32,
+    plan: i32,
+    length: usize,
+    root_mode: bool,
+    strict: bool,
+) -> core::result::Result<Cell, Failure> {
+    let at = |step: &'static [u8]| move |errno| Failure { step, detail: b"", errno };
+    let plan = take_over(control, plan, length).map_err(at(b"take over"))?;
+    let prepared = plan::carry_out(plan, root_mode, strict)?;
+    let cell = Cell::new(prepared).map_err(at(b"prepare to serve"))?;
+    cell.report_ready().map_err(at(b"report"))?;
+    Ok(cell)
+}
+
+/// Keeps the socket and the plan and lets go of everything that was the maker's.
+fn take_over(control: i32, plan: i32, length: usize) -> Result<&'static [u8]> {
+    sys::dup3(control, CONTROL, sys::O_CLOEXEC)?;
+    sys::dup3(plan, PLAN, sys::O_CLOEXEC)?;
+    sys::close_from(PLAN + 1)?;
+    sys::setsid()?;
+    let plan = sys::map_file(PLAN, length)?;
+    sys::close(PLAN);
+    Ok(plan)
+}
+
+impl Cell {
+    fn new(prepared: Prepared) -> Result<Self> {
+        if prepared.strict {
+            // The host's device, in a file system that is not part of the cell.
+            let null = sys::open(AT_FDCWD, c"/dev/null", O_RDWR, 0)?;
+            for standard in 0..3 {
+                sys::dup3(null, standard, 0)?;
+            }
+            sys::close(null);
+        }
+        let own_tag = processes::own_tag().ok_or(EINVAL)?;
+        Ok(Self {
+            deaths: sys::child_descriptor()?,
+            roots: Roots::new()?,
+            // SAFETY: zero is a number.
+            polls: unsafe { sys::table(ROOTS_MAX + 2) }?,
+            snapshot: if prepared.strict { None } else { Some(Snapshot::new()?) },
+            own_tag,
+            pid: sys::getpid(),
+            prepared,
+        })
+    }
+
+    fn report_ready(&self) -> Result<()> {
+        let root = sys::open(AT_FDCWD, c"/", O_PATH | O_DIRECTORY, 0)?;
+        let mut packet = Packet::new(from_cell::READY);
+        packet.u32(self.prepared.outside.uid).u32(self.prepared.outside.gid);
+        let sent = packet.send(CONTROL, Some(root));
+        sys::close(root);
+        sent.map(drop)
+    }
+
+    fn serve(&mut self) -> ! {
+        let Ok(buffer) = sys::allocate(PACKET_MAX) else { self.end() };
+        loop {
+            let count = self.fill_polls();
+            match sys::poll(&mut self.polls[..count], None) {
+                Ok(_) => {}
+                Err(EINTR) => continue,
+                Err(_) => self.end(),
+            }
+            let (control, deaths) = (self.polls[0].revents != 0, self.polls[1].revents != 0);
+            self.read_pipes(count);
+            if deaths {
+                let mut drained = [0_u8; 128];
+                while sys::read(self.deaths, &mut drained).is_ok() {}
+                reap(&mut self.roots, self.prepared.strict);
+            }
+            if control {
+                match receive(CONTROL, buffer) {
+                    Ok(received) if !received.bytes.is_empty() => {
+                        if self.obey(&received).is_err() {
+                            self.end();
+                        }
+                    }
+                    _ => self.end(),
+                }
+            }
+        }
+    }
+
+    fn fill_polls(&mut self) -> usize {
+        self.polls[0] = Poll { fd: CONTROL, events: POLLIN, revents: 0 };
+        self.polls[1] = Poll { fd: self.deaths, events: POLLIN, revents: 0 };
+        let mut count = 2;
+        for root in self.roots.all() {
+            if root.phase != Phase::Free && root.pipe != 0 {
+                self.polls[count] = Poll { fd: root.pipe, events: POLLIN, revents: 0 };
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn read_pipes(&mut self, count: usize) {
+        for at in 2..count {
+            let ready = self.polls[at];
+            if ready.revents == 0 {
+                continue;
+            }
+            if let Some(index) = self.roots.find(|root| root.pipe == ready.fd) {
+                read_pipe(&mut self.roots, index, self.prepared.strict, false);
+            }
+        }
+    }
+
+    /// The host is gone. A strict cell ends with this process; otherwise we clean up ourselves.
+    fn end(&mut self) -> ! {
+        if let Some(snapshot) = &mut self.snapshot {
+            for index in self.roots.indices() {
+                let root = *self.roots.at(index);
+                if root.phase != Phase::Free && root.is_adopted() {
+                    let _ = snapshot.kill(&root, || ());
+                }
+            }
+            let keepers = &self.roots;
+            let is_keeper = |pid| keepers.find(|root| root.pid == pid).is_some();
+            let _ = snapshot.kill_below(self.pid, is_keeper, || {
+                while let Ok(Some(_)) = sys::wait(sys::WNOHANG) {}
+            });
+            let _ = snapshot.kill_below(
+                self.pid,
+                |_| false,
+                || {
+                    while let Ok(Some(_)) = sys::wait(sys::WNOHANG) {}
+                },
+            );
+        }
+        if let Some((directory, path)) = self.prepared.own_directory {
+            remove::directory(directory, path);
+        }
+        sys::exit(0)
+    }
+
+    /// An error here is a message that makes no sense: the socket is not what we think.
+    fn obey(&mut self, received: &Received<'_>) -> Result<()> {
+        let mut reader = Reader::new(received.bytes);
+        let kind = reader.u8()?;
+        let id = reader.u32()?;
+        if kind == to_cell::ADOPT {
+            return self.adopt(id, received.descriptors());
+        }
+        let outcome = match kind {
+            to_cell::SPAWN => self.spawn(id, &mut reader, received.descriptors()),
+            to_cell::SIGNAL => {
+                let (root, signal) = (reader.u32()?, reader.u32()? as i32);
+                let outcome = self.signal(root, signal, reader.u8()? != 0);
+                answer(id, outcome.map(|()| 0))
+            }
+            to_cell::KILL_TREE => {
+                let outcome = self.kill_tree(reader.u32()?);
+                answer(id, outcome.map(u32::from))
+            }
+            to_cell::FORGET => self.forget(id),
+            _ => Err(EINVAL),
+        };
+        received.close_descriptors();
+        outcome
+    }
+
+    fn spawn(&mut self, id: u32, reader: &mut Reader<'_>, descriptors: &[i32]) -> Result<()> {
+        let flags = reader.u32()?;
+        let length = reader.u32()? as usize;
+        let in_file = flags & SPAWN_PAYLOAD_FILE != 0;
+        if descriptors.len() != 3 + usize::from(in_file) {
+            return Err(EINVAL);
+        }
+        let (standard, file) = descriptors.split_at(3);
+        let payload = match file.first() {
+            Some(fd) => sys::map_file(*fd, length)?,
+            None => reader.take(length)?,
+        };
+        let limits = self.prepared.limits;
+        let limits = &limits[..self.prepared.limit_count];
+        let sealed = Some(self.prepared.strict);
+        let program = Program { payload, flags, limits, sealed };
+        let outcome = self.fork_root(id, &program, standard);
+        if in_file {
+            sys::unmap(payload);
+        }
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(errno) => send_refusal(id, &Refusal { stage: stage::FORK, errno }),
+        }
+    }
+
+    fn fork_root(&mut self, id: u32, program: &Program<'_>, standard: &[i32]) -> Result<()> {
+        if self.roots.is_full() {
+            self.forget_ended();
+        }
+        let [pipe, report_to] = sys::pipe()?;
+        let _ = sys::set_nonblocking(pipe);
+        let root = Root {
+            id,
+            pid: 0,
+            program: 0,
+            tag: 0,
+            pipe,
+            pidfd: 0,
+            phase: Phase::Starting,
+            forgotten: false,
+        };
+        let added = self.roots.add(root);
+        let strict = self.prepared.strict;
+        let forked = added.and_then(|_| sys::fork(if strict { CLONE_NEWUTS } else { 0 }, None));
+        if forked == Ok(0) {
+            if strict {
+                run_program(program, standard, report_to)
+            }
+            keeper::run(program, standard, report_to, self.pid)
+        }
+        sys::close(report_to);
+        match (added, forked) {
+            (Ok(index), Ok(pid)) => {
+                self.roots.at(index).pid = pid;
+                Ok(())
+            }
+            (Ok(index), Err(errno)) => {
+                self.roots.remove(index);
+                Err(errno)
+            }
+            (Err(errno), _) => {
+                sys::close(pipe);
+                Err(errno)
+            }
+        }
+    }
+
+    fn adopt(&mut self, id: u32, descriptors: &[i32]) -> Result<()> {
+        let [pidfd] = *descriptors else { return Err(EINVAL) };
+        let outcome = self.adopt_process(id, pidfd);
+        if outcome.is_err() {
+            sys::close(pidfd);
+        }
+        let mut packet = Packet::new(from_cell::ADOPTED);
+        packet.u32(id).errno(outcome.err().unwrap_or(Errno(0)));
+        packet.send(CONTROL, None).map(drop)
+    }
+
+    fn adopt_process(&mut self, id: u32, pidfd: i32) -> Result<()> {
+        if self.roots.is_full() {
+            self.forget_ended();
+        }
+        let pid = processes::pid_of(pidfd).ok_or(ESRCH)?;
+        let tag = if self.prepared.strict {
+            let tag = processes::tag(pid).ok_or(ESRCH)?;
+            // Without a tag of its own its tree could not be told from others.
+            if tag == self.own_tag
+                || self.roots.find(|root| root.tag == tag && root.phase != Phase::Dead).is_some()
+            {
+                return Err(EINVAL);
+            }
+            tag
+        } else {
+            0
+        };
+        let phase = Phase::Running;
+        let root = Root { id, pid, program: pid, tag, pipe: 0, pidfd, phase, forgotten: false };
+        self.roots.add(root).map(drop)
+    }
+
+    fn signal(&mut self, id: u32, signal: i32, whole_tree: bool) -> Result<()> {
+        let index = self.roots.by_id(id).ok_or(ESRCH)?;
+        let root = *self.roots.at(index);
+        if whole_tree {
+            let count = match &mut self.snapshot {
+                None if root.tag == 0 => 0,
+                None => tree::signal(root.tag, signal),
+                Some(snapshot) => {
+                    let below = snapshot.signal_below(root.pid, signal, |_| false)?;
+                    let own = root.is_adopted() && sys::pidfd_signal(root.pidfd, signal).is_ok();
+                    below + u32::from(own)
+                }
+            };
+            return if count == 0 { Err(ESRCH) } else { Ok(()) };
+        }
+        if root.is_adopted() {
+            return sys::pidfd_signal(root.pidfd, signal).map(drop);
+        }
+        if root.phase == Phase::Dead || root.program == 0 {
+            return Err(ESRCH);
+        }
+        sys::kill(root.program, signal).map(drop)
+    }
+
+    fn kill_tree(&mut self, id: u32) -> Result<bool> {
+        let index = self.roots.by_id(id).ok_or(ESRCH)?;
+        self.note_adopted_deaths();
+        let strict = self.prepared.strict;
+        if self.roots.at(index).phase == Phase::Starting && strict {
+            // Its tag must be known before its tree can be.
+            let _ = sys::kill(self.roots.at(index).pid, sys::SIGKILL);
+            read_pipe(&mut self.roots, index, strict, true);
+        }
+        let root = *self.roots.at(index);
+        if root.phase == Phase::Free {
+            return Ok(false);
+        }
+        match &mut self.snapshot {
+            None => tree::kill(&mut self.roots, index, &mut |roots| reap(roots, true)),
+            Some(snapshot) => {
+                if !root.is_adopted() && root.phase == Phase::Dead {
+                    return Ok(false);
+                }
+                let roots = &mut self.roots;
+                snapshot.kill(&root, || reap(roots, false)).map(|()| false)
+            }
+        }
+    }
+
+    fn forget(&mut self, id: u32) -> Result<()> {
+        if let Some(index) = self.roots.by_id(id) {
+            self.note_adopted_deaths();
+            let strict = self.prepared.strict;
+            let root = self.roots.at(index);
+            root.forgotten = true;
+            if root.phase == Phase::Dead && !strict {
+                self.roots.remove(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_ended(&mut self) {
+        self.note_adopted_deaths();
+        if self.prepared.strict {
+            tree::forget_ended(&mut self.roots);
+        }
+    }
+
+    /// Adopted processes are not our children: nobody tells us when they die.
+    fn note_adopted_deaths(&mut self) {
+        for root in self.roots.all() {
+            if root.phase == Phase::Running
+                && root.is_adopted()
+                && sys::pidfd_signal(root.pidfd, 0) == Err(ESRCH)
+            {
+                root.phase = Phase::Dead;
+            }
+        }
+    }
+}
+
+/// The new process of a strict cell, until it is the program.
+fn run_program(program: &Program<'_>, standard: &[i32], report_to: i32) -> ! {
+    if let Err(refusal) = spawn::place_standard(standard, report_to) {
+        spawn::refuse(report_to, &refusal);
+    }
+    match processes::own_tag() {
+        Some(tag) => {
+            let _ = sys::write(REPORT, &tag.to_le_bytes());
+        }
+        None => spawn::refuse(REPORT, &Refusal { stage: stage::PREPARE, errno: ESRCH }),
+    }
+    spawn::refuse(REPORT, &spawn::become_program(program))
+}

@@ -1,0 +1,176 @@
+//! Who a cell is: its ids outside, its user namespace, and giving up every privilege.
+
+use core::ffi::CStr;
+
+use crate::protocol::ID_BASE;
+use crate::sys::{self, AT_FDCWD, EINVAL, EPERM, Limit, Result};
+use crate::text::{self, Line};
+
+const CLONE_NEWUSER: usize = 0x1000_0000;
+const PR_SET_PDEATHSIG: usize = 1;
+const PR_SET_DUMPABLE: usize = 4;
+const PR_CAPBSET_DROP: usize = 24;
+const PR_SET_SECUREBITS: usize = 28;
+const PR_SET_CHILD_SUBREAPER: usize = 36;
+const PR_SET_NO_NEW_PRIVS: usize = 38;
+const PR_GET_NO_NEW_PRIVS: usize = 39;
+const PR_CAP_AMBIENT: usize = 47;
+const RLIMIT_NPROC: u32 = 6;
+const RLIMIT_NOFILE: u32 = 7;
+
+/// CAP_SYS_ADMIN, held by a cell's first process in the cell's own user namespace only. With it
+/// each process tree gets a UTS namespace of its own, the tag by which the tree is found again.
+const TAGGING: u64 = 1 << 21;
+
+/// The ids of a cell as its maker's user namespace counts them.
+#[derive(Clone, Copy)]
+pub struct Outside {
+    pub uid: u32,
+    pub gid: u32,
+    change: bool,
+}
+
+impl Outside {
+    /// The ids of whoever started us.
+    pub const HOST: Self = Self { uid: 0, gid: 0, change: false };
+}
+
+/// Chooses the ids of this cell.
+///
+/// A cell made by root gets ids that no account uses: a base plus the host pid of its first
+/// process. No two living cells of a machine can have the same, and nobody has to keep a table.
+pub fn outside(root_mode: bool) -> Result<Outside> {
+    if !root_mode {
+        return Ok(Outside::HOST);
+    }
+    let mut digits = [0_u8; 16];
+    let count = sys::readlink(AT_FDCWD, c"/proc/self", &mut digits)?;
+    let pid = text::number(&digits[..count]).ok_or(EINVAL)? as u32;
+    let id = ID_BASE.checked_add(pid).ok_or(EINVAL)?;
+    Ok(Outside { uid: id, gid: id, change: true })
+}
+
+/// Becomes `uid` and `gid` in a user namespace of our own, in which no other can be made.
+///
+/// Mounts keep belonging to the outer namespace, so nothing inside can undo them.
+pub fn take(outside: Outside, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
+    // The soft limit at this point bounds all processes of the new namespace together; what is
+    // started later gets the cell's own.
+    raise(RLIMIT_NPROC)?;
+    raise(RLIMIT_NOFILE)?;
+    // Denied where the container we run in forbids keyrings; then code inside has none either.
+    let _ = sys::new_keyring();
+    if outside.change {
+        sys::setresgid(outside.gid)?;
+        sys::setresuid(outside.uid, true)?;
+    }
+    // Without this /proc/self belongs to root and the maps cannot be written.
+    sys::prctl(PR_SET_DUMPABLE, 1, 0)?;
+    sys::unshare(CLONE_NEWUSER)?;
+    map(c"/proc/self/setgroups", c"/proc/self/uid_map", uid, outside.uid)?;
+    map(c"", c"/proc/self/gid_map", gid, outside.gid)?;
+    // A nested user namespace would give back capabilities, and with them a great deal of kernel.
+    sys::write_file(sysctl, c"user/max_user_namespaces", b"0")?;
+    sys::close(sysctl);
+    Ok(())
+}
+
+/// Maps one id; denies `setgroups` first when a path for that is given.
+pub fn map(setgroups: &CStr, path: &CStr, inside: u32, outside: u32) -> Result<()> {
+    if !setgroups.is_empty() {
+        sys::write_file(AT_FDCWD, setgroups, b"deny")?;
+    }
+    let mut line = Line::<64>::new();
+    line.number(u64::from(inside)).text(b" ").number(u64::from(outside)).text(b" 1\n");
+    sys::write_file(AT_FDCWD, path, line.bytes()).map(drop)
+}
+
+/// Gives up every privilege but [`TAGGING`], for good, and reads back that it is so.
+pub fn seal() -> Result<()> {
+    // No core dump may contain this process or what it starts.
+    sys::write_file(AT_FDCWD, c"/proc/self/coredump_filter", b"0")?;
+    sys::prctl(PR_CAP_AMBIENT, 4, 0)?;
+    drop_bounding_set()?;
+    sys::prctl(PR_SET_SECUREBITS, SECUREBITS, 0)?;
+    sys::set_capabilities(TAGGING)?;
+    sys::prctl(PR_SET_NO_NEW_PRIVS, 1, 0)?;
+    sys::prctl(PR_SET_DUMPABLE, 0, 0)?;
+    // After the last change of ids: those clear it.
+    sys::prctl(PR_SET_PDEATHSIG, sys::SIGKILL as usize, 0)?;
+    verify()
+}
+
+/// NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, all locked, and KEEP_CAPS locked off.
+const SECUREBITS: usize = 0b1110_1111;
+
+fn drop_bounding_set() -> Result<()> {
+    for capability in 0..64 {
+        match sys::prctl(PR_CAPBSET_DROP, capability, 0) {
+            Ok(_) => {}
+            // Past the last capability this kernel knows.
+            Err(EINVAL) if capability > 30 => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// The state the kernel reports must be the one intended, field by field.
+fn verify() -> Result<()> {
+    let mut place = core::mem::MaybeUninit::<[u8; 4096]>::uninit();
+    let status = sys::read_file(AT_FDCWD, c"/proc/self/status", sys::scratch(&mut place))?;
+    let hex = |name: &[u8]| text::field(status, name).and_then(text::hexadecimal);
+    let holds = hex(b"CapEff:") == Some(TAGGING)
+        && hex(b"CapPrm:") == Some(TAGGING)
+        && hex(b"CapBnd:") == Some(0)
+        && hex(b"CapInh:") == Some(0)
+        && hex(b"CapAmb:") == Some(0)
+        && text::field(status, b"NoNewPrivs:").and_then(text::number) == Some(1)
+        && sys::geteuid() != 0
+        && sys::getegid() != 0;
+    if holds { Ok(()) } else { Err(EPERM) }
+}
+
+/// Isolation off: adopts orphans, cannot be read by others, gains nothing from set-user-id files.
+pub fn seal_off() -> Result<()> {
+    raise(RLIMIT_NOFILE)?;
+    sys::prctl(PR_SET_CHILD_SUBREAPER, 1, 0)?;
+    sys::prctl(PR_SET_NO_NEW_PRIVS, 1, 0)?;
+    sys::prctl(PR_SET_DUMPABLE, 0, 0).map(drop)
+}
+
+/// Drops the last capability before a program starts, and reads back that it is so.
+pub fn seal_program(strict: bool) -> Result<()> {
+    if strict {
+        sys::set_capabilities(0)?;
+        if sys::any_capabilities()? != 0 {
+            return Err(EPERM);
+        }
+    }
+    if sys::prctl(PR_GET_NO_NEW_PRIVS, 0, 0)? == 1 { Ok(()) } else { Err(EPERM) }
+}
+
+/// Dies with the parent; fails when the parent is gone already.
+pub fn die_with(parent: i32) -> Result<()> {
+    sys::prctl(PR_SET_PDEATHSIG, sys::SIGKILL as usize, 0)?;
+    if sys::getppid() == parent { Ok(()) } else { Err(sys::ESRCH) }
+}
+
+/// Orphans below this process become its children.
+pub fn adopt_orphans() -> Result<()> {
+    sys::prctl(PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
+}
+
+/// Sets whether others of the same user may look into this process.
+pub fn set_readable(readable: bool) -> Result<()> {
+    sys::prctl(PR_SET_DUMPABLE, usize::from(readable), 0).map(drop)
+}
+
+fn raise(resource: u32) -> Result<()> {
+    let now = sys::limit(resource, None)?;
+    let hard = now.hard;
+    if now.soft != hard {
+        sys::limit(resource, Some(&Limit { soft: hard, hard }))?;
+    }
+    Ok(())
+}

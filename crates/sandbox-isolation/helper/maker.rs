@@ -1,0 +1,307 @@
+//! The maker: forks the first process of every cell, and programs beside them.
+
+use core::ffi::CStr;
+
+use crate::cell;
+use crate::identity;
+use crate::protocol::{DESCRIPTORS_MAX, ID_BASE, PACKET_MAX, from_maker, stage, to_maker};
+use crate::spawn::{self, Program, Refusal};
+use crate::sys::{self, AT_FDCWD, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
+use crate::wire::{Packet, Reader, Received, receive};
+
+/// The argument of the maker when it already has its user namespace.
+pub const MAPPED: &CStr = c"mapped";
+/// Where the maker keeps its socket. Standard input, output and error are `/dev/null`.
+const CONTROL: i32 = 3;
+const CHILDREN_MAX: usize = 32 * 1024;
+
+const CLONE_PIDFD: usize = 0x1000;
+const CLONE_NEWUSER: usize = 0x1000_0000;
+/// NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID and NEWNET.
+const CELL_NAMESPACES: usize =
+    0x2_0000 | 0x200_0000 | 0x400_0000 | 0x800_0000 | 0x2000_0000 | 0x4000_0000;
+
+struct Maker {
+    root_mode: bool,
+    deaths: i32,
+    /// What has to be killed when the host is gone; zero is a free slot.
+    children: &'static mut [i32],
+}
+
+/// Runs until the socket closes.
+pub fn run(mapped: bool) -> ! {
+    match start(mapped) {
+        Ok(mut maker) => maker.serve(),
+        Err((step, errno)) => {
+            let mut packet = Packet::new(from_maker::FAILED);
+            packet.errno(errno).put(step).put(&[0]);
+            let _ = packet.send(CONTROL, None);
+            sys::exit(1)
+        }
+    }
+}
+
+type Started<T> = core::result::Result<T, (&'static [u8], sys::Errno)>;
+
+fn step<T>(name: &'static [u8], result: Result<T>) -> Started<T> {
+    result.map_err(|errno| (name, errno))
+}
+
+fn start(mapped: bool) -> Started<Maker> {
+    let root_mode = if mapped {
+        false
+    } else {
+        step(b"prepare", detach_from_host())?;
+        let root_mode = step(b"choose identity", choose_privilege())?;
+        if !root_mode {
+            enter_user_namespace()?;
+        }
+        root_mode
+    };
+    step(b"prepare", identity::set_readable(false))?;
+    let deaths = step(b"prepare", sys::child_descriptor())?;
+    // SAFETY: zero is a number.
+    let children = step(b"prepare", unsafe { sys::table(CHILDREN_MAX) })?;
+    let maker = Maker { root_mode, deaths, children };
+    let mut hello = Packet::new(from_maker::HELLO);
+    hello.put(&[u8::from(root_mode)]);
+    step(b"greet", hello.send(CONTROL, None))?;
+    Ok(maker)
+}
+
+/// The socket arrives as standard input; signals, session and keyring are left behind.
+fn detach_from_host() -> Result<()> {
+    sys::dup3(0, CONTROL, 0)?;
+    sys::dup3(1, 0, 0)?;
+    sys::close_from(CONTROL + 1)?;
+    sys::reset_signals();
+    sys::setsid()?;
+    sys::umask(0o077);
+    // Some containers forbid keyrings, to whatever we start too.
+    let _ = sys::new_keyring();
+    Ok(())
+}
+
+/// Root works without a user namespace of its own, if it may use ids beyond the accounts'.
+///
+/// Root without CAP_SYS_ADMIN becomes an unused user: a cell must never run as the host's root.
+fn choose_privilege() -> Result<bool> {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    if sys::geteuid() != 0 {
+        return Ok(false);
+    }
+    let privileged = sys::any_capabilities()? & CAP_SYS_ADMIN != 0;
+    if sys::setresuid(ID_BASE, false).is_ok() {
+        sys::setresuid(0, false)?;
+        if privileged && sys::clear_groups().is_ok() {
+            return Ok(true);
+        }
+        let id = ID_BASE + sys::getpid() as u32;
+        let _ = sys::clear_groups();
+        sys::setresgid(id)?;
+        sys::setresuid(id, true)?;
+        return Ok(false);
+    }
+    if maps_host_root()? { Err(EPERM) } else { Ok(false) }
+}
+
+/// Whether our root is the machine's root.
+fn maps_host_root() -> Result<bool> {
+    let mut file = [0_u8; 256];
+    let map = sys::read_file(AT_FDCWD, c"/proc/self/uid_map", &mut file)?;
+    let mut words = map.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let (inside, outside) = (words.next().unwrap_or(b""), words.next().unwrap_or(b""));
+    Ok(inside != b"0" || outside == b"0")
+}
+
+/// Gets a user namespace in which this user is root, and starts over inside it.
+///
+/// Starting over gives this process memory that belongs to the new namespace. Only then may other
+/// programs of that namespace enter cells by their first process.
+fn enter_user_namespace() -> Started<()> {
+    let (uid, gid) = (sys::geteuid(), sys::getegid());
+    step(b"prepare", identity::set_readable(true))?;
+    step(b"make a user namespace", sys::unshare(CLONE_NEWUSER))?;
+    let maps = identity::map(c"/proc/self/setgroups", c"/proc/self/uid_map", 0, uid)
+        .and_then(|()| identity::map(c"", c"/proc/self/gid_map", 0, gid));
+    step(b"map the user", maps)?;
+    let argv = [c"sandbox-maker".as_ptr() as usize, MAPPED.as_ptr() as usize, 0];
+    // SAFETY: both arrays end with a null pointer.
+    let errno = unsafe { sys::execve(c"/proc/self/exe", argv.as_ptr(), argv[2..].as_ptr()) };
+    Err((b"start over in the user namespace", errno))
+}
+
+impl Maker {
+    fn serve(&mut self) -> ! {
+        let Ok(buffer) = sys::allocate(PACKET_MAX) else { sys::exit(71) };
+        loop {
+            let mut ready = [
+                Poll { fd: CONTROL, events: POLLIN, revents: 0 },
+                Poll { fd: self.deaths, events: POLLIN, revents: 0 },
+            ];
+            match sys::poll(&mut ready, None) {
+                Ok(_) => {}
+                Err(EINTR) => continue,
+                Err(_) => self.end(),
+            }
+            if ready[1].revents != 0 {
+                self.reap();
+            }
+            if ready[0].revents != 0 {
+                match receive(CONTROL, buffer) {
+                    Ok(received) if !received.bytes.is_empty() => {
+                        let outcome = self.answer(&received);
+                        received.close_descriptors();
+                        if outcome.is_err() {
+                            self.end();
+                        }
+                    }
+                    _ => self.end(),
+                }
+            }
+        }
+    }
+
+    /// The host is gone: so is everything that is not able to clean up by itself.
+    fn end(&mut self) -> ! {
+        for pid in self.children.iter().filter(|pid| **pid != 0) {
+            let _ = sys::kill(*pid, sys::SIGKILL);
+        }
+        sys::exit(0)
+    }
+
+    fn reap(&mut self) {
+        let mut drained = [0_u8; 128];
+        while sys::read(self.deaths, &mut drained).is_ok() {}
+        while let Ok(Some(death)) = sys::wait(sys::WNOHANG) {
+            if let Some(slot) = self.children.iter_mut().find(|pid| **pid == death.pid) {
+                *slot = 0;
+            }
+        }
+    }
+
+    /// An error here is a message that makes no sense: the socket is not what we think.
+    fn answer(&mut self, received: &Received<'_>) -> Result<()> {
+        let mut reader = Reader::new(received.bytes);
+        let kind = reader.u8()?;
+        let request = reader.u32()?;
+        let outcome = match kind {
+            to_maker::CELL => self.cell(&mut reader, received.descriptors())?,
+            to_maker::PROCESS => self.process(&mut reader, received.descriptors())?,
+            _ => return Err(EINVAL),
+        };
+        match outcome {
+            Ok((pid, pidfd)) => {
+                let mut packet = Packet::new(from_maker::CREATED);
+                packet.u32(request).u32(pid as u32);
+                let sent = packet.send(CONTROL, Some(pidfd));
+                sys::close(pidfd);
+                sent.map(drop)
+            }
+            Err(refusal) => {
+                let mut packet = Packet::new(from_maker::REFUSED);
+                packet.u32(request).errno(refusal.errno).u32(refusal.stage);
+                packet.send(CONTROL, None).map(drop)
+            }
+        }
+    }
+
+    fn cell(&mut self, reader: &mut Reader<'_>, descriptors: &[i32]) -> Result<Outcome> {
+        let strict = reader.u8()? != 0;
+        let length = reader.u32()? as usize;
+        let [control, plan] = *descriptors else { return Err(EINVAL) };
+        let flags = if strict { CLONE_PIDFD | CELL_NAMESPACES } else { CLONE_PIDFD };
+        let mut pidfd = -1;
+        match sys::fork(flags, Some(&mut pidfd)) {
+            Ok(0) => cell::run(control, plan, length, self.root_mode, strict),
+            Ok(pid) => {
+                // A cell without isolation sees the host's end itself, and cleans up after it.
+                if strict {
+                    self.remember(pid);
+                }
+                Ok(Ok((pid, pidfd)))
+            }
+            Err(errno) => Ok(Err(Refusal { stage: stage::FORK, errno })),
+        }
+    }
+
+    fn process(&mut self, reader: &mut Reader<'_>, descriptors: &[i32]) -> Result<Outcome> {
+        let in_file = reader.u8()? != 0;
+        let length = reader.u32()? as usize;
+        let count = reader.u32()? as usize;
+        let (file, given) = descriptors.split_at_checked(usize::from(in_file)).ok_or(EINVAL)?;
+        if count != given.len() || count > DESCRIPTORS_MAX {
+            return Err(EINVAL);
+        }
+        let mut pairs = [(0, 0); DESCRIPTORS_MAX];
+        for (pair, fd) in pairs.iter_mut().zip(given) {
+            *pair = (*fd, i32::try_from(reader.u32()?).map_err(|_| EINVAL)?);
+        }
+        let payload = match file.first() {
+            Some(fd) => sys::map_file(*fd, length)?,
+            None => reader.take(length)?,
+        };
+        let outcome = self.start_program(payload, &pairs[..count]);
+        if in_file {
+            sys::unmap(payload);
+        }
+        Ok(outcome)
+    }
+
+    fn start_program(&mut self, payload: &[u8], pairs: &[(i32, i32)]) -> Outcome {
+        let forked = |errno| Refusal { stage: stage::FORK, errno };
+        let [report, report_to] = sys::pipe().map_err(forked)?;
+        let mut pidfd = -1;
+        let maker = sys::getpid();
+        let pid = match sys::fork(CLONE_PIDFD, Some(&mut pidfd)) {
+            Ok(0) => run_program(payload, pairs, report_to, maker),
+            Ok(pid) => pid,
+            Err(errno) => {
+                sys::close(report);
+                sys::close(report_to);
+                return Err(forked(errno));
+            }
+        };
+        sys::close(report_to);
+        self.remember(pid);
+        // Trusted code between here and exec: it either starts or reports, and does not linger.
+        let mut bytes = [0_u8; 8];
+        let count = sys::read(report, &mut bytes);
+        sys::close(report);
+        match count {
+            Ok(0) => Ok((pid, pidfd)),
+            Ok(8) => {
+                sys::close(pidfd);
+                let mut reader = Reader::new(&bytes);
+                let errno = sys::Errno(reader.u32().map_err(forked)? as i32);
+                Err(Refusal { stage: reader.u32().map_err(forked)?, errno })
+            }
+            _ => {
+                let _ = sys::kill(pid, sys::SIGKILL);
+                sys::close(pidfd);
+                Err(forked(EINVAL))
+            }
+        }
+    }
+
+    fn remember(&mut self, pid: i32) {
+        if let Some(slot) = self.children.iter_mut().find(|slot| **slot == 0) {
+            *slot = pid;
+        }
+    }
+}
+
+/// A new process with its pidfd, or why there is none.
+type Outcome = core::result::Result<(i32, i32), Refusal>;
+
+fn run_program(payload: &[u8], pairs: &[(i32, i32)], report: i32, maker: i32) -> ! {
+    let report = match spawn::place_numbered(pairs, report) {
+        Ok(report) => report,
+        Err(refusal) => spawn::refuse(report, &refusal),
+    };
+    if let Err(errno) = identity::die_with(maker) {
+        spawn::refuse(report, &Refusal { stage: stage::PREPARE, errno });
+    }
+    let program = Program { payload, flags: 0, limits: &[], sealed: None };
+    spawn::refuse(report, &spawn::become_program(&program))
+}

@@ -1,0 +1,105 @@
+//! What `/proc` says about processes.
+
+use core::mem::MaybeUninit;
+
+use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_RDONLY, Result};
+use crate::text::{self, Line};
+
+/// One look at a process.
+#[derive(Clone, Copy)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    /// Dead, though not yet taken by its parent.
+    pub dead: bool,
+}
+
+/// Calls `visit` with the number of every process that `/proc` shows.
+pub fn for_each(mut visit: impl FnMut(i32)) -> Result<()> {
+    let directory = sys::open(AT_FDCWD, c"/proc", O_RDONLY | O_DIRECTORY, 0)?;
+    let mut place = MaybeUninit::<[u8; 8192]>::uninit();
+    let buffer = sys::scratch(&mut place);
+    let outcome = loop {
+        match sys::directory_entries(directory, buffer) {
+            Ok(0) => break Ok(()),
+            Ok(count) => {
+                for name in Entries::new(&buffer[..count]) {
+                    if let Some(pid) = text::number(name).and_then(|pid| i32::try_from(pid).ok()) {
+                        visit(pid);
+                    }
+                }
+            }
+            Err(errno) => break Err(errno),
+        }
+    };
+    sys::close(directory);
+    outcome
+}
+
+/// The names in what the kernel returned for a directory.
+pub struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Entries<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        const LENGTH_AT: usize = 16;
+        const NAME_AT: usize = 19;
+        let length: [u8; 2] = self.rest.get(LENGTH_AT..LENGTH_AT + 2)?.try_into().ok()?;
+        let (entry, rest) = self.rest.split_at_checked(u16::from_le_bytes(length) as usize)?;
+        self.rest = rest;
+        entry.get(NAME_AT..)?.split(|byte| *byte == 0).next()
+    }
+}
+
+/// The number of the UTS namespace of a process: the tag of its tree. `None` when the process is
+/// dead or does not let us look.
+pub fn tag(pid: i32) -> Option<u32> {
+    let mut path = Line::<48>::new();
+    path.text(b"/proc/").number(pid as u64).text(b"/ns/uts");
+    tag_at(path.c_text())
+}
+
+/// The tag of this process itself.
+pub fn own_tag() -> Option<u32> {
+    tag_at(c"/proc/self/ns/uts")
+}
+
+fn tag_at(path: &core::ffi::CStr) -> Option<u32> {
+    let mut link = [0_u8; 32];
+    let count = sys::readlink(AT_FDCWD, path, &mut link).ok()?;
+    let digits = link[..count].strip_prefix(b"uts:[")?.strip_suffix(b"]")?;
+    text::number(digits).and_then(|tag| u32::try_from(tag).ok())
+}
+
+/// State and parent of a process; `None` when there is no such process.
+pub fn look(pid: i32) -> Option<Process> {
+    let mut path = Line::<48>::new();
+    path.text(b"/proc/").number(pid as u64).text(b"/stat");
+    let mut file = [0_u8; 512];
+    let stat = sys::read_file(AT_FDCWD, path.c_text(), &mut file).ok()?;
+    // The name, in parentheses, may itself contain anything.
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut words = stat[end + 1..].split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let state = words.next()?;
+    let parent = text::number(words.next()?)?;
+    Some(Process { pid, parent: parent as i32, dead: matches!(state, b"Z" | b"X" | b"x") })
+}
+
+/// The process a pidfd stands for, as numbered in our own process namespace.
+pub fn pid_of(pidfd: i32) -> Option<i32> {
+    let mut path = Line::<48>::new();
+    path.text(b"/proc/self/fdinfo/").number(pidfd as u64);
+    let mut file = [0_u8; 512];
+    let info = sys::read_file(AT_FDCWD, path.c_text(), &mut file).ok()?;
+    let pid = text::number(text::field(info, b"Pid:")?)?;
+    i32::try_from(pid).ok().filter(|pid| *pid > 0)
+}

@@ -1,0 +1,110 @@
+//! The roots of a cell: processes the host knows, each with the tree that grows below it.
+
+use crate::sys::{self, EAGAIN, EEXIST, Result};
+
+pub const ROOTS_MAX: usize = 1024;
+
+/// Where a root is in its life. All zero is [`Phase::Free`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    Free = 0,
+    /// Forked, and its program not yet known to run.
+    Starting,
+    Running,
+    /// Dead and taken; what it started may live on.
+    Dead,
+}
+
+/// One root. Descriptors are zero when there are none: zero itself is always in use.
+#[derive(Clone, Copy)]
+pub struct Root {
+    pub id: u32,
+    /// Strict: the process. Isolation off: its keeper, or the process if it was adopted.
+    pub pid: i32,
+    /// Isolation off: the process itself.
+    pub program: i32,
+    /// The UTS namespace of its tree; zero when isolation is off.
+    pub tag: u32,
+    /// Where the starting process, or the keeper, reports.
+    pub pipe: i32,
+    /// Of an adopted process, which is somebody else's child.
+    pub pidfd: i32,
+    pub phase: Phase,
+    /// The host dropped its handle.
+    pub forgotten: bool,
+}
+
+impl Root {
+    pub fn is_adopted(&self) -> bool {
+        self.pidfd != 0
+    }
+
+    pub fn close_pipe(&mut self) {
+        if self.pipe != 0 {
+            sys::close(self.pipe);
+            self.pipe = 0;
+        }
+    }
+}
+
+/// All roots of a cell.
+pub struct Roots {
+    table: &'static mut [Root],
+    /// Slots from here on were never used.
+    used: usize,
+}
+
+impl Roots {
+    pub fn new() -> Result<Self> {
+        // SAFETY: all zero bytes are a free root: its phase is `Free`, `false` is zero.
+        Ok(Self { table: unsafe { sys::table(ROOTS_MAX) }?, used: 0 })
+    }
+
+    pub fn all(&mut self) -> &mut [Root] {
+        &mut self.table[..self.used]
+    }
+
+    /// The indices of roots that are in use.
+    pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
+        0..self.used
+    }
+
+    pub fn at(&mut self, index: usize) -> &mut Root {
+        &mut self.table[index]
+    }
+
+    pub fn find(&self, matches: impl Fn(&Root) -> bool) -> Option<usize> {
+        self.table[..self.used].iter().position(|root| root.phase != Phase::Free && matches(root))
+    }
+
+    pub fn by_id(&self, id: u32) -> Option<usize> {
+        self.find(|root| root.id == id)
+    }
+
+    /// Stores a root; EAGAIN when there is no room, EEXIST when the host reuses an id.
+    pub fn add(&mut self, root: Root) -> Result {
+        if self.by_id(root.id).is_some() {
+            return Err(EEXIST);
+        }
+        let free = self.table.iter().position(|slot| slot.phase == Phase::Free);
+        let index = free.ok_or(EAGAIN)?;
+        self.table[index] = root;
+        self.used = self.used.max(index + 1);
+        Ok(index)
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.table.iter().all(|slot| slot.phase != Phase::Free)
+    }
+
+    pub fn remove(&mut self, index: usize) {
+        let root = &mut self.table[index];
+        root.close_pipe();
+        if root.pidfd != 0 {
+            sys::close(root.pidfd);
+            root.pidfd = 0;
+        }
+        root.phase = Phase::Free;
+    }
+}

@@ -1,0 +1,137 @@
+//! Killing and signalling process trees in a strict cell.
+//!
+//! Every root has a UTS namespace of its own, inherited by all it starts. Code in a cell can
+//! neither leave it nor enter another: it has no capability, and cannot make a user namespace to
+//! get one. So the namespace is a tag that daemons cannot shed. A process whose tag nobody can
+//! read or no root has is treated as hostile and goes with the first tree that is killed.
+
+use crate::processes;
+use crate::roots::{Phase, Roots};
+use crate::sys::{self, EBUSY, EINTR, Result};
+
+const ROUNDS: u32 = 20;
+const FINAL_ROUNDS: u32 = 2000;
+
+/// Kills the tree of one root. `reap` takes the dead between rounds. Returns whether everything in
+/// the cell was killed, which is what happens when the root is the only one.
+pub fn kill(roots: &mut Roots, index: usize, reap: &mut dyn FnMut(&mut Roots)) -> Result<bool> {
+    let (id, tag) = (roots.at(index).id, roots.at(index).tag);
+    let alone = roots.find(|root| root.id != id).is_none();
+    if !alone {
+        for _ in 0..ROUNDS {
+            let killed = kill_round(roots, id, tag);
+            reap(roots);
+            if killed == 0 {
+                return Ok(false);
+            }
+            pause();
+        }
+    }
+    kill_everything(roots, reap).map(|()| true)
+}
+
+/// Kills every process of the cell but this one.
+fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Result<()> {
+    for _ in 0..FINAL_ROUNDS {
+        let _ = sys::kill(-1, sys::SIGKILL);
+        reap(roots);
+        let mut alive = 0;
+        processes::for_each(|pid| {
+            if pid != 1 && processes::look(pid).is_some_and(|process| !process.dead) {
+                alive += 1;
+            }
+        })?;
+        if alive == 0 {
+            return Ok(());
+        }
+        pause();
+    }
+    // Something sleeps in the kernel where no signal reaches it.
+    Err(EBUSY)
+}
+
+/// Kills what does not belong to another root; returns how many processes that were.
+fn kill_round(roots: &mut Roots, victim: u32, victim_tag: u32) -> u32 {
+    let mut killed = 0;
+    let _ = processes::for_each(|pid| {
+        if pid != 1 && !is_spared(roots, pid, victim, victim_tag) {
+            let _ = sys::kill(pid, sys::SIGKILL);
+            killed += 1;
+        }
+    });
+    killed
+}
+
+fn is_spared(roots: &Roots, pid: i32, victim: u32, victim_tag: u32) -> bool {
+    if is_other_root(roots, pid, victim) {
+        return true;
+    }
+    match processes::tag(pid) {
+        Some(tag) => {
+            // The number of a namespace that ended may be used again, by the victim's for one.
+            tag != victim_tag && roots.find(|root| root.id != victim && root.tag == tag).is_some()
+        }
+        None => is_dead_or_below_other(roots, pid, victim),
+    }
+}
+
+fn is_other_root(roots: &Roots, pid: i32, victim: u32) -> bool {
+    let alive = |phase| matches!(phase, Phase::Starting | Phase::Running);
+    roots.find(|root| root.pid == pid && root.id != victim && alive(root.phase)).is_some()
+}
+
+/// A process that hides its tag is spared only when its parents lead to another root: that is
+/// beyond its control.
+fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
+    let mut at = pid;
+    for step in 0..64 {
+        let Some(process) = processes::look(at) else { return step == 0 };
+        if step == 0 && process.dead {
+            return true;
+        }
+        at = process.parent;
+        if at <= 1 {
+            return false;
+        }
+        if is_other_root(roots, at, victim) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Sends a signal to every process that carries a tag; returns how many there were.
+pub fn signal(tag: u32, signal: i32) -> u32 {
+    let mut count = 0;
+    let _ = processes::for_each(|pid| {
+        if pid != 1 && processes::tag(pid) == Some(tag) && sys::kill(pid, signal).is_ok() {
+            count += 1;
+        }
+    });
+    count
+}
+
+/// Forgets dead roots whose trees have ended and whose handles are gone.
+pub fn forget_ended(roots: &mut Roots) {
+    let mut seen = [0_u64; crate::roots::ROOTS_MAX / 64];
+    let _ = processes::for_each(|pid| {
+        let Some(tag) = processes::tag(pid) else { return };
+        for index in roots.indices() {
+            if roots.at(index).tag == tag {
+                seen[index / 64] |= 1 << (index % 64);
+            }
+        }
+    });
+    for index in roots.indices() {
+        let root = roots.at(index);
+        let ended = seen[index / 64] & 1 << (index % 64) == 0;
+        if root.phase == Phase::Dead && root.forgotten && ended {
+            roots.remove(index);
+        }
+    }
+}
+
+/// Lets the dying die.
+pub fn pause() {
+    while sys::poll(&mut [], Some(1)) == Err(EINTR) {}
+}

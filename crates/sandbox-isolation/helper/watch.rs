@@ -1,0 +1,134 @@
+//! What becomes of started processes, and telling the host.
+
+use crate::keeper::{self, Report};
+use crate::protocol::{from_cell, stage};
+use crate::roots::{Phase, Roots};
+use crate::spawn::Refusal;
+use crate::sys::{self, EAGAIN, EINTR, ESRCH, Errno, Result};
+use crate::wire::{Packet, Reader};
+
+/// Where the first process of a cell keeps its socket.
+pub const CONTROL: i32 = 3;
+
+/// Takes what a starting process or a keeper reports. `last` means nothing more can come.
+pub fn read_pipe(roots: &mut Roots, index: usize, strict: bool, last: bool) {
+    while roots.at(index).pipe != 0 {
+        let more = if strict { read_start(roots, index, last) } else { read_keeper(roots, index) };
+        if !more {
+            return;
+        }
+    }
+}
+
+/// A process that starts sends its tag, then a refusal or, by starting its program, the end.
+fn read_start(roots: &mut Roots, index: usize, last: bool) -> bool {
+    let root = roots.at(index);
+    let mut bytes = [0_u8; 8];
+    let wanted = if root.tag == 0 { 4 } else { 8 };
+    match sys::read(root.pipe, &mut bytes[..wanted]) {
+        Ok(4) if wanted == 4 => {
+            root.tag = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            true
+        }
+        Ok(8) => {
+            let mut reader = Reader::new(&bytes);
+            let errno = Errno(reader.u32().unwrap_or(0) as i32);
+            let refusal = Refusal { errno, stage: reader.u32().unwrap_or(0) };
+            let _ = send_refusal(root.id, &refusal);
+            roots.remove(index);
+            false
+        }
+        Err(EAGAIN | EINTR) if !last => false,
+        _ => {
+            root.close_pipe();
+            if root.tag == 0 {
+                // Killed before it could say anything.
+                let _ = send_refusal(root.id, &Refusal { stage: stage::PREPARE, errno: ESRCH });
+                roots.remove(index);
+            } else {
+                root.phase = Phase::Running;
+                root.program = root.pid;
+                send_started(root.id, root.pid);
+            }
+            false
+        }
+    }
+}
+
+fn read_keeper(roots: &mut Roots, index: usize) -> bool {
+    let root = roots.at(index);
+    match keeper::read_report(root.pipe) {
+        Ok(Report::Started { pid }) => {
+            root.phase = Phase::Running;
+            root.program = pid;
+            send_started(root.id, pid);
+            true
+        }
+        Ok(Report::Refused(refusal)) => {
+            let _ = send_refusal(root.id, &refusal);
+            roots.remove(index);
+            false
+        }
+        Ok(Report::Exited { status, user_us, system_us, peak_kib }) => {
+            root.program = 0;
+            send_exited(root.id, status, [user_us, system_us, peak_kib]);
+            true
+        }
+        Err(EAGAIN) => false,
+        _ => {
+            root.close_pipe();
+            // Everything below the keeper is gone, or the keeper was killed: say so.
+            if root.phase == Phase::Starting {
+                let _ = send_refusal(root.id, &Refusal { stage: stage::FORK, errno: ESRCH });
+            } else if root.program != 0 {
+                let _ = sys::kill(root.program, sys::SIGKILL);
+                send_exited(root.id, sys::SIGKILL, [0; 3]);
+            }
+            root.program = 0;
+            root.phase = Phase::Dead;
+            if root.forgotten {
+                roots.remove(index);
+            }
+            false
+        }
+    }
+}
+
+/// Takes all dead children and tells the host of those it knows.
+pub fn reap(roots: &mut Roots, strict: bool) {
+    while let Ok(Some(death)) = sys::wait(sys::WNOHANG) {
+        let Some(index) = roots
+            .find(|root| root.pid == death.pid && root.phase != Phase::Dead && !root.is_adopted())
+        else {
+            continue;
+        };
+        read_pipe(roots, index, strict, true);
+        let root = roots.at(index);
+        if strict && root.phase == Phase::Running {
+            root.phase = Phase::Dead;
+            send_exited(root.id, death.status, [death.user_us, death.system_us, death.peak_kib]);
+        }
+    }
+}
+
+fn send_started(id: u32, pid: i32) {
+    let mut packet = Packet::new(from_cell::STARTED);
+    let _ = packet.u32(id).u32(pid as u32).send(CONTROL, None);
+}
+
+fn send_exited(id: u32, status: i32, usage: [u64; 3]) {
+    let mut packet = Packet::new(from_cell::EXITED);
+    packet.u32(id).u32(status as u32).u64(usage[0]).u64(usage[1]).u64(usage[2]);
+    let _ = packet.send(CONTROL, None);
+}
+
+pub fn send_refusal(id: u32, refusal: &Refusal) -> Result<()> {
+    let mut packet = Packet::new(from_cell::SPAWN_FAILED);
+    packet.u32(id).errno(refusal.errno).u32(refusal.stage).send(CONTROL, None).map(drop)
+}
+
+pub fn answer(request: u32, outcome: Result<u32>) -> Result<()> {
+    let (errno, value) = outcome.map_or_else(|errno| (errno, 0), |value| (Errno(0), value));
+    let mut packet = Packet::new(from_cell::DONE);
+    packet.u32(request).errno(errno).u32(value).send(CONTROL, None).map(drop)
+}

@@ -1,0 +1,280 @@
+//! A living cell: its handle, and the task that listens to its first process.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Signal, pidfd_send_signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::error::Error;
+use crate::process::{Exit, ExitStatus};
+use crate::protocol::from_cell;
+use crate::replies::Replies;
+use crate::socket::{Packet, Socket};
+use crate::spec::CellKind;
+use crate::wire::Reader;
+
+/// The user of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// User id inside the cell.
+    pub uid: u32,
+    /// Group id inside the cell.
+    pub gid: u32,
+    /// The same user as the maker's user namespace counts: for a cell made by root, an id that no
+    /// account has and no other living cell shares; otherwise 0, the maker's own user.
+    pub maker_uid: u32,
+    /// The same for the group.
+    pub maker_gid: u32,
+}
+
+/// A set of processes that live and die together, isolated or not. Clones are the same cell;
+/// dropping the last one kills it.
+///
+/// Made by [`Maker::cell`](crate::Maker::cell).
+#[derive(Clone, Debug)]
+pub struct Cell {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    link: Arc<Link>,
+    root: OwnedFd,
+    work_dir: PathBuf,
+    identity: Identity,
+    pid: u32,
+    /// Keeps the maker alive as long as its cells.
+    _maker: crate::Maker,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.link.kill();
+    }
+}
+
+/// What a cell's first process answered.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Started { pid: u32 },
+    SpawnFailed { errno: i32, stage: u32 },
+    Done { errno: i32, value: u32 },
+    Adopted { errno: i32 },
+}
+
+/// The connection to a cell's first process, shared by everything that talks to it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) socket: Socket,
+    pub(crate) replies: Replies<Reply>,
+    exits: Mutex<HashMap<u32, watch::Sender<Option<Exit>>>>,
+    pidfd: OwnedFd,
+    kind: CellKind,
+    gone: watch::Sender<bool>,
+}
+
+/// A cell that has just reported that it is ready.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) socket: Socket,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) pid: u32,
+    pub(crate) root: OwnedFd,
+    pub(crate) identity: Identity,
+    pub(crate) kind: CellKind,
+    pub(crate) work_dir: PathBuf,
+}
+
+impl Cell {
+    pub(crate) fn new(ready: Ready, maker: crate::Maker) -> Self {
+        let link = Arc::new(Link {
+            socket: ready.socket,
+            replies: Replies::new(),
+            exits: Mutex::new(HashMap::new()),
+            pidfd: ready.pidfd,
+            kind: ready.kind,
+            gone: watch::Sender::new(false),
+        });
+        let private = (ready.kind == CellKind::Off).then(|| ready.work_dir.clone());
+        tokio::spawn(listen(Guard { link: Arc::clone(&link), private }));
+        Self {
+            inner: Arc::new(Inner {
+                link,
+                root: ready.root,
+                work_dir: ready.work_dir,
+                identity: ready.identity,
+                pid: ready.pid,
+                _maker: maker,
+            }),
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.inner.link
+    }
+
+    /// The first process of the cell. A trusted program started by
+    /// [`Maker::start_process`](crate::Maker::start_process) enters the cell through it.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.inner.link.pidfd.as_fd()
+    }
+
+    /// The host's number of the cell's first process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.inner.pid
+    }
+
+    /// The cell's root directory, opened with `O_PATH`. Paths in it must be resolved with
+    /// `RESOLVE_IN_ROOT`: code in the cell chooses its links. Without isolation it is the host's.
+    #[must_use]
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.inner.root.as_fd()
+    }
+
+    /// Where programs start, as seen inside: `/workspace`, or the private directory of a cell
+    /// without isolation.
+    #[must_use]
+    pub fn work_dir(&self) -> &Path {
+        &self.inner.work_dir
+    }
+
+    /// Whether this cell isolates.
+    #[must_use]
+    pub fn kind(&self) -> CellKind {
+        self.inner.link.kind
+    }
+
+    /// The user that programs in the cell are.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.inner.identity
+    }
+
+    /// Kills the cell with everything in it. Returns at once, may be repeated, cannot fail;
+    /// [`Cell::closed`] tells when it is done.
+    pub fn kill(&self) {
+        self.inner.link.kill();
+    }
+
+    /// Waits until the cell's first process is gone, and with it everything in the cell; without
+    /// isolation, until the private directory is removed too. Can be dropped at any time.
+    pub async fn closed(&self) {
+        let mut gone = self.inner.link.gone.subscribe();
+        // Fails only when the sender is gone, and the link, which we hold, has it.
+        let _ = gone.wait_for(|gone| *gone).await;
+    }
+}
+
+impl Link {
+    fn kill(&self) {
+        // Without isolation the first process must live to clean up after the others.
+        if self.kind == CellKind::Strict {
+            let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        }
+        self.socket.shut_down();
+        self.replies.close();
+    }
+
+    fn exits(&self) -> MutexGuard<'_, HashMap<u32, watch::Sender<Option<Exit>>>> {
+        self.exits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the exit of a process will be told.
+    pub(crate) fn expect_exit(&self, root: u32) -> watch::Receiver<Option<Exit>> {
+        let (sender, receiver) = watch::channel(None);
+        self.exits().insert(root, sender);
+        receiver
+    }
+
+    pub(crate) fn forget_exit(&self, root: u32) {
+        self.exits().remove(&root);
+    }
+
+    fn dispatch(&self, packet: &Packet) -> Result<(), Error> {
+        let mut reader = Reader(&packet.bytes);
+        let kind = reader.u8()?;
+        let id = reader.u32()?;
+        let reply = match kind {
+            from_cell::STARTED => Reply::Started { pid: reader.u32()? },
+            from_cell::SPAWN_FAILED => {
+                Reply::SpawnFailed { errno: reader.i32()?, stage: reader.u32()? }
+            }
+            from_cell::DONE => Reply::Done { errno: reader.i32()?, value: reader.u32()? },
+            from_cell::ADOPTED => Reply::Adopted { errno: reader.i32()? },
+            from_cell::EXITED => {
+                let exit = read_exit(&mut reader)?;
+                reader.end()?;
+                if let Some(sender) = self.exits().remove(&id) {
+                    sender.send_replace(Some(exit));
+                }
+                return Ok(());
+            }
+            other => return Err(Error::Protocol(format!("message {other}"))),
+        };
+        reader.end()?;
+        self.replies.resolve(id, reply);
+        Ok(())
+    }
+}
+
+fn read_exit(reader: &mut Reader<'_>) -> Result<Exit, Error> {
+    use std::time::Duration;
+    let status = ExitStatus::from_wait(reader.i32()?);
+    Ok(Exit {
+        status,
+        user: Duration::from_micros(reader.u64()?),
+        system: Duration::from_micros(reader.u64()?),
+        max_rss: reader.u64()?.saturating_mul(1024),
+    })
+}
+
+/// Held by the listening task. When that ends, for whatever reason, nobody may wait any longer.
+struct Guard {
+    link: Arc<Link>,
+    private: Option<PathBuf>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.link.kill();
+        self.link.exits().clear();
+    }
+}
+
+async fn listen(guard: Guard) {
+    let link = &guard.link;
+    while let Ok(Some(packet)) = link.socket.receive().await {
+        if link.dispatch(&packet).is_err() {
+            break;
+        }
+    }
+    link.kill();
+    link.exits().clear();
+    wait_for_end(&link.pidfd).await;
+    if let Some(private) = &guard.private {
+        remove_leftover(private.clone()).await;
+    }
+    link.gone.send_replace(true);
+}
+
+/// Waits until a process is dead.
+pub(crate) async fn wait_for_end(pidfd: &OwnedFd) {
+    // A pidfd cannot fail to be watched, except when the runtime shuts down, and then so do we.
+    if let Ok(watched) = AsyncFd::with_interest(pidfd.as_fd(), Interest::READABLE) {
+        let _ = watched.readable().await;
+    }
+}
+
+/// The first process removes the directory itself, unless somebody killed it.
+async fn remove_leftover(directory: PathBuf) {
+    if directory.exists() {
+        let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(directory)).await;
+    }
+}

@@ -1,0 +1,138 @@
+//! From a kernel's refusal to what to do about it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::error::Error;
+
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
+const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const ENOSYS: i32 = 38;
+
+/// What this machine says about itself.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    /// `kernel.unprivileged_userns_clone`, where it exists.
+    userns_clone: Option<u64>,
+    /// `user.max_user_namespaces`.
+    max_user_namespaces: Option<u64>,
+    /// `kernel.apparmor_restrict_unprivileged_userns`, where it exists.
+    apparmor: Option<u64>,
+    container: bool,
+}
+
+impl Facts {
+    fn read() -> Self {
+        let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
+        let exists = |path: &&str| Path::new(path).exists();
+        Self {
+            userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
+            max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
+            apparmor: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+            container: ["/.dockerenv", "/run/.containerenv"].iter().any(exists),
+        }
+    }
+}
+
+/// Why the maker cannot work.
+pub(crate) fn start(step: String, source: io::Error) -> Error {
+    unavailable(&step, &source, &Facts::read())
+}
+
+/// Why a cell was not set up: the machine forbids it, or this one step failed.
+pub(crate) fn setup(step: String, source: io::Error) -> Error {
+    if is_refusal(&step, &source) {
+        unavailable(&step, &source, &Facts::read())
+    } else {
+        Error::Setup { step, source }
+    }
+}
+
+/// Whether the kernel refuses isolation itself, rather than this path or this number. Binds fail
+/// for reasons of their own.
+fn is_refusal(step: &str, source: &io::Error) -> bool {
+    let code = source.raw_os_error().unwrap_or(0);
+    let forbidden = matches!(code, EPERM | EACCES | ENOSYS);
+    let limited = matches!(code, ENOSPC | EINVAL) && step == "make namespaces";
+    !step.starts_with("bind ") && (forbidden || limited)
+}
+
+fn unavailable(step: &str, source: &io::Error, facts: &Facts) -> Error {
+    Error::Unavailable {
+        missing: format!("the kernel refused to {step} ({source})"),
+        fix: fix(source.raw_os_error().unwrap_or(0), facts),
+    }
+}
+
+fn fix(errno: i32, facts: &Facts) -> String {
+    let text = if errno == ENOSYS {
+        "a kernel of version 5.12 or newer is needed"
+    } else if facts.userns_clone == Some(0) {
+        "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
+    } else if facts.max_user_namespaces == Some(0) {
+        "allow user namespaces: sysctl -w user.max_user_namespaces=10000"
+    } else if errno == ENOSPC {
+        "too many namespaces exist: raise the sysctls user.max_*_namespaces"
+    } else if facts.apparmor.is_some_and(|value| value != 0) {
+        "AppArmor restricts user namespaces: sysctl -w \
+         kernel.apparmor_restrict_unprivileged_userns=0, or install an AppArmor profile that gives \
+         this program `userns`"
+    } else if facts.container {
+        "this container forbids it: start it with --security-opt seccomp=unconfined \
+         --security-opt systempaths=unconfined, or with --privileged, or use a container backend"
+    } else if errno == EINVAL {
+        "the kernel was built without some namespace; see `lsns` and CONFIG_NAMESPACES"
+    } else {
+        "run as root, or allow unprivileged user namespaces"
+    };
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fix_for(errno: i32, facts: &Facts) -> String {
+        match unavailable("make namespaces", &io::Error::from_raw_os_error(errno), facts) {
+            Error::Unavailable { fix, .. } => fix,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn the_fix_names_what_stands_in_the_way() {
+        let facts = Facts::default();
+        for (errno, facts, word) in [
+            (
+                EPERM,
+                Facts { userns_clone: Some(0), ..facts.clone() },
+                "unprivileged_userns_clone=1",
+            ),
+            (
+                ENOSPC,
+                Facts { max_user_namespaces: Some(0), ..facts.clone() },
+                "max_user_namespaces",
+            ),
+            (ENOSPC, facts.clone(), "user.max_*_namespaces"),
+            (EPERM, Facts { apparmor: Some(1), ..facts.clone() }, "apparmor_restrict"),
+            (EPERM, Facts { container: true, ..facts.clone() }, "--security-opt"),
+            (ENOSYS, Facts { container: true, ..facts.clone() }, "5.12"),
+            (EPERM, facts.clone(), "run as root"),
+        ] {
+            let fix = fix_for(errno, &facts);
+            assert!(fix.contains(word), "{errno} {facts:?}: {fix}");
+        }
+    }
+
+    #[test]
+    fn only_refusals_of_isolation_count_as_unavailable() {
+        let kind = |step: &str, errno| setup(step.to_owned(), io::Error::from_raw_os_error(errno));
+        assert!(matches!(kind("make namespaces", ENOSPC), Error::Unavailable { .. }));
+        assert!(matches!(kind("mount proc", EPERM), Error::Unavailable { .. }));
+        assert!(matches!(kind("bind /root/x", EACCES), Error::Setup { .. }));
+        assert!(matches!(kind("write /etc/passwd", ENOSPC), Error::Setup { .. }));
+    }
+}

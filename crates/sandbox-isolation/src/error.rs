@@ -1,0 +1,135 @@
+//! What can go wrong, as data.
+
+use std::fmt;
+use std::io;
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This machine, as it is, does not let us make cells.
+    #[error("isolation is not available: {missing}; {fix}")]
+    Unavailable {
+        /// What the kernel refused.
+        missing: String,
+        /// What to change, with the command where there is one.
+        fix: String,
+    },
+    /// One step of setting up a cell failed. Nothing of the cell is left.
+    #[error("cannot set up the cell: {step}: {source}")]
+    Setup {
+        /// The step and what it worked on.
+        step: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A program did not start.
+    #[error("cannot start {program:?}: {stage}: {source}")]
+    Spawn {
+        /// The first argument.
+        program: String,
+        /// How far it came.
+        stage: SpawnStage,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The cell, the process or the maker is gone.
+    #[error("the cell is gone")]
+    Closed,
+    /// A helper process said something it never says. Its cell is killed.
+    #[error("a helper process broke the protocol: {0}")]
+    Protocol(String),
+    /// An argument makes no sense. Nothing was done.
+    #[error("invalid argument: {0}")]
+    Invalid(String),
+    /// The host's own resources failed us: descriptors, memory, processes.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done.
+        context: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(context: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { context, source }
+    }
+
+    pub(crate) fn os(context: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |errno| Self::Io { context, source: errno.into() }
+    }
+
+    /// Whether a program was not found: what a shell calls status 127.
+    #[must_use]
+    pub fn is_program_not_found(&self) -> bool {
+        self.refused_program().is_some_and(|source| {
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        })
+    }
+
+    /// Whether a program exists but cannot be executed: what a shell calls status 126.
+    #[must_use]
+    pub fn is_program_not_executable(&self) -> bool {
+        const ENOEXEC: i32 = 8;
+        self.refused_program().is_some_and(|source| {
+            source.kind() == io::ErrorKind::PermissionDenied
+                || source.kind() == io::ErrorKind::IsADirectory
+                || source.raw_os_error() == Some(ENOEXEC)
+        })
+    }
+
+    fn refused_program(&self) -> Option<&io::Error> {
+        match self {
+            Self::Spawn { stage: SpawnStage::Program, source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// How far starting a program came before it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpawnStage {
+    /// Making the process.
+    Fork,
+    /// Preparing its descriptors, session and signals.
+    Prepare,
+    /// Applying a resource limit.
+    Limit,
+    /// Entering the working directory.
+    Directory,
+    /// Dropping privileges.
+    Seal,
+    /// Executing the program itself.
+    Program,
+}
+
+impl SpawnStage {
+    pub(crate) fn from_wire(stage: u32) -> Option<Self> {
+        use crate::protocol::stage;
+        Some(match stage {
+            stage::FORK => Self::Fork,
+            stage::PREPARE => Self::Prepare,
+            stage::LIMIT => Self::Limit,
+            stage::DIRECTORY => Self::Directory,
+            stage::SEAL => Self::Seal,
+            stage::PROGRAM => Self::Program,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for SpawnStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fork => "making the process",
+            Self::Prepare => "preparing the process",
+            Self::Limit => "applying limits",
+            Self::Directory => "entering the working directory",
+            Self::Seal => "dropping privileges",
+            Self::Program => "executing the program",
+        })
+    }
+}

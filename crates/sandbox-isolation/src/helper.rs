@@ -1,0 +1,23 @@
+//! The helper program: embedded, and run from memory.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+use crate::error::Error;
+use crate::memory_file;
+
+static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandbox-helper"));
+
+/// Starts the helper as the maker, with this socket and nothing else of ours.
+pub(crate) fn start(socket: OwnedFd) -> Result<Child, Error> {
+    let file = memory_file::executable("sandbox-maker", PROGRAM)
+        .map_err(Error::io("cannot hold the helper program in memory"))?;
+    Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(Error::io("cannot start the helper program"))
+}

@@ -1,0 +1,120 @@
+//! What of the host's system every strict cell can read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::spec::Bind;
+
+/// Directories of programs and libraries. On most systems all but the first are links into it.
+const SYSTEM: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
+
+/// What programs expect in `/etc` and that says nothing private about the host. Directories of
+/// private keys are left out.
+const CONFIGURATION: [&str; 18] = [
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "fonts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "pki/ca-trust",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+];
+
+const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
+
+/// One path of the host as it shall appear in a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Entry {
+    pub(crate) target: PathBuf,
+    pub(crate) what: What,
+}
+
+/// What a path is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    /// A link, made anew with the same text.
+    Link(PathBuf),
+    /// A directory of the host.
+    Directory(PathBuf),
+    /// A file of the host.
+    File(PathBuf),
+}
+
+/// What this host has. Looked up once per maker.
+#[derive(Clone, Debug)]
+pub(crate) struct HostView {
+    /// An existing directory over which the new root is first mounted.
+    pub(crate) base: PathBuf,
+    pub(crate) system: Vec<Entry>,
+    pub(crate) configuration: Vec<Entry>,
+    pub(crate) devices: Vec<&'static str>,
+}
+
+impl HostView {
+    pub(crate) fn detect() -> Self {
+        let base = ["/tmp", "/usr", "/proc"].into_iter().map(Path::new).find(|dir| dir.is_dir());
+        let in_etc = |name: &&str| Path::new("/etc").join(name);
+        Self {
+            base: base.unwrap_or(Path::new("/proc")).to_owned(),
+            system: SYSTEM.iter().filter_map(|path| entry(Path::new(path))).collect(),
+            configuration: CONFIGURATION
+                .iter()
+                .filter_map(|name| configuration(&in_etc(name)))
+                .collect(),
+            devices: DEVICES.to_vec(),
+        }
+    }
+}
+
+/// The directories of this host's system that every strict cell can read, such as `/usr`. Links
+/// such as `/bin` are made anew and not listed.
+#[must_use]
+pub fn system_binds() -> Vec<Bind> {
+    let directories = HostView::detect().system.into_iter().filter_map(|entry| match entry.what {
+        What::Directory(source) | What::File(source) => Some(Bind { source, target: entry.target }),
+        What::Link(_) => None,
+    });
+    directories.collect()
+}
+
+fn entry(path: &Path) -> Option<Entry> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    let what = if metadata.is_symlink() {
+        What::Link(fs::read_link(path).ok()?)
+    } else if metadata.is_dir() {
+        What::Directory(path.to_owned())
+    } else if metadata.is_file() {
+        What::File(path.to_owned())
+    } else {
+        return None;
+    };
+    Some(Entry { target: path.to_owned(), what })
+}
+
+/// A link out of `/etc` is kept when it leads into `/usr`, which cells have; otherwise what it
+/// leads to is shown in its place.
+fn configuration(path: &Path) -> Option<Entry> {
+    let found = entry(path)?;
+    let What::Link(_) = found.what else { return Some(found) };
+    let real = fs::canonicalize(path).ok()?;
+    if real.starts_with("/usr") {
+        return Some(found);
+    }
+    let what = match entry(&real)?.what {
+        What::Link(_) => return None,
+        what => what,
+    };
+    Some(Entry { target: path.to_owned(), what })
+}

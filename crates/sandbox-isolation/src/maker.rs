@@ -1,0 +1,425 @@
+//! The maker: one helper process per host process, which forks every cell.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Signal, pidfd_send_signal};
+
+use crate::cell::{Cell, Identity, Ready, wait_for_end};
+use crate::diagnosis;
+use crate::error::{Error, SpawnStage};
+use crate::helper;
+use crate::host_view::{Entry, HostView, What};
+use crate::memory_file;
+use crate::plan::Plan;
+use crate::policy;
+use crate::process::encode_program;
+use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_cell, from_maker, to_maker};
+use crate::replies::Replies;
+use crate::socket::{Packet, Socket};
+use crate::spec::{CellKind, CellSpec};
+use crate::wire::{Reader, Writer, length};
+
+/// With which rights cells are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// As root: each cell gets host ids of its own.
+    Root,
+    /// As an ordinary user, in a user namespace.
+    User,
+}
+
+/// Makes cells. Clones share one helper process, which ends when the last clone and the last of
+/// its cells are dropped, and when the host process ends for whatever reason; strict cells and
+/// processes it started end with it.
+#[derive(Clone, Debug)]
+pub struct Maker {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    link: Arc<Link>,
+    privilege: Privilege,
+    host: HostView,
+    /// The last plan, which is the next one too where many cells are alike.
+    last: Mutex<Option<(CellSpec, Arc<Prepared>)>>,
+    child: Option<Child>,
+}
+
+#[derive(Debug)]
+struct Link {
+    socket: Socket,
+    replies: Replies<Created>,
+}
+
+/// A new process, or the kernel's reason and the stage.
+type Created = Result<(u32, OwnedFd), (i32, u32)>;
+
+#[derive(Debug)]
+struct Prepared {
+    file: OwnedFd,
+    length: u32,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.link.socket.shut_down();
+        let Some(mut child) = self.child.take() else { return };
+        if matches!(child.try_wait(), Ok(None)) {
+            // It ends within a moment; taking it must not hold up whoever drops us.
+            std::thread::spawn(move || child.wait());
+        }
+    }
+}
+
+/// A trusted program that lives beside the cells, with the maker's rights.
+#[derive(Debug)]
+pub struct ProcessSpec {
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// The whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it starts; `/` when `None`.
+    pub cwd: Option<PathBuf>,
+    /// Its descriptors, each with the number it has there, at most 31. Standard input, output and
+    /// error are `/dev/null` unless given.
+    pub fds: Vec<(OwnedFd, u32)>,
+}
+
+/// A program started by [`Maker::start_process`]. Dropping it kills the program.
+#[derive(Debug)]
+pub struct MakerProcess {
+    pid: u32,
+    pidfd: OwnedFd,
+    _maker: Maker,
+}
+
+impl MakerProcess {
+    /// The host's number of the process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The process itself.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Kills the process. Returns at once, may be repeated.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Waits until the process is dead. Can be dropped at any time.
+    pub async fn exited(&self) {
+        wait_for_end(&self.pidfd).await;
+    }
+}
+
+impl Drop for MakerProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Maker {
+    /// Starts the helper process. Must be called in a tokio runtime, and used in the same one.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when this user cannot make user namespaces; [`Error::Io`] when the
+    /// helper cannot be started at all.
+    pub async fn start() -> Result<Self, Error> {
+        let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
+        let child = helper::start(theirs)?;
+        let link = Arc::new(Link { socket, replies: Replies::new() });
+        let mut inner = Inner {
+            link: Arc::clone(&link),
+            privilege: Privilege::User,
+            host: HostView::detect(),
+            last: Mutex::new(None),
+            child: Some(child),
+        };
+        inner.privilege = greet(&link.socket).await?;
+        tokio::spawn(listen(Guard(link)));
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// With which rights cells are made.
+    #[must_use]
+    pub fn privilege(&self) -> Privilege {
+        self.inner.privilege
+    }
+
+    /// Whether the helper process is gone. It does not come back; start another.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.inner.link.replies.is_closed()
+    }
+
+    /// Makes a cell and returns when it is completely set up. Many can be made at once.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the kernel does not let us isolate; [`Error::Setup`] when a
+    /// step failed for another reason; [`Error::Invalid`] when the spec makes no sense;
+    /// [`Error::Closed`] when the maker is gone. There is never a partial cell.
+    ///
+    /// Dropping the future kills whatever came of it.
+    pub async fn cell(&self, spec: &CellSpec) -> Result<Cell, Error> {
+        let strict = spec.isolation == CellKind::Strict;
+        let private = if strict { None } else { Some(PrivateDirectory::create()?) };
+        let plan = match &private {
+            None => self.strict_plan(spec)?,
+            Some(private) => Arc::new(prepare(&policy::off(spec, &private.0)?)?),
+        };
+        let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
+        let (request, reply) = self.inner.link.replies.register()?;
+        let mut message = Writer::message(to_maker::CELL);
+        message.u32(request).u8(u8::from(strict)).u32(plan.length);
+        self.send(&message.0, &[theirs.as_fd(), plan.file.as_fd()]).await?;
+        drop(theirs);
+        let created = reply.await.map_err(|_| Error::Closed)?;
+        let (pid, pidfd) = created.map_err(|(errno, _)| {
+            let source = io::Error::from_raw_os_error(errno);
+            diagnosis::setup("make namespaces".to_owned(), source)
+        })?;
+        let (identity, root) = ready(&socket, strict).await?;
+        let work_dir = match private {
+            None => PathBuf::from(policy::WORK_DIR),
+            Some(private) => private.hand_over(),
+        };
+        let kind = spec.isolation;
+        let ready = Ready { socket, pidfd, pid, root, identity, kind, work_dir };
+        Ok(Cell::new(ready, self.clone()))
+    }
+
+    /// The steps that set up a cell like this, for people to read.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the spec makes no sense.
+    pub fn plan(&self, spec: &CellSpec) -> Result<Plan, Error> {
+        match spec.isolation {
+            CellKind::Strict => policy::strict(spec, &resolve(spec)?, &self.inner.host),
+            CellKind::Off => policy::off(spec, &PrivateDirectory::parent()),
+        }
+    }
+
+    /// Starts a trusted program outside any cell: with the maker's rights, exactly the given
+    /// descriptors, a session of its own and default signals. It dies with the maker. In
+    /// [`Privilege::User`] that means inside the maker's user namespace, with every capability
+    /// over the cells.
+    ///
+    /// # Errors
+    /// [`Error::Spawn`] when it does not start, [`Error::Invalid`] for NUL bytes and too many
+    /// descriptors, [`Error::Closed`] when the maker is gone.
+    pub async fn start_process(&self, spec: ProcessSpec) -> Result<MakerProcess, Error> {
+        const HEADER: usize = 512;
+        let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
+        let payload = encode_program(&spec.argv, &spec.env, cwd, &[])?;
+        if spec.fds.len() >= DESCRIPTORS_MAX || spec.fds.iter().any(|(_, number)| *number > 1000) {
+            return Err(Error::Invalid("too many descriptors, or too high a number".to_owned()));
+        }
+        let file = (payload.len() > PACKET_MAX - HEADER)
+            .then(|| memory_file::with_contents("arguments", &payload))
+            .transpose()
+            .map_err(Error::io("cannot hold the arguments in memory"))?;
+        let (request, reply) = self.inner.link.replies.register()?;
+        let mut message = Writer::message(to_maker::PROCESS);
+        message.u32(request).u8(u8::from(file.is_some()));
+        message.u32(length(payload.len())).u32(length(spec.fds.len()));
+        for (_, number) in &spec.fds {
+            message.u32(*number);
+        }
+        if file.is_none() {
+            message.0.extend(&payload);
+        }
+        let given = spec.fds.iter().map(|(fd, _)| fd);
+        let fds: Vec<_> = file.iter().chain(given).map(|fd| fd.as_fd()).collect();
+        self.send(&message.0, &fds).await?;
+        match reply.await.map_err(|_| Error::Closed)? {
+            Ok((pid, pidfd)) => Ok(MakerProcess { pid, pidfd, _maker: self.clone() }),
+            Err((errno, stage)) => Err(Error::Spawn {
+                program: spec.argv[0].to_string_lossy().into_owned(),
+                stage: SpawnStage::from_wire(stage)
+                    .ok_or_else(|| Error::Protocol(format!("stage {stage}")))?,
+                source: io::Error::from_raw_os_error(errno),
+            }),
+        }
+    }
+
+    async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        self.inner.link.socket.send(bytes, fds).await.map_err(|_| Error::Closed)
+    }
+
+    fn strict_plan(&self, spec: &CellSpec) -> Result<Arc<Prepared>, Error> {
+        let mut last = self.inner.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, prepared)) = last.as_ref()
+            && known == spec
+        {
+            return Ok(Arc::clone(prepared));
+        }
+        let plan = policy::strict(spec, &resolve(spec)?, &self.inner.host)?;
+        let prepared = Arc::new(prepare(&plan)?);
+        *last = Some((spec.clone(), Arc::clone(&prepared)));
+        Ok(prepared)
+    }
+}
+
+fn prepare(plan: &Plan) -> Result<Prepared, Error> {
+    let bytes = plan.encode();
+    let file = memory_file::with_contents("plan", &bytes)
+        .map_err(Error::io("cannot hold the plan in memory"))?;
+    Ok(Prepared { file, length: length(bytes.len()) })
+}
+
+/// Looks up what each bind is on the host. Parents come before what is inside them.
+fn resolve(spec: &CellSpec) -> Result<Vec<Entry>, Error> {
+    let mut entries = Vec::with_capacity(spec.binds.len());
+    for bind in &spec.binds {
+        let refuse =
+            |why: &str| Error::Invalid(format!("cannot bind {}: {why}", bind.source.display()));
+        if !bind.source.is_absolute() || bind.source == Path::new("/") {
+            return Err(refuse("not an absolute path below the root"));
+        }
+        let metadata =
+            std::fs::metadata(&bind.source).map_err(|error| refuse(&error.to_string()))?;
+        let source = bind.source.clone();
+        let what = if metadata.is_dir() { What::Directory(source) } else { What::File(source) };
+        entries.push(Entry { target: bind.target.clone(), what });
+    }
+    entries.sort_by_key(|entry| entry.target.components().count());
+    Ok(entries)
+}
+
+/// The private directory of a cell without isolation, until its first process owns it.
+struct PrivateDirectory(PathBuf);
+
+impl PrivateDirectory {
+    fn parent() -> PathBuf {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        runtime
+            .filter(|path| path.is_absolute() && path.is_dir())
+            .unwrap_or_else(std::env::temp_dir)
+    }
+
+    fn create() -> Result<Self, Error> {
+        use std::hash::{BuildHasher as _, RandomState};
+        const ATTEMPTS: u32 = 16;
+        let parent = Self::parent();
+        let mut outcome = Ok(());
+        for attempt in 0..ATTEMPTS {
+            let random = RandomState::new().hash_one(attempt);
+            let path = parent.join(format!("code-sandbox-{random:016x}"));
+            outcome = std::fs::DirBuilder::new().mode(0o700).create(&path);
+            match &outcome {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(_) => break,
+            }
+        }
+        let context = "cannot make a private directory";
+        Err(outcome.err().map_or(Error::Closed, |source| Error::Io { context, source }))
+    }
+
+    /// From here on the cell removes it.
+    fn hand_over(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+async fn greet(socket: &Socket) -> Result<Privilege, Error> {
+    let packet = socket.receive().await.map_err(Error::io("cannot hear the helper program"))?;
+    let packet = packet.ok_or_else(|| Error::Protocol("the helper died at once".to_owned()))?;
+    let mut reader = Reader(&packet.bytes);
+    match reader.u8()? {
+        from_maker::HELLO => match reader.u8()? {
+            0 => Ok(Privilege::User),
+            1 => Ok(Privilege::Root),
+            other => Err(Error::Protocol(format!("privilege {other}"))),
+        },
+        from_maker::FAILED => {
+            let source = io::Error::from_raw_os_error(reader.i32()?);
+            Err(diagnosis::start(reader.text()?, source))
+        }
+        other => Err(Error::Protocol(format!("greeting {other}"))),
+    }
+}
+
+/// Waits for a cell's first process to report.
+async fn ready(socket: &Socket, strict: bool) -> Result<(Identity, OwnedFd), Error> {
+    let packet = socket.receive().await.map_err(Error::io("cannot hear the cell"))?;
+    let mut packet =
+        packet.ok_or_else(|| Error::Protocol("the cell died while it was set up".to_owned()))?;
+    let mut reader = Reader(&packet.bytes);
+    match reader.u8()? {
+        from_cell::READY => {
+            let (maker_uid, maker_gid) = (reader.u32()?, reader.u32()?);
+            reader.end()?;
+            let root = packet.descriptors.pop();
+            let root = root.ok_or_else(|| Error::Protocol("no root directory".to_owned()))?;
+            let (uid, gid) = if strict {
+                (policy::CELL_ID, policy::CELL_ID)
+            } else {
+                (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+            };
+            Ok((Identity { uid, gid, maker_uid, maker_gid }, root))
+        }
+        from_cell::FAILED => {
+            let source = io::Error::from_raw_os_error(reader.i32()?);
+            Err(diagnosis::setup(reader.text()?, source))
+        }
+        other => Err(Error::Protocol(format!("report {other}"))),
+    }
+}
+
+/// Held by the listening task. When that ends, for whatever reason, nobody may wait any longer.
+struct Guard(Arc<Link>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.socket.shut_down();
+        self.0.replies.close();
+    }
+}
+
+async fn listen(guard: Guard) {
+    let link = &guard.0;
+    while let Ok(Some(packet)) = link.socket.receive().await {
+        if dispatch(link, packet).is_err() {
+            break;
+        }
+    }
+}
+
+fn dispatch(link: &Link, mut packet: Packet) -> Result<(), Error> {
+    let mut reader = Reader(&packet.bytes);
+    let kind = reader.u8()?;
+    let request = reader.u32()?;
+    let answer = match kind {
+        from_maker::CREATED => {
+            let pid = reader.u32()?;
+            let pidfd = packet.descriptors.pop();
+            Ok((pid, pidfd.ok_or_else(|| Error::Protocol("no pidfd".to_owned()))?))
+        }
+        from_maker::REFUSED => Err((reader.i32()?, reader.u32()?)),
+        other => return Err(Error::Protocol(format!("message {other}"))),
+    };
+    reader.end()?;
+    link.replies.resolve(request, answer);
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! From what a cell shall be to how it is set up. Nothing here touches the system.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::host_view::{Entry, HostView, What};
+use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
+use crate::spec::CellSpec;
+
+/// The user and group of a strict cell, as seen inside.
+pub(crate) const CELL_ID: u32 = 1000;
+/// Where programs in a strict cell start.
+pub(crate) const WORK_DIR: &str = "/workspace";
+const LIMITS_MAX: usize = 16;
+
+/// What shows or changes the whole machine, as container engines hide it.
+const MASKED: [&str; 10] = [
+    "acpi",
+    "asound",
+    "interrupts",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "timer_stats",
+];
+const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+
+const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+    sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\n\
+    nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\ntty:x:5:\nsandbox:x:1000:\nnogroup:x:65534:\n";
+const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n\
+    networks: files\nprotocols: files\nservices: files\n";
+/// Nothing listens there in a cell without network, so a lookup fails at once.
+const RESOLV: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
+
+/// How to set up a strict cell. `binds` are the ones of the spec, with what they are on the host.
+pub(crate) fn strict(spec: &CellSpec, binds: &[Entry], host: &HostView) -> Result<Plan, Error> {
+    check(spec, binds)?;
+    let mut plan = Builder::default();
+    plan.op(Op::PrivateMounts);
+    plan.op(Op::NewRoot {
+        base: host.base.clone(),
+        options: format!("size={},nr_inodes={},mode=1777", spec.disk_bytes, spec.disk_inodes),
+    });
+    plan.own_directories();
+    for entry in &host.system {
+        plan.entry(entry);
+    }
+    for entry in host.configuration.iter().chain(binds) {
+        plan.entry(entry);
+    }
+    plan.configuration(&spec.hostname);
+    plan.devices(&host.devices, spec.shm_bytes);
+    plan.processes();
+    plan.op(Op::Loopback);
+    plan.op(Op::Hostname(spec.hostname.clone()));
+    plan.op(Op::LeaveHost);
+    plan.op(Op::ChangeDirectory(WORK_DIR.into()));
+    plan.finish(spec, Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
+}
+
+/// How to set up a cell without isolation around its private directory.
+pub(crate) fn off(spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
+    check_limits(spec)?;
+    if !spec.binds.is_empty() {
+        return Err(Error::Invalid("a cell without isolation takes no binds".to_owned()));
+    }
+    let mut plan = Builder::default();
+    plan.op(Op::ChangeDirectory(directory.to_owned()));
+    plan.finish(spec, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
+}
+
+fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
+    const SMALLEST_DISK: u64 = 64 * 1024;
+    const FEWEST_INODES: u64 = 128;
+    let invalid = |text: String| Err(Error::Invalid(text));
+    check_limits(spec)?;
+    let name = spec.hostname.as_bytes();
+    let plain = name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+    if name.is_empty() || name.len() > 63 || !plain || name.starts_with(b"-") {
+        return invalid(format!("host name {:?}", spec.hostname));
+    }
+    // Zero would mean no limit at all to the kernel.
+    if spec.disk_bytes < SMALLEST_DISK || spec.disk_bytes > i64::MAX as u64 {
+        return invalid(format!("disk of {} bytes", spec.disk_bytes));
+    }
+    if spec.disk_inodes < FEWEST_INODES || spec.disk_inodes > i64::MAX as u64 {
+        return invalid(format!("disk of {} files", spec.disk_inodes));
+    }
+    if spec.shm_bytes == 0 || spec.shm_bytes > i64::MAX as u64 {
+        return invalid(format!("shared memory of {} bytes", spec.shm_bytes));
+    }
+    binds.iter().try_for_each(check_target)
+}
+
+fn check_limits(spec: &CellSpec) -> Result<(), Error> {
+    if spec.rlimits.len() > LIMITS_MAX {
+        return Err(Error::Invalid(format!("{} limits", spec.rlimits.len())));
+    }
+    match spec.rlimits.iter().find(|limit| limit.soft > limit.hard) {
+        Some(limit) => Err(Error::Invalid(format!("soft limit above the hard one: {limit:?}"))),
+        None => Ok(()),
+    }
+}
+
+fn check_target(entry: &Entry) -> Result<(), Error> {
+    const TAKEN: [&str; 6] = ["/proc", "/sys", "/dev", "/oldroot", "/workspace", "/tmp"];
+    let target = entry.target.as_path();
+    let taken = TAKEN.iter().find(|taken| target == Path::new(taken));
+    let inside = TAKEN[..4].iter().find(|taken| target.starts_with(taken));
+    if !is_plain(target) || target == Path::new("/") || taken.or(inside).is_some() {
+        return Err(Error::Invalid(format!("nothing can be bound at {}", target.display())));
+    }
+    Ok(())
+}
+
+fn directory(path: impl Into<PathBuf>, mode: u32, owner: Owner) -> Op {
+    Op::Directory { path: path.into(), mode, owner }
+}
+
+#[derive(Default)]
+struct Builder {
+    ops: Vec<Op>,
+}
+
+impl Builder {
+    fn op(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    fn finish(mut self, spec: &CellSpec, identity: Op, seal: Op) -> Result<Plan, Error> {
+        self.ops.extend(spec.rlimits.iter().copied().map(Op::Limit));
+        self.op(identity);
+        self.op(seal);
+        Ok(Plan { ops: self.ops })
+    }
+
+    /// Directories above a path, unless an earlier operation made them.
+    fn parents(&mut self, path: &Path) {
+        let above: Vec<_> = path.ancestors().skip(1).collect();
+        for parent in above.into_iter().rev().filter(|parent| *parent != Path::new("/")) {
+            if !self.has(parent) {
+                self.op(directory(parent, 0o755, Owner::Outside));
+            }
+        }
+    }
+
+    /// Whether a path exists: made by us, or below something bound.
+    fn has(&self, path: &Path) -> bool {
+        self.ops.iter().any(|op| match op {
+            Op::Directory { path: made, .. } => made == path,
+            Op::Bind { source, target, directory: true, .. } => {
+                target == path || (source == target && path.starts_with(target))
+            }
+            _ => false,
+        })
+    }
+
+    fn entry(&mut self, entry: &Entry) {
+        let target = entry.target.clone();
+        let (source, directory) = match &entry.what {
+            What::Directory(source) => (source, true),
+            What::File(source) => (source, false),
+            What::Link(text) => {
+                self.parents(&target);
+                return self.op(Op::Symlink { target: text.clone(), path: target });
+            }
+        };
+        if *source == target && self.has(&target) {
+            return;
+        }
+        self.parents(&target);
+        let attributes = Attributes::READ_ONLY;
+        self.op(Op::Bind { source: source.clone(), target, directory, attributes });
+    }
+
+    fn file(&mut self, path: &str, contents: impl Into<String>) {
+        self.op(Op::File { path: path.into(), mode: 0o644, contents: contents.into() });
+    }
+
+    fn link(&mut self, path: &str, target: &str) {
+        self.op(Op::Symlink { target: target.into(), path: path.into() });
+    }
+
+    fn restrict(&mut self, path: impl Into<PathBuf>, attributes: Attributes, optional: bool) {
+        self.op(Op::Restrict { path: path.into(), attributes, optional });
+    }
+
+    fn mount(&mut self, kind: &'static str, target: &str, flags: Attributes, options: String) {
+        self.op(Op::Mount { kind, target: target.into(), flags, options });
+    }
+
+    fn configuration(&mut self, hostname: &str) {
+        self.file("/etc/passwd", PASSWD);
+        self.file("/etc/group", GROUP);
+        self.file("/etc/hostname", format!("{hostname}\n"));
+        self.file(
+            "/etc/hosts",
+            format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost\n"),
+        );
+        self.file("/etc/nsswitch.conf", NSSWITCH);
+        self.file("/etc/resolv.conf", RESOLV);
+        self.link("/etc/mtab", "/proc/self/mounts");
+        self.restrict("/etc", Attributes::READ_ONLY, false);
+    }
+
+    fn devices(&mut self, devices: &[&str], shm_bytes: u64) {
+        const SHM_INODES: u64 = 16 * 1024;
+        self.op(directory("/dev", 0o755, Owner::Outside));
+        self.op(Op::Separate { path: "/dev".into(), optional: false });
+        for device in devices {
+            let path = Path::new("/dev").join(device);
+            let attributes = Attributes::DEVICE;
+            self.op(Op::Bind { source: path.clone(), target: path, directory: false, attributes });
+        }
+        self.op(directory("/dev/pts", 0o755, Owner::Outside));
+        self.op(directory("/dev/shm", 0o755, Owner::Outside));
+        self.link("/dev/ptmx", "pts/ptmx");
+        self.link("/dev/fd", "/proc/self/fd");
+        self.link("/dev/stdin", "/proc/self/fd/0");
+        self.link("/dev/stdout", "/proc/self/fd/1");
+        self.link("/dev/stderr", "/proc/self/fd/2");
+        self.restrict("/dev", Attributes::READ_ONLY_DEVICES, false);
+        let terminals = "newinstance,ptmxmode=0666,mode=620".to_owned();
+        self.mount("devpts", "/dev/pts", Attributes::NO_EXEC_DEVICES, terminals);
+        let shared = format!("size={shm_bytes},nr_inodes={SHM_INODES},mode=1777");
+        self.mount("tmpfs", "/dev/shm", Attributes::PLAIN, shared);
+    }
+
+    fn own_directories(&mut self) {
+        const OPEN: u32 = 0o1777;
+        for (path, mode, owner) in [
+            (WORK_DIR, 0o755, Owner::Cell),
+            ("/data", 0o755, Owner::Cell),
+            ("/etc", 0o755, Owner::Outside),
+            ("/home", 0o755, Owner::Outside),
+            ("/home/sandbox", 0o755, Owner::Cell),
+            ("/run", 0o755, Owner::Cell),
+            ("/sys", 0o755, Owner::Outside),
+            ("/tmp", OPEN, Owner::Outside),
+            ("/var", 0o755, Owner::Outside),
+            ("/var/tmp", OPEN, Owner::Outside),
+        ] {
+            self.op(directory(path, mode, owner));
+        }
+        self.op(Op::Separate { path: "/etc".into(), optional: false });
+    }
+
+    fn processes(&mut self) {
+        let proc = Path::new("/proc");
+        self.op(directory(proc, 0o755, Owner::Outside));
+        self.mount("proc", "/proc", Attributes::NO_EXEC, String::new());
+        self.op(Op::KeepSysctl);
+        for name in MASKED {
+            self.op(Op::Mask { path: proc.join(name) });
+        }
+        for name in READ_ONLY {
+            self.op(Op::Separate { path: proc.join(name), optional: true });
+            self.restrict(proc.join(name), Attributes(1 | 2 | 4 | 8), true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,439 @@
+//! Programs in a cell.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::sync::watch;
+
+use crate::cell::{Cell, Link, Reply};
+use crate::error::{Error, SpawnStage};
+use crate::memory_file;
+use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, SPAWN_TERMINAL, to_cell};
+use crate::spec::Rlimit;
+use crate::wire::{Writer, check_text, length};
+
+/// A program to start in a cell.
+#[derive(Debug)]
+pub struct SpawnSpec {
+    /// The program and its arguments. A name without a slash is looked for in the `PATH` of
+    /// [`env`](Self::env), or in `/usr/local/bin:/usr/bin:/bin` when that has none.
+    pub argv: Vec<OsString>,
+    /// The whole environment. Nothing of the host's is added.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where it starts; the cell's work directory when `None`.
+    pub cwd: Option<PathBuf>,
+    /// Its standard input; `/dev/null` when `None`.
+    pub stdin: Option<OwnedFd>,
+    /// Its standard output; `/dev/null` when `None`.
+    pub stdout: Option<OwnedFd>,
+    /// Its standard error; `/dev/null` when `None`.
+    pub stderr: Option<OwnedFd>,
+    /// Makes standard input, a terminal, the controlling one of the program's session.
+    pub controlling_terminal: bool,
+    /// Limits beyond those of the cell. A limit only ever goes down.
+    pub rlimits: Vec<Rlimit>,
+}
+
+impl SpawnSpec {
+    /// A program with its arguments, an empty environment, and `/dev/null` all around.
+    pub fn new<T: Into<OsString>>(argv: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            cwd: None,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            controlling_terminal: false,
+            rlimits: Vec::new(),
+        }
+    }
+
+    /// Adds an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the directory it starts in.
+    #[must_use]
+    pub fn cwd(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(directory.into());
+        self
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It exited with this status, 0 to 255.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+}
+
+impl ExitStatus {
+    pub(crate) fn from_wait(status: i32) -> Self {
+        match status & 0x7f {
+            0 => Self::Code(status >> 8 & 0xff),
+            signal => Self::Signal(signal),
+        }
+    }
+
+    /// The exit status, unless a signal ended the process.
+    #[must_use]
+    pub fn code(self) -> Option<i32> {
+        match self {
+            Self::Code(code) => Some(code),
+            Self::Signal(_) => None,
+        }
+    }
+
+    /// The one number a shell reports: 128 and the signal's number for a signal.
+    #[must_use]
+    pub fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit status {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}
+
+/// The end of a process as the kernel told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Processor time in its own code, with that of the children it waited for.
+    pub user: Duration,
+    /// Processor time in the kernel on its behalf, counted likewise.
+    pub system: Duration,
+    /// The most memory it held at one time, in bytes.
+    pub max_rss: u64,
+}
+
+/// A process the cell knows, and the tree of everything it started.
+///
+/// Dropping it leaves the tree running until the cell ends.
+#[derive(Debug)]
+pub struct Root {
+    link: Arc<Link>,
+    id: u32,
+}
+
+impl Root {
+    /// Kills the process and everything it started, daemons included, and returns when they are
+    /// dead. Trees of other roots live on. `true` means this was the only root, and so every
+    /// process of the cell was killed. A tree that has ended already is no error.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when the cell is gone, [`Error::Io`] when something cannot be killed:
+    /// a process can sleep in the kernel where no signal reaches it.
+    ///
+    /// Dropping the future does not stop the killing.
+    pub async fn kill_tree(&self) -> Result<bool, Error> {
+        let value = self.request(to_cell::KILL_TREE, |_| ()).await?;
+        Ok(value != 0)
+    }
+
+    /// Sends a signal to the process alone.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when the cell is gone, [`Error::Io`] with "no such process" when the
+    /// process is dead and with "invalid argument" when there is no such signal.
+    pub async fn signal(&self, signal: i32) -> Result<(), Error> {
+        self.send_signal(signal, false).await
+    }
+
+    /// Sends a signal to the process and everything it started.
+    ///
+    /// # Errors
+    /// As for [`Root::signal`]; "no such process" when nothing of the tree is alive.
+    pub async fn signal_tree(&self, signal: i32) -> Result<(), Error> {
+        self.send_signal(signal, true).await
+    }
+
+    async fn send_signal(&self, signal: i32, tree: bool) -> Result<(), Error> {
+        let signal =
+            u32::try_from(signal).map_err(|_| Error::Invalid(format!("signal {signal}")))?;
+        let fields = |message: &mut Writer| {
+            message.u32(signal).u8(u8::from(tree));
+        };
+        self.request(to_cell::SIGNAL, fields).await.map(drop)
+    }
+
+    async fn request(&self, kind: u8, fields: impl FnOnce(&mut Writer)) -> Result<u32, Error> {
+        let (request, reply) = self.link.replies.register()?;
+        let mut message = Writer::message(kind);
+        message.u32(request).u32(self.id);
+        fields(&mut message);
+        self.link.send(&message.0, &[]).await?;
+        match reply.await.map_err(|_| Error::Closed)? {
+            Reply::Done { errno: 0, value } => Ok(value),
+            Reply::Done { errno, .. } => Err(Error::Io {
+                context: "cannot reach the process",
+                source: io::Error::from_raw_os_error(errno),
+            }),
+            other => Err(self.link.broken(&other)),
+        }
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        self.link.forget_exit(self.id);
+        let mut message = Writer::message(to_cell::FORGET);
+        message.u32(self.id);
+        self.link.send_detached(message.0);
+    }
+}
+
+/// A program that was started in a cell.
+///
+/// Dropping it leaves the program running until the cell ends.
+#[derive(Debug)]
+pub struct CellProcess {
+    root: Root,
+    pid: u32,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+impl CellProcess {
+    /// Its number inside the cell.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The tree that grows below it.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// Waits until the program ends. What it left running is not waited for. Can be called again,
+    /// and dropped at any time.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when the cell ended first.
+    pub async fn wait(&self) -> Result<Exit, Error> {
+        let mut exit = self.exit.clone();
+        let exit = exit.wait_for(Option::is_some).await.map_err(|_| Error::Closed)?;
+        exit.ok_or(Error::Closed)
+    }
+
+    /// Like [`Root::signal`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn signal(&self, signal: i32) -> Result<(), Error> {
+        self.root.signal(signal).await
+    }
+
+    /// Like [`Root::kill_tree`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn kill_tree(&self) -> Result<bool, Error> {
+        self.root.kill_tree().await
+    }
+}
+
+impl Link {
+    pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        // Nothing but the end of the cell makes this fail, whatever the number says.
+        self.socket.send(bytes, fds).await.map_err(|_| Error::Closed)
+    }
+
+    /// Sends from where nobody can wait. A full socket is waited for in a task.
+    fn send_detached(self: &Arc<Self>, bytes: Vec<u8>) {
+        let full = self.socket.try_send(&bytes, &[]).is_err_and(would_block);
+        if let (true, Ok(runtime)) = (full, tokio::runtime::Handle::try_current()) {
+            let link = Arc::clone(self);
+            runtime.spawn(async move { link.send(&bytes, &[]).await });
+        }
+    }
+
+    fn broken(&self, reply: &Reply) -> Error {
+        self.socket.shut_down();
+        Error::Protocol(format!("unexpected answer {reply:?}"))
+    }
+}
+
+fn would_block(error: io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Kills what a spawn whose future was dropped has started, or will have.
+struct Abandoned<'a>(Option<(&'a Arc<Link>, u32)>);
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        let Some((link, id)) = self.0.take() else { return };
+        link.forget_exit(id);
+        // Nobody waits for the answer, so its request number does not matter.
+        for (kind, first) in [(to_cell::KILL_TREE, 0), (to_cell::FORGET, id)] {
+            let mut message = Writer::message(kind);
+            message.u32(first);
+            if kind == to_cell::KILL_TREE {
+                message.u32(id);
+            }
+            link.send_detached(message.0);
+        }
+    }
+}
+
+impl Cell {
+    /// Starts a program. It gets a session of its own, exactly the three descriptors, default
+    /// signals, umask 022, and no capability.
+    ///
+    /// # Errors
+    /// [`Error::Spawn`] with the stage and the kernel's reason when it does not start;
+    /// [`Error::Invalid`] for NUL bytes, an empty `argv`, or `=` in the name of a variable;
+    /// [`Error::Closed`] when the cell is gone.
+    ///
+    /// Dropping the future kills whatever came of it.
+    pub async fn spawn(&self, spec: SpawnSpec) -> Result<CellProcess, Error> {
+        let payload = payload(&spec)?;
+        let link = self.link();
+        let (id, reply) = link.replies.register()?;
+        let exit = link.expect_exit(id);
+        let mut abandoned = Abandoned(Some((link, id)));
+        send_spawn(link, id, &spec, &payload).await?;
+        let reply = reply.await.map_err(|_| Error::Closed)?;
+        abandoned.0 = None;
+        match reply {
+            Reply::Started { pid } => {
+                let root = Root { link: Arc::clone(link), id };
+                Ok(CellProcess { root, pid, exit })
+            }
+            Reply::SpawnFailed { errno, stage } => {
+                link.forget_exit(id);
+                let stage = SpawnStage::from_wire(stage)
+                    .ok_or_else(|| Error::Protocol(format!("stage {stage}")))?;
+                Err(Error::Spawn {
+                    program: spec.argv[0].to_string_lossy().into_owned(),
+                    stage,
+                    source: io::Error::from_raw_os_error(errno),
+                })
+            }
+            other => Err(link.broken(&other)),
+        }
+    }
+
+    /// Makes a process that entered the cell from outside a root of its own. In a strict cell it
+    /// must have a UTS namespace of its own by now, which is how its tree is recognised. `pid` is
+    /// the host's number of it; the caller makes sure it is not reused meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there is no such process in the cell, or it has no UTS namespace of its
+    /// own; [`Error::Closed`] when the cell is gone.
+    pub async fn adopt(&self, pid: u32) -> Result<Root, Error> {
+        const CONTEXT: &str = "cannot adopt the process";
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Error::Invalid("process number".to_owned()))?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(CONTEXT))?;
+        let link = self.link();
+        let (id, reply) = link.replies.register()?;
+        let mut message = Writer::message(to_cell::ADOPT);
+        message.u32(id);
+        let root = Root { link: Arc::clone(link), id };
+        link.send(&message.0, &[pidfd.as_fd()]).await?;
+        match reply.await.map_err(|_| Error::Closed)? {
+            Reply::Adopted { errno: 0 } => Ok(root),
+            Reply::Adopted { errno } => {
+                Err(Error::Io { context: CONTEXT, source: io::Error::from_raw_os_error(errno) })
+            }
+            other => Err(link.broken(&other)),
+        }
+    }
+}
+
+async fn send_spawn(link: &Link, id: u32, spec: &SpawnSpec, payload: &[u8]) -> Result<(), Error> {
+    const HEADER: usize = 64;
+    let null = null_if_missing(spec)?;
+    let null = null.as_ref();
+    let mut fds = Vec::with_capacity(4);
+    for fd in [&spec.stdin, &spec.stdout, &spec.stderr] {
+        let fd = fd.as_ref().or(null).ok_or(Error::Closed)?;
+        fds.push(fd.as_fd());
+    }
+    let mut flags = if spec.controlling_terminal { SPAWN_TERMINAL } else { 0 };
+    let in_file = payload.len() > PACKET_MAX - HEADER;
+    if in_file {
+        flags |= SPAWN_PAYLOAD_FILE;
+    }
+    let mut message = Writer::message(to_cell::SPAWN);
+    message.u32(id).u32(flags).u32(length(payload.len()));
+    if !in_file {
+        message.0.extend(payload);
+        return link.send(&message.0, &fds).await;
+    }
+    let file = memory_file::with_contents("arguments", payload)
+        .map_err(Error::io("cannot hold the arguments in memory"))?;
+    fds.push(file.as_fd());
+    link.send(&message.0, &fds).await
+}
+
+fn null_if_missing(spec: &SpawnSpec) -> Result<Option<OwnedFd>, Error> {
+    if spec.stdin.is_some() && spec.stdout.is_some() && spec.stderr.is_some() {
+        return Ok(None);
+    }
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null");
+    null.map(|file| Some(file.into())).map_err(Error::io("cannot open /dev/null"))
+}
+
+fn payload(spec: &SpawnSpec) -> Result<Vec<u8>, Error> {
+    let cwd = spec.cwd.clone().unwrap_or_default();
+    encode_program(&spec.argv, &spec.env, &cwd, &spec.rlimits)
+}
+
+/// What to execute, in the form the helper reads.
+pub(crate) fn encode_program(
+    argv: &[OsString],
+    env: &[(OsString, OsString)],
+    cwd: &std::path::Path,
+    rlimits: &[Rlimit],
+) -> Result<Vec<u8>, Error> {
+    if argv.is_empty() {
+        return Err(Error::Invalid("no program".to_owned()));
+    }
+    let mut out = Writer::default();
+    out.u32(length(argv.len())).u32(length(env.len())).u32(length(rlimits.len()));
+    for limit in rlimits {
+        out.u32(limit.resource.number()).u64(limit.soft).u64(limit.hard);
+    }
+    check_text("working directory", cwd)?;
+    out.text(cwd);
+    for argument in argv {
+        check_text("argument", argument)?;
+        out.text(argument);
+    }
+    for (name, value) in env {
+        check_text("environment variable", name)?;
+        check_text("environment variable", value)?;
+        if name.is_empty() || name.as_bytes().contains(&b'=') {
+            return Err(Error::Invalid(format!("environment variable name {name:?}")));
+        }
+        out.0.extend(name.as_bytes());
+        out.u8(b'=').text(value);
+    }
+    Ok(out.0)
+}

@@ -1,0 +1,101 @@
+//! A packet socket that carries descriptors, for tokio.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    recvmsg, sendmsg, shutdown, socketpair,
+};
+use tokio::io::unix::AsyncFd;
+
+use crate::protocol::DESCRIPTORS_MAX;
+
+/// Helpers send small packets only.
+const RECEIVE_MAX: usize = 1024;
+
+/// Our end of a socket pair.
+#[derive(Debug)]
+pub(crate) struct Socket(AsyncFd<OwnedFd>);
+
+/// One packet as it came.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Socket {
+    /// A pair: our end, and the one to give away.
+    ///
+    /// Must be called in a tokio runtime.
+    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        Ok((Self(AsyncFd::new(ours)?), theirs))
+    }
+
+    /// Sends one packet, waiting for room.
+    pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            let mut guard = self.0.writable().await?;
+            if let Ok(outcome) = guard.try_io(|_| self.try_send(bytes, fds)) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Sends one packet if there is room.
+    pub(crate) fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let parts = [IoSlice::new(bytes)];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::io::retry_on_intr(|| sendmsg(&self.0, &parts, &mut ancillary, flags))?;
+        Ok(())
+    }
+
+    /// Receives one packet; `None` at the end of the stream.
+    pub(crate) async fn receive(&self) -> io::Result<Option<Packet>> {
+        loop {
+            let mut guard = self.0.readable().await?;
+            if let Ok(outcome) = guard.try_io(|_| self.try_receive()) {
+                return outcome;
+            }
+        }
+    }
+
+    fn try_receive(&self) -> io::Result<Option<Packet>> {
+        let mut bytes = [0; RECEIVE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let message = rustix::io::retry_on_intr(|| {
+            recvmsg(&self.0, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        })?;
+        let mut descriptors = Vec::new();
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = part {
+                descriptors.extend(fds);
+            }
+        }
+        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if message.bytes == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Packet { bytes: bytes[..message.bytes].to_vec(), descriptors }))
+    }
+
+    /// Ends the stream in both directions; the other side sees it at once.
+    pub(crate) fn shut_down(&self) {
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}

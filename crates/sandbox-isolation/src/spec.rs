@@ -1,0 +1,185 @@
+//! What a cell shall be.
+
+use std::path::PathBuf;
+
+/// Whether a cell isolates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CellKind {
+    /// Namespaces, a file system of its own, no capabilities.
+    Strict,
+    /// No isolation: the host's files, network and user. Processes still end with the cell, and it
+    /// has a private directory that is removed at the end.
+    Off,
+}
+
+/// A file or directory of the host that can be read in a strict cell.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Bind {
+    /// An absolute path on the host. Links in it are followed, as the host sees them.
+    pub source: PathBuf,
+    /// An absolute path in the cell.
+    pub target: PathBuf,
+}
+
+impl Bind {
+    /// Shows a path of the host at the same place in the cell.
+    pub fn same(path: impl Into<PathBuf>) -> Self {
+        let source = path.into();
+        Self { target: source.clone(), source }
+    }
+}
+
+/// A resource that the kernel limits per process, except [`Resource::Processes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Resource {
+    /// Processor time, in seconds.
+    Cpu,
+    /// The largest file that can be written, in bytes.
+    FileSize,
+    /// Writable private memory, in bytes.
+    Data,
+    /// The stack of the first thread, in bytes.
+    Stack,
+    /// The size of a core dump, in bytes.
+    Core,
+    /// Processes and threads; in a strict cell, of the whole cell.
+    Processes,
+    /// Descriptors.
+    OpenFiles,
+    /// Memory locked against swapping, in bytes.
+    LockedMemory,
+    /// Address space, in bytes.
+    AddressSpace,
+    /// Queued signals.
+    PendingSignals,
+    /// POSIX message queues, in bytes.
+    MessageQueues,
+}
+
+impl Resource {
+    /// The number of this resource in the kernel's interface.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Cpu => 0,
+            Self::FileSize => 1,
+            Self::Data => 2,
+            Self::Stack => 3,
+            Self::Core => 4,
+            Self::Processes => 6,
+            Self::OpenFiles => 7,
+            Self::LockedMemory => 8,
+            Self::AddressSpace => 9,
+            Self::PendingSignals => 11,
+            Self::MessageQueues => 12,
+        }
+    }
+}
+
+/// The value of a limit that does not limit.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// A resource limit. It never raises what the host process itself may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rlimit {
+    /// What is limited.
+    pub resource: Resource,
+    /// The limit in force; the process may raise it up to `hard`.
+    pub soft: u64,
+    /// The bound of `soft`.
+    pub hard: u64,
+}
+
+impl Rlimit {
+    /// A limit that the process cannot raise.
+    #[must_use]
+    pub const fn fixed(resource: Resource, value: u64) -> Self {
+        Self { resource, soft: value, hard: value }
+    }
+}
+
+/// What a cell shall be. Start from [`CellSpec::strict`] or [`CellSpec::off`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CellSpec {
+    /// Whether it isolates.
+    pub isolation: CellKind,
+    /// What it can read of the host beyond [`system_binds`](crate::system_binds). Strict only.
+    pub binds: Vec<Bind>,
+    /// Bytes that all its files together may take, held in memory. Strict only.
+    pub disk_bytes: u64,
+    /// How many files and directories it may have. Strict only.
+    pub disk_inodes: u64,
+    /// Bytes of shared memory, `/dev/shm`. Strict only.
+    pub shm_bytes: u64,
+    /// Its host name, at most 63 of `A-Z a-z 0-9 -`. Strict only.
+    pub hostname: String,
+    /// Limits of every program that [`Cell::spawn`](crate::Cell::spawn) starts, at most 16.
+    pub rlimits: Vec<Rlimit>,
+}
+
+const MIB: u64 = 1024 * 1024;
+
+impl CellSpec {
+    /// An isolated cell: 1 GiB and 262,144 files of disk, 64 MiB of shared memory, 256 processes,
+    /// 1024 descriptors (at most 4096), no core dumps, files up to the size of the disk.
+    #[must_use]
+    pub fn strict() -> Self {
+        let disk_bytes = 1024 * MIB;
+        Self {
+            isolation: CellKind::Strict,
+            binds: Vec::new(),
+            disk_bytes,
+            disk_inodes: 256 * 1024,
+            shm_bytes: 64 * MIB,
+            hostname: "sandbox".to_owned(),
+            rlimits: vec![
+                Rlimit::fixed(Resource::FileSize, disk_bytes),
+                Rlimit::fixed(Resource::Core, 0),
+                Rlimit::fixed(Resource::Processes, 256),
+                Rlimit { resource: Resource::OpenFiles, soft: 1024, hard: 4096 },
+                Rlimit::fixed(Resource::LockedMemory, MIB / 16),
+                Rlimit::fixed(Resource::MessageQueues, 0),
+            ],
+        }
+    }
+
+    /// A cell without isolation. Only core dumps are limited: the others would count what the host
+    /// user runs elsewhere.
+    #[must_use]
+    pub fn off() -> Self {
+        Self {
+            isolation: CellKind::Off,
+            rlimits: vec![Rlimit::fixed(Resource::Core, 0)],
+            ..Self::strict()
+        }
+    }
+
+    /// Adds a path of the host, visible at the same place.
+    #[must_use]
+    pub fn bind(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binds.push(Bind::same(path));
+        self
+    }
+
+    /// Limits all files together; a single file can then be as large.
+    #[must_use]
+    pub fn disk(mut self, bytes: u64) -> Self {
+        self.disk_bytes = bytes;
+        self.limit(Rlimit::fixed(Resource::FileSize, bytes))
+    }
+
+    /// Sets one limit, in place of the one there was for that resource.
+    #[must_use]
+    pub fn limit(mut self, limit: Rlimit) -> Self {
+        self.rlimits.retain(|old| old.resource != limit.resource);
+        self.rlimits.push(limit);
+        self
+    }
+}
+
+impl Default for CellSpec {
+    fn default() -> Self {
+        Self::strict()
+    }
+}

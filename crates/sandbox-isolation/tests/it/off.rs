@@ -1,0 +1,84 @@
+//! Cells without isolation.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::process::Command;
+use std::time::Duration;
+
+use sandbox_isolation::{CellSpec, Error, ExitStatus};
+
+use crate::support::{
+    cell, eventually, is_alive, output, processes_with, python, shell, start_until_line,
+    unique_sleep,
+};
+
+#[tokio::test]
+async fn the_directory_is_removed_whatever_is_in_it() {
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("precious"), "kept").unwrap();
+    std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let cell = cell(&CellSpec::off()).await;
+    let directory = cell.work_dir().to_owned();
+    symlink(outside.path(), directory.join("link")).unwrap();
+    let script = "import os\n\
+         os.makedirs('a/b/c'); open('a/b/c/f', 'w').close(); os.symlink('/', 'a/root')\n\
+         os.mkfifo('a/pipe'); os.mkdir('locked'); open('locked/f', 'w').close(); os.chmod('locked', 0)\n\
+         os.mkdir('many')\n\
+         for i in range(3000): open('many/%d' % i, 'w').close()\n\
+         for i in range(1500): os.mkdir('d'); os.chdir('d')\n\
+         open('deep', 'w').close(); os.chmod('.', 0o500)\n";
+    output(&cell, python(script)).await;
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o500)).unwrap();
+    drop(cell);
+    eventually(Duration::from_secs(10), "the directory is gone", || !directory.exists()).await;
+    assert_eq!(std::fs::read_to_string(outside.path().join("precious")).unwrap(), "kept");
+    let mode = std::fs::metadata(outside.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o750, "a link is not followed to change what it leads to");
+}
+
+#[tokio::test]
+async fn killing_the_cell_kills_everything_and_removes_the_directory() {
+    let cell = cell(&CellSpec::off()).await;
+    let (directory, init) = (cell.work_dir().to_owned(), cell.pid());
+    let mark = unique_sleep();
+    let script = format!("(setsid sleep {mark} &) ; setsid sleep {mark} & echo ready; wait");
+    let (process, _) = start_until_line(&cell, shell(&script)).await;
+    eventually(Duration::from_secs(5), "all run", || {
+        processes_with(&format!("sleep\0{mark}")).len() == 2
+    })
+    .await;
+    cell.kill();
+    cell.kill();
+    cell.closed().await;
+    assert_eq!(processes_with(&mark), [] as [u32; 0]);
+    assert!(!directory.exists() && !is_alive(init));
+    assert!(matches!(process.wait().await, Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn a_killed_first_process_leaves_nothing_either() {
+    let cell = cell(&CellSpec::off()).await;
+    let mark = unique_sleep();
+    let (process, _) =
+        start_until_line(&cell, shell(&format!("echo ready; exec sleep {mark}"))).await;
+    let status = Command::new("kill").args(["-9", &cell.pid().to_string()]).status().unwrap();
+    assert!(status.success());
+    cell.closed().await;
+    assert!(matches!(process.wait().await, Err(Error::Closed)));
+    assert!(!cell.work_dir().exists());
+    eventually(Duration::from_secs(2), "the program is gone", || processes_with(&mark).is_empty())
+        .await;
+}
+
+#[tokio::test]
+async fn a_killed_keeper_is_reported_as_the_programs_end() {
+    let cell = cell(&CellSpec::off()).await;
+    let mark = unique_sleep();
+    let (process, _) =
+        start_until_line(&cell, shell(&format!("echo ready; exec sleep {mark}"))).await;
+    let keeper = crate::support::status_field(process.pid(), "PPid:").unwrap();
+    Command::new("kill").args(["-9", &keeper]).status().unwrap();
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
+    assert_eq!(output(&cell, shell("echo usable")).await, "usable\n");
+    eventually(Duration::from_secs(2), "the program is gone", || processes_with(&mark).is_empty())
+        .await;
+}
