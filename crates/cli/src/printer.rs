@@ -1,7 +1,7 @@
 //! The only door to standard output and standard error.
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use comfy_table::Table;
@@ -65,12 +65,10 @@ impl Printer {
         }
     }
 
-    /// Prints an object, or an array.
+    /// Prints an object, or an array: on one line, unless people look.
     pub(crate) async fn json(&self, value: &Value) -> Result<(), Problem> {
-        let mut text = match self.format {
-            Format::JsonLines => value.to_string(),
-            Format::Text | Format::Json => format!("{value:#}"),
-        };
+        let for_people = self.format == Format::Json && io::stdout().is_terminal();
+        let mut text = if for_people { format!("{value:#}") } else { value.to_string() };
         text.push('\n');
         self.stdout(text.as_bytes()).await
     }
@@ -205,7 +203,11 @@ mod tests {
     #[test]
     fn tables_are_plain_and_cells_are_harmless() {
         let rows = vec![vec!["a".into(), "1".into()], vec!["\u{1b}[31mlonger".into(), "2".into()]];
-        insta::assert_snapshot!(table(&["Name", "Count"], rows), @"");
+        insta::assert_snapshot!(table(&["Name", "Count"], rows), @"
+        Name        Count
+        a           1
+        [31mlonger  2
+        ");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::panic::Location;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::LocalBoxFuture;
 use sandbox_core::{Capabilities, Error};
 
 use crate::fixture::Fixture;
@@ -19,7 +19,7 @@ pub(crate) struct Case {
     pub(crate) needs: Vec<Need>,
     /// Whether nothing else may run at the same time, because it counts or measures.
     pub(crate) alone: bool,
-    pub(crate) run: Box<dyn FnOnce(Fixture) -> BoxFuture<'static, Checked> + Send>,
+    pub(crate) run: Box<dyn FnOnce(Fixture) -> LocalBoxFuture<'static, Checked> + Send>,
 }
 
 impl Case {
@@ -27,7 +27,7 @@ impl Case {
         group: &'static str,
         name: impl Into<String>,
         needs: Vec<Need>,
-        run: impl FnOnce(Fixture) -> BoxFuture<'static, Checked> + Send + 'static,
+        run: impl FnOnce(Fixture) -> LocalBoxFuture<'static, Checked> + Send + 'static,
     ) -> Self {
         Self { group, name: name.into(), needs, alone: false, run: Box::new(run) }
     }
@@ -149,21 +149,27 @@ macro_rules! ensure_eq {
     };
 }
 
-/// The cases of a group: async functions, each with what it needs beside what all of them need.
-macro_rules! cases {
-    ($group:literal, [$($all:ident),*], { $($name:ident $(needs $($need:ident),+)?;)+ }) => {
-        vec![$($crate::case::Case::new(
-            $group,
-            stringify!($name),
-            vec![$(need!($all),)* $($(need!($need)),+)?],
-            |fixture| Box::pin($name(fixture)),
-        )),+]
-    };
-}
-
 macro_rules! need {
     ($name:ident) => {
         $crate::case::Need { name: stringify!($name), met: |conditions| conditions.$name }
+    };
+}
+
+/// The cases of a group: async functions, each with what it needs beside what all of them need.
+macro_rules! cases {
+    ($group:literal, [$($all:ident),*], { $($name:ident $(needs $($need:ident),+)?;)+ }) => {
+        {
+            let mut all = vec![$($crate::case::Case::new(
+                $group,
+                stringify!($name),
+                vec![$($($crate::case::need!($need)),+)?],
+                |fixture| Box::pin($name(fixture)),
+            )),+];
+            for case in &mut all {
+                case.needs.splice(0..0, [$($crate::case::need!($all)),*]);
+            }
+            all
+        }
     };
 }
 

@@ -37,8 +37,7 @@ fn try_own(target: &Target) -> Checked {
         let sandbox = fixture.sandbox().await?;
         ok(&sandbox, START_WORK).await?;
         let directory = ok(&sandbox, "import os; print(os.getcwd())").await?.stdout();
-        let processes: Vec<String> =
-            host::descendants()?.iter().map(ToString::to_string).collect();
+        let processes: Vec<String> = host::descendants()?.iter().map(ToString::to_string).collect();
         writeln!(io::stdout(), "{}", processes.join(" "))?;
         writeln!(io::stdout(), "{directory}")?;
         io::stdout().flush()?;

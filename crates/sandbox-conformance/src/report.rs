@@ -56,8 +56,7 @@ pub enum Outcome {
 impl Report {
     pub(crate) fn count(&mut self) {
         self.cases.sort_by(|a, b| a.name.cmp(&b.name));
-        let count =
-            |outcome| self.cases.iter().filter(|case| case.outcome == outcome).count();
+        let count = |outcome| self.cases.iter().filter(|case| case.outcome == outcome).count();
         (self.passed, self.failed, self.ignored) =
             (count(Outcome::Passed), count(Outcome::Failed), count(Outcome::Ignored));
     }

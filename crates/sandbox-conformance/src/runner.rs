@@ -148,7 +148,15 @@ impl Suite {
         if let Some(reason) = case.not_applicable(&self.conditions) {
             return Trial::ignorable_test(name.clone(), move || {
                 let reason = Some(reason);
-                note(&found, CaseReport { name, outcome: Outcome::Ignored, reason: reason.clone(), seconds: 0.0 });
+                note(
+                    &found,
+                    CaseReport {
+                        name,
+                        outcome: Outcome::Ignored,
+                        reason: reason.clone(),
+                        seconds: 0.0,
+                    },
+                );
                 Ok(Completion::Ignored { reason })
             });
         }
@@ -189,8 +197,6 @@ async fn bounded(work: impl Future<Output = Checked>) -> Checked {
     match tokio::time::timeout(LONGEST_CASE, work).await {
         Ok(Ok(checked)) => checked,
         Ok(Err(_)) => Err(Failure::new("it panicked")),
-        Err(_) => {
-            Err(Failure::new(format!("it did not end within {} s", LONGEST_CASE.as_secs())))
-        }
+        Err(_) => Err(Failure::new(format!("it did not end within {} s", LONGEST_CASE.as_secs()))),
     }
 }

@@ -48,11 +48,7 @@ pub(crate) async fn json(sandbox: &Sandbox, code: &str) -> Checked<Value> {
 }
 
 /// Runs code that must raise an exception of that class and keep its state.
-pub(crate) async fn raises(
-    sandbox: &Sandbox,
-    code: &str,
-    class: &str,
-) -> Checked<ExecutionResult> {
+pub(crate) async fn raises(sandbox: &Sandbox, code: &str, class: &str) -> Checked<ExecutionResult> {
     let result = run(sandbox, code).await?;
     let name = result.code_error.as_ref().map(|error| error.name.as_str());
     ensure_eq!(name, Some(class), "exception of {code:?} ({})", describe(&result));
@@ -91,7 +87,7 @@ pub(crate) fn refused<T>(answer: CoreResult<T>, kind: ErrorKind) -> Checked<sand
 }
 
 /// Requires an end within that time.
-pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Checked<T> {
+pub(crate) async fn within<T>(limit: Duration, work: impl IntoFuture<Output = T>) -> Checked<T> {
     tokio::time::timeout(limit, work)
         .await
         .map_err(|_| Failure::new(format!("it did not end within {limit:?}")))

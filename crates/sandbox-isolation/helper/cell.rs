@@ -296,12 +296,14 @@ impl Cell {
         let pid = processes::pid_of(pidfd).ok_or(ESRCH)?;
         let tag = if self.prepared.strict {
             let tag = processes::tag(pid).ok_or(ESRCH)?;
+            self.note_adopted_deaths();
             // Without a tag of its own its tree could not be told from others.
             if tag == self.own_tag
                 || self.roots.find(|root| root.tag == tag && root.phase != Phase::Dead).is_some()
             {
                 return Err(EINVAL);
             }
+            self.roots.retire_tag(tag);
             tag
         } else {
             0

@@ -2,9 +2,11 @@
 
 use core::ffi::CStr;
 
-use crate::protocol::ID_BASE;
 use crate::sys::{self, AT_FDCWD, EINVAL, EPERM, Limit, Result};
 use crate::text::{self, Line};
+
+/// Host ids of cells made by root are this plus the host pid of the cell's first process.
+pub const ID_BASE: u32 = 0x7000_0000;
 
 const CLONE_NEWUSER: usize = 0x1000_0000;
 const PR_SET_PDEATHSIG: usize = 1;

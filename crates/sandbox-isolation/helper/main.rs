@@ -46,5 +46,5 @@ extern "C" fn start(stack: *const usize) -> ! {
         let count = stack.read();
         if count < 2 { c"" } else { CStr::from_ptr(stack.add(2).read() as *const _) }
     };
-    maker::run(second == maker::MAPPED)
+    maker::run(second)
 }

@@ -3,14 +3,16 @@
 use core::ffi::CStr;
 
 use crate::cell;
-use crate::identity;
-use crate::protocol::{DESCRIPTORS_MAX, ID_BASE, PACKET_MAX, from_maker, stage, to_maker};
+use crate::identity::{self, ID_BASE};
+use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, stage, to_maker};
 use crate::spawn::{self, Program, Refusal};
 use crate::sys::{self, AT_FDCWD, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
 use crate::wire::{Packet, Reader, Received, receive};
 
-/// The argument of the maker when it already has its user namespace.
-pub const MAPPED: &CStr = c"mapped";
+/// The argument of a maker that already has its user namespace.
+const MAPPED: &CStr = c"mapped";
+/// The argument of a maker that makes only cells without isolation.
+const PLAIN: &CStr = c"plain";
 /// Where the maker keeps its socket. Standard input, output and error are `/dev/null`.
 const CONTROL: i32 = 3;
 const CHILDREN_MAX: usize = 32 * 1024;
@@ -21,16 +23,26 @@ const CLONE_NEWUSER: usize = 0x1000_0000;
 const CELL_NAMESPACES: usize =
     0x2_0000 | 0x200_0000 | 0x400_0000 | 0x800_0000 | 0x2000_0000 | 0x4000_0000;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Mode {
+    /// In a user namespace of our own.
+    User = 0,
+    Root = 1,
+    /// With the rights of the host process, for cells without isolation.
+    Plain = 2,
+}
+
 struct Maker {
-    root_mode: bool,
+    mode: Mode,
     deaths: i32,
     /// What has to be killed when the host is gone; zero is a free slot.
     children: &'static mut [i32],
 }
 
 /// Runs until the socket closes.
-pub fn run(mapped: bool) -> ! {
-    match start(mapped) {
+pub fn run(argument: &CStr) -> ! {
+    match start(argument) {
         Ok(mut maker) => maker.serve(),
         Err((step, errno)) => {
             let mut packet = Packet::new(from_maker::FAILED);
@@ -47,29 +59,35 @@ fn step<T>(name: &'static [u8], result: Result<T>) -> Started<T> {
     result.map_err(|errno| (name, errno))
 }
 
-fn start(mapped: bool) -> Started<Maker> {
-    let root_mode = if mapped {
-        false
+fn start(argument: &CStr) -> Started<Maker> {
+    let mode = if argument == MAPPED {
+        Mode::User
     } else {
         step(b"prepare", detach_from_host())?;
-        let root_mode = step(b"choose identity", choose_privilege())?;
-        if !root_mode {
-            enter_user_namespace()?;
-        }
-        root_mode
+        if argument == PLAIN { Mode::Plain } else { isolating_mode()? }
     };
     step(b"prepare", identity::set_readable(false))?;
     let deaths = step(b"prepare", sys::child_descriptor())?;
     // SAFETY: zero is a number.
     let children = step(b"prepare", unsafe { sys::table(CHILDREN_MAX) })?;
-    let maker = Maker { root_mode, deaths, children };
+    let maker = Maker { mode, deaths, children };
     let mut hello = Packet::new(from_maker::HELLO);
-    hello.put(&[u8::from(root_mode)]);
+    hello.put(&[mode as u8]);
     step(b"greet", hello.send(CONTROL, None))?;
     Ok(maker)
 }
 
-/// The socket arrives as standard input; signals, session and keyring are left behind.
+fn isolating_mode() -> Started<Mode> {
+    // Some containers forbid keyrings, to whatever we start too.
+    let _ = sys::new_keyring();
+    if step(b"choose identity", choose_privilege())? {
+        return Ok(Mode::Root);
+    }
+    enter_user_namespace()?;
+    Ok(Mode::User)
+}
+
+/// The socket arrives as standard input; signals and session are left behind.
 fn detach_from_host() -> Result<()> {
     sys::dup3(0, CONTROL, 0)?;
     sys::dup3(1, 0, 0)?;
@@ -77,8 +95,6 @@ fn detach_from_host() -> Result<()> {
     sys::reset_signals();
     sys::setsid()?;
     sys::umask(0o077);
-    // Some containers forbid keyrings, to whatever we start too.
-    let _ = sys::new_keyring();
     Ok(())
 }
 
@@ -210,10 +226,13 @@ impl Maker {
         let strict = reader.u8()? != 0;
         let length = reader.u32()? as usize;
         let [control, plan] = *descriptors else { return Err(EINVAL) };
+        if strict == (self.mode == Mode::Plain) {
+            return Err(EINVAL);
+        }
         let flags = if strict { CLONE_PIDFD | CELL_NAMESPACES } else { CLONE_PIDFD };
         let mut pidfd = -1;
         match sys::fork(flags, Some(&mut pidfd)) {
-            Ok(0) => cell::run(control, plan, length, self.root_mode, strict),
+            Ok(0) => cell::run(control, plan, length, self.mode == Mode::Root, strict),
             Ok(pid) => {
                 // A cell without isolation sees the host's end itself, and cleans up after it.
                 if strict {

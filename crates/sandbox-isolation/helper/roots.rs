@@ -94,6 +94,16 @@ impl Roots {
         Ok(index)
     }
 
+    /// The kernel gives the number of a namespace again once nothing is left in it. So the trees
+    /// of dead roots that had this tag have ended, and must not be taken for the tree that has it now.
+    pub fn retire_tag(&mut self, tag: u32) {
+        for root in self.all() {
+            if root.tag == tag {
+                root.tag = 0;
+            }
+        }
+    }
+
     pub fn is_full(&self) -> bool {
         self.table.iter().all(|slot| slot.phase != Phase::Free)
     }

@@ -5,9 +5,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::error::Error;
@@ -16,6 +15,7 @@ use crate::protocol::from_cell;
 use crate::replies::Replies;
 use crate::socket::{Packet, Socket};
 use crate::spec::CellKind;
+use crate::watched;
 use crate::wire::Reader;
 
 /// The user of a cell.
@@ -73,7 +73,7 @@ pub(crate) struct Link {
     pub(crate) socket: Socket,
     pub(crate) replies: Replies<Reply>,
     exits: Mutex<HashMap<u32, watch::Sender<Option<Exit>>>>,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
     kind: CellKind,
     gone: watch::Sender<bool>,
 }
@@ -96,7 +96,7 @@ impl Cell {
             socket: ready.socket,
             replies: Replies::new(),
             exits: Mutex::new(HashMap::new()),
-            pidfd: ready.pidfd,
+            pidfd: Arc::new(ready.pidfd),
             kind: ready.kind,
             gone: watch::Sender::new(false),
         });
@@ -157,6 +157,20 @@ impl Cell {
         self.inner.identity
     }
 
+    /// Makes a pipe belong to the user of the cell, so that code there can open it by its name,
+    /// such as `/dev/stdout`. Done for what [`Cell::spawn`] gives; only cells made by root need it.
+    /// Anything but an anonymous pipe is left alone.
+    pub fn give_pipe(&self, pipe: BorrowedFd<'_>) {
+        const PIPEFS_MAGIC: u64 = 0x5049_5045;
+        let identity = self.inner.identity;
+        let is_pipe = rustix::fs::fstatfs(pipe).is_ok_and(|fs| fs.f_type as u64 == PIPEFS_MAGIC);
+        if identity.maker_uid != 0 && is_pipe {
+            let (uid, gid) = (Uid::from_raw(identity.maker_uid), Gid::from_raw(identity.maker_gid));
+            // When it fails the pipe works all the same, except by its name.
+            let _ = rustix::fs::fchown(pipe, Some(uid), Some(gid));
+        }
+    }
+
     /// Kills the cell with everything in it. Returns at once, may be repeated, cannot fail;
     /// [`Cell::closed`] tells when it is done.
     pub fn kill(&self) {
@@ -198,30 +212,47 @@ impl Link {
     }
 
     fn dispatch(&self, packet: &Packet) -> Result<(), Error> {
-        let mut reader = Reader(&packet.bytes);
-        let kind = reader.u8()?;
-        let id = reader.u32()?;
-        let reply = match kind {
-            from_cell::STARTED => Reply::Started { pid: reader.u32()? },
-            from_cell::SPAWN_FAILED => {
-                Reply::SpawnFailed { errno: reader.i32()?, stage: reader.u32()? }
-            }
-            from_cell::DONE => Reply::Done { errno: reader.i32()?, value: reader.u32()? },
-            from_cell::ADOPTED => Reply::Adopted { errno: reader.i32()? },
-            from_cell::EXITED => {
-                let exit = read_exit(&mut reader)?;
-                reader.end()?;
+        match parse(&packet.bytes)? {
+            (id, Message::Reply(reply)) => self.replies.resolve(id, reply),
+            (id, Message::Exited(exit)) => {
                 if let Some(sender) = self.exits().remove(&id) {
                     sender.send_replace(Some(exit));
                 }
-                return Ok(());
             }
-            other => return Err(Error::Protocol(format!("message {other}"))),
-        };
-        reader.end()?;
-        self.replies.resolve(id, reply);
+        }
         Ok(())
     }
+}
+
+/// What a cell's first process can say once it is ready.
+#[derive(Debug)]
+enum Message {
+    Reply(Reply),
+    Exited(Exit),
+}
+
+fn parse(bytes: &[u8]) -> Result<(u32, Message), Error> {
+    let mut reader = Reader(bytes);
+    let kind = reader.u8()?;
+    let id = reader.u32()?;
+    let message = match kind {
+        from_cell::EXITED => Message::Exited(read_exit(&mut reader)?),
+        other => Message::Reply(read_reply(other, &mut reader)?),
+    };
+    reader.end()?;
+    Ok((id, message))
+}
+
+fn read_reply(kind: u8, reader: &mut Reader<'_>) -> Result<Reply, Error> {
+    Ok(match kind {
+        from_cell::STARTED => Reply::Started { pid: reader.u32()? },
+        from_cell::SPAWN_FAILED => {
+            Reply::SpawnFailed { errno: reader.i32()?, stage: reader.u32()? }
+        }
+        from_cell::DONE => Reply::Done { errno: reader.i32()?, value: reader.u32()? },
+        from_cell::ADOPTED => Reply::Adopted { errno: reader.i32()? },
+        other => return Err(Error::Protocol(format!("message {other}"))),
+    })
 }
 
 fn read_exit(reader: &mut Reader<'_>) -> Result<Exit, Error> {
@@ -265,9 +296,9 @@ async fn listen(guard: Guard) {
 }
 
 /// Waits until a process is dead.
-pub(crate) async fn wait_for_end(pidfd: &OwnedFd) {
+pub(crate) async fn wait_for_end(pidfd: &Arc<OwnedFd>) {
     // A pidfd cannot fail to be watched, except when the runtime shuts down, and then so do we.
-    if let Ok(watched) = AsyncFd::with_interest(pidfd.as_fd(), Interest::READABLE) {
+    if let Ok(watched) = watched::watch(Arc::clone(pidfd), Interest::READABLE) {
         let _ = watched.readable().await;
     }
 }
@@ -276,5 +307,35 @@ pub(crate) async fn wait_for_end(pidfd: &OwnedFd) {
 async fn remove_leftover(directory: PathBuf) {
     if directory.exists() {
         let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(directory)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Writer;
+
+    fn exited() -> Vec<u8> {
+        let mut message = Writer::message(from_cell::EXITED);
+        message.u32(7).u32(0x300).u64(u64::MAX).u64(1).u64(u64::MAX);
+        message.0
+    }
+
+    #[test]
+    fn an_exit_is_read_whatever_its_numbers() {
+        let (id, Message::Exited(exit)) = parse(&exited()).unwrap() else { panic!() };
+        assert_eq!((id, exit.status, exit.max_rss), (7, ExitStatus::Code(3), u64::MAX));
+    }
+
+    #[test]
+    fn malformed_messages_are_protocol_errors() {
+        let whole = exited();
+        let mut long = whole.clone();
+        long.push(0);
+        let cut = (0..whole.len()).map(|end| whole[..end].to_vec());
+        for bytes in cut.chain([long, vec![0; 20], vec![255; 20], vec![from_cell::READY; 9]]) {
+            let outcome = parse(&bytes);
+            assert!(matches!(outcome, Err(Error::Protocol(_))), "{bytes:?}: {outcome:?}");
+        }
     }
 }

@@ -45,6 +45,7 @@ mod protocol;
 mod replies;
 mod socket;
 mod spec;
+mod watched;
 mod wire;
 
 pub use cell::{Cell, Identity};

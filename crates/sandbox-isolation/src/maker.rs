@@ -9,6 +9,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Signal, pidfd_send_signal};
+use tokio::sync::OnceCell;
 
 use crate::cell::{Cell, Identity, Ready, wait_for_end};
 use crate::diagnosis;
@@ -32,6 +33,8 @@ pub enum Privilege {
     Root,
     /// As an ordinary user, in a user namespace.
     User,
+    /// With the rights of the host process. Such a maker makes only cells without isolation.
+    Plain,
 }
 
 /// Makes cells. Clones share one helper process, which ends when the last clone and the last of
@@ -50,6 +53,8 @@ struct Inner {
     /// The last plan, which is the next one too where many cells are alike.
     last: Mutex<Option<(CellSpec, Arc<Prepared>)>>,
     child: Option<Child>,
+    /// Makes the cells without isolation, once there are any.
+    plain: OnceCell<Maker>,
 }
 
 #[derive(Debug)]
@@ -96,7 +101,7 @@ pub struct ProcessSpec {
 #[derive(Debug)]
 pub struct MakerProcess {
     pid: u32,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
     _maker: Maker,
 }
 
@@ -137,8 +142,22 @@ impl Maker {
     /// [`Error::Unavailable`] when this user cannot make user namespaces; [`Error::Io`] when the
     /// helper cannot be started at all.
     pub async fn start() -> Result<Self, Error> {
+        Self::start_kind(CellKind::Strict).await
+    }
+
+    /// Like [`Maker::start`], for cells without isolation only. It works where nothing can be
+    /// isolated, and programs started by [`Maker::start_process`] have the rights of the host
+    /// process, no more.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the helper cannot be started.
+    pub async fn start_off() -> Result<Self, Error> {
+        Self::start_kind(CellKind::Off).await
+    }
+
+    async fn start_kind(kind: CellKind) -> Result<Self, Error> {
         let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
-        let child = helper::start(theirs)?;
+        let child = helper::start(theirs, kind)?;
         let link = Arc::new(Link { socket, replies: Replies::new() });
         let mut inner = Inner {
             link: Arc::clone(&link),
@@ -146,6 +165,7 @@ impl Maker {
             host: HostView::detect(),
             last: Mutex::new(None),
             child: Some(child),
+            plain: OnceCell::new(),
         };
         inner.privilege = greet(&link.socket).await?;
         tokio::spawn(listen(Guard(link)));
@@ -173,6 +193,19 @@ impl Maker {
     ///
     /// Dropping the future kills whatever came of it.
     pub async fn cell(&self, spec: &CellSpec) -> Result<Cell, Error> {
+        match (spec.isolation, self.inner.privilege) {
+            (CellKind::Strict, Privilege::Plain) => {
+                Err(Error::Invalid("this maker makes only cells without isolation".to_owned()))
+            }
+            (CellKind::Off, Privilege::Root | Privilege::User) => {
+                // Programs in it must have the rights of the host process, not of this maker.
+                self.inner.plain.get_or_try_init(Self::start_off).await?.make(spec).await
+            }
+            _ => self.make(spec).await,
+        }
+    }
+
+    async fn make(&self, spec: &CellSpec) -> Result<Cell, Error> {
         let strict = spec.isolation == CellKind::Strict;
         let private = if strict { None } else { Some(PrivateDirectory::create()?) };
         let plan = match &private {
@@ -214,7 +247,8 @@ impl Maker {
     /// Starts a trusted program outside any cell: with the maker's rights, exactly the given
     /// descriptors, a session of its own and default signals. It dies with the maker. In
     /// [`Privilege::User`] that means inside the maker's user namespace, with every capability
-    /// over the cells.
+    /// over the cells. What belongs to cells without isolation is started by a maker of
+    /// [`Maker::start_off`].
     ///
     /// # Errors
     /// [`Error::Spawn`] when it does not start, [`Error::Invalid`] for NUL bytes and too many
@@ -244,7 +278,9 @@ impl Maker {
         let fds: Vec<_> = file.iter().chain(given).map(|fd| fd.as_fd()).collect();
         self.send(&message.0, &fds).await?;
         match reply.await.map_err(|_| Error::Closed)? {
-            Ok((pid, pidfd)) => Ok(MakerProcess { pid, pidfd, _maker: self.clone() }),
+            Ok((pid, pidfd)) => {
+                Ok(MakerProcess { pid, pidfd: Arc::new(pidfd), _maker: self.clone() })
+            }
             Err((errno, stage)) => Err(Error::Spawn {
                 program: spec.argv[0].to_string_lossy().into_owned(),
                 stage: SpawnStage::from_wire(stage)
@@ -350,6 +386,7 @@ async fn greet(socket: &Socket) -> Result<Privilege, Error> {
         from_maker::HELLO => match reader.u8()? {
             0 => Ok(Privilege::User),
             1 => Ok(Privilege::Root),
+            2 => Ok(Privilege::Plain),
             other => Err(Error::Protocol(format!("privilege {other}"))),
         },
         from_maker::FAILED => {

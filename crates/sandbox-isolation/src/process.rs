@@ -316,6 +316,9 @@ impl Cell {
         let (id, reply) = link.replies.register()?;
         let exit = link.expect_exit(id);
         let mut abandoned = Abandoned(Some((link, id)));
+        for pipe in [&spec.stdin, &spec.stdout, &spec.stderr].into_iter().flatten() {
+            self.give_pipe(pipe.as_fd());
+        }
         send_spawn(link, id, &spec, &payload).await?;
         let reply = reply.await.map_err(|_| Error::Closed)?;
         abandoned.0 = None;

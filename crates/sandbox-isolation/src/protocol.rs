@@ -18,7 +18,7 @@ pub(crate) mod to_maker {
 
 /// Messages from the maker to the host.
 pub(crate) mod from_maker {
-    /// `u8 privilege (1 root, 0 user)`.
+    /// `u8 privilege (0 user, 1 root, 2 plain)`.
     pub(crate) const HELLO: u8 = 1;
     /// `i32 errno, text step`: the maker cannot work here and exits.
     pub(crate) const FAILED: u8 = 2;
@@ -129,5 +129,3 @@ pub(crate) const SPAWN_PAYLOAD_FILE: u32 = 2;
 pub(crate) const PACKET_MAX: usize = 64 * 1024;
 /// The largest number of descriptors one packet carries.
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
-/// Host ids of cells made by root are this plus the host pid of the cell's first process.
-pub(crate) const ID_BASE: u32 = 0x7000_0000;

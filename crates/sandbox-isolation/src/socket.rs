@@ -3,22 +3,25 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
     recvmsg, sendmsg, shutdown, socketpair,
 };
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::protocol::DESCRIPTORS_MAX;
+use crate::watched::{Held, watch};
 
 /// Helpers send small packets only.
 const RECEIVE_MAX: usize = 1024;
 
 /// Our end of a socket pair.
 #[derive(Debug)]
-pub(crate) struct Socket(AsyncFd<OwnedFd>);
+pub(crate) struct Socket(AsyncFd<Held>);
 
 /// One packet as it came.
 #[derive(Debug)]
@@ -35,7 +38,8 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        Ok((Self(AsyncFd::new(ours)?), theirs))
+        let both = Interest::READABLE | Interest::WRITABLE;
+        Ok((Self(watch(Arc::new(ours), both)?), theirs))
     }
 
     /// Sends one packet, waiting for room.

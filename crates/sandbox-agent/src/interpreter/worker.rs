@@ -2,14 +2,14 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use sandbox_core::{Effect, Error, ErrorKind, OutputStream, Result};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::watchdog::Watchdog;
 use crate::box_io::{BoxIo, Exit, Readable, WorkerIo, WorkerSpec, Writable};
@@ -21,6 +21,9 @@ const START_BOUND: Duration = Duration::from_secs(30);
 
 /// How long the exit status of a dead or killed process may take.
 const EXIT_BOUND: Duration = Duration::from_secs(2);
+
+/// How long a process may live on after it has closed its control stream.
+const DYING_BOUND: Duration = Duration::from_millis(250);
 
 /// Most bytes taken from a stream at once.
 const CHUNK: usize = 64 << 10;
@@ -44,6 +47,7 @@ pub(crate) struct Worker {
     /// Bytes of each stream to look for before the next reply is told.
     owed: [usize; 2],
     ending: bool,
+    dying: Option<Pin<Box<Sleep>>>,
 }
 
 enum Heard {
@@ -78,6 +82,7 @@ impl Worker {
             open: [true; 2],
             owed: [0; 2],
             ending: false,
+            dying: None,
         };
         match timeout(START_BOUND, worker.ready()).await {
             Ok(Ok(pid)) => {
@@ -188,12 +193,14 @@ impl Worker {
                     self.owed = [DRAIN_BOUND; 2];
                     continue;
                 }
+                Heard::Nothing | Heard::End if dead => return Poll::Ready(Happening::Dead),
+                // A dying process closes its streams before it is dead.
                 Heard::Nothing | Heard::End => {
-                    return Poll::Ready(if dead {
-                        Happening::Dead
-                    } else {
-                        Happening::Broken("the control stream was closed".into())
-                    });
+                    let dying = self.dying.get_or_insert_with(|| Box::pin(sleep(DYING_BOUND)));
+                    if dying.as_mut().poll(cx).is_ready() {
+                        let problem = "the control stream was closed".to_owned();
+                        return Poll::Ready(Happening::Broken(problem));
+                    }
                 }
             }
             return match self.poll_output(cx) {

@@ -81,6 +81,7 @@ class Driver:
         self.cancel = None
         self.streams = STREAMS
         self.streams.adopt()
+        self.streams.burst.deliver_interrupt = self.deliver
         self.cells = cell["Cells"](self)
         self.recursion_limit = getrecursionlimit()
 
@@ -111,8 +112,7 @@ class Driver:
                 self.send(data)
         finally:
             self.masked -= main
-        if main:
-            self.deliver()
+        self.deliver()
         return True
 
     def next_request(self):
@@ -180,7 +180,7 @@ class Driver:
 
     def deliver(self):
         """Raises an interrupt that came while it had to wait."""
-        if self.pending and self.active and not self.masked:
+        if self.pending and self.active and not self.masked and get_ident() == MAIN_THREAD:
             self.pending = False
             self.interrupted = True
             raise KeyboardInterrupt

@@ -44,6 +44,9 @@ class _Output(FileIO):
         self._burst = burst
 
     def write(self, data):
+        # An interrupt that met this method had to wait, because raising after the bytes are out
+        # would send them twice. Here nothing is out yet.
+        self._burst.deliver_interrupt()
         self._burst.wrote()
         return FileIO.write(self, data)
 
@@ -59,6 +62,7 @@ class Burst:
         self.ended = None
         self.watching = False
         self.starting = False
+        self.deliver_interrupt = int  # nothing, until a driver takes over
 
     def wrote(self):
         self.writes += 1
@@ -149,6 +153,8 @@ class Streams:
         self.identities = [_identity(number) for number in range(3)]
 
     def restore(self):
+        self.burst.writes = 0
+        self.burst.since = 0.0
         for number, identity in enumerate(self.identities):
             if _identity(number) != identity:
                 dup2(self.spares[number], number)

@@ -26,7 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
 const TICK: &str = "import time\nstate = 'kept'\nwhile True:\n    with open('ticks', 'a') as file: n = file.write('x')\n    time.sleep(0.01)";
 
 async fn ticks(sandbox: &Sandbox) -> Checked<usize> {
-    let size = text(sandbox, "import os; os.path.getsize('ticks') if os.path.exists('ticks') else 0");
+    let size =
+        text(sandbox, "import os; os.path.getsize('ticks') if os.path.exists('ticks') else 0");
     Ok(size.await?.parse().unwrap_or(0))
 }
 
@@ -62,7 +63,8 @@ async fn a_dropped_run_that_does_not_listen_is_killed(f: Fixture) -> Checked {
 
 async fn a_dropped_stream_is_interrupted(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let mut events = sandbox.run_code(format!("print('begun')\n{TICK}")).no_timeout().stream().await?;
+    let mut events =
+        sandbox.run_code(format!("print('begun')\n{TICK}")).no_timeout().stream().await?;
     while let Some(event) = events.next().await {
         if matches!(event.kind, EventKind::Output { .. }) {
             break;

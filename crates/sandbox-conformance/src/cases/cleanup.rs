@@ -144,7 +144,8 @@ for n in range(5):
 for _ in range(5): os.wait()"
     );
     ok(&sandbox, &code).await?;
-    eventually("five daemons", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 5)).await?;
+    eventually("five daemons", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 5))
+        .await?;
     sandbox.terminate().await?;
     ensure_eq!(host::running_with(&token)?.len(), 0, "daemons after terminate");
     before.is_restored().await
@@ -153,7 +154,11 @@ for _ in range(5): os.wait()"
 async fn nothing_is_left_after_deaths_and_timeouts(f: Fixture) -> Checked {
     let before = Census::take(&f).await?;
     let sandbox = f.builder().create().await?;
-    for code in ["import os; os._exit(1)", "import ctypes; ctypes.string_at(0)", "while True:\n    try:\n        while True: pass\n    except BaseException: pass"] {
+    for code in [
+        "import os; os._exit(1)",
+        "import ctypes; ctypes.string_at(0)",
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+    ] {
         sandbox.run_code(code).timeout(Duration::from_millis(500)).await?;
     }
     is_usable(&sandbox).await?;
@@ -164,7 +169,8 @@ async fn nothing_is_left_after_deaths_and_timeouts(f: Fixture) -> Checked {
 async fn nothing_is_left_after_commands(f: Fixture) -> Checked {
     let before = Census::take(&f).await?;
     let sandbox = f.builder().create().await?;
-    for line in ["true", "sleep 300 & true", "exit 3", "no-such-program-x", "(setsid sleep 300 &)"] {
+    for line in ["true", "sleep 300 & true", "exit 3", "no-such-program-x", "(setsid sleep 300 &)"]
+    {
         sandbox.commands().run(line).timeout(Duration::from_secs(5)).await?;
     }
     drop(sandbox.commands().run("sleep 300").start().await?);
@@ -208,7 +214,9 @@ fn is_sandbox_directory(path: &Path) -> bool {
 async fn nothing_is_left_in_the_file_system(f: Fixture) -> Checked {
     let sandbox = f.builder().create().await?;
     let token = host::token("left-");
-    let code = format!("import os\nos.makedirs('{token}/a/b')\nopen('{token}/a/b/c', 'w').close()\nos.symlink('/etc', '{token}/link')\nos.chmod('{token}/a', 0o500)\nprint(os.getcwd())");
+    let code = format!(
+        "import os\nos.makedirs('{token}/a/b')\nopen('{token}/a/b/c', 'w').close()\nos.symlink('/etc', '{token}/link')\nos.chmod('{token}/a', 0o500)\nprint(os.getcwd())"
+    );
     let directory = ok(&sandbox, &code).await?.stdout();
     sandbox.terminate().await?;
     let left = Path::new(&directory).join(&token);

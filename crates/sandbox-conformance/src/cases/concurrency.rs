@@ -27,9 +27,12 @@ async fn two_hundred_sandboxes_at_once(f: Fixture) -> Checked {
     let began = Instant::now();
     let made = join_all((0..200).map(|_| f.sandbox())).await;
     let sandboxes = made.into_iter().collect::<Checked<Vec<_>>>()?;
-    let answers = join_all(sandboxes.iter().enumerate().map(async |(i, sandbox)| {
-        text(sandbox, &format!("x = {i}\nx")).await
-    }));
+    let answers = join_all(
+        sandboxes
+            .iter()
+            .enumerate()
+            .map(async |(i, sandbox)| text(sandbox, &format!("x = {i}\nx")).await),
+    );
     for (i, answer) in answers.await.into_iter().enumerate() {
         ensure_eq!(answer?, i.to_string(), "answer of sandbox {i}");
     }
@@ -41,7 +44,8 @@ async fn two_hundred_sandboxes_at_once(f: Fixture) -> Checked {
 }
 
 async fn outputs_of_parallel_runs_are_not_mixed(f: Fixture) -> Checked {
-    let sandboxes = join_all((0..8).map(|_| f.sandbox())).await.into_iter().collect::<Checked<Vec<_>>>()?;
+    let sandboxes =
+        join_all((0..8).map(|_| f.sandbox())).await.into_iter().collect::<Checked<Vec<_>>>()?;
     let runs = sandboxes.iter().enumerate().map(async |(i, sandbox)| {
         let result = ok(sandbox, &format!("for _ in range(5000): print('box {i}')")).await?;
         Checked::Ok(result.logs.stdout_exact() == format!("box {i}\n").repeat(5000))
@@ -55,7 +59,10 @@ async fn outputs_of_parallel_runs_are_not_mixed(f: Fixture) -> Checked {
 async fn two_runs_at_once_in_one_sandbox(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     for round in 0..50 {
-        let (one, two) = (format!("for _ in range(20): print('one {round}')"), format!("for _ in range(20): print('two {round}')"));
+        let (one, two) = (
+            format!("for _ in range(20): print('one {round}')"),
+            format!("for _ in range(20): print('two {round}')"),
+        );
         let (first, second) = tokio::join!(ok(&sandbox, &one), ok(&sandbox, &two));
         ensure_eq!(first?.logs.stdout_exact(), format!("one {round}\n").repeat(20));
         ensure_eq!(second?.logs.stdout_exact(), format!("two {round}\n").repeat(20));
@@ -64,7 +71,8 @@ async fn two_runs_at_once_in_one_sandbox(f: Fixture) -> Checked {
 }
 
 async fn kills_in_the_middle_of_runs(f: Fixture) -> Checked {
-    let sandboxes = join_all((0..40).map(|_| f.sandbox())).await.into_iter().collect::<Checked<Vec<_>>>()?;
+    let sandboxes =
+        join_all((0..40).map(|_| f.sandbox())).await.into_iter().collect::<Checked<Vec<_>>>()?;
     let runs = sandboxes.iter().enumerate().map(async |(i, sandbox)| {
         let run = sandbox.run_code("import time; time.sleep(2); 'whole'").timeout(PATIENCE);
         let kill = async {
@@ -90,7 +98,11 @@ async fn churn(f: Fixture) -> Checked {
     let rounds = (0..100).map(async |i| {
         let sandbox = f.builder().create().await?;
         let answer = text(&sandbox, &format!("{i} * 2")).await?;
-        if i % 2 == 0 { sandbox.terminate().await? } else { sandbox.kill().await? }
+        if i % 2 == 0 {
+            sandbox.terminate().await?
+        } else {
+            sandbox.kill().await?
+        }
         Checked::Ok((i, answer))
     });
     let mut rounds = stream::iter(rounds).buffer_unordered(8);
@@ -103,7 +115,8 @@ async fn churn(f: Fixture) -> Checked {
 
 async fn a_slow_reader_holds_up_nobody(f: Fixture) -> Checked {
     let (slow, quick) = (f.sandbox().await?, f.sandbox().await?);
-    let mut events = slow.run_code("for i in range(200000): print('x' * 80)").no_timeout().stream().await?;
+    let mut events =
+        slow.run_code("for i in range(200000): print('x' * 80)").no_timeout().stream().await?;
     events.next().await;
     let began = Instant::now();
     for _ in 0..20 {

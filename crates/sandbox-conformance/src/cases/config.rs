@@ -69,7 +69,8 @@ async fn impossible_values_name_their_field(f: Fixture) -> Checked {
         let error = refused(configure(f.builder()).create().await, ErrorKind::InvalidArgument)?;
         ensure!(error.to_string().contains(&format!("`{field}`")), "{field} is not named: {error}");
     }
-    let error = refused(f.builder().secret("A", "hunter2\0").create().await, ErrorKind::InvalidArgument)?;
+    let error =
+        refused(f.builder().secret("A", "hunter2\0").create().await, ErrorKind::InvalidArgument)?;
     ensure!(!format!("{error:?}").contains("hunter2"), "the secret is shown");
     Ok(())
 }
@@ -86,7 +87,8 @@ async fn impossible_numbers_are_refused(_: Fixture) -> Checked {
 }
 
 async fn an_unknown_variant_lists_the_known_ones(f: Fixture) -> Checked {
-    let error = refused(f.builder().variant("invalid-variant").create().await, ErrorKind::InvalidArgument)?;
+    let error =
+        refused(f.builder().variant("invalid-variant").create().await, ErrorKind::InvalidArgument)?;
     for variant in Variant::ALL {
         ensure!(error.to_string().contains(variant.as_str()), "{variant} is not listed: {error}");
     }

@@ -7,7 +7,9 @@ use sandbox_core::{CallContext, ContextSpec, ErrorKind, ExecutionResult, Failure
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, describe, eventually, failed_with, is_usable, refused, text, within};
+use crate::support::{
+    PATIENCE, describe, eventually, failed_with, is_usable, refused, text, within,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("contexts", [run_code, contexts], {
@@ -148,7 +150,9 @@ async fn they_run_in_parallel(f: Fixture) -> Checked {
     let sandbox = two(&f).await?;
     // Each waits for the other, so one after the other would never end.
     let code = |own: &str, other: &str| {
-        format!("import os, time\nopen('{own}', 'w').close()\nwhile not os.path.exists('{other}'): time.sleep(0.01)\n'met'")
+        format!(
+            "import os, time\nopen('{own}', 'w').close()\nwhile not os.path.exists('{other}'): time.sleep(0.01)\n'met'"
+        )
     };
     let (to_a, to_b) = (code("1", "2"), code("2", "1"));
     let (a, b) = tokio::join!(text_in(&sandbox, "a", &to_a), text_in(&sandbox, "b", &to_b));
@@ -177,14 +181,18 @@ async fn the_death_of_one_leaves_the_others(f: Fixture) -> Checked {
     failed_with(&death?, FailureKind::KernelDied)?;
     ensure_eq!(other?, "'alive'");
     ensure_eq!(text_in(&sandbox, "b", "x").await?, "'alive'");
-    ensure!(run_in(&sandbox, "a", "1").await?.restarted, "the dead context does not say `restarted`");
+    ensure!(
+        run_in(&sandbox, "a", "1").await?.restarted,
+        "the dead context does not say `restarted`"
+    );
     Ok(())
 }
 
 async fn a_timeout_in_one_leaves_the_others(f: Fixture) -> Checked {
     let sandbox = two(&f).await?;
     run_in(&sandbox, "b", "x = 'alive'").await?;
-    let stuck = sandbox.run_code("sum(range(10 ** 13))").context("a").timeout(Duration::from_millis(300));
+    let stuck =
+        sandbox.run_code("sum(range(10 ** 13))").context("a").timeout(Duration::from_millis(300));
     failed_with(&stuck.await?, FailureKind::Timeout)?;
     let next = run_in(&sandbox, "b", "x").await?;
     ensure_eq!(next.text(), Some("'alive'"));
@@ -233,7 +241,9 @@ async fn a_deleted_context_takes_its_processes_with_it(f: Fixture) -> Checked {
     let sandbox = two(&f).await?;
     let (of_a, of_b) = (host::token("of-a-"), host::token("of-b-"));
     for (context, token) in [("a", &of_a), ("b", &of_b)] {
-        let code = format!("import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'], start_new_session=True)");
+        let code = format!(
+            "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'], start_new_session=True)"
+        );
         run_in(&sandbox, context, &code).await?;
         ensure!(!host::running_with(token)?.is_empty(), "the process of {context} does not run");
     }

@@ -61,9 +61,19 @@ async fn shrugs_off(sandbox: &Sandbox, code: &str) -> Checked {
 }
 
 async fn broken_builtins_do_not_matter(f: Fixture) -> Checked {
-    for names in ["compile exec eval", "len isinstance type", "repr str bytes dict list", "open getattr hasattr", "BaseException Exception KeyboardInterrupt SystemExit", "__import__", "__build_class__"] {
+    for names in [
+        "compile exec eval",
+        "len isinstance type",
+        "repr str bytes dict list",
+        "open getattr hasattr",
+        "BaseException Exception KeyboardInterrupt SystemExit",
+        "__import__",
+        "__build_class__",
+    ] {
         let sandbox = f.sandbox().await?;
-        let code = format!("import builtins\nfor name in '{names}'.split(): setattr(builtins, name, None)");
+        let code = format!(
+            "import builtins\nfor name in '{names}'.split(): setattr(builtins, name, None)"
+        );
         survives(&sandbox, &code).await?;
         sandbox.kill().await?;
     }
@@ -74,7 +84,21 @@ async fn broken_builtins_do_not_matter(f: Fixture) -> Checked {
 
 async fn broken_modules_do_not_matter(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    for module in ["json", "struct", "socket", "traceback", "linecache", "ast", "io", "base64", "types", "codeop", "tokenize", "signal", "threading"] {
+    for module in [
+        "json",
+        "struct",
+        "socket",
+        "traceback",
+        "linecache",
+        "ast",
+        "io",
+        "base64",
+        "types",
+        "codeop",
+        "tokenize",
+        "signal",
+        "threading",
+    ] {
         let code = format!(
             "import {module} as m\nfor name in list(vars(m)):\n    if not name.startswith('__') and callable(vars(m)[name]): setattr(m, name, lambda *a, **k: 1/0)"
         );
@@ -87,7 +111,11 @@ async fn missing_modules_do_not_matter(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     survives(&sandbox, "import sys\nsys.modules.clear()").await?;
     let sandbox = f.sandbox().await?;
-    survives(&sandbox, "import sys\nsys.path.clear(); sys.meta_path.clear(); sys.path_hooks.clear()").await?;
+    survives(
+        &sandbox,
+        "import sys\nsys.path.clear(); sys.meta_path.clear(); sys.path_hooks.clear()",
+    )
+    .await?;
     Ok(())
 }
 
@@ -106,7 +134,11 @@ async fn broken_streams_are_restored(f: Fixture) -> Checked {
     ] {
         survives(&sandbox, &format!("import sys\n{code}")).await?;
         let result = ok(&sandbox, "import sys\nprint('o ä')\nprint('e', file=sys.stderr)").await?;
-        ensure_eq!((result.stdout(), result.stderr()), ("o ä".into(), "e".into()), "after {code:?}");
+        ensure_eq!(
+            (result.stdout(), result.stderr()),
+            ("o ä".into(), "e".into()),
+            "after {code:?}"
+        );
     }
     Ok(())
 }
@@ -115,7 +147,11 @@ async fn closed_standard_descriptors(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     survives(&sandbox, "import os\nfor fd in (0, 1, 2): os.close(fd)").await?;
     let sandbox = f.sandbox().await?;
-    survives(&sandbox, "import os\nn = os.open('/dev/null', os.O_RDWR)\nfor fd in (0, 1, 2): os.dup2(n, fd)").await?;
+    survives(
+        &sandbox,
+        "import os\nn = os.open('/dev/null', os.O_RDWR)\nfor fd in (0, 1, 2): os.dup2(n, fd)",
+    )
+    .await?;
     Ok(())
 }
 
@@ -142,7 +178,8 @@ async fn an_audit_hook_that_raises(f: Fixture) -> Checked {
 async fn a_tiny_recursion_limit(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     for limit in [60, 20, 5] {
-        let code = format!("import sys\ntry: sys.setrecursionlimit({limit})\nexcept RecursionError: pass");
+        let code =
+            format!("import sys\ntry: sys.setrecursionlimit({limit})\nexcept RecursionError: pass");
         survives(&sandbox, &code).await?;
     }
     Ok(())
@@ -157,11 +194,14 @@ async fn an_endless_recursion_limit(f: Fixture) -> Checked {
 }
 
 /// Everything but the standard streams: whatever the driver talks over is among them.
-const EVERY_DESCRIPTOR: &str = "import os\nfds = [int(n) for n in os.listdir('/proc/self/fd') if int(n) > 2]\n";
+const EVERY_DESCRIPTOR: &str =
+    "import os\nfds = [int(n) for n in os.listdir('/proc/self/fd') if int(n) > 2]\n";
 
 async fn on_every_descriptor(f: &Fixture, action: &str) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = format!("{EVERY_DESCRIPTOR}for fd in fds:\n    try: {action}\n    except OSError: pass\n'forged'");
+    let code = format!(
+        "{EVERY_DESCRIPTOR}for fd in fds:\n    try: {action}\n    except OSError: pass\n'forged'"
+    );
     let result = survives(&sandbox, &code).await?;
     ensure!(result.text() != Some("2"), "another run's value: {}", describe(&result));
     Ok(())
@@ -182,7 +222,9 @@ async fn an_oversized_frame_on_every_descriptor(f: Fixture) -> Checked {
 async fn closed_descriptors(f: Fixture) -> Checked {
     on_every_descriptor(&f, "os.close(fd)").await?;
     let sandbox = f.sandbox().await?;
-    let result = survives(&sandbox, "import os; os.closerange(3, 4096)\nimport time; time.sleep(1); 'late'").await?;
+    let result =
+        survives(&sandbox, "import os; os.closerange(3, 4096)\nimport time; time.sleep(1); 'late'")
+            .await?;
     ensure!(!result.success(), "a run without a way to answer succeeded: {}", describe(&result));
     Ok(())
 }
@@ -298,7 +340,8 @@ async fn startup_files_are_not_run(f: Fixture) -> Checked {
 
 async fn driver_names_are_not_in_the_way(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let found = text(&sandbox, "sorted(name for name in globals() if not name.startswith('__'))").await?;
+    let found =
+        text(&sandbox, "sorted(name for name in globals() if not name.startswith('__'))").await?;
     ensure_eq!(found, "[]", "names before any code");
     ok(&sandbox, "run = serve = driver = control = sys = os = None").await?;
     ensure_eq!(text(&sandbox, "'fine'").await?, "'fine'");
@@ -309,7 +352,11 @@ async fn a_changed_event_loop_policy(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import asyncio\nawait asyncio.sleep(0)").await?;
     survives(&sandbox, "asyncio.get_event_loop().close()").await?;
-    survives(&sandbox, "async def f(): asyncio.get_running_loop().stop()\nawait f()\nawait asyncio.sleep(0.01)").await?;
+    survives(
+        &sandbox,
+        "async def f(): asyncio.get_running_loop().stop()\nawait f()\nawait asyncio.sleep(0.01)",
+    )
+    .await?;
     survives(&sandbox, "asyncio.set_event_loop(None)").await?;
     ensure_eq!(text(&sandbox, "await asyncio.sleep(0, 'fine')").await?, "'fine'");
     Ok(())

@@ -55,7 +55,8 @@ async fn a_child_that_outlives_its_parent_never_answers(f: Fixture) -> Checked {
 
 async fn a_fork_in_a_thread(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = "import os, threading\nt = threading.Thread(target=os.fork)\nt.start(); t.join()\n'main'";
+    let code =
+        "import os, threading\nt = threading.Thread(target=os.fork)\nt.start(); t.join()\n'main'";
     let result = survives(&sandbox, code).await?;
     ensure_eq!(result.text(), Some("'main'"));
     Ok(())

@@ -35,7 +35,8 @@ pub(super) fn cases() -> Vec<Case> {
 
 async fn an_exception_keeps_output_and_state(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let result = raises(&sandbox, "x = 1\nprint('before')\n1/0\nx = 2", "ZeroDivisionError").await?;
+    let result =
+        raises(&sandbox, "x = 1\nprint('before')\n1/0\nx = 2", "ZeroDivisionError").await?;
     ensure_eq!(result.stdout(), "before");
     ensure_eq!(result.code_error.map(|error| error.value).as_deref(), Some("division by zero"));
     ensure_eq!(result.exit_code, None);
@@ -51,7 +52,9 @@ async fn a_traceback_shows_the_code_alone(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "def inner():\n    return missing_name\n\ninner()";
     let shown = traceback(raises(&sandbox, code, "NameError").await?);
-    for part in ["line 4", "line 2", "in inner", "return missing_name", "NameError: name 'missing_name'"] {
+    for part in
+        ["line 4", "line 2", "in inner", "return missing_name", "NameError: name 'missing_name'"]
+    {
         ensure!(shown.contains(part), "no {part:?} in {shown}");
     }
     for part in ["driver", "zygote", "worker.py", "exec(", "runpy"] {
@@ -70,7 +73,8 @@ async fn a_traceback_reaches_into_earlier_runs(f: Fixture) -> Checked {
 
 async fn a_traceback_tells_of_causes(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = "try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise ValueError('second') from e";
+    let code =
+        "try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise ValueError('second') from e";
     let shown = traceback(raises(&sandbox, code, "ValueError").await?);
     ensure!(shown.contains("ZeroDivisionError") && shown.contains("direct cause"), "{shown}");
     Ok(())
@@ -152,7 +156,11 @@ async fn exit_statuses(f: Fixture) -> Checked {
     ] {
         let result = run(&sandbox, code).await?;
         ensure_eq!(result.exit_code, Some(status), "status of {code:?}: {}", describe(&result));
-        ensure!(result.execution_ok && result.code_error.is_none(), "{code:?}: {}", describe(&result));
+        ensure!(
+            result.execution_ok && result.code_error.is_none(),
+            "{code:?}: {}",
+            describe(&result)
+        );
         ensure_eq!(result.success(), status == 0, "success of {code:?}");
         ensure_eq!(result.state, InterpreterState::Kept, "state after {code:?}");
     }
@@ -232,7 +240,8 @@ async fn after_a_death_files_are_kept(f: Fixture) -> Checked {
 
 async fn an_exception_in_a_thread_is_not_the_result(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = "import threading\nt = threading.Thread(target=lambda: 1/0)\nt.start(); t.join()\n'main'";
+    let code =
+        "import threading\nt = threading.Thread(target=lambda: 1/0)\nt.start(); t.join()\n'main'";
     let result = ok(&sandbox, code).await?;
     ensure_eq!(result.text(), Some("'main'"));
     ensure!(result.stderr().contains("ZeroDivisionError"), "stderr {:?}", result.stderr());

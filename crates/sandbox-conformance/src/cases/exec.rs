@@ -79,7 +79,8 @@ async fn a_semicolon_hides_the_value(f: Fixture) -> Checked {
 
 async fn state_persists(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    ok(&sandbox, "import json\ncounter = 0\nclass A:\n    def f(self): return 'f'\na = A()").await?;
+    ok(&sandbox, "import json\ncounter = 0\nclass A:\n    def f(self): return 'f'\na = A()")
+        .await?;
     ok(&sandbox, "counter += 10").await?;
     ensure_eq!(text(&sandbox, "counter").await?, "10");
     ensure_eq!(text(&sandbox, "json.dumps([a.f()])").await?, "'[\"f\"]'");
@@ -104,7 +105,8 @@ async fn code_is_a_main_module(f: Fixture) -> Checked {
 
 async fn top_level_await(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    ok(&sandbox, "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x").await?;
+    ok(&sandbox, "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x")
+        .await?;
     ensure_eq!(text(&sandbox, "await f(123)").await?, "123");
     ok(&sandbox, "value = await f('kept')").await?;
     ensure_eq!(text(&sandbox, "value").await?, "'kept'");
@@ -133,7 +135,10 @@ async fn user_code_runs_once(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import asyncio\nruns = []").await?;
     for (code, class) in [
-        ("runs.append(1); asyncio.run(asyncio.sleep(0)); raise RuntimeError('event loop is running')", "RuntimeError"),
+        (
+            "runs.append(1); asyncio.run(asyncio.sleep(0)); raise RuntimeError('event loop is running')",
+            "RuntimeError",
+        ),
         ("runs.append(1); raise SyntaxError(\"'await' outside function\")", "SyntaxError"),
         ("runs.append(1); await asyncio.sleep(0); 1/0", "ZeroDivisionError"),
         ("runs.append(1); eval('1 +')", "SyntaxError"),
@@ -194,7 +199,8 @@ async fn env_of_the_sandbox_and_secrets_are_seen(f: Fixture) -> Checked {
         text(&sandbox, "import os; os.environ['PLAIN'] + os.environ['API_KEY']").await?,
         "'phunter2-secret'"
     );
-    let shown = format!("{sandbox:?} {:?} {}", sandbox.info(), serde_json::to_string(&sandbox.info())?);
+    let shown =
+        format!("{sandbox:?} {:?} {}", sandbox.info(), serde_json::to_string(&sandbox.info())?);
     ensure!(!shown.contains("hunter2"), "the secret is shown: {shown}");
     Ok(())
 }
@@ -202,19 +208,28 @@ async fn env_of_the_sandbox_and_secrets_are_seen(f: Fixture) -> Checked {
 async fn odd_env_values_are_exact(f: Fixture) -> Checked {
     let odd = "a=b 'c' \"d\" $HOME `id` \\ \n\t é 🎉 ";
     let sandbox = f.create(|b| b.env("ODD", odd).env("EMPTY", "")).await?;
-    let found = json(&sandbox, "import os, json; print(json.dumps([os.environ['ODD'], os.environ['EMPTY']]))").await?;
+    let found = json(
+        &sandbox,
+        "import os, json; print(json.dumps([os.environ['ODD'], os.environ['EMPTY']]))",
+    )
+    .await?;
     ensure_eq!(found, serde_json::json!([odd, ""]));
     Ok(())
 }
 
 async fn cwd_of_one_run_is_gone_after_it(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let before = text(&sandbox, "import os; os.makedirs('sub', exist_ok=True); os.getcwd()").await?;
+    let before =
+        text(&sandbox, "import os; os.makedirs('sub', exist_ok=True); os.getcwd()").await?;
     let inside = sandbox.run_code("os.path.basename(os.getcwd())").cwd("sub").await?;
     ensure_eq!(inside.text(), Some("'sub'"));
     ensure_eq!(text(&sandbox, "os.getcwd()").await?, before);
     ok(&sandbox, "os.chdir('sub')").await?;
-    ensure_eq!(text(&sandbox, "os.path.basename(os.getcwd())").await?, "'sub'", "a change by the code stays");
+    ensure_eq!(
+        text(&sandbox, "os.path.basename(os.getcwd())").await?,
+        "'sub'",
+        "a change by the code stays"
+    );
     Ok(())
 }
 

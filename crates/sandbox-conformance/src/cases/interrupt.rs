@@ -84,7 +84,8 @@ async fn a_wait_for_a_child_is_interrupted(f: Fixture) -> Checked {
 
 async fn code_may_catch_it(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = "import time\ntry:\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
+    let code =
+        "import time\ntry:\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
     let run = start(&sandbox, code).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
     let result = within(Duration::from_secs(5), run).await???;

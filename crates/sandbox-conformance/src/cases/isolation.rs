@@ -28,7 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Variables that a sandbox has on its own, whatever the host has.
-const DOCUMENTED: [&str; 9] = ["PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "USER", "TZ", "SHLVL"];
+const DOCUMENTED: [&str; 9] =
+    ["PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "USER", "TZ", "SHLVL"];
 
 async fn the_host_environment_is_absent(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.env("CONTROL_VARIABLE", "seen")).await?;
@@ -45,7 +46,10 @@ print(json.dumps([dict(os.environ), {k.decode(): v.decode(errors='replace') for 
         }
         compared += 1;
         for seen in [&found[0], &found[1]] {
-            ensure!(seen.get(&name).is_none_or(|seen| seen != &value), "{name} of the host is in the sandbox");
+            ensure!(
+                seen.get(&name).is_none_or(|seen| seen != &value),
+                "{name} of the host is in the sandbox"
+            );
         }
     }
     ensure!(compared > 0, "this process has no variable to look for, so the case proves nothing");
@@ -68,7 +72,10 @@ print(json.dumps(links))";
     for (number, target) in &links {
         let target = target.as_str().unwrap_or_default();
         let harmless = ["/dev/null", "pipe:", "socket:", "/proc/"];
-        ensure!(harmless.iter().any(|start| target.starts_with(start)), "descriptor {number} is {target}");
+        ensure!(
+            harmless.iter().any(|start| target.starts_with(start)),
+            "descriptor {number} is {target}"
+        );
     }
     Ok(())
 }
@@ -112,7 +119,13 @@ async fn a_file_of_the_host_is_absent(f: Fixture) -> Checked {
 
 async fn password_hashes_are_absent(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    for path in ["/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/ssh/ssh_host_rsa_key", "/var/log/syslog"] {
+    for path in [
+        "/etc/shadow",
+        "/etc/gshadow",
+        "/etc/shadow-",
+        "/etc/ssh/ssh_host_rsa_key",
+        "/var/log/syslog",
+    ] {
         is_out_of_reach(&sandbox, path).await?;
     }
     Ok(())
@@ -130,10 +143,17 @@ async fn the_home_of_the_host_user_is_absent(f: Fixture) -> Checked {
 
 async fn system_files_are_read_only(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    for path in ["/usr/written", "/usr/bin/written", "/usr/lib/written", "/etc/passwd", "/lib/written"] {
+    for path in
+        ["/usr/written", "/usr/bin/written", "/usr/lib/written", "/etc/passwd", "/lib/written"]
+    {
         raises_os_error(&sandbox, &format!("open({path:?}, 'a').write('x')")).await?;
     }
-    for code in ["os.unlink('/usr/bin/env')", "os.rename('/usr/bin/env', '/tmp/env')", "os.chmod('/usr/bin/env', 0o777)", "os.rename('/etc', '/etc2')"] {
+    for code in [
+        "os.unlink('/usr/bin/env')",
+        "os.rename('/usr/bin/env', '/tmp/env')",
+        "os.chmod('/usr/bin/env', 0o777)",
+        "os.rename('/etc', '/etc2')",
+    ] {
         raises_os_error(&sandbox, &format!("import os\n{code}")).await?;
     }
     // The same code writes where it may.
@@ -144,7 +164,9 @@ async fn system_files_are_read_only(f: Fixture) -> Checked {
 
 /// Requires an `OSError` of any class.
 pub(super) async fn raises_os_error(sandbox: &sandbox_core::Sandbox, code: &str) -> Checked {
-    let code = format!("try:\n    exec({code:?})\nexcept OSError as e: denied = type(e).__name__\nelse: denied = ''\ndenied");
+    let code = format!(
+        "try:\n    exec({code:?})\nexcept OSError as e: denied = type(e).__name__\nelse: denied = ''\ndenied"
+    );
     let denied = text(sandbox, &code).await?;
     ensure!(denied != "''", "nothing stopped {code}");
     Ok(())
@@ -153,16 +175,26 @@ pub(super) async fn raises_os_error(sandbox: &sandbox_core::Sandbox, code: &str)
 async fn kernel_settings_are_read_only(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let before = fs::read_to_string("/proc/sys/kernel/core_pattern")?;
-    for path in ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches"] {
+    for path in [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+        "/proc/sys/kernel/hostname",
+        "/proc/sys/vm/drop_caches",
+    ] {
         raises_os_error(&sandbox, &format!("open({path:?}, 'w').write('|/x')")).await?;
     }
-    ensure_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern")?, before, "core_pattern of the host");
+    ensure_eq!(
+        fs::read_to_string("/proc/sys/kernel/core_pattern")?,
+        before,
+        "core_pattern of the host"
+    );
     Ok(())
 }
 
 async fn the_system_tree_is_empty(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let found = text(&sandbox, "import os; os.listdir('/sys') if os.path.exists('/sys') else []").await?;
+    let found =
+        text(&sandbox, "import os; os.listdir('/sys') if os.path.exists('/sys') else []").await?;
     ensure_eq!(found, "[]", "/sys");
     ensure!(!text(&sandbox, "os.listdir('/')").await?.contains("oldroot"), "the old root is there");
     Ok(())
@@ -175,7 +207,8 @@ async fn devices_are_harmless(f: Fixture) -> Checked {
     for name in ["mem", "kmem", "port", "kvm", "kmsg", "fuse", "net/tun", "loop-control"] {
         is_out_of_reach(&sandbox, &format!("/dev/{name}")).await?;
     }
-    raises_os_error(&sandbox, "import os; os.mknod('/tmp/disk', 0o60666, os.makedev(8, 0))").await?;
+    raises_os_error(&sandbox, "import os; os.mknod('/tmp/disk', 0o60666, os.makedev(8, 0))")
+        .await?;
     raises_os_error(&sandbox, "import os; os.unlink('/dev/null')").await?;
     ensure_eq!(text(&sandbox, "open('/dev/zero', 'rb').read(3)").await?, "b'\\x00\\x00\\x00'");
     Ok(())
@@ -268,7 +301,11 @@ async fn it_says_what_it_is(f: Fixture) -> Checked {
     let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
     ensure!(!isolation.boundary.is_empty() && !isolation.layers.is_empty(), "{isolation:?}");
     ensure!(isolation.network.contains("none"), "network: {:?}", isolation.network);
-    let identity = text(&sandbox, "import os; (os.getuid() != 0, os.getgid() != 0, os.getgroups() in ([], [os.getgid()]))").await?;
+    let identity = text(
+        &sandbox,
+        "import os; (os.getuid() != 0, os.getgid() != 0, os.getgroups() in ([], [os.getgid()]))",
+    )
+    .await?;
     ensure_eq!(identity, "(True, True, True)");
     is_usable(&sandbox).await?;
     ensure_eq!(run(&sandbox, "import os; os.getlogin").await?.failure, None);

@@ -69,7 +69,9 @@ async fn the_outside_is_unreachable_at_once(f: Fixture) -> Checked {
         let code = connect(&format!("socket.create_connection(({address:?}, 80), 5)"));
         ensure_eq!(text(&sandbox, &code).await?, "(True, True)", "{address} (refused, at once)");
     }
-    let code = connect("s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('198.51.100.1', 53))");
+    let code = connect(
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('198.51.100.1', 53))",
+    );
     ensure_eq!(text(&sandbox, &code).await?, "(True, True)", "a datagram");
     Ok(())
 }
@@ -78,7 +80,11 @@ async fn names_do_not_resolve(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = connect("socket.gethostbyname('c2VjcmV0.sandbox.invalid')");
     ensure_eq!(text(&sandbox, &code).await?, "(True, True)", "(refused, at once)");
-    ensure_eq!(text(&sandbox, "socket.gethostbyname('localhost')").await?, "'127.0.0.1'", "control");
+    ensure_eq!(
+        text(&sandbox, "socket.gethostbyname('localhost')").await?,
+        "'127.0.0.1'",
+        "control"
+    );
     Ok(())
 }
 
@@ -95,7 +101,10 @@ async fn services_of_the_host_are_unreachable(f: Fixture) -> Checked {
     }
     listener.set_nonblocking(true)?;
     let seen = listener.accept();
-    ensure!(seen.is_err_and(|why| why.kind() == IoErrorKind::WouldBlock), "the host saw a connection");
+    ensure!(
+        seen.is_err_and(|why| why.kind() == IoErrorKind::WouldBlock),
+        "the host saw a connection"
+    );
     Ok(())
 }
 
@@ -120,7 +129,10 @@ async fn sockets_in_files_of_the_host_are_absent(f: Fixture) -> Checked {
     let listener = UnixListener::bind(&path)?;
     let control = UnixStream::connect(&path)?;
     drop((control, listener.accept()?));
-    let code = connect(&format!("socket.socket(socket.AF_UNIX).connect({:?})", path.display().to_string()));
+    let code = connect(&format!(
+        "socket.socket(socket.AF_UNIX).connect({:?})",
+        path.display().to_string()
+    ));
     let answer = text(&sandbox, &code).await;
     std::fs::remove_file(&path)?;
     ensure_eq!(answer?, "(True, True)", "(refused, at once)");

@@ -39,8 +39,12 @@ print(json.dumps(seen))
 p.kill()"
     );
     let seen = json(&sandbox, &code).await?;
-    let seen: Vec<&str> = seen.as_array().into_iter().flatten().filter_map(|s| s.as_str()).collect();
-    ensure!(seen.iter().any(|line| line.contains(&token)), "the control process is not seen: {seen:?}");
+    let seen: Vec<&str> =
+        seen.as_array().into_iter().flatten().filter_map(|s| s.as_str()).collect();
+    ensure!(
+        seen.iter().any(|line| line.contains(&token)),
+        "the control process is not seen: {seen:?}"
+    );
     let own = std::env::current_exe()?.display().to_string();
     ensure!(!seen.iter().any(|line| line.contains(&own)), "this process is seen: {seen:?}");
     ensure!(seen.len() < 10, "too many processes: {seen:?}");
@@ -52,12 +56,14 @@ async fn processes_of_the_host_cannot_be_signalled(f: Fixture) -> Checked {
     let mut decoy = Decoy::start()?;
     for pid in [decoy.pid(), std::process::id()] {
         // A process id of the host either names nothing inside, or something of the sandbox's own.
-        let code = format!("
+        let code = format!(
+            "
 import os
 try: same = open('/proc/{pid}/comm').read() in ('sleep\\n',)
 except OSError: same = False
 if same: os.kill({pid}, 9)
-same");
+same"
+        );
         ensure_eq!(text(&sandbox, &code).await?, "False");
     }
     ensure!(decoy.is_alive()?, "the decoy was killed");
@@ -89,7 +95,8 @@ async fn killing_everything_kills_itself_alone(f: Fixture) -> Checked {
     ok(&other, "x = 'alive'").await?;
     for code in ["os.kill(-1, 9)", "os.killpg(0, 9)", "os.kill(os.getpid(), 9)"] {
         let sandbox = f.sandbox().await?;
-        let result = run(&sandbox, &format!("import os\n{code}\nimport time; time.sleep(5)")).await?;
+        let result =
+            run(&sandbox, &format!("import os\n{code}\nimport time; time.sleep(5)")).await?;
         if result.failure.is_some() {
             failed_with(&result, FailureKind::KernelDied)?;
             ensure_eq!(result.exit_code, Some(137), "after {code}");
@@ -114,7 +121,10 @@ async fn no_capabilities(f: Fixture) -> Checked {
     }
     ensure_eq!(status["NoNewPrivs"], "1", "NoNewPrivs");
     // Children have no more.
-    let child = format!("import subprocess, sys; subprocess.run([sys.executable, '-c', {:?}])", format!("import json; print(json.dumps({read}))"));
+    let child = format!(
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', {:?}])",
+        format!("import json; print(json.dumps({read}))")
+    );
     let status = json(&sandbox, &format!("{child}; None")).await?;
     ensure_eq!(status["CapEff"], "0000000000000000", "of a child");
     Ok(())
@@ -123,7 +133,9 @@ async fn no_capabilities(f: Fixture) -> Checked {
 async fn no_way_into_other_namespaces(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     for kind in ["mnt", "pid", "net", "user", "ipc"] {
-        let code = format!("import os, ctypes\nfd = os.open('/proc/1/ns/{kind}', 0)\nif ctypes.CDLL(None).setns(fd, 0): raise OSError('denied')");
+        let code = format!(
+            "import os, ctypes\nfd = os.open('/proc/1/ns/{kind}', 0)\nif ctypes.CDLL(None).setns(fd, 0): raise OSError('denied')"
+        );
         raises_os_error(&sandbox, &code).await?;
     }
     Ok(())

@@ -91,7 +91,8 @@ for pid in children: os.waitpid(pid, 0)
 
 async fn spawn_until_the_end(sandbox: &Sandbox) -> Checked<u32> {
     let found = text(sandbox, SPAWN).await?;
-    let count = found.strip_prefix("('EAGAIN', ").and_then(|rest| rest.trim_end_matches(')').parse().ok());
+    let count =
+        found.strip_prefix("('EAGAIN', ").and_then(|rest| rest.trim_end_matches(')').parse().ok());
     ensure!(count.is_some(), "the end was {found}");
     Ok(count.unwrap_or_default())
 }
@@ -156,7 +157,11 @@ async fn memory_is_limited(f: Fixture) -> Checked {
     let result = sandbox.run_code(TAKE).timeout(PATIENCE).await?;
     match &result.failure {
         Some(_) => failed_with(&result, FailureKind::OutOfMemory)?,
-        None => ensure!(result.text().is_some_and(|text| text.contains("MemoryError")), "{}", describe(&result)),
+        None => ensure!(
+            result.text().is_some_and(|text| text.contains("MemoryError")),
+            "{}",
+            describe(&result)
+        ),
     }
     is_usable(&sandbox).await?;
     ensure_eq!(text(&sandbox, "len(bytearray(b'x' * (32 << 20)))").await?, "33554432", "control");
@@ -175,7 +180,11 @@ for _ in range(8):
 ends = [os.waitpid(-1, os.WNOHANG) if time.sleep(1) is None else 0 for _ in range(5)]
 'all alive' if all(pid == 0 for pid, _ in ends) else 'some died'";
     let result = sandbox.run_code(code).timeout(PATIENCE).await?;
-    ensure!(result.text() != Some("'all alive'"), "800 MiB in a sandbox of 256: {}", describe(&result));
+    ensure!(
+        result.text() != Some("'all alive'"),
+        "800 MiB in a sandbox of 256: {}",
+        describe(&result)
+    );
     is_usable(&sandbox).await?;
     Ok(())
 }
@@ -197,10 +206,18 @@ async fn memory_of_a_run_is_limited(f: Fixture) -> Checked {
     let result = sandbox.run_code(TAKE).memory(ByteSize::mib(256)).timeout(PATIENCE).await?;
     match &result.failure {
         Some(_) => failed_with(&result, FailureKind::OutOfMemory)?,
-        None => ensure!(result.text().is_some_and(|text| text.contains("MemoryError")), "{}", describe(&result)),
+        None => ensure!(
+            result.text().is_some_and(|text| text.contains("MemoryError")),
+            "{}",
+            describe(&result)
+        ),
     }
     is_usable(&sandbox).await?;
-    ensure_eq!(text(&sandbox, "len(bytearray(400 << 20))").await?, "419430400", "the limit outlived its run");
+    ensure_eq!(
+        text(&sandbox, "len(bytearray(400 << 20))").await?,
+        "419430400",
+        "the limit outlived its run"
+    );
     Ok(())
 }
 

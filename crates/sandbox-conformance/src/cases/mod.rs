@@ -2,8 +2,8 @@
 
 mod cancellation;
 mod cleanup;
-mod commands;
 mod command_faults;
+mod commands;
 mod concurrency;
 mod config;
 mod contexts;

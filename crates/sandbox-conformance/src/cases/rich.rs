@@ -91,7 +91,9 @@ fn html(items: &[ResultItem]) -> Vec<&str> {
 
 async fn display_comes_in_order(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let result = ok(&sandbox, &format!("{SHOWN}\nfor t in 'abc': display(H(t))\ndisplay(H('d'), H('e'))")).await?;
+    let result =
+        ok(&sandbox, &format!("{SHOWN}\nfor t in 'abc': display(H(t))\ndisplay(H('d'), H('e'))"))
+            .await?;
     ensure_eq!(html(&result.results), ["<p>a</p>", "<p>b</p>", "<p>c</p>", "<p>d</p>", "<p>e</p>"]);
     ensure!(result.results.iter().all(|item| !item.is_main_result), "a display is not the result");
     Ok(())
@@ -117,14 +119,18 @@ async fn displays_are_heard_as_they_come(f: Fixture) -> Checked {
 
 async fn a_display_is_updated(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = format!("{SHOWN}\ndisplay(H('old'), display_id='x')\ndisplay(H('other'))\nupdate_display(H('new'), display_id='x')");
+    let code = format!(
+        "{SHOWN}\ndisplay(H('old'), display_id='x')\ndisplay(H('other'))\nupdate_display(H('new'), display_id='x')"
+    );
     ensure_eq!(html(&ok(&sandbox, &code).await?.results), ["<p>new</p>", "<p>other</p>"]);
     Ok(())
 }
 
 async fn output_is_cleared(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = format!("{SHOWN}\nprint('old')\ndisplay(H('old'))\nclear_output()\nprint('new')\ndisplay(H('new'))");
+    let code = format!(
+        "{SHOWN}\nprint('old')\ndisplay(H('old'))\nclear_output()\nprint('new')\ndisplay(H('new'))"
+    );
     let result = ok(&sandbox, &code).await?;
     ensure_eq!(html(&result.results), ["<p>new</p>"]);
     Ok(())
@@ -132,7 +138,9 @@ async fn output_is_cleared(f: Fixture) -> Checked {
 
 async fn output_is_cleared_when_the_next_comes(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = format!("{SHOWN}\ndisplay(H('first'))\nclear_output(wait=True)\ndisplay(H('second'))\nclear_output(wait=True)");
+    let code = format!(
+        "{SHOWN}\ndisplay(H('first'))\nclear_output(wait=True)\ndisplay(H('second'))\nclear_output(wait=True)"
+    );
     ensure_eq!(html(&ok(&sandbox, &code).await?.results), ["<p>second</p>"]);
     Ok(())
 }

@@ -67,6 +67,9 @@ async fn a_pillow_image_is_a_png(f: Fixture) -> Checked {
 
 async fn numpy_values_are_text(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    ensure_eq!(ok(&sandbox, "import numpy\nnumpy.arange(3)").await?.text(), Some("array([0, 1, 2])"));
+    ensure_eq!(
+        ok(&sandbox, "import numpy\nnumpy.arange(3)").await?.text(),
+        Some("array([0, 1, 2])")
+    );
     Ok(())
 }

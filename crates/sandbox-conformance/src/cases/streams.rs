@@ -29,9 +29,11 @@ pub(super) fn cases() -> Vec<Case> {
         output_before_a_crash_is_kept;
     });
     all.extend(
-        cases!("streams", [run_code, local], { a_flood_takes_little_host_memory; })
-            .into_iter()
-            .map(Case::alone),
+        cases!("streams", [run_code, local], {
+            a_flood_takes_little_host_memory;
+        })
+        .into_iter()
+        .map(Case::alone),
     );
     all
 }
@@ -49,7 +51,8 @@ async fn order_within_a_stream_is_exact(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import sys\nfor i in range(2000): print(i, file=(sys.stdout, sys.stderr)[i % 2])";
     let result = ok(&sandbox, code).await?;
-    let numbers = |start| (start..2000).step_by(2).map(|i: i32| format!("{i}\n")).collect::<String>();
+    let numbers =
+        |start| (start..2000).step_by(2).map(|i: i32| format!("{i}\n")).collect::<String>();
     ensure!(result.logs.stdout_exact() == numbers(0), "stdout is out of order");
     ensure!(result.logs.stderr_exact() == numbers(1), "stderr is out of order");
     Ok(())
@@ -143,7 +146,8 @@ async fn a_flood_is_cut_and_counted(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import os\nprint('first', flush=True)\nfor _ in range(64): n = os.write(1, b'x' * (1 << 20))\nprint('\\nlast')";
     // Writing to a pipe may be partial, so the code counts.
-    let code = code.replace("n = os.write(1, b'x' * (1 << 20))", "sys.stdout.write('x' * (1 << 20))");
+    let code =
+        code.replace("n = os.write(1, b'x' * (1 << 20))", "sys.stdout.write('x' * (1 << 20))");
     let result = ok(&sandbox, &format!("import sys\n{code}")).await?;
     let totals = result.stdout_totals;
     ensure_eq!(totals.bytes_total, (64 << 20) + 12);

@@ -132,7 +132,8 @@ async fn the_default_is_the_sandbox_s(f: Fixture) -> Checked {
 
 async fn a_run_may_have_its_own(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.timeout(LIMIT)).await?;
-    let run = sandbox.run_code("import time; time.sleep(2); 'done'").timeout(Duration::from_secs(20));
+    let run =
+        sandbox.run_code("import time; time.sleep(2); 'done'").timeout(Duration::from_secs(20));
     ensure_eq!(run.await?.text(), Some("'done'"));
     Ok(())
 }
@@ -175,7 +176,8 @@ async fn timeouts_in_a_row(f: Fixture) -> Checked {
 async fn impossible_limits_are_refused(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     for limit in [Duration::ZERO, Duration::MAX, Duration::from_secs(1 << 40)] {
-        let error = refused(sandbox.run_code("1").timeout(limit).await, ErrorKind::InvalidArgument)?;
+        let error =
+            refused(sandbox.run_code("1").timeout(limit).await, ErrorKind::InvalidArgument)?;
         ensure!(error.to_string().contains("`timeout`"), "the field is not named: {error}");
         refused(sandbox.set_timeout(limit), ErrorKind::InvalidArgument)?;
     }

@@ -72,7 +72,8 @@ async fn a_stopped_interpreter_is_killed(f: Fixture) -> Checked {
 }
 
 async fn a_blocked_signal_is_killed(f: Fixture) -> Checked {
-    let code = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\nwhile True: pass";
+    let code =
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\nwhile True: pass";
     hard(&f.sandbox().await?, code).await.map(drop)
 }
 
@@ -115,7 +116,8 @@ for _ in range(20):
 time.sleep(99)"
     );
     let run = sandbox.run_code(&*code).timeout(Duration::from_secs(3));
-    let watch = eventually("20 children", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 20));
+    let watch =
+        eventually("20 children", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 20));
     let (result, watched) = tokio::join!(run, watch);
     watched?;
     ensure_eq!(result?.state, InterpreterState::Lost);

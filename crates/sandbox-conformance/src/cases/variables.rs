@@ -92,8 +92,20 @@ async fn names_are_identifiers(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "class A: x = 1\na = A()\nd = {'k': 1}\nran = []").await?;
     for name in [
-        "", " ", "1a", "a.x", "d['k']", "a; ran.append(1)", "ran.append(1)", "a b", "class", "None",
-        "a\n", "__import__('os')", "ä-b", "a\0",
+        "",
+        " ",
+        "1a",
+        "a.x",
+        "d['k']",
+        "a; ran.append(1)",
+        "ran.append(1)",
+        "a b",
+        "class",
+        "None",
+        "a\n",
+        "__import__('os')",
+        "ä-b",
+        "a\0",
     ] {
         refused(sandbox.get_variable(name).await, ErrorKind::InvalidArgument)?;
         refused(sandbox.set_variable(name, 1).await, ErrorKind::InvalidArgument)?;

@@ -83,7 +83,7 @@ async fn a_trusted_program_dies_with_its_handle_and_with_the_maker() {
 /// What a warm parent of workers does: forks a process that enters the cell at descriptor 4 and
 /// there starts a `sleep` of its own. Reports the worker's host number on descriptor 3.
 const ENTER: &str = "
-import ctypes, os, signal, sys
+import ctypes, os, signal, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 def check(result):
     if result != 0: raise OSError(ctypes.get_errno(), 'refused')
@@ -95,6 +95,7 @@ if worker == 0:
     check(libc.setns(4, 0x10000000 | 0x20000 | 0x40000000 | 0x8000000 | 0x4000000 | 0x2000000))
     check(libc.unshare(0x4000000))
     os.setresgid(1000, 1000, 1000); os.setresuid(1000, 1000, 1000)
+    check(libc.capset(struct.pack('Ii', 0x20080522, 0), bytes(24)))
     check(libc.prctl(4, 1, 0, 0, 0))
     os.chdir('/workspace')
     if os.fork() == 0:

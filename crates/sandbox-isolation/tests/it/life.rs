@@ -165,6 +165,7 @@ async fn maker_descriptors(maker: &Maker) -> Option<usize> {
 const ROLE: &str = "SANDBOX_ISOLATION_TEST_HOST";
 
 /// Runs in a second process, which the test then kills.
+#[expect(clippy::print_stdout, reason = "the first process reads it")]
 async fn be_the_host(mark: &str) {
     let maker = Maker::start().await.unwrap();
     let strict = maker.cell(&CellSpec::strict()).await.unwrap();

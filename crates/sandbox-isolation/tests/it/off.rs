@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_isolation::{CellSpec, Error, ExitStatus};
+use sandbox_isolation::{CellSpec, Error, ExitStatus, Maker, Privilege};
 
 use crate::support::{
     cell, eventually, is_alive, output, processes_with, python, shell, start_until_line,
@@ -81,4 +81,16 @@ async fn a_killed_keeper_is_reported_as_the_programs_end() {
     assert_eq!(output(&cell, shell("echo usable")).await, "usable\n");
     eventually(Duration::from_secs(2), "the program is gone", || processes_with(&mark).is_empty())
         .await;
+}
+
+#[tokio::test]
+async fn a_maker_without_isolation_makes_nothing_else() {
+    let maker = Maker::start_off().await.unwrap();
+    assert_eq!(maker.privilege(), Privilege::Plain);
+    let outcome = maker.cell(&CellSpec::strict()).await;
+    assert!(matches!(outcome, Err(Error::Invalid(_))), "{outcome:?}");
+    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+    let groups = output(&cell, shell("id -G")).await;
+    let own = Command::new("id").arg("-G").output().unwrap().stdout;
+    assert_eq!(groups.into_bytes(), own, "the rights of the host process");
 }

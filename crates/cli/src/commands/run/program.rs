@@ -16,8 +16,11 @@ use crate::languages::Runner;
 use crate::problem::Problem;
 
 /// Makes a directory for the program `$1`, fills the file from standard input, and says where it is.
+/// The home directory is the sandbox's own whatever the isolation; the one for temporary files may be the host's.
 const PLACE: &str = r#"set -e
-directory=$(mktemp -d "${TMPDIR:-/tmp}/sandboxes.XXXXXX")
+base=${HOME:-/}
+[ -w "$base" ] || base=${TMPDIR:-/tmp}
+directory=$(mktemp -d "${base%/}/.sandboxes.XXXXXX")
 cat >"$directory/$1"
 printf '%s\n' "$directory/$1"
 "#;
@@ -165,9 +168,11 @@ fn missing(program: &Program) -> Problem {
     let mut labels: Vec<_> = program.runners.iter().map(|runner| runner.label).collect();
     labels.dedup();
     let message = match labels.as_slice() {
-        [one] => format!("{} needs {one}, which the sandbox does not have", program.language),
+        [one] => {
+            format!("{} programs need {one}, which the sandbox does not have", program.language)
+        }
         many => format!(
-            "{} needs one of these, and the sandbox has none: {}",
+            "{} programs need one of these, and the sandbox has none: {}",
             program.language,
             many.join(", ")
         ),
@@ -189,7 +194,20 @@ mod tests {
         let Engine::Tools { runners, .. } = &find("typescript").unwrap().engine else {
             panic!("typescript has tools");
         };
-        insta::assert_snapshot!(place_script(runners), @"");
+        insta::assert_snapshot!(place_script(runners), @r#"
+        set -e
+        base=${HOME:-/}
+        [ -w "$base" ] || base=${TMPDIR:-/tmp}
+        directory=$(mktemp -d "${base%/}/.sandboxes.XXXXXX")
+        cat >"$directory/$1"
+        printf '%s\n' "$directory/$1"
+        if { command -v node && node --experimental-transform-types -e 0; } >/dev/null 2>&1 </dev/null; then echo 0; exit; fi
+        if { command -v node && node --experimental-strip-types -e 0; } >/dev/null 2>&1 </dev/null; then echo 1; exit; fi
+        if { command -v tsx; } >/dev/null 2>&1 </dev/null; then echo 2; exit; fi
+        if { command -v ts-node; } >/dev/null 2>&1 </dev/null; then echo 3; exit; fi
+        if { command -v tsc && command -v node; } >/dev/null 2>&1 </dev/null; then echo 4; exit; fi
+        echo none
+        "#);
     }
 
     #[test]
@@ -208,8 +226,8 @@ mod tests {
                 dependencies: None,
             })
         };
-        insta::assert_snapshot!(missing_for("typescript").message(), @"");
-        insta::assert_snapshot!(missing_for("rust").message(), @"");
-        insta::assert_snapshot!(missing_for("go").hint().unwrap(), @"");
+        insta::assert_snapshot!(missing_for("typescript").message(), @"typescript programs need one of these, and the sandbox has none: node 22.6 or newer, tsx, ts-node, tsc with node");
+        insta::assert_snapshot!(missing_for("rust").message(), @"rust programs need rustc with a linker (cc), which the sandbox does not have");
+        insta::assert_snapshot!(missing_for("go").hint().unwrap(), @"install Go (package golang-go); a local sandbox has the tools on the PATH of this host, others those of their image");
     }
 }

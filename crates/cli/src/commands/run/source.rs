@@ -156,9 +156,12 @@ fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
     found.ok_or_else(|| {
         let what = match code {
             Code::File(path) => format!("the language of {} is not known", path.display()),
-            Code::Inline(_) | Code::Stdin => "the language of the code is not known".into(),
+            Code::Inline(_) | Code::Stdin => {
+                "no command is given, and the language of the code on standard input is not known"
+                    .into()
+            }
         };
-        Problem::usage(what, format!("say it with --lang: {}", languages::names()))
+        Problem::usage(what, format!("say the language with --lang: {}", languages::names()))
     })
 }
 

@@ -1,0 +1,140 @@
+//! Shell commands: streams, statuses, limits, and what is left behind.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::{run, wait};
+
+#[test]
+fn the_status_of_the_command_is_ours() {
+    for (command, status) in [
+        ("true", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -TERM $$", 128 + 15),
+        ("kill -KILL $$", 128 + 9),
+        ("no-such-program", 127),
+        ("/etc/passwd", 126),
+        ("false || exit 3", 3),
+    ] {
+        let outcome = run([command]).output();
+        assert_eq!((outcome.status, outcome.text()), (status, ""), "{command}: {outcome:?}");
+        assert!(!outcome.stderr.contains("sandboxes:"), "{command}: {outcome:?}");
+    }
+}
+
+#[test]
+fn bytes_pass_through_as_they_are() {
+    let every: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
+    let outcome = run(["cat"]).stdin(every.clone()).output();
+    assert!(outcome.status == 0 && outcome.stdout == every, "{} bytes", outcome.stdout.len());
+    let outcome = run(["printf 'a\\377\\000b'; printf 'c\\376' >&2"]).output();
+    assert_eq!(outcome.stdout, b"a\xff\0b");
+    assert_eq!(outcome.stderr, "c\u{fffd}");
+}
+
+#[test]
+fn a_file_as_standard_input_is_read_to_its_end() {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, &b"line\n".repeat(100_000)).unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    let outcome = run(["wc -l"]).stdin_file(file).output();
+    assert_eq!(outcome.text().trim(), "100000");
+}
+
+#[test]
+fn output_arrives_while_the_command_runs() {
+    let start = Instant::now();
+    let mut child = run(["echo first; sleep 3; echo second"]).spawn();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "first");
+    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    assert_eq!(lines.next().unwrap().unwrap(), "second");
+    assert_eq!(wait(&mut child), 0);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command() {
+    for arguments in [&["yes"][..], &["--lang", "python", "while True: print('y')"]] {
+        let mut child = run(arguments).spawn();
+        let mut first = [0; 2];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"y\n");
+        assert_eq!(wait(&mut child), 141);
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "");
+    }
+}
+
+#[test]
+fn the_clock_runs_while_nobody_reads() {
+    let marker = 864_213 + std::process::id() % 100_000;
+    let command = format!("sleep {marker} & yes");
+    let mut child = run(["-t", "1", &command]).spawn();
+    let unread = child.stdout.take().unwrap();
+    assert!(appears(marker), "the command runs");
+    assert!(vanishes(marker), "the limit passed, and the command still runs");
+    drop(unread);
+    assert!([124, 141].contains(&wait(&mut child)));
+}
+
+#[test]
+fn the_time_limit_ends_everything_the_command_started() {
+    let marker = 753_864 + std::process::id() % 100_000;
+    let command = format!("echo before; sleep {marker} & sleep {marker}");
+    let outcome = run(["-t", "0.5", &command]).output();
+    outcome.assert(124, "before\n");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("sandboxes: error: "), "{}", outcome.stderr);
+    assert!(vanishes(marker));
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let marker = 642_975 + std::process::id() % 100_000;
+    for isolation in ["strict", "off"] {
+        let command = format!("setsid sleep {marker} >/dev/null 2>&1 & echo started");
+        let outcome = run(["-q", "--isolation", isolation, &command]).output();
+        outcome.assert(0, "started\n");
+        assert!(vanishes(marker), "a process is left with isolation {isolation}");
+    }
+}
+
+#[test]
+fn limits_are_passed_on() {
+    let outcome = run(["--disk", "8m", "head -c 16000000 /dev/zero >file"]).output();
+    assert_ne!(outcome.status, 0);
+    assert!(outcome.stderr.contains("No space left"), "{}", outcome.stderr);
+    let outcome = run(["--processes", "8", "for i in 1 2 3 4 5 6 7 8 9; do sleep 5 & done; wait"]);
+    let outcome = outcome.output();
+    assert_ne!(outcome.status, 0, "{outcome:?}");
+}
+
+/// Whether a `sleep` of that many seconds runs within a few seconds.
+fn appears(marker: u32) -> bool {
+    soon(|| sleeps(marker))
+}
+
+fn vanishes(marker: u32) -> bool {
+    soon(|| !sleeps(marker))
+}
+
+fn soon(condition: impl Fn() -> bool) -> bool {
+    (0..500).any(|_| {
+        condition() || {
+            thread::sleep(Duration::from_millis(10));
+            false
+        }
+    })
+}
+
+fn sleeps(marker: u32) -> bool {
+    let wanted = format!("sleep\0{marker}\0");
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes.into_iter().any(|process| {
+        fs::read(process.path().join("cmdline")).is_ok_and(|line| line == wanted.as_bytes())
+    })
+}

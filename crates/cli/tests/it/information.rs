@@ -1,0 +1,215 @@
+//! The commands that tell about this build and this host, and the help.
+
+use crate::support::sandboxes;
+
+#[test]
+fn the_version_is_told() {
+    let version = env!("CARGO_PKG_VERSION");
+    sandboxes(["--version"]).output().assert(0, &format!("sandboxes {version}\n"));
+    assert_eq!(sandboxes(["--version", "--json"]).output().json()["version"], version);
+}
+
+#[test]
+fn the_help_has_examples_and_exit_statuses() {
+    insta::assert_snapshot!(sandboxes(["--help"]).output().text(), @"
+    Run code safely, in a sandbox
+
+    Usage: sandboxes [OPTIONS] <COMMAND>
+
+    Commands:
+      run           Run a command, inline code or a program in a sandbox of its own
+      environments  List environments that sandboxes can be created from
+      providers     List the variants: which this build has, which are usable
+      doctor        Check what works here, and say how to fix what does not
+      completion    Print the completion script for a shell
+      help          Print this message or the help of the given subcommand(s)
+
+    Options:
+          --json
+              Print one JSON object, errors included
+
+      -q, --quiet
+              Print no warnings, notes and hints
+
+      -v, --verbose...
+              Log to standard error; RUST_LOG chooses what
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Examples:
+      sandboxes run 'ls -la'                           a shell command
+      sandboxes run --lang python 'print(6 * 7)'       inline code
+      sandboxes run --file script.py one two           a program with arguments
+      cat main.go | sandboxes run --lang go            code from standard input
+      sandboxes run --lang python --json '1 + 1'       one JSON object
+      sandboxes doctor                                 what works here
+
+    Exit status:
+      The status of the program that ran. Besides:
+        1  the code raised an exception
+        2  wrong usage
+      124  the time limit passed
+      125  the sandbox failed
+      126  the program cannot be executed
+      127  the program was not found
+      130  interrupted with Ctrl-C
+      128+n  signal n ended the program
+    ");
+}
+
+#[test]
+fn the_help_of_run_tells_every_flag() {
+    insta::assert_snapshot!(sandboxes(["run", "-h"]).output().text(), @r#"
+    Run a command, inline code or a program in a sandbox of its own
+
+    Usage: sandboxes run [OPTIONS] [COMMAND]... [-- <ARGS>...]
+
+    Arguments:
+      [COMMAND]...  A shell command; with --lang: code, or `-` for standard input; after --file: its
+                    arguments
+      [ARGS]...     Arguments of the program
+
+    Options:
+      -f, --file <FILE>      Run the program in a file of this host; `-` is standard input
+          --lang <LANGUAGE>  Language of the code; by default the extension of the file says it [alias:
+                             --language]
+          --deps             Download the modules of the go.mod beside the file first
+          --stream-json      Print each event as a line of JSON when it happens, and the result last
+          --json             Print one JSON object, errors included
+      -q, --quiet            Print no warnings, notes and hints
+      -v, --verbose...       Log to standard error; RUST_LOG chooses what
+      -h, --help             Print help (see more with '--help')
+
+    Sandbox:
+      -p, --provider <NAME>         Where to run: local-eval, local-docker, e2b ..; `sandboxes
+                                    providers` lists them [alias: --variant]
+      -e, --env <NAME[=VALUE]>      Set an environment variable; without a value, take that of this host
+      -t, --timeout <SECONDS>       Seconds the program may run [default: 120]
+      -w, --workdir <DIR>           Working directory in the sandbox
+          --isolation <MODE>        How hard the code is kept in: strict, best-effort or off [default:
+                                    strict]
+          --network <MODE>          Network of the code: inherit, none, allowlist or all [default:
+                                    inherit]
+          --allow <HOST[:PORT]>     Host that an allowlist has, such as pypi.org, *.example.com:443 or
+                                    203.0.113.0/24
+          --memory <SIZE>           Memory of the sandbox, such as 512m or 2g
+          --cpus <CORES>            CPU cores of the sandbox, such as 0.5
+          --disk <SIZE>             Disk of the sandbox, such as 1g
+          --processes <COUNT>       Processes and threads at one time
+          --gpu <TYPE>              GPU type, such as T4
+          --environment <NAME>      Environment to start from; `sandboxes environments` lists them
+      -i, --image <IMAGE>           Container image to start from
+      -l, --label <KEY=VALUE>       Label of the sandbox
+          --lifetime <SECONDS>      Seconds the sandbox lives at most
+          --idle-timeout <SECONDS>  Seconds without use after which the sandbox ends
+
+    Examples:
+      sandboxes run 'ls -la'
+      sandboxes run --lang python 'print(6 * 7)'
+      sandboxes run --file script.py one two
+      sandboxes run --file script.py -- --verbose one
+      sandboxes run --file main.go --deps --network allowlist --allow proxy.golang.org --allow
+      sum.golang.org
+      echo 'console.log(1)' | sandboxes run --lang node
+      echo data | sandboxes run 'tr a-z A-Z'
+      sandboxes run -t 5 --memory 512m -e DEBUG=1 --lang python 'import os; os.environ["DEBUG"]'
+
+    Languages:
+      python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
+      Inline Python is a cell: the value of its last expression is printed unless it is None.
+      Everything else is a program. Without --lang the argument is a shell command.
+      Piped standard input goes to the program, unless it is the code.
+    "#);
+}
+
+#[test]
+fn no_command_shows_the_help_as_an_error() {
+    let outcome = sandboxes([""; 0]).output();
+    assert_eq!((outcome.status, outcome.text()), (2, ""));
+    assert!(outcome.stderr.contains("Usage: sandboxes"), "{}", outcome.stderr);
+}
+
+#[test]
+fn environments_are_listed() {
+    let table = sandboxes(["environments"]).output();
+    assert!(table.text().starts_with("Variant "), "{table:?}");
+    let all = sandboxes(["environments", "--json"]).output().json();
+    let all = all.as_array().unwrap();
+    assert!(!all.is_empty());
+    for environment in all {
+        assert_eq!(environment["variant"], "local-eval");
+        let name = environment["name"].as_str().unwrap();
+        assert!(table.text().contains(name), "{name} is missing in {table:?}");
+    }
+    let named = sandboxes(["environments", "--json", "--variant", "eval"]).output().json();
+    assert_eq!(named.as_array().unwrap(), all);
+}
+
+#[test]
+fn every_variant_is_listed() {
+    let list = sandboxes(["providers", "--json"]).output().json();
+    let names: Vec<_> =
+        list.as_array().unwrap().iter().map(|row| row["variant"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 8, "{names:?}");
+    let eval = &list[0];
+    assert_eq!(
+        (&eval["variant"], &eval["in_build"], &eval["usable"], &eval["default"]),
+        (&"local-eval".into(), &true.into(), &true.into(), &true.into())
+    );
+    assert_eq!(eval["capabilities"]["run_code"], true);
+    let table = sandboxes(["providers"]).output();
+    assert_eq!(table.status, 0);
+    assert_eq!(table.text().lines().count(), 9, "{table:?}");
+}
+
+#[test]
+fn the_doctor_tells_about_the_selected_variant() {
+    let outcome = sandboxes(["doctor", "--json"]).output();
+    let report = outcome.json();
+    assert_eq!((outcome.status, &report["usable"]), (0, &true.into()), "{report}");
+    assert_eq!(report["selected"], "local-eval");
+    let variants = report["variants"].as_array().unwrap();
+    assert_eq!(variants.len(), 8);
+    for variant in variants.iter().filter(|variant| variant["usable"] == false) {
+        assert!(!variant["detail"].as_str().unwrap().is_empty(), "{variant} says not why");
+        assert!(variant["fix"].is_string(), "{variant} says not what to do");
+    }
+    assert_eq!(sandboxes(["doctor"]).output().status, 0);
+    insta::assert_snapshot!(sandboxes(["doctor", "-p", "e2b"]).output().transcript(), @"
+    status 1
+    [stdout]
+    Variant  Usable  Detail                         Fix
+    e2b      no      this build has no e2b backend  variants of this build: local-eval
+    [stderr]
+    ");
+}
+
+#[test]
+fn completion_scripts_complete_our_flags() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let outcome = sandboxes(["completion", shell]).output();
+        assert_eq!(outcome.status, 0, "{shell}");
+        assert!(outcome.text().contains("stream-json"), "{shell}");
+    }
+    let object = sandboxes(["completion", "bash", "--json"]).output().json();
+    assert_eq!(object["shell"], "bash");
+    assert!(object["script"].as_str().unwrap().contains("sandboxes"));
+}
+
+#[test]
+fn logging_goes_to_standard_error_when_asked_for() {
+    let quiet = sandboxes(["run", "true"]).output();
+    assert_eq!(quiet.stderr, "");
+    for call in
+        [sandboxes(["run", "-v", "true"]), sandboxes(["run", "true"]).env("RUST_LOG", "debug")]
+    {
+        let outcome = call.output();
+        outcome.assert(0, "");
+        assert!(outcome.stderr.contains("sandbox is ready"), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains('\u{1b}'), "colour without a terminal");
+    }
+}

@@ -1,0 +1,12 @@
+//! The built binary from outside: what it prints, and the status it ends with.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
+mod commands;
+mod information;
+mod json;
+mod languages;
+mod python;
+mod signals;
+mod support;
+mod usage;

@@ -1,0 +1,171 @@
+//! Python: cells, scripts, and how they end.
+
+use std::fs;
+
+use crate::support::{python, run};
+
+#[test]
+fn the_value_of_a_cell_is_printed() {
+    for (code, printed) in [
+        ("print(6*7)", "42\n"),
+        ("6*7", "42\n"),
+        ("None", ""),
+        ("x = 1", ""),
+        ("print('a', end='')", "a"),
+        ("print('said')\n'value'", "said\n'value'\n"),
+        ("'it\\'s \"quoted\" $HOME `x` \\\\'", "'it\\'s \"quoted\" $HOME `x` \\\\'\n"),
+        ("# é\n'é'", "'é'\n"),
+        ("x = 1\r\nx + 1\r\n", "2\n"),
+        ("", ""),
+    ] {
+        python(code).output().assert(0, printed);
+    }
+}
+
+#[test]
+fn both_streams_are_kept_apart() {
+    let outcome = python("import sys; print('out'); print('err', file=sys.stderr)").output();
+    outcome.assert(0, "out\n");
+    assert_eq!(outcome.stderr, "err\n");
+}
+
+#[test]
+fn a_file_is_a_script() {
+    let directory = tempfile::tempdir().unwrap();
+    let code = "import sys\nprint(sys.argv, __file__, __name__)\n'not echoed'\n";
+    fs::write(directory.path().join("script.py"), code).unwrap();
+    let printed = |arguments: &str| format!("['script.py'{arguments}] script.py __main__\n");
+    for (arguments, argv) in [
+        (&["--file", "script.py"][..], ""),
+        (&["--file", "script.py", "a", "b c"], ", 'a', 'b c'"),
+        (&["--file", "script.py", "a", "--", "--json", "-t"], ", 'a', '--json', '-t'"),
+        (&["-f", "script.py", "--lang", "python", "--", "x"], ", 'x'"),
+        (&["--file=script.py", "-t", "60", "x"], ", 'x'"),
+    ] {
+        run(arguments).directory(directory.path()).output().assert(0, &printed(argv));
+    }
+}
+
+#[test]
+fn code_on_standard_input_is_a_script() {
+    let code = "import sys\nprint(__name__, sys.argv[1:], sys.stdin.read() == '')\n'not echoed'\n";
+    for (arguments, argv) in [
+        (&["--lang", "python"][..], "[]"),
+        (&["--lang", "py", "-"], "[]"),
+        (&["--lang", "python", "--file", "-", "--", "a"], "['a']"),
+        (&["--lang", "python", "--", "-a"], "['-a']"),
+    ] {
+        let printed = format!("__main__ {argv} True\n");
+        run(arguments).stdin(code).output().assert(0, &printed);
+    }
+}
+
+#[test]
+fn piped_input_goes_to_the_code() {
+    let code = "import sys; data = sys.stdin.buffer.read(); print(len(data), sum(data))";
+    let input: Vec<u8> = (0..1_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    let sum: u64 = input.iter().map(|byte| u64::from(*byte)).sum();
+    python(code).stdin(input).output().assert(0, &format!("1000000 {sum}\n"));
+    python("input() + input()").stdin("a\nb\n").output().assert(0, "'ab'\n");
+    python("import sys; sys.stdin.read()").output().assert(0, "''\n");
+}
+
+#[test]
+fn content_of_any_kind_is_run_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("it's a \"file\".py");
+    let large = format!("text = '{}'\nprint(len(text))\n", "x".repeat(1 << 20));
+    for (content, printed) in [
+        ("print('it')\r\nprint('a b')\r\n".to_owned(), "it\na b\n"),
+        ("\u{feff}print('marked')".to_owned(), "marked\n"),
+        (
+            "print(\"$(touch /tmp/x) `id` \\\\ ' \\\"\")\n".to_owned(),
+            "$(touch /tmp/x) `id` \\ ' \"\n",
+        ),
+        ("print('''EOF\nEOF''')\n".to_owned(), "EOF\nEOF\n"),
+        (large, "1048576\n"),
+    ] {
+        fs::write(&path, &content).unwrap();
+        run(["--file".as_ref(), path.as_os_str()]).output().assert(0, printed);
+        run(["--lang", "python"]).stdin(content).output().assert(0, printed);
+    }
+    fs::write(&path, b"print('\xff')").unwrap();
+    let outcome = run(["--file".as_ref(), path.as_os_str()]).output();
+    assert_eq!(outcome.status, 2);
+    assert!(outcome.stderr.contains("not UTF-8"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_end_of_the_code_is_the_status() {
+    for (code, status, said) in [
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit(300)", 300 & 0xff, ""),
+        ("import sys; sys.exit('why')", 1, "why\n"),
+        ("import os; os._exit(9)", 9, ""),
+        ("1/0", 1, "ZeroDivisionError: division by zero\n"),
+        ("if if", 1, "SyntaxError"),
+    ] {
+        let outcome = python(code).output();
+        assert_eq!(outcome.status, status, "{code}: {outcome:?}");
+        assert_eq!(outcome.text(), "", "{code}");
+        assert!(outcome.stderr.contains(said), "{code}: {outcome:?}");
+        assert!(!said.is_empty() || outcome.stderr.is_empty(), "{code}: {outcome:?}");
+    }
+    let outcome = python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").output();
+    assert_eq!(outcome.status, 128 + 11, "{outcome:?}");
+    assert!(outcome.stderr.starts_with("sandboxes: error: "), "{outcome:?}");
+}
+
+#[test]
+fn a_traceback_shows_the_code_and_nothing_of_ours() {
+    let outcome = python("def f():\n    return 1/0\n\nprint('before')\nf()").output();
+    assert_eq!(outcome.text(), "before\n");
+    insta::assert_snapshot!(outcome.stderr, @"");
+}
+
+#[test]
+fn the_time_limit_ends_it_and_keeps_what_was_printed() {
+    let start = std::time::Instant::now();
+    let outcome =
+        python("print('before')\nimport time; time.sleep(30)").arg("-t").arg("0.5").output();
+    outcome.assert(124, "before\n");
+    let ours: Vec<_> =
+        outcome.stderr.lines().filter(|line| line.starts_with("sandboxes: error: ")).collect();
+    assert_eq!(ours.len(), 1, "{}", outcome.stderr);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_environment_is_what_is_given() {
+    let code = "import os; print(os.environ.get('A'), os.environ.get('B'), os.environ.get('C'))";
+    let call = python(code).arg("-e").arg("A=1=2").arg("-e").arg("B");
+    let outcome = call.env("B", "from the host").env("C", "never").output();
+    outcome.assert(0, "1=2 from the host None\n");
+}
+
+#[test]
+fn the_working_directory_is_chosen() {
+    python("import os; os.getcwd()").arg("-w").arg("/tmp").output().assert(0, "'/tmp'\n");
+}
+
+#[test]
+fn results_without_text_are_noted_and_not_printed() {
+    let code = "display({'image/png': 'AAAA'}, raw=True)";
+    let outcome = python(code).output();
+    outcome.assert(0, "");
+    assert_eq!(outcome.stderr, "sandboxes: note: not shown: a result of type image/png\n");
+    let quiet = python(code).arg("--quiet").output();
+    quiet.assert(0, "");
+    assert_eq!(quiet.stderr, "");
+}
+
+#[test]
+fn weak_isolation_is_told_in_one_line() {
+    let outcome = python("1").arg("--isolation").arg("off").output();
+    outcome.assert(0, "1\n");
+    assert_eq!(outcome.stderr, "sandboxes: warning: isolation is off: the code has your rights\n");
+    let outcome = python("1").arg("--isolation").arg("off").arg("-q").output();
+    outcome.assert(0, "1\n");
+    assert_eq!(outcome.stderr, "");
+}

@@ -1,0 +1,151 @@
+//! Running the binary, never for longer than a minute.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Names a binary to test instead of the one that was built along.
+const BINARY_VARIABLE: &str = "SANDBOX_TEST_CLI";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came of a run of the binary.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) status: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).expect("standard output is text")
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// All of it, for snapshots.
+    pub(crate) fn transcript(&self) -> String {
+        format!("status {}\n[stdout]\n{}[stderr]\n{}", self.status, self.text(), self.stderr)
+    }
+
+    #[track_caller]
+    pub(crate) fn assert(&self, status: i32, stdout: &str) {
+        assert_eq!((self.status, self.text()), (status, stdout), "{}", self.stderr);
+    }
+}
+
+/// A call of the binary.
+pub(crate) struct Call {
+    command: Command,
+    stdin: Option<Vec<u8>>,
+}
+
+pub(crate) fn sandboxes<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call {
+    let binary = env::var_os(BINARY_VARIABLE)
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_sandboxes")), PathBuf::from);
+    let mut command = Command::new(binary);
+    command.args(arguments).env_remove("RUST_LOG").env_remove("COLUMNS");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Call { command, stdin: None }
+}
+
+/// `sandboxes run`
+pub(crate) fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call {
+    let mut call = sandboxes(["run"]);
+    call.command.args(arguments);
+    call
+}
+
+/// `sandboxes run --lang python CODE`
+pub(crate) fn python(code: &str) -> Call {
+    run(["--lang", "python", code])
+}
+
+impl Call {
+    pub(crate) fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.command.stdin(Stdio::piped());
+        self.stdin = Some(input.into());
+        self
+    }
+
+    pub(crate) fn stdin_file(mut self, file: File) -> Self {
+        self.command.stdin(file);
+        self
+    }
+
+    pub(crate) fn arg(mut self, argument: &str) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub(crate) fn directory(mut self, path: &Path) -> Self {
+        self.command.current_dir(path);
+        self
+    }
+
+    pub(crate) fn spawn(mut self) -> Child {
+        self.command.spawn().expect("the binary starts")
+    }
+
+    pub(crate) fn output(mut self) -> Outcome {
+        let input = self.stdin.take();
+        let mut child = self.spawn();
+        let writer = input.map(|input| {
+            let mut pipe = child.stdin.take().expect("stdin is piped");
+            // The program may end without reading all of it.
+            thread::spawn(move || drop(pipe.write_all(&input)))
+        });
+        let outcome = finish(child);
+        writer.map(|writer| writer.join().expect("the writer ends"));
+        outcome
+    }
+}
+
+/// Waits for the end of a child, and collects what it has left to say.
+pub(crate) fn finish(mut child: Child) -> Outcome {
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let status = wait(&mut child);
+    let stdout = stdout.join().expect("the reader ends");
+    let stderr = stderr.join().expect("the reader ends");
+    Outcome { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+}
+
+/// The exit status, or a panic when it takes too long.
+pub(crate) fn wait(child: &mut Child) -> i32 {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("the child can be waited for") {
+            return status.code().unwrap_or(-1);
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().expect("the child can be killed");
+            panic!("still running after {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        if let Some(mut pipe) = pipe {
+            pipe.read_to_end(&mut all).expect("the pipe can be read");
+        }
+        all
+    })
+}

@@ -1,0 +1,114 @@
+//! What is refused before anything runs.
+
+use crate::support::{run, sandboxes};
+
+#[test]
+fn wrong_usage_is_refused_with_status_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("x.py");
+    std::fs::write(&script, "print(1)").unwrap();
+    let script = script.to_str().unwrap();
+    for (arguments, said) in [
+        (&["code", "--file", script][..], "code and --file exclude each other"),
+        (&["--lang", "python", "--file", script, "code"], "code and --file exclude each other"),
+        (&["--file", "/nonexistent/x.py"], "/nonexistent/x.py cannot be read"),
+        (&["--file", "/etc/hostname"], "language of /etc/hostname is not known"),
+        (&["--lang", "cobol", "x"], "known languages are python, node"),
+        (&["ls", "-la"], "unexpected argument '-la'|--label"),
+        (&["ls", "/tmp"], "one command or piece of code is expected"),
+        (&["ls", "--", "/tmp"], "takes no arguments"),
+        (&["--lang", "python", "1", "--", "a"], "inline code takes no arguments"),
+        (&["-e", "=x", "ls"], "without a name"),
+        (&["-e", "NOT_SET_ANYWHERE", "ls"], "`NOT_SET_ANYWHERE` has no value"),
+        (&["-l", "novalue", "ls"], "is not KEY=VALUE"),
+        (&["-t", "0", "ls"], "`timeout` must be more than 0"),
+        (&["-t", "-1", "ls"], "`timeout` must be more than 0"),
+        (&["-t", "nan", "ls"], "`timeout` must be a finite number"),
+        (&["-t", "soon", "ls"], "invalid float"),
+        (&["--memory", "1.5g", "ls"], "is not a size"),
+        (&["--memory", "1k", "ls"], "`memory` must be from"),
+        (&["--cpus", "-1", "ls"], "`cpu` must be from"),
+        (&["--processes", "0", "ls"], "`processes` must be at least 1"),
+        (&["--lifetime", "inf", "ls"], "`lifetime` must be a finite"),
+        (&["--idle-timeout", "0", "ls"], "`idle_timeout` must be more than 0"),
+        (&["--isolation", "soft", "ls"], "is not one of strict, best-effort, off"),
+        (&["--network", "some", "ls"], "is not one of inherit, none, allowlist, all"),
+        (&["--network", "allowlist", "ls"], "without any host"),
+        (&["--allow", "pypi.org", "ls"], "only allowed with `allowlist`"),
+        (&["--network", "allowlist", "--allow", "a b", "ls"], "`allow` has the pattern"),
+        (&["--environment", "a b", "ls"], "`environment` must be"),
+        (&["-p", "nowhere", "ls"], "supported variants: local-eval"),
+        (&["--json", "--stream-json", "ls"], "cannot be used with"),
+        (&["--deps", "ls"], "--deps is for programs"),
+        (&["--deps", "--lang", "python", "1"], "--deps is not for python"),
+    ] {
+        let outcome = run(arguments).output();
+        let told = format!("{}{}", outcome.text(), outcome.stderr);
+        let expected = said.split('|').any(|said| told.contains(said));
+        assert!(expected, "{arguments:?}: {told}");
+        assert_eq!(outcome.status, 2, "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn nothing_to_run_is_an_error() {
+    insta::assert_snapshot!(run([""; 0]).output().transcript(), @"
+    status 2
+    [stdout]
+    [stderr]
+    sandboxes: error: no command is given, and the language of the code on standard input is not known
+    sandboxes: hint: say the language with --lang: python, node, typescript, go, rust, bash, sh
+    ");
+}
+
+#[test]
+fn variants_that_this_build_lacks_are_our_failure() {
+    insta::assert_snapshot!(run(["-p", "e2b", "ls"]).output().transcript(), @"
+    status 125
+    [stdout]
+    [stderr]
+    sandboxes: error: this build has no e2b backend
+    sandboxes: hint: variants of this build: local-eval
+    ");
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused() {
+    let outcome = run(["--gpu", "T4", "ls"]).output();
+    insta::assert_snapshot!(outcome.transcript(), @"
+    status 125
+    [stdout]
+    [stderr]
+    sandboxes: error: `gpu` cannot be enforced by this variant
+    ");
+}
+
+#[test]
+fn errors_are_json_when_json_is_asked_for() {
+    let cases = [
+        (&["run", "--json", "-p", "e2b", "ls"][..], 125, "unsupported"),
+        (&["run", "--json", "-t", "0", "ls"], 2, "invalid_argument"),
+        (&["run", "--stream-json", "-t", "0", "ls"], 2, "invalid_argument"),
+        (&["run", "--json", "--no-such-flag"], 2, "invalid_argument"),
+        (&["--json", "no-such-command"], 2, "invalid_argument"),
+        (&["run", "--json", "--file", "/nonexistent/x.py"], 2, "invalid_argument"),
+        (&["environments", "--json", "-p", "e2b"], 125, "unsupported"),
+        (&["doctor", "--json", "-p", "nowhere"], 2, "invalid_argument"),
+    ];
+    for (arguments, status, kind) in cases {
+        let outcome = sandboxes(arguments).output();
+        assert_eq!(outcome.status, status, "{arguments:?}: {outcome:?}");
+        let error = &outcome.json()["error"];
+        assert_eq!(error["kind"], kind, "{arguments:?}");
+        assert_eq!(error["retryable"], false, "{arguments:?}");
+        assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{error}");
+        assert!(error.as_object().unwrap().contains_key("hint"), "{error}");
+        assert_eq!(outcome.stderr, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn secrets_of_bad_items_are_not_repeated() {
+    let outcome = run(["-e", "=hunter2", "ls"]).output();
+    assert!(!outcome.stderr.contains("hunter2"), "{}", outcome.stderr);
+}

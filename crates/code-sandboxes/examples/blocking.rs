@@ -1,0 +1,21 @@
+//! Without an async runtime.
+
+use std::time::Duration;
+
+use code_sandboxes::{EventKind, Sandbox, blocking};
+
+fn main() -> code_sandboxes::Result<()> {
+    let builder = Sandbox::builder().variant("local-eval").timeout(Duration::from_secs(60));
+    blocking::Sandbox::scope(builder, |sandbox| {
+        sandbox.run_code("x = 40")?;
+        let result = sandbox.wait(|s| s.run_code("x + 2").timeout(Duration::from_secs(5)))?;
+        println!("{}", result.text().unwrap_or("none"));
+        for event in sandbox.stream_code("for i in range(3): print(i)")? {
+            if let EventKind::Output { data, .. } = event.kind {
+                print!("{}", String::from_utf8_lossy(&data));
+            }
+        }
+        println!("{}", sandbox.run_command("uname -s")?.stdout.trim_end());
+        Ok(())
+    })
+}
