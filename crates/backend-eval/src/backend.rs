@@ -38,6 +38,8 @@ const NO_NETWORK: &str = "Network access is disabled in this sandbox; it is avai
 pub struct EvalBackend {
     config: EvalConfig,
     maker: AsyncMutex<Option<Maker>>,
+    /// Makes what is not isolated, without any privilege over cells.
+    plain_maker: AsyncMutex<Option<Maker>>,
     zygotes: Zygotes,
 }
 
@@ -48,12 +50,16 @@ impl EvalBackend {
     }
 
     /// The maker of cells, started when it is not there, or no longer.
-    async fn maker(&self) -> Result<Maker> {
-        let mut maker = self.maker.lock().await;
+    async fn maker(&self, isolation: IsolationMode) -> Result<Maker> {
+        let off = isolation == IsolationMode::Off;
+        let mut maker = if off { &self.plain_maker } else { &self.maker }.lock().await;
         match &*maker {
             Some(maker) if !maker.is_closed() => Ok(maker.clone()),
             _ => {
-                let started = background(Maker::start()).await?.map_err(no_isolation)?;
+                let start = async move {
+                    if off { Maker::start_off().await } else { Maker::start().await }
+                };
+                let started = background(start).await?.map_err(no_isolation)?;
                 Ok(maker.insert(started).clone())
             }
         }
@@ -231,7 +237,7 @@ impl Backend for EvalBackend {
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let capabilities = check(&spec)?;
         let options = Options::parse(&self.config, &spec.provider_options)?;
-        let (python, maker) = tokio::join!(locate(&options), self.maker());
+        let (python, maker) = tokio::join!(locate(&options), self.maker(spec.isolation));
         let (python, maker) = (python?, maker?);
         let cell = self.cell(&maker, &spec, &python, &options).await?;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sandbox_agent::Start;
 use sandbox_agent::cell::{Zygote, ZygoteSource};
 use sandbox_core::Result;
-use sandbox_isolation::Maker;
+use sandbox_isolation::{Maker, Privilege};
 use tokio::sync::OnceCell;
 
 use crate::background::background;
@@ -20,6 +20,8 @@ struct Flavor {
     executable: PathBuf,
     preimport: Vec<String>,
     warm: bool,
+    /// With privileges over cells, or with those of the host process.
+    privilege: Privilege,
 }
 
 type Shared = Arc<OnceCell<Arc<Zygote>>>;
@@ -42,6 +44,7 @@ impl Zygotes {
             executable: python.executable.clone(),
             preimport: options.preimport.clone(),
             warm: options.warm,
+            privilege: maker.privilege(),
         };
         let shared = self.shared(flavor);
         let start = || async {

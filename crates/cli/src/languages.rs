@@ -73,7 +73,7 @@ const GO: &[Runner] = &[exec(
     r#"directory=${1%/*} file=${1##*/}
 shift
 export HOME="${HOME:-$directory}"
-(cd "$directory" && go build -o .program "$file" </dev/null >&2) || exit
+(cd "$directory" && go build -o .program "$file" </dev/null >&2) || exit 1
 exec "$directory/.program" "$@""#,
 )];
 
@@ -94,7 +94,7 @@ const RUST: &[Runner] = &[Runner {
     check: "",
     script: r#"directory=${1%/*} file=$1
 shift
-rustc --edition 2021 --crate-name main -o "$directory/.program" "$file" </dev/null >&2 || exit
+rustc --edition 2021 --crate-name main -o "$directory/.program" "$file" </dev/null >&2 || exit 1
 exec "$directory/.program" "$@""#,
 }];
 

@@ -129,8 +129,9 @@ from_display!(String, std::io::Error, serde_json::Error, tokio::task::JoinError)
 /// Fails the case unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err($crate::case::Failure::new(format!($($message)+)));
+        match $condition {
+            true => {}
+            false => return Err($crate::case::Failure::new(format!($($message)+))),
         }
     };
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
-use sandbox_core::Backend;
+use sandbox_core::{Backend, Capabilities, IsolationMode, Variant};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::RwLock;
 
@@ -29,7 +29,8 @@ pub fn main(target: Target) -> ExitCode {
     if owner::is_one() {
         return owner::own(&target);
     }
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
     let complete = arguments.filter.is_none()
         && arguments.skip.is_empty()
         && !arguments.ignored
@@ -44,7 +45,7 @@ pub fn main(target: Target) -> ExitCode {
     }
 }
 
-/// Runs the suite with arguments such as `["--exact", "conformance::exec::last_value"]`, and writes no report.
+/// Runs the suite with arguments such as `["--exact", "conformance::exec::last_value"]`, and prints nothing.
 ///
 /// # Errors
 /// No runtime could be started, or no sandbox could be made.
@@ -54,7 +55,10 @@ pub fn run<S: Into<String>>(
 ) -> Result<Report, String> {
     let arguments =
         std::iter::once("conformance".to_owned()).chain(arguments.into_iter().map(Into::into));
-    let (_, report) = execute(target, &Arguments::from_iter(arguments))?;
+    let mut arguments = Arguments::from_iter(arguments);
+    // The caller reads the report; a second harness on its output would only confuse.
+    arguments.logfile.get_or_insert_with(|| "/dev/null".to_owned());
+    let (_, report) = execute(target, &arguments)?;
     Ok(report)
 }
 
@@ -69,6 +73,9 @@ fn failed(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Most cases wait more than they work, so more run at once than there are cores.
+const THREADS: usize = 6;
+
 fn execute(target: Target, arguments: &Arguments) -> Result<(Conclusion, Report), String> {
     let runtime = Runtime::new().map_err(|error| format!("no runtime: {error}"))?;
     let target = Arc::new(target);
@@ -76,11 +83,12 @@ fn execute(target: Target, arguments: &Arguments) -> Result<(Conclusion, Report)
         let _entered = runtime.enter();
         (target.make_backend)()
     };
-    if !arguments.list {
-        runtime.block_on(check_environment(&target, &backend))?;
+    let mut capabilities = backend.capabilities();
+    if !arguments.list && capabilities.run_code {
+        capabilities = runtime.block_on(of_a_sandbox(&target, &backend))?;
     }
     let suite = Suite {
-        conditions: conditions(&target, &*backend),
+        conditions: conditions(&target, backend.variant(), capabilities),
         found: Arc::default(),
         turn: Arc::default(),
         handle: runtime.handle().clone(),
@@ -105,16 +113,20 @@ fn execute(target: Target, arguments: &Arguments) -> Result<(Conclusion, Report)
     Ok((conclusion, report))
 }
 
+/// What the sandboxes of this target can do; that may be less than the backend can with other settings.
+///
 /// A suite against nothing must not be green: a backend that declares `run_code` has to run some.
-async fn check_environment(target: &Arc<Target>, backend: &Arc<dyn Backend>) -> Result<(), String> {
-    if !backend.capabilities().run_code {
-        return Ok(());
-    }
+async fn of_a_sandbox(
+    target: &Arc<Target>,
+    backend: &Arc<dyn Backend>,
+) -> Result<Capabilities, String> {
     let fixture = Fixture::new(Arc::clone(target), Arc::clone(backend));
     let check = async {
         let sandbox = fixture.sandbox().await?;
         crate::support::is_usable(&sandbox).await?;
-        fixture.clean_up().await
+        let capabilities = sandbox.capabilities();
+        fixture.clean_up().await?;
+        Ok(capabilities)
     };
     tokio::time::timeout(LONGEST_CASE, check)
         .await
@@ -122,11 +134,11 @@ async fn check_environment(target: &Arc<Target>, backend: &Arc<dyn Backend>) -> 
         .map_err(|failure| format!("no {} sandbox can be made here: {failure}", target.name))
 }
 
-fn conditions(target: &Target, backend: &dyn Backend) -> Conditions {
+fn conditions(target: &Target, variant: Variant, capabilities: Capabilities) -> Conditions {
     Conditions {
-        capabilities: backend.capabilities(),
-        strict: target.isolation == sandbox_core::IsolationMode::Strict,
-        local: backend.variant().is_local(),
+        capabilities,
+        strict: target.isolation == IsolationMode::Strict,
+        local: variant.is_local(),
         packages: std::env::var_os("SANDBOX_TEST_PYTHON").is_some(),
     }
 }

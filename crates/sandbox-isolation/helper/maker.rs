@@ -80,7 +80,7 @@ fn start(argument: &CStr) -> Started<Maker> {
 fn isolating_mode() -> Started<Mode> {
     // Some containers forbid keyrings, to whatever we start too.
     let _ = sys::new_keyring();
-    if step(b"choose identity", choose_privilege())? {
+    if step(b"give up the root account", choose_privilege())? {
         return Ok(Mode::Root);
     }
     enter_user_namespace()?;

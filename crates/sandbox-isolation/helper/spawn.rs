@@ -111,7 +111,8 @@ fn prepare(flags: u32) -> Result<()> {
     if flags & SPAWN_TERMINAL != 0 {
         sys::ioctl(0, TIOCSCTTY, 0)?;
     }
-    sys::reset_signals();
+    // Every signal has had its default action since the maker started; only the mask is ours.
+    sys::set_signal_mask(0)?;
     sys::umask(0o022);
     Ok(())
 }

@@ -12,6 +12,9 @@ const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
 const ENOSYS: i32 = 38;
 
+/// The step in which root without CAP_SYS_ADMIN becomes somebody else.
+const GIVE_UP_ROOT: &str = "give up the root account";
+
 /// What this machine says about itself.
 #[derive(Clone, Debug, Default)]
 struct Facts {
@@ -63,7 +66,12 @@ fn is_refusal(step: &str, source: &io::Error) -> bool {
 fn unavailable(step: &str, source: &io::Error, facts: &Facts) -> Error {
     Error::Unavailable {
         missing: format!("the kernel refused to {step} ({source})"),
-        fix: fix(source.raw_os_error().unwrap_or(0), facts),
+        fix: if step == GIVE_UP_ROOT {
+            "run as an ordinary user, or leave root the capabilities CAP_SETUID and CAP_SETGID"
+                .to_owned()
+        } else {
+            fix(source.raw_os_error().unwrap_or(0), facts)
+        },
     }
 }
 
@@ -125,6 +133,14 @@ mod tests {
             let fix = fix_for(errno, &facts);
             assert!(fix.contains(word), "{errno} {facts:?}: {fix}");
         }
+    }
+
+    #[test]
+    fn root_that_cannot_become_anybody_else_is_told_so() {
+        let refused = io::Error::from_raw_os_error(EPERM);
+        let facts = Facts { container: true, ..Facts::default() };
+        let error = unavailable(GIVE_UP_ROOT, &refused, &facts).to_string();
+        assert!(error.contains("CAP_SETUID") && !error.contains('\n'), "{error}");
     }
 
     #[test]

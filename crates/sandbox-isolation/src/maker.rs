@@ -27,7 +27,7 @@ use crate::spec::{CellKind, CellSpec};
 use crate::wire::{Reader, Writer, length};
 
 /// With which rights cells are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Privilege {
     /// As root: each cell gets host ids of its own.
     Root,

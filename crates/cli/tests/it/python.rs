@@ -121,7 +121,17 @@ fn the_end_of_the_code_is_the_status() {
 fn a_traceback_shows_the_code_and_nothing_of_ours() {
     let outcome = python("def f():\n    return 1/0\n\nprint('before')\nf()").output();
     assert_eq!(outcome.text(), "before\n");
-    insta::assert_snapshot!(outcome.stderr, @"");
+    // Markers below the source text depend on the version of Python.
+    let is_marker = |line: &&str| line.trim().chars().all(|c| "~^".contains(c));
+    let lines: Vec<_> = outcome.stderr.lines().filter(|line| !is_marker(line)).collect();
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    Traceback (most recent call last):
+      File "<cell-1>", line 5, in <module>
+        f()
+      File "<cell-1>", line 2, in f
+        return 1/0
+    ZeroDivisionError: division by zero
+    "#);
 }
 
 #[test]

@@ -15,18 +15,23 @@ def run(driver, codes, namespace):
 
     async def body():
         value = None
-        for code, _ in codes:
-            value = eval(code, namespace)
-            if code.co_flags & COROUTINE:
-                value = await value
+        try:
+            for code, _ in codes:
+                value = eval(code, namespace)
+                if code.co_flags & COROUTINE:
+                    value = await value
+        except asyncio.CancelledError as error:
+            # Interpreters before 3.11 make a new exception of it on the way out.
+            state["trace"] = error.__traceback__
+            raise
         return value
 
     loop = STATE["loop"]
     if loop is None or loop.is_closed():
         loop = STATE["loop"] = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+    state = {"cancelled": False, "trace": None}
     task = loop.create_task(body())
-    state = {"cancelled": False}
 
     def cancel():
         """Called in the signal handler. False means that raising is better."""
@@ -40,10 +45,10 @@ def run(driver, codes, namespace):
     driver.cancel = cancel
     try:
         return loop.run_until_complete(task)
-    except asyncio.CancelledError as error:
+    except asyncio.CancelledError:
         if not state["cancelled"]:
             raise
-        raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
+        raise KeyboardInterrupt().with_traceback(state["trace"]) from None
     finally:
         driver.cancel = None
         if not task.done():

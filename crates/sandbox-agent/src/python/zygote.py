@@ -181,13 +181,15 @@ class Zygote:
             self.own_pids = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC)
         setns(cell, CLONE_NEWPID)
         try:
-            pid = fork()
-        except BaseException:
-            setns(self.own_pids, CLONE_NEWPID)
-            raise
-        if pid:
-            setns(self.own_pids, CLONE_NEWPID)
-        return pid
+            return fork()
+        finally:
+            if getpid() == self.pid:
+                try:
+                    setns(self.own_pids, CLONE_NEWPID)
+                except PermissionError:
+                    # An ordinary user has no rights over the host's namespace. Nothing is forked
+                    # before the next cell is named, so where the children would go does not matter.
+                    pass
 
     def reap(self, pid):
         if pid not in self.workers:

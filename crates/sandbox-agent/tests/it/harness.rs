@@ -292,6 +292,15 @@ impl Worker {
         });
     }
 
+    /// Bytes of the control stream as they are.
+    pub(crate) fn read_some(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 65536];
+        eventually("bytes on the control stream", || wait(&[self.control.as_fd()])[0]);
+        let length = rustix::io::read(&self.control, &mut bytes[..]).expect("read");
+        bytes.truncate(length);
+        bytes
+    }
+
     fn read_control(&mut self, outcome: &mut Outcome) -> bool {
         let mut bytes = vec![0; 1 << 20];
         let length = rustix::io::read(&self.control, &mut bytes[..]).unwrap_or(0);

@@ -95,7 +95,7 @@ fds = sorted(int(n) for n in os.listdir('/proc/self/fd'))
 print(os.getcwd(), dict(os.environ), os.getsid(0) == os.getpid(), oct(os.umask(0)))
 print(resource.getrlimit(7), resource.getrlimit(4), resource.getrlimit(0))
 print(fds[:4], [n for n in fds if 3 < n < 100], len(fds))
-print(signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print(int(signal.getsignal(signal.SIGTERM)), signal.pthread_sigmask(signal.SIG_BLOCK, []))
 print(len(sys._current_frames()), sys._getframe().f_code.co_filename, sys.flags.utf8_mode, sys.executable != '')
 print(open('/proc/self/coredump_filter').read().strip())
 !env | grep -v '^PWD=\\|^_='

@@ -106,7 +106,8 @@ async fn it_hits_no_later_run(f: Fixture) -> Checked {
             sandbox.interrupt().await
         };
         let (result, interrupted) = tokio::join!(run, interrupt);
-        (result?, interrupted?);
+        result?;
+        interrupted?;
         let next = sandbox.run_code("sum(range(2000))").timeout(PATIENCE).await?;
         ensure_eq!(next.text(), Some("1999000"), "round {round}: {}", describe(&next));
         ensure!(!next.interrupted, "round {round}: the next run is marked as interrupted");

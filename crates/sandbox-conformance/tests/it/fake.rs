@@ -1,0 +1,263 @@
+//! A backend that runs nothing. It declares what a test wants, and may lie about one verb.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{Stream, stream};
+use sandbox_core::*;
+use serde_json::{Map, Value};
+
+/// What the fake says and does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Behaviour {
+    pub(crate) capabilities: Capabilities,
+    /// Answers `set_tags` although it is not declared.
+    pub(crate) lies_about_tags: bool,
+    /// Answers `metrics` with another error than `Unsupported`.
+    pub(crate) fails_at_metrics: bool,
+    /// Runs are started and nothing is ever heard of them.
+    pub(crate) runs_are_silent: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fake(pub(crate) Behaviour);
+
+fn no<T>(verb: &'static str) -> Result<T> {
+    Err(Error::unsupported(verb, format!("{verb} is not supported")))
+}
+
+#[async_trait]
+impl Backend for Fake {
+    fn variant(&self) -> Variant {
+        Variant::E2b
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities
+    }
+
+    async fn create(&self, _: &CallContext, _: CreateSpec) -> Result<Arc<dyn Instance>> {
+        Ok(Arc::new(*self))
+    }
+
+    async fn attach(&self, _: &CallContext, _: &SandboxId) -> Result<Arc<dyn Instance>> {
+        no("attach")
+    }
+
+    async fn list(&self, _: &CallContext, _: ListQuery) -> Result<Page<SandboxInfo>> {
+        Ok(Page::last(Vec::new()))
+    }
+
+    async fn environments(&self, _: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        Ok(Vec::new())
+    }
+
+    async fn health(&self, _: &CallContext) -> Result<Health> {
+        Ok(Health { usable: true, detail: "a fake".into(), ..Health::default() })
+    }
+
+    async fn list_snapshots(&self, _: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        no("list_snapshots")
+    }
+
+    async fn delete_snapshot(&self, _: &CallContext, _: &str) -> Result<()> {
+        no("delete_snapshot")
+    }
+}
+
+type Watched = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
+type Lines = Pin<Box<dyn Stream<Item = Result<String>> + Send>>;
+
+#[async_trait]
+impl Instance for Fake {
+    fn info(&self) -> SandboxInfo {
+        SandboxInfo {
+            id: "e2b/fake".into(),
+            variant: Variant::E2b,
+            status: SandboxStatus::Running,
+            created_at: 0.0,
+            end_at: None,
+            name: None,
+            tags: Tags::new(),
+            resources: None,
+            isolation: None,
+            metadata: Map::new(),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities
+    }
+
+    async fn run_code(&self, _: &CallContext, _: RunCode) -> Result<EventStream> {
+        if self.0.runs_are_silent { Ok(Box::pin(stream::empty())) } else { no("run_code") }
+    }
+
+    async fn create_context(&self, _: &CallContext, _: ContextSpec) -> Result<Context> {
+        no("create_context")
+    }
+
+    async fn list_contexts(&self, _: &CallContext) -> Result<Vec<Context>> {
+        no("list_contexts")
+    }
+
+    async fn restart_context(&self, _: &CallContext, _: &str) -> Result<()> {
+        no("restart_context")
+    }
+
+    async fn delete_context(&self, _: &CallContext, _: &str) -> Result<()> {
+        no("delete_context")
+    }
+
+    async fn get_variable(&self, _: &CallContext, _: Option<&str>, _: &str) -> Result<Value> {
+        no("get_variable")
+    }
+
+    async fn set_variables(
+        &self,
+        _: &CallContext,
+        _: Option<&str>,
+        _: Map<String, Value>,
+    ) -> Result<()> {
+        no("set_variables")
+    }
+
+    fn is_executing(&self, _: Option<&str>) -> bool {
+        false
+    }
+
+    async fn interrupt(&self, _: &CallContext, _: Option<&str>) -> Result<bool> {
+        no("interrupt")
+    }
+
+    async fn reset(&self, _: &CallContext) -> Result<()> {
+        no("reset")
+    }
+
+    async fn start_command(&self, _: &CallContext, _: StartCommand) -> Result<Command> {
+        no("start_command")
+    }
+
+    async fn list_commands(&self, _: &CallContext) -> Result<Vec<CommandInfo>> {
+        no("list_commands")
+    }
+
+    async fn connect_command(&self, _: &CallContext, _: &str) -> Result<Command> {
+        no("connect_command")
+    }
+
+    async fn read_file(&self, _: &CallContext, _: &str, _: ByteRange) -> Result<ByteStream> {
+        no("read_file")
+    }
+
+    async fn write_file(
+        &self,
+        _: &CallContext,
+        _: &str,
+        _: ByteStream,
+        _: WriteOptions,
+    ) -> Result<u64> {
+        no("write_file")
+    }
+
+    async fn list_files(&self, _: &CallContext, _: &str) -> Result<Vec<FileInfo>> {
+        no("list_files")
+    }
+
+    async fn stat_file(&self, _: &CallContext, _: &str) -> Result<FileInfo> {
+        no("stat_file")
+    }
+
+    async fn create_directory(&self, _: &CallContext, _: &str, _: bool) -> Result<()> {
+        no("create_directory")
+    }
+
+    async fn remove_file(&self, _: &CallContext, _: &str, _: bool) -> Result<()> {
+        no("remove_file")
+    }
+
+    async fn rename_file(&self, _: &CallContext, _: &str, _: &str) -> Result<()> {
+        no("rename_file")
+    }
+
+    async fn copy_file(&self, _: &CallContext, _: &str, _: &str) -> Result<()> {
+        no("copy_file")
+    }
+
+    async fn set_file_mode(&self, _: &CallContext, _: &str, _: u32) -> Result<()> {
+        no("set_file_mode")
+    }
+
+    async fn find_files(&self, _: &CallContext, _: FindFiles) -> Result<Vec<FoundFile>> {
+        no("find_files")
+    }
+
+    async fn read_archive(&self, _: &CallContext, _: &str) -> Result<ByteStream> {
+        no("read_archive")
+    }
+
+    async fn write_archive(&self, _: &CallContext, _: &str, _: ByteStream) -> Result<()> {
+        no("write_archive")
+    }
+
+    async fn watch_files(&self, _: &CallContext, _: &str, _: bool) -> Result<Watched> {
+        no("watch_files")
+    }
+
+    async fn register_tool(&self, _: &CallContext, _: Tool) -> Result<()> {
+        no("register_tool")
+    }
+
+    async fn install_packages(&self, _: &CallContext, _: InstallPackages) -> Result<()> {
+        no("install_packages")
+    }
+
+    async fn expose_port(&self, _: &CallContext, _: u16) -> Result<TunnelInfo> {
+        no("expose_port")
+    }
+
+    async fn set_tags(&self, _: &CallContext, _: Tags) -> Result<()> {
+        if self.0.lies_about_tags { Ok(()) } else { no("set_tags") }
+    }
+
+    async fn set_lifetime(&self, _: &CallContext, _: Duration) -> Result<()> {
+        no("set_lifetime")
+    }
+
+    async fn pause(&self, _: &CallContext) -> Result<()> {
+        no("pause")
+    }
+
+    async fn resume(&self, _: &CallContext) -> Result<()> {
+        no("resume")
+    }
+
+    async fn create_snapshot(&self, _: &CallContext, _: &str, _: &str) -> Result<SnapshotInfo> {
+        no("create_snapshot")
+    }
+
+    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
+        no("fork")
+    }
+
+    async fn metrics(&self, _: &CallContext) -> Result<Metrics> {
+        if self.0.fails_at_metrics {
+            return Err(Error::new(ErrorKind::Unavailable, "metrics", "not now"));
+        }
+        no("metrics")
+    }
+
+    async fn logs(&self, _: &CallContext, _: bool) -> Result<Lines> {
+        no("logs")
+    }
+
+    async fn terminate(&self, _: &CallContext) -> Result<()> {
+        Ok(())
+    }
+
+    async fn kill(&self, _: &CallContext) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! The suite itself: that it finds what it is there to find, and leaves out what does not apply.
+
+mod fake;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fake::{Behaviour, Fake};
+use sandbox_conformance::{CaseReport, Outcome, Report, Target, case_names};
+use sandbox_core::Capabilities;
+
+/// A fake that declares strict isolation, so that its sandboxes can be made.
+fn behaviour() -> Behaviour {
+    let capabilities = Capabilities { isolation_strict: true, ..Capabilities::default() };
+    Behaviour { capabilities, ..Behaviour::default() }
+}
+
+fn run(behaviour: Behaviour, arguments: &[&str]) -> Result<Report, String> {
+    let target = Target::new("fake", move || Arc::new(Fake(behaviour)));
+    sandbox_conformance::run(target, ["--quiet"].iter().chain(arguments).copied())
+}
+
+fn case<'a>(report: &'a Report, name: &str) -> &'a CaseReport {
+    report.cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case {name}"))
+}
+
+#[test]
+fn what_is_not_declared_is_ignored_with_its_reason() {
+    let report = run(behaviour(), &[]).unwrap();
+    assert_eq!(report.failed, 0, "{report:#?}");
+    let ignored = case(&report, "conformance::exec::state_persists");
+    assert_eq!(ignored.outcome, Outcome::Ignored);
+    assert_eq!(ignored.reason.as_deref(), Some("capability `run_code` is not declared"));
+    assert_eq!(report.passed + report.ignored, report.cases.len());
+}
+
+#[test]
+fn every_verb_that_is_not_declared_is_called() {
+    let report = run(behaviour(), &["honesty"]).unwrap();
+    let undeclared = Capabilities::default().entries().len() - 1;
+    assert_eq!(report.cases.len(), undeclared);
+    let without_verb: Vec<_> = report
+        .cases
+        .iter()
+        .filter(|case| case.outcome == Outcome::Ignored)
+        .map(|case| case.name.rsplit("undeclared_").next().unwrap())
+        .collect();
+    assert_eq!(without_verb, ["idempotent_create", "live_output", "rich_results"]);
+    assert_eq!(report.passed, undeclared - 3);
+}
+
+#[test]
+fn a_verb_that_works_undeclared_is_found() {
+    let report = run(Behaviour { lies_about_tags: true, ..behaviour() }, &["honesty"]).unwrap();
+    let found = case(&report, "conformance::honesty::undeclared_set_tags");
+    assert_eq!((report.failed, found.outcome), (1, Outcome::Failed));
+    assert!(found.reason.as_deref().unwrap().contains("is not declared"), "{found:?}");
+}
+
+#[test]
+fn another_error_than_unsupported_is_found() {
+    let report = run(Behaviour { fails_at_metrics: true, ..behaviour() }, &["honesty"]).unwrap();
+    let found = case(&report, "conformance::honesty::undeclared_metrics");
+    assert_eq!((report.failed, found.outcome), (1, Outcome::Failed));
+    assert!(found.reason.as_deref().unwrap().contains("not now"), "{found:?}");
+}
+
+#[test]
+fn a_backend_that_can_make_nothing_is_an_error() {
+    let mut wanted = behaviour();
+    wanted.capabilities.run_code = true;
+    let why = run(wanted, &[]).unwrap_err();
+    assert!(why.starts_with("no fake sandbox can be made here"), "{why}");
+    let why = run(Behaviour { runs_are_silent: true, ..wanted }, &[]).unwrap_err();
+    assert!(why.contains("text of 1+1"), "{why}");
+}
+
+#[test]
+fn names_are_unique_and_well_formed() {
+    let names = case_names();
+    assert_eq!(names.len(), names.iter().collect::<BTreeSet<_>>().len());
+    for name in &names {
+        let parts: Vec<_> = name.split("::").collect();
+        assert!(parts.len() == 3 && parts[0] == "conformance", "{name}");
+    }
+}
+
+/// `REFERENCE.md` has a row for each of the forty, and names no case that is not there.
+#[test]
+fn all_forty_reference_cases_are_mapped() {
+    let mapping = include_str!("../../REFERENCE.md");
+    let rows: Vec<_> = mapping.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    let numbers: Vec<u32> = rows
+        .iter()
+        .filter_map(|row| row.split('|').nth(1).and_then(|cell| cell.trim().parse().ok()))
+        .collect();
+    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
+    let names = case_names();
+    let mut named = BTreeSet::new();
+    for quoted in mapping.split('`').skip(1).step_by(2).filter(|text| text.contains("::case_")) {
+        let full = format!("conformance::{quoted}");
+        assert!(names.contains(&full), "{full} does not exist");
+        named.insert(full);
+    }
+    let own: BTreeSet<_> = names.into_iter().filter(|name| name.contains("::case_")).collect();
+    assert_eq!(named, own);
+}
