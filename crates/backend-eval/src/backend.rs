@@ -1,7 +1,7 @@
 //! Where local sandboxes come from.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,9 +11,9 @@ use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     IsolationInfo, IsolationMode, ListQuery, NetworkMode, Page, Result, SandboxEnvironment,
-    SandboxId, SandboxInfo, SnapshotInfo, Variant, unix_now,
+    SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, Variant, unix_now,
 };
-use sandbox_isolation::{Cell, Layer, Maker, Privilege, Probe, probe};
+use sandbox_isolation::{Cell, Layer, Maker, Privilege, Probe, Rlimit, probe};
 use serde_json::{Map, json};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -41,6 +41,8 @@ pub struct EvalBackend {
     /// Makes what is not isolated, without any privilege over cells.
     plain_maker: AsyncMutex<Option<Maker>>,
     zygotes: Zygotes,
+    /// Sandboxes of this backend, for listings.
+    made: Mutex<Vec<Weak<EvalInstance>>>,
 }
 
 impl EvalBackend {
@@ -65,16 +67,18 @@ impl EvalBackend {
         }
     }
 
-    /// The cell, and the interpreter's layout that it was made for.
+    /// The cell, and the limits of what runs in it.
     async fn cell(
         &self,
         maker: &Maker,
         spec: &CreateSpec,
         python: &Python,
         options: &Options,
-    ) -> Result<Cell> {
+    ) -> Result<(Cell, Vec<Rlimit>)> {
         let make = async |layout: Option<&Layout>| {
-            maker.cell(&cell_spec(spec, python, layout)).await.map_err(no_isolation)
+            let cell_spec = cell_spec(spec, python, layout);
+            let cell = maker.cell(&cell_spec).await.map_err(no_isolation)?;
+            Ok((cell, cell_spec.rlimits))
         };
         let Some(known) = &python.layout else {
             // The first time, the interpreter itself says where its parts are.
@@ -84,10 +88,10 @@ impl EvalBackend {
         if options.lazy {
             return make(Some(known)).await;
         }
-        let (cell, zygote) =
+        let (made, zygote) =
             tokio::join!(make(Some(known)), self.zygotes.get(maker, python, options));
         let layout = Layout::from_hello(zygote?.hello());
-        if layout == *known { cell } else { make(Some(&layout)).await }
+        if layout == *known { made } else { make(Some(&layout)).await }
     }
 }
 
@@ -239,7 +243,7 @@ impl Backend for EvalBackend {
         let options = Options::parse(&self.config, &spec.provider_options)?;
         let (python, maker) = tokio::join!(locate(&options), self.maker(spec.isolation));
         let (python, maker) = (python?, maker?);
-        let cell = self.cell(&maker, &spec, &python, &options).await?;
+        let (cell, rlimits) = self.cell(&maker, &spec, &python, &options).await?;
 
         let isolated = spec.isolation == IsolationMode::Strict;
         let home = if isolated { Path::new("/home/sandbox") } else { cell.work_dir() };
@@ -250,7 +254,6 @@ impl Backend for EvalBackend {
         };
         let base = WorkerSpec { env: environment(&spec, &python, home), cwd };
         let isolation = isolation_info(&spec, &maker);
-        let rlimits = cell_spec(&spec, &python, None).rlimits;
         let source = self.zygotes.source(maker, python.clone(), options.clone());
         let cell_box = Arc::new(CellBox::new(cell, source, rlimits));
         let box_io: Arc<dyn BoxIo> = Arc::<CellBox>::clone(&cell_box);
@@ -282,7 +285,11 @@ impl Backend for EvalBackend {
             commands: Mutex::default(),
         };
         instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
-        Ok(Arc::new(instance))
+        let instance = Arc::new(instance);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|other| other.strong_count() > 0);
+        made.push(Arc::downgrade(&instance));
+        Ok(instance)
     }
 
     async fn attach(&self, _call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
@@ -292,8 +299,15 @@ impl Backend for EvalBackend {
         ))
     }
 
-    async fn list(&self, _call: &CallContext, _query: ListQuery) -> Result<Page<SandboxInfo>> {
-        Err(Error::unsupported("list", "local-eval sandboxes end with their process"))
+    /// Sandboxes of this process: they end with it, so there are no others.
+    async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = |info: &SandboxInfo| {
+            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
+            info.status == SandboxStatus::Running && query.tags.iter().all(has)
+        };
+        let infos = made.iter().filter_map(Weak::upgrade).map(|instance| instance.info());
+        Ok(Page::last(infos.filter(wanted).collect()))
     }
 
     async fn environments(&self, _call: &CallContext) -> Result<Vec<SandboxEnvironment>> {

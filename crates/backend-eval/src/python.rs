@@ -7,6 +7,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sandbox_agent::cell::Hello;
@@ -68,10 +69,9 @@ impl Layout {
 /// Finds the interpreter that `options` and the environment name.
 pub(crate) async fn locate(options: &Options) -> Result<Python> {
     let found = candidate(options)?;
-    let cache = Cache::load();
     let print = Fingerprint::of(&found).map_err(|error| unusable(&found, error))?;
-    if let Some(entry) = cache.get(&found, &print) {
-        return Ok(Python { executable: entry.executable.clone(), layout: entry.layout.clone() });
+    if let Some(python) = known(&found, &print) {
+        return Ok(python);
     }
     let executable = if is_script(&found).map_err(|error| unusable(&found, error))? {
         ask_shim(&found).await?
@@ -93,6 +93,19 @@ pub(crate) fn remember(options: &Options, layout: &Layout) {
         entry.layout = Some(layout.clone());
         Cache::store(&found, entry);
     }
+}
+
+/// Answers of this process first, then those of earlier ones.
+fn known(found: &Path, print: &Fingerprint) -> Option<Python> {
+    static OWN: Mutex<Cache> = Mutex::new(Cache { interpreters: BTreeMap::new() });
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let complete = |entry: &&Entry| entry.layout.is_some();
+    if own.get(found, print).filter(complete).is_none() {
+        let entry = Cache::load().get(found, print)?.clone();
+        own.interpreters.insert(found.to_path_buf(), entry);
+    }
+    let Entry { executable, layout, .. } = own.get(found, print)?.clone();
+    Some(Python { executable, layout })
 }
 
 fn candidate(options: &Options) -> Result<PathBuf> {

@@ -15,8 +15,11 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
     }
 }
 
-/// A builder for a sandbox that serves one run.
-pub(crate) fn builder(args: &SandboxArgs) -> Result<SandboxBuilder<Registry>, Problem> {
+/// A builder for a sandbox that serves one run, with or without its interpreter.
+pub(crate) fn builder(
+    args: &SandboxArgs,
+    interpreter: bool,
+) -> Result<SandboxBuilder<Registry>, Problem> {
     let variant = variant(&args.provider)?;
     let mut builder = Sandbox::builder()
         .variant(variant)
@@ -26,6 +29,9 @@ pub(crate) fn builder(args: &SandboxArgs) -> Result<SandboxBuilder<Registry>, Pr
     if variant == Variant::LocalEval {
         // Nothing is won by preparing for a second run.
         builder = builder.provider_option("warm", false);
+        if !interpreter {
+            builder = builder.provider_option("interpreter", "lazy");
+        }
     }
     for item in &args.env {
         let (name, value) = environment_variable(item)?;

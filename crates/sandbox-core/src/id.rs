@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::model::Variant;
@@ -67,6 +69,14 @@ impl FromStr for SandboxId {
     }
 }
 
+/// A new run id: unique on this host and beyond, and cheap.
+pub fn new_run_id() -> String {
+    static PROCESS: OnceLock<String> = OnceLock::new();
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let process = PROCESS.get_or_init(|| random_hex(8));
+    format!("{process}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// `bytes` random bytes in hexadecimal, for ids that must not collide.
 pub fn random_hex(bytes: usize) -> String {
     use std::fmt::Write as _;
@@ -74,7 +84,6 @@ pub fn random_hex(bytes: usize) -> String {
     let mut raw = vec![0; bytes];
     if getrandom::fill(&mut raw).is_err() {
         // Without a random source ids still have to differ.
-        use std::sync::atomic::{AtomicU64, Ordering};
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let seed = u64::from(std::process::id()) << 32 | NEXT.fetch_add(1, Ordering::Relaxed);
         raw.iter_mut()
@@ -103,6 +112,7 @@ mod tests {
     #[test]
     fn random_ids_differ() {
         assert_ne!(random_hex(6), random_hex(6));
+        assert_ne!(new_run_id(), new_run_id());
         assert_eq!(random_hex(6).len(), 12);
     }
 }

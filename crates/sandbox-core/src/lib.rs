@@ -36,7 +36,7 @@ pub use collect::{KEEP_EACH_END, Notice, ResultCollector, StreamCollector, Utf8D
 pub use commands::{CommandBuilder, Commands};
 pub use error::{Effect, Error, ErrorKind, Result, Retry};
 pub use files::{Files, MOST_IN_MEMORY};
-pub use id::{SandboxId, random_hex};
+pub use id::{SandboxId, new_run_id, random_hex};
 pub use instance::{
     Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome, EventStream, Instance,
     Metrics, Tool, ToolFunction, TunnelInfo,

@@ -2,17 +2,26 @@
 
 use std::time::Duration;
 
-use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
-/// Processor time that a process of this host has used, all its threads and none of its children.
-/// `None` when there is no such process.
-#[must_use]
-pub fn process_cpu_time(pid: u32) -> Option<Duration> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?);
-    // The C library asks the kernel for the clock's resolution first, which is how a dead process is told.
-    let time = clock_getcpuclockid(pid).and_then(clock_gettime).ok()?;
-    Some(Duration::from(time))
+/// The clock of one process of this host: the processor time of all its threads, and of none of its children.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessClock(ClockId);
+
+impl ProcessClock {
+    /// The clock of a process. `None` when there is no such process.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let pid = Pid::from_raw(i32::try_from(pid).ok()?);
+        clock_getcpuclockid(pid).ok().map(Self)
+    }
+
+    /// What it shows. `None` once the process is gone.
+    #[must_use]
+    pub fn read(&self) -> Option<Duration> {
+        clock_gettime(self.0).ok().map(Duration::from)
+    }
 }
 
 #[cfg(test)]
@@ -21,11 +30,11 @@ mod tests {
 
     #[test]
     fn the_clock_of_this_process_goes_on() {
-        let own = std::process::id();
-        let before = process_cpu_time(own).unwrap();
+        let clock = ProcessClock::of(std::process::id()).unwrap();
+        let before = clock.read().unwrap();
         let end = std::time::Instant::now() + Duration::from_millis(20);
         while std::time::Instant::now() < end {}
-        assert!(process_cpu_time(own).unwrap() > before);
-        assert_eq!(process_cpu_time(4_194_304 * 2), None);
+        assert!(clock.read().unwrap() > before);
+        assert!(ProcessClock::of(4_194_304 * 2).is_none());
     }
 }

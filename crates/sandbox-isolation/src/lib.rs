@@ -49,7 +49,7 @@ mod watched;
 mod wire;
 
 pub use cell::{Cell, Identity};
-pub use clock::process_cpu_time;
+pub use clock::ProcessClock;
 pub use error::{Error, SpawnStage};
 pub use host_view::system_binds;
 pub use maker::{Maker, MakerProcess, Privilege, ProcessSpec};

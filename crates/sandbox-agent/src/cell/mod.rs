@@ -7,6 +7,7 @@ mod streams;
 mod zygote;
 
 use std::fmt;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -107,6 +108,9 @@ impl BoxIo for CellBox {
         let (control, their_control) = control_pair().map_err(no_descriptors)?;
         let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
         let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
+        // So that the worker may open them again by name, as /dev/stdout.
+        self.cell.give_pipe(their_stdout.as_fd());
+        self.cell.give_pipe(their_stderr.as_fd());
         let stdin = null().map_err(no_descriptors)?;
         let mut descriptors = vec![their_control, stdin, their_stdout, their_stderr];
         if self.is_isolated() {

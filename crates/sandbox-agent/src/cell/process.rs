@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
-use sandbox_isolation::{Cell, CellProcess, ExitStatus, Root, process_cpu_time};
+use sandbox_isolation::{Cell, CellProcess, ExitStatus, ProcessClock, Root};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::OnceCell;
@@ -26,6 +26,7 @@ pub(crate) struct WorkerProcess {
     /// As the box counts; the host's until it has registered.
     pid: AtomicU32,
     pidfd: AsyncFd<OwnedFd>,
+    clock: Option<ProcessClock>,
     zygote: Arc<Zygote>,
     cell: Cell,
     root: OnceCell<Root>,
@@ -37,13 +38,14 @@ impl WorkerProcess {
     pub(crate) fn new(host_pid: u32, zygote: Arc<Zygote>, cell: Cell) -> Result<Self> {
         let opened = raw_pid(host_pid).and_then(|pid| {
             let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-            Ok(watch(pidfd, Interest::READABLE)?)
+            watch(pidfd, Interest::READABLE)
         });
         match opened {
             Ok(pidfd) => {
                 let (root, exit) = (OnceCell::new(), OnceCell::new());
                 let pid = AtomicU32::new(host_pid);
-                Ok(Self { host_pid, pid, pidfd, zygote, cell, root, exit })
+                let clock = ProcessClock::of(host_pid);
+                Ok(Self { host_pid, pid, pidfd, clock, zygote, cell, root, exit })
             }
             Err(error) => {
                 zygote.reap_later(host_pid);
@@ -118,7 +120,7 @@ impl Process for WorkerProcess {
     }
 
     fn cpu_time(&self) -> Option<Duration> {
-        process_cpu_time(self.host_pid)
+        self.clock?.read()
     }
 
     fn peak_memory(&self) -> Option<u64> {

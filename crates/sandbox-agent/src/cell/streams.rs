@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
 use rustix::io::IoSlice;
@@ -44,7 +45,8 @@ pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((ControlSocket(watch(ours, Interest::READABLE | Interest::WRITABLE)?), theirs))
+    let control = ControlSocket { fd: watch(ours, Interest::READABLE)?, writing: OnceLock::new() };
+    Ok((control, theirs))
 }
 
 /// Reads whatever is there, also when the reactor has not heard of it yet.
@@ -102,34 +104,56 @@ impl Writable for PipeWriter {
 
 /// Our end of a control stream.
 #[derive(Debug)]
-pub(crate) struct ControlSocket(AsyncFd<OwnedFd>);
+pub(crate) struct ControlSocket {
+    fd: AsyncFd<OwnedFd>,
+    /// Watches for room. Only a request that does not fit at once needs it; watching always would wake this process
+    /// once more for every request.
+    writing: OnceLock<AsyncFd<OwnedFd>>,
+}
+
+impl ControlSocket {
+    fn writing(&self) -> io::Result<&AsyncFd<OwnedFd>> {
+        if self.writing.get().is_none() {
+            let twin = watch(self.fd.get_ref().try_clone()?, Interest::WRITABLE)?;
+            let _ = self.writing.set(twin);
+        }
+        self.writing.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn write_now(&self, data: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        match self.writing.get() {
+            Some(fd) => write_now(fd, |fd| send(fd, data, descriptors)),
+            None => send(self.fd.get_ref().as_fd(), data, descriptors),
+        }
+    }
+}
 
 impl Readable for ControlSocket {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let _guard = ready!(self.0.poll_read_ready(cx))?;
+        let _guard = ready!(self.fd.poll_read_ready(cx))?;
         Poll::Ready(Ok(()))
     }
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        read_now(&self.0, buffer)
+        read_now(&self.fd, buffer)
     }
 }
 
 impl Writable for ControlSocket {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let _guard = ready!(self.0.poll_write_ready(cx))?;
+        let _guard = ready!(self.writing()?.poll_write_ready(cx))?;
         Poll::Ready(Ok(()))
     }
 
     fn try_write(&self, data: &[u8]) -> io::Result<usize> {
-        write_now(&self.0, |fd| send(fd, data, &[]))
+        self.write_now(data, &[])
     }
 }
 
 impl Control for ControlSocket {
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)> {
         let (theirs, ours) = input_pipe()?;
-        let sent = write_now(&self.0, |fd| send(fd, data, &[theirs.as_fd()]))?;
+        let sent = self.write_now(data, &[theirs.as_fd()])?;
         Ok((sent, Box::new(ours)))
     }
 }

@@ -83,8 +83,8 @@ impl Zygote {
             .start_process(spec(executable, theirs, program, stderr))
             .await
             .map_err(|error| failed(&format!("could not start {}", executable.display()), error))?;
-        let socket =
-            watch(ours, Interest::READABLE | Interest::WRITABLE).map_err(|error| failed("could not watch a socket", error))?;
+        let socket = watch(ours, Interest::READABLE | Interest::WRITABLE)
+            .map_err(|error| failed("could not watch a socket", error))?;
         let (requests, inbox) = mpsc::unbounded_channel();
         tokio::spawn(
             Exchange { socket, inbox, unsent: VecDeque::new(), waiting: VecDeque::new() }.run(),

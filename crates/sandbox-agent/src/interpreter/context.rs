@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::unfold;
-use sandbox_core::{Error, ErrorKind, EventStream, Result, Stdin, random_hex};
+use sandbox_core::{Error, ErrorKind, EventStream, Result, Stdin, new_run_id};
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
@@ -155,7 +155,7 @@ impl InterpreterContext {
         let mut run = ActiveRun::new(
             slot,
             id,
-            request.run_id.unwrap_or_else(|| random_hex(8)),
+            request.run_id.unwrap_or_else(new_run_id),
             limits.wall,
             Arc::clone(&self.inner.ended),
         );

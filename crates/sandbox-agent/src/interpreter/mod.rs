@@ -7,5 +7,5 @@ mod watchdog;
 mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
-pub use run::write_all;
 pub use outcome::EndReason;
+pub use run::write_all;

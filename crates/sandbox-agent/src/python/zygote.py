@@ -8,7 +8,7 @@ from _signal import SIG_DFL, SIG_IGN, SIG_SETMASK, SIGINT, SIGKILL, SIGPIPE, SIG
 from _signal import pthread_sigmask
 from _signal import signal as set_signal
 from posix import WNOHANG, _exit, close, fork, getpid, kill, listdir, open, read, wait4
-from posix import O_CLOEXEC, O_RDONLY, register_at_fork
+from posix import O_CLOEXEC, O_RDONLY
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, socket
 
@@ -94,6 +94,7 @@ class Zygote:
         self.workers = set()
         self.imported = []
         self.own_pids = None
+        self.in_cell = False
 
     def send(self, kind, *fields):
         try:
@@ -142,10 +143,12 @@ class Zygote:
         """Handles requests. Returns only in a new worker, with what it was asked to be."""
         while True:
             kind, fields, files = self.receive()
+            forked = None
             try:
                 if kind == FORK:
                     request = load("worker")["Request"](self.codec, fields, files)
-                    if self.fork(request) == 0:
+                    forked = self.fork(request)
+                    if forked == 0:
                         return request
                 elif kind == REAP:
                     self.reap(self.codec["as_number"](fields[0]))
@@ -156,7 +159,7 @@ class Zygote:
             except Exception as error:
                 self.fail("%s: %s" % (type(error).__name__, error))
             finally:
-                if getpid() == self.pid:
+                if forked != 0:
                     for file in files:
                         close(file)
 
@@ -166,6 +169,8 @@ class Zygote:
             names = ", ".join(self.imported) or "nothing"
             raise Refusal("%d threads are running after importing %s" % (threads, names))
         if not request.isolated:
+            if self.in_cell:
+                raise Refusal("after an isolated worker this zygote can fork only isolated ones")
             pid = fork()
         else:
             pid = self.fork_into(request.cell)
@@ -180,16 +185,22 @@ class Zygote:
         if self.own_pids is None:
             self.own_pids = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC)
         setns(cell, CLONE_NEWPID)
+        pid = None
         try:
-            return fork()
+            pid = fork()
+            return pid
         finally:
-            if getpid() == self.pid:
-                try:
-                    setns(self.own_pids, CLONE_NEWPID)
-                except PermissionError:
-                    # An ordinary user has no rights over the host's namespace. Nothing is forked
-                    # before the next cell is named, so where the children would go does not matter.
-                    pass
+            # Not asked by process id, which may be the same number on both sides.
+            if pid != 0:
+                self.step_back(setns)
+
+    def step_back(self, setns):
+        try:
+            setns(self.own_pids, CLONE_NEWPID)
+        except PermissionError:
+            # An ordinary user has no rights over the host's namespace. Whoever is forked next must
+            # name a cell of its own.
+            self.in_cell = True
 
     def reap(self, pid):
         if pid not in self.workers:
@@ -229,7 +240,6 @@ class Zygote:
         _exit(0)
 
     def run(self):
-        self.pid = getpid()
         reset_signals()
         try:
             close(PROGRAM)

@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = &[
     ("limits", limits),
     ("values_that_lie_about_their_class", values_that_lie_about_their_class),
     ("display_from_threads", display_from_threads),
+    ("display_of_ipython_is_ours", display_of_ipython_is_ours),
 ];
 
 fn item(mime: &str, encoding: Encoding, data: &str) -> MimeData {
@@ -195,4 +196,23 @@ fn display_from_threads() {
     let next = worker.run("1");
     assert_eq!(next.displays().count(), 1);
     assert!(next.stdout().contains("'late'"), "{}", next.stdout());
+}
+
+/// IPython's own functions only print outside of an IPython shell.
+fn display_of_ipython_is_ours() {
+    let dir = tempfile::tempdir().expect("directory");
+    let core = dir.path().join("IPython/core");
+    std::fs::create_dir_all(&core).expect("mkdir");
+    let functions =
+        "def display(*a, **k): print('printed')\nclear_output = update_display = display";
+    std::fs::write(core.join("display_functions.py"), functions).expect("write");
+    let facade = "from IPython.core.display_functions import *";
+    std::fs::write(dir.path().join("IPython/display.py"), facade).expect("write");
+    let mut fork = crate::harness::plain_fork();
+    fork.work_dir = dir.path().to_str().expect("UTF-8").into();
+    let mut worker = Worker::fork(&crate::harness::WARM, &fork).expect("worker");
+    let outcome =
+        worker.run("from IPython.display import display, clear_output\ndisplay(1)\nclear_output()");
+    assert_eq!((outcome.displays().count(), outcome.replies.len()), (1, 3), "{outcome:?}");
+    assert_eq!(outcome.stdout(), "");
 }

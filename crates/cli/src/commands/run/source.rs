@@ -34,6 +34,13 @@ pub(crate) enum Source {
     Program(Program),
 }
 
+impl Source {
+    /// Whether the sandbox's own interpreter runs it.
+    pub(crate) fn is_interpreted(&self) -> bool {
+        matches!(self, Self::Cell(_) | Self::Script { .. })
+    }
+}
+
 /// A program that is put into a file in the sandbox.
 #[derive(Debug)]
 pub(crate) struct Program {
