@@ -37,9 +37,9 @@ impl Process {
         Some(Self { pid, parent: 0, start, zombie: false, command: String::new() })
     }
 
-    /// Whether it still runs. A zombie does not.
-    pub(crate) fn is_alive(&self) -> bool {
-        Self::read(self.pid).is_some_and(|now| now.start == self.start && !now.zombie)
+    /// The same process as it is now, while it still runs. A zombie does not.
+    pub(crate) fn now(&self) -> Option<Self> {
+        Self::read(self.pid).filter(|now| now.start == self.start && !now.zombie)
     }
 }
 

@@ -156,7 +156,13 @@ fn the_environment_is_what_is_given() {
 
 #[test]
 fn the_working_directory_is_chosen() {
-    python("import os; os.getcwd()").arg("-w").arg("/tmp").output().assert(0, "'/tmp'\n");
+    for directory in ["/tmp", "/new/place", "relative"] {
+        let outcome = python("import os; os.getcwd()").arg("-w").arg(directory).output();
+        assert_eq!(outcome.status, 0, "{directory}: {outcome:?}");
+        assert!(outcome.text().ends_with(&format!("{directory}'\n")), "{outcome:?}");
+        let outcome = run(["-w", directory, "pwd"]).output();
+        assert!(outcome.text().ends_with(&format!("{directory}\n")), "{outcome:?}");
+    }
 }
 
 #[test]

@@ -48,9 +48,13 @@ fn the_first_one_interrupts_code() {
 
 #[test]
 fn interrupted_code_may_clean_up() {
-    let code = "import time\nprint('ready', flush=True)\ntry:\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    print('cleaned up')";
-    let (outcome, _) = interrupt(python(code), 1);
-    outcome.assert(130, "cleaned up\n");
+    let code = "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(30)\nexcept KeyboardInterrupt:\n    print('cleaned up')";
+    // Several times, because the interrupt may meet the code anywhere near the print.
+    for _ in 0..10 {
+        let (outcome, time) = interrupt(python(code), 1);
+        outcome.assert(130, "cleaned up\n");
+        assert!(time < Duration::from_secs(5), "{time:?}");
+    }
 }
 
 #[test]

@@ -110,7 +110,9 @@ impl Call {
             thread::spawn(move || drop(pipe.write_all(&input)))
         });
         let outcome = finish(child);
-        writer.map(|writer| writer.join().expect("the writer ends"));
+        if let Some(writer) = writer {
+            writer.join().expect("the writer ends");
+        }
         outcome
     }
 }

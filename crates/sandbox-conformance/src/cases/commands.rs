@@ -112,7 +112,12 @@ async fn stdin_is_read(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let all: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
     let result = sandbox.commands().run("cksum; cat").stdin("").await?;
-    ensure_eq!(result.stdout.split(' ').nth(1), Some("0"), "an empty input: {:?}", result.stdout);
+    ensure_eq!(
+        result.stdout.split_whitespace().nth(1),
+        Some("0"),
+        "an empty input: {:?}",
+        result.stdout
+    );
     let result = sandbox.commands().run("wc -c").stdin(all).await?;
     ensure_eq!(result.stdout.trim(), (3 << 20).to_string());
     let early = sandbox.commands().run("head -c 1").stdin(vec![b'x'; 5 << 20]).await?;

@@ -245,7 +245,8 @@ async fn a_deleted_context_takes_its_processes_with_it(f: Fixture) -> Checked {
             "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'], start_new_session=True)"
         );
         run_in(&sandbox, context, &code).await?;
-        ensure!(!host::running_with(token)?.is_empty(), "the process of {context} does not run");
+        eventually("its start", PATIENCE, async || Ok(!host::running_with(token)?.is_empty()))
+            .await?;
     }
     sandbox.delete_context("a").await?;
     eventually("its end", PATIENCE, async || Ok(host::running_with(&of_a)?.is_empty())).await?;

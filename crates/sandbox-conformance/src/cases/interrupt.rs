@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_wait_for_a_child_is_interrupted;
         code_may_catch_it;
         it_hits_no_later_run;
+        it_is_not_lost_at_the_start;
         is_executing_follows_the_run;
         only_the_named_context_is_interrupted needs contexts;
         after_the_end_it_is_refused;
@@ -111,6 +112,23 @@ async fn it_hits_no_later_run(f: Fixture) -> Checked {
         let next = sandbox.run_code("sum(range(2000))").timeout(PATIENCE).await?;
         ensure_eq!(next.text(), Some("1999000"), "round {round}: {}", describe(&next));
         ensure!(!next.interrupted, "round {round}: the next run is marked as interrupted");
+    }
+    Ok(())
+}
+
+/// Whoever hears that a run was interrupted may rely on it, however early that was.
+async fn it_is_not_lost_at_the_start(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    is_usable(&sandbox).await?;
+    for round in 0..30_u64 {
+        let running = sandbox.clone();
+        let run =
+            tokio::spawn(async move { running.run_code("while True: pass").no_timeout().await });
+        until_executing(&sandbox).await?;
+        tokio::time::sleep(Duration::from_micros(round * 20)).await;
+        ensure!(sandbox.interrupt().await?, "round {round}: nothing was interrupted");
+        let result = within(Duration::from_secs(5), run).await???;
+        ensure!(result.interrupted, "round {round}: {}", describe(&result));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::isolation::raises_os_error;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host::{self, Decoy};
-use crate::support::{failed_with, is_usable, json, ok, run, text};
+use crate::support::{PATIENCE, eventually, failed_with, is_usable, json, ok, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("isolation", [run_code, local, strict], {
@@ -29,7 +29,8 @@ async fn processes_of_the_host_are_not_seen(f: Fixture) -> Checked {
     let code = format!(
         "
 import json, os, subprocess
-p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'])
+p = subprocess.Popen(['sh', '-c', 'echo ready; while :; do sleep 1; done', '{token}'], stdout=subprocess.PIPE)
+p.stdout.readline()
 seen = []
 for name in os.listdir('/proc'):
     if name.isdigit():
@@ -173,7 +174,8 @@ async fn another_sandbox_is_out_of_reach(f: Fixture) -> Checked {
     let (one, two) = (f.sandbox().await?, f.sandbox().await?);
     let token = host::token("other-");
     ok(&one, &format!("import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'])")).await?;
-    ensure!(!host::running_with(&token)?.is_empty(), "the control process does not run");
+    eventually("the control", PATIENCE, async || Ok(!host::running_with(&token)?.is_empty()))
+        .await?;
     run(&two, "import os; os.kill(-1, 15); os.kill(-1, 9)").await?;
     ensure!(!host::running_with(&token)?.is_empty(), "a process of another sandbox was killed");
     is_usable(&one).await?;

@@ -108,16 +108,23 @@ async fn fetch(
     let what = format!("the {} could not be downloaded", fetch.how.label);
     let result = shell(sandbox, fetch.how.script, program, timeout).await?;
     succeed(result, &what).map(drop).map_err(|error| {
-        if !fetch.network_is_closed {
-            return error.into();
+        match network_flag(sandbox, fetch.how.hosts).filter(|_| fetch.network_is_closed) {
+            Some(flag) => error.with_hint(format!("no network was asked for; `{flag}` opens it")),
+            None => error,
         }
-        let hosts: Vec<_> = fetch.how.hosts.iter().map(|host| format!("--allow {host}")).collect();
-        let hosts = hosts.join(" ");
-        let hint = format!(
-            "the sandbox has no network; open it with `--network allowlist {hosts}`, or with `--network all`"
-        );
-        error.with_hint(hint).into()
+        .into()
     })
+}
+
+/// The flag that opens the network to those hosts and to as little else as this variant can.
+fn network_flag(sandbox: &Sandbox, hosts: &[&str]) -> Option<String> {
+    let can = sandbox.capabilities();
+    if can.network_allowlist {
+        let allowed: String = hosts.iter().map(|host| format!(" --allow {host}")).collect();
+        return Some(format!("--network allowlist{allowed}"));
+    }
+    let flags = [(can.network_all, "--network all"), (can.isolation_off, "--isolation off")];
+    flags.into_iter().find_map(|(can, flag)| can.then(|| flag.to_owned()))
 }
 
 async fn put(

@@ -1,0 +1,113 @@
+//! What tests find in their environment: an interpreter with packages, and tools of other languages.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{exists, quietly, shown};
+use crate::setup::system_python;
+use crate::workspace;
+
+/// What the tests about rich results need.
+const PYTHON_PACKAGES: [&str; 3] = ["matplotlib", "pandas", "pillow"];
+
+/// What runs TypeScript where node alone cannot.
+const NODE_PACKAGES: [&str; 2] = ["tsx", "typescript"];
+
+/// What was prepared, as variables for test programs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    /// An interpreter that has the packages.
+    pub(crate) python: Option<PathBuf>,
+    /// A folder with programs that were installed for the tests.
+    pub(crate) programs: Option<PathBuf>,
+}
+
+impl Environment {
+    /// Makes or reuses it below cargo's target directory. Says what could not be made.
+    pub(crate) fn prepare() -> (Self, Vec<&'static str>) {
+        let folder = workspace::target().join("test-env");
+        let mut missing = Vec::new();
+        let python = virtual_environment(&folder.join("python"));
+        if python.is_none() {
+            missing.push("a Python with pandas, matplotlib and pillow");
+        }
+        let programs = if node_strips_types() { None } else { node_programs(&folder.join("node")) };
+        if programs.is_none() && !node_strips_types() {
+            missing.push("tsx or typescript for node");
+        }
+        (Self { python, programs }, missing)
+    }
+
+    /// What is there already, with nothing made.
+    pub(crate) fn found() -> Self {
+        let folder = workspace::target().join("test-env");
+        let python = Some(folder.join("python/bin/python")).filter(|path| path.exists());
+        let programs = Some(folder.join("node/node_modules/.bin")).filter(|path| path.exists());
+        Self { python, programs }
+    }
+
+    /// Sets the variables that test programs read.
+    pub(crate) fn apply(&self, command: &mut Command) {
+        if let Some(python) = &self.python {
+            command.env("SANDBOX_TEST_PYTHON", python);
+        }
+        command.env("SANDBOX_TEST_LANGUAGES", self.languages().join(","));
+        command.env("PATH", self.path());
+    }
+
+    /// `PATH` with the programs that were installed for the tests.
+    pub(crate) fn path(&self) -> OsString {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = self.programs.iter().cloned().chain(std::env::split_paths(&path));
+        std::env::join_paths(folders).unwrap_or(path)
+    }
+
+    /// Languages that must work, because their tools are here.
+    pub(crate) fn languages(&self) -> Vec<&'static str> {
+        let typescript = exists("node") && (self.programs.is_some() || node_strips_types());
+        [
+            ("bash", exists("bash")),
+            ("node", exists("node")),
+            ("typescript", typescript),
+            ("go", exists("go")),
+            ("rust", exists("rustc")),
+        ]
+        .into_iter()
+        .filter_map(|(language, there)| there.then_some(language))
+        .collect()
+    }
+}
+
+/// A virtual environment with the packages. It is reused while it was made from the same list.
+pub(crate) fn virtual_environment(folder: &Path) -> Option<PathBuf> {
+    let (python, stamp) = (folder.join("bin/python"), folder.join("packages.txt"));
+    let list = format!("{}\n{}\n", system_python(), PYTHON_PACKAGES.join("\n"));
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == list) && python.exists() {
+        return Some(python);
+    }
+    let made = shown(Command::new(system_python()).args(["-m", "venv", "--clear"]).arg(folder))
+        && shown(
+            Command::new(&python)
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+                .args(PYTHON_PACKAGES),
+        );
+    (made && fs::write(stamp, list).is_ok()).then_some(python)
+}
+
+fn node_strips_types() -> bool {
+    quietly(Command::new("node").args(["--experimental-strip-types", "--eval", "0"]))
+}
+
+fn node_programs(folder: &Path) -> Option<PathBuf> {
+    let programs = folder.join("node_modules/.bin");
+    let there = NODE_PACKAGES.iter().all(|name| folder.join("node_modules").join(name).exists());
+    if there && programs.exists() {
+        return Some(programs);
+    }
+    fs::create_dir_all(folder).ok()?;
+    let mut install = Command::new("npm");
+    install.args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(folder);
+    (shown(install.args(NODE_PACKAGES)) && programs.exists()).then_some(programs)
+}

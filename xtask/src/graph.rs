@@ -1,0 +1,91 @@
+//! Proofs about the dependency graph: which crates must not pull which.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::command::output;
+use crate::tally::Tally;
+use crate::workspace;
+
+/// HTTP clients, by the crates that they cannot do without.
+const HTTP: [&str; 5] = ["reqwest", "hyper", "ureq", "isahc", "curl"];
+
+/// One claim about the normal dependencies of a package.
+struct Claim {
+    what: &'static str,
+    package: &'static str,
+    features: &'static [&'static str],
+    holds: fn(&BTreeSet<String>) -> bool,
+}
+
+const CLAIMS: [Claim; 4] = [
+    Claim {
+        what: "the core pulls no runtime and no HTTP client",
+        package: "code-sandboxes-core",
+        features: &["--no-default-features"],
+        holds: |tree| !tree.contains("tokio") && has_no_http(tree),
+    },
+    Claim {
+        what: "backend-eval pulls no HTTP client",
+        package: "code-sandboxes-backend-eval",
+        features: &["--all-features"],
+        holds: has_no_http,
+    },
+    Claim {
+        what: "the facade with one backend feature pulls that backend alone",
+        package: "code-sandboxes",
+        features: &["--no-default-features", "--features", "eval"],
+        holds: |tree| backends(tree) == ["code-sandboxes-backend-eval"],
+    },
+    Claim {
+        what: "the facade without features pulls no backend",
+        package: "code-sandboxes",
+        features: &["--no-default-features"],
+        holds: |tree| backends(tree).is_empty(),
+    },
+];
+
+/// Checks every claim.
+pub(crate) fn run(tally: &mut Tally) -> Result<(), String> {
+    for claim in &CLAIMS {
+        let tree = tree(claim)?;
+        let holds = (claim.holds)(&tree);
+        println!("graph: {} ... {}", claim.what, if holds { "ok" } else { "FAILED" });
+        tally.check(claim.what, holds);
+    }
+    Ok(())
+}
+
+fn tree(claim: &Claim) -> Result<BTreeSet<String>, String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(workspace::root());
+    command.args(["tree", "--package", claim.package, "--edges", "normal", "--prefix", "none"]);
+    command.args(["--format", "{p}"]).args(claim.features);
+    Ok(names(&output(&mut command)?))
+}
+
+fn names(tree: &str) -> BTreeSet<String> {
+    tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+fn has_no_http(tree: &BTreeSet<String>) -> bool {
+    HTTP.iter().all(|name| !tree.contains(*name))
+}
+
+fn backends(tree: &BTreeSet<String>) -> Vec<&str> {
+    tree.iter().map(String::as_str).filter(|name| name.contains("-backend-")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_can_fail() {
+        let tree = names("code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\ncode-sandboxes-backend-eval v0.1.0 (/x)\n");
+        assert!(!(CLAIMS[0].holds)(&tree));
+        assert!(!(CLAIMS[1].holds)(&tree));
+        assert!((CLAIMS[2].holds)(&tree));
+        assert!(!(CLAIMS[3].holds)(&tree));
+    }
+}

@@ -1,0 +1,152 @@
+//! The test programs once more, as a user without any privilege.
+//!
+//! Everything that user needs is copied to a place it can reach: the checkout may be in a home that is closed to it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{heard, quietly, shown};
+use crate::environment::{Environment, virtual_environment};
+use crate::suites::{Built, TestProgram};
+use crate::tally::Tally;
+use crate::workspace;
+
+/// Where system programs are, for a user with nothing of its own.
+const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Runs every test program as an ordinary user.
+pub(crate) fn run(built: &Built, environment: &Environment, tally: &mut Tally) -> Result<(), String> {
+    let place = Place::make().map_err(|error| format!("no place for an ordinary user: {error}"))?;
+    let sandboxes = built.sandboxes.as_deref().map(|path| place.copy(path)).transpose()?;
+    place.copy_sources()?;
+    let (python, own_path) = place.reachable(environment);
+    if python.is_none() {
+        tally.check("a Python for an ordinary user", false);
+    }
+    println!("\nAs an ordinary user (uid {}):", place.user);
+    for program in built.tests.iter().filter(|program| program.package != "xtask") {
+        let executable = place.copy(&program.executable)?;
+        let mut command = place.command(program, &executable);
+        command.env("PATH", &own_path);
+        if let Some(python) = &python {
+            command.env("SANDBOX_TEST_PYTHON", python);
+        }
+        if let Some(sandboxes) = &sandboxes {
+            command.env("SANDBOXES_BINARY", sandboxes);
+        }
+        let failed_before = tally.failed;
+        let succeeded = heard(&mut command, |line| tally.hear(line));
+        let what = format!("{} as an ordinary user", program.package);
+        tally.ended(&what, succeeded, failed_before);
+        // A copy is large, and needed only once.
+        fs::remove_file(&executable).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// A folder that an ordinary user can read, with a home that it can write. Removed when dropped.
+struct Place {
+    root: PathBuf,
+    user: u32,
+}
+
+impl Place {
+    fn make() -> std::io::Result<Self> {
+        let root = std::env::temp_dir().join(format!("code-sandboxes-test-{}", std::process::id()));
+        let place = Self { root, user: free_user() };
+        fs::create_dir_all(&place.root)?;
+        fs::set_permissions(&place.root, fs::Permissions::from_mode(0o755))?;
+        fs::create_dir_all(place.root.join("bin"))?;
+        for folder in ["home", "runtime", "reports", "tmp"] {
+            let folder = place.root.join(folder);
+            fs::create_dir_all(&folder)?;
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+            chown(&folder, Some(place.user), Some(place.user))?;
+        }
+        Ok(place)
+    }
+
+    fn copy(&self, program: &Path) -> Result<PathBuf, String> {
+        let copy = self.root.join("bin").join(program.file_name().unwrap_or_default());
+        fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
+        Ok(copy)
+    }
+
+    /// Tests read snapshots and fixtures beside their sources.
+    fn copy_sources(&self) -> Result<(), String> {
+        let source = self.root.join("source");
+        fs::create_dir_all(&source).map_err(|error| error.to_string())?;
+        let root = workspace::root();
+        let mut copy = Command::new("cp");
+        copy.arg("-r").args([root.join("crates"), root.join("Cargo.toml"), root.join("Cargo.lock")]);
+        let copied = shown(copy.arg(&source));
+        let opened = shown(Command::new("chmod").args(["-R", "a+rX"]).arg(&source));
+        if copied && opened { Ok(()) } else { Err("the sources could not be copied".to_owned()) }
+    }
+
+    /// The interpreter and the `PATH` of that user. What it cannot reach is made anew.
+    fn reachable(&self, environment: &Environment) -> (Option<PathBuf>, String) {
+        let usable = |python: &PathBuf| {
+            let mut command = self.as_user(python);
+            quietly(command.args(["-c", "import pandas, matplotlib, PIL"]))
+        };
+        let shared = environment.python.clone().filter(usable);
+        let python = shared.or_else(|| virtual_environment(&self.root.join("python")).filter(usable));
+        let mut path = SYSTEM_PATH.to_owned();
+        if let Some(programs) = &environment.programs {
+            let tsx = programs.join("tsx");
+            if quietly(self.as_user(&tsx).env("PATH", SYSTEM_PATH).arg("--version")) {
+                path = format!("{}:{path}", programs.display());
+            }
+        }
+        (python, path)
+    }
+
+    fn command(&self, program: &TestProgram, executable: &Path) -> Command {
+        let mut command = self.as_user(executable);
+        let source = self.root.join("source");
+        let folder = program.manifest.parent().unwrap_or(Path::new("/"));
+        let folder = folder.strip_prefix(workspace::root()).unwrap_or(folder);
+        command.current_dir(source.join(folder));
+        command.env("INSTA_WORKSPACE_ROOT", &source).env("INSTA_UPDATE", "no");
+        command.env("SANDBOX_CONFORMANCE_DIR", self.root.join("reports"));
+        command
+    }
+
+    /// A program as that user, with an environment that has nothing of this one.
+    fn as_user(&self, program: &Path) -> Command {
+        let mut command = Command::new("setpriv");
+        let user = self.user;
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        command.arg("--clear-groups").arg("--").arg(program);
+        command.env_clear();
+        command.env("HOME", self.root.join("home")).env("TMPDIR", self.root.join("tmp"));
+        command.env("XDG_RUNTIME_DIR", self.root.join("runtime"));
+        command.env("LANG", "C.UTF-8").env("PATH", SYSTEM_PATH);
+        // Something that a sandbox must not see.
+        command.env("SANDBOX_CANARY", "an-ordinary-user-is-running-the-tests");
+        command.current_dir("/");
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.root) {
+            eprintln!("warning: {} is left: {error}", self.root.display());
+        }
+    }
+}
+
+/// A user id that nobody has. 65534 is what ids without a name are shown as, so not that one.
+fn free_user() -> u32 {
+    let known = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let taken: Vec<u32> = known
+        .lines()
+        .filter_map(|line| line.split(':').nth(2)?.parse().ok())
+        .collect();
+    (60_000..65_534).rev().find(|id| !taken.contains(id)).unwrap_or(65_533)
+}

@@ -1,0 +1,82 @@
+//! Format, lints and tests, as cargo runs them.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::command::{heard, shown};
+use crate::environment::Environment;
+use crate::tally::Tally;
+use crate::{tidy, workspace};
+
+/// A cargo command at the root of the workspace.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(workspace::root()).args(arguments);
+    command
+}
+
+/// What needs no sandbox: the rules about files, the format, the lints.
+pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
+    tally.check("tidy", tidy::run()?);
+    tally.check("format", shown(&mut cargo(&["fmt", "--all", "--check"])));
+    let clippy =
+        ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
+    tally.check("clippy", shown(&mut cargo(&clippy)));
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    tally.check("documentation", shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
+    Ok(())
+}
+
+/// Every test of the workspace, those in the documentation included.
+pub(crate) fn tests(environment: &Environment, tally: &mut Tally) {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    environment.apply(&mut command);
+    let failed_before = tally.failed;
+    let succeeded = heard(&mut command, |line| tally.hear(line));
+    tally.ended("cargo test", succeeded, failed_before);
+}
+
+/// A test program that cargo has built.
+pub(crate) struct TestProgram {
+    pub(crate) package: String,
+    pub(crate) manifest: PathBuf,
+    pub(crate) executable: PathBuf,
+}
+
+/// Everything that can be run on its own: test programs, and the programs themselves.
+pub(crate) struct Built {
+    pub(crate) tests: Vec<TestProgram>,
+    pub(crate) sandboxes: Option<PathBuf>,
+}
+
+/// Builds the test programs and says where they are.
+pub(crate) fn build() -> Result<Built, String> {
+    let mut command = cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err("the test programs do not build".to_owned());
+    }
+    let mut built = Built { tests: Vec::new(), sandboxes: None };
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        if let Ok(message) = serde_json::from_str(line) {
+            built.take(&message);
+        }
+    }
+    Ok(built)
+}
+
+impl Built {
+    fn take(&mut self, message: &Value) {
+        let Some(executable) = message["executable"].as_str().map(PathBuf::from) else { return };
+        let manifest = PathBuf::from(message["manifest_path"].as_str().unwrap_or_default());
+        let folder = manifest.parent().and_then(|folder| folder.file_name()).unwrap_or_default();
+        let package = folder.to_string_lossy().into_owned();
+        if message["profile"]["test"] == true {
+            self.tests.push(TestProgram { package, manifest, executable });
+        } else if message["target"]["name"] == "sandboxes" {
+            self.sandboxes = Some(executable);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Counting what passed, failed and was skipped, over suites of every kind.
+
+use std::collections::BTreeMap;
+
+/// What came of everything so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    failures: Vec<String>,
+    reasons: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    /// Counts one check.
+    pub(crate) fn check(&mut self, what: &str, passed: bool) {
+        if passed {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+            self.failures.push(what.to_owned());
+        }
+    }
+
+    /// Counts something that was not done.
+    pub(crate) fn skip(&mut self, what: &str, reason: &str) {
+        self.skipped += 1;
+        *self.reasons.entry(format!("{what}: {reason}")).or_default() += 1;
+    }
+
+    /// Hears a line of a test program: one of the single tests, or the summary.
+    pub(crate) fn hear(&mut self, line: &str) {
+        if let Some(summary) = line.strip_prefix("test result: ") {
+            self.passed += number(summary, "passed");
+            self.failed += number(summary, "failed");
+            self.skipped += number(summary, "ignored");
+        } else if let Some((name, outcome)) =
+            line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+        {
+            self.hear_one(name.trim(), outcome.trim());
+        }
+    }
+
+    fn hear_one(&mut self, name: &str, outcome: &str) {
+        if outcome.starts_with("FAILED") {
+            self.failures.push(name.to_owned());
+        } else if let Some(reason) = outcome.strip_prefix("ignored") {
+            let reason = reason.trim_start_matches([',', ' ']);
+            let reason = reason.strip_prefix('(').and_then(|r| r.strip_suffix(')')).unwrap_or(reason);
+            let reason = if reason.is_empty() { name } else { reason };
+            *self.reasons.entry(reason.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Takes a run of a test program that ended. One that failed without saying how is a failure too.
+    pub(crate) fn ended(&mut self, what: &str, succeeded: bool, failed_before: u64) {
+        if !succeeded && self.failed == failed_before {
+            self.check(what, false);
+        }
+    }
+
+    /// Says what was skipped and what failed, then the closing line.
+    pub(crate) fn close(&self) -> bool {
+        println!();
+        for (reason, count) in &self.reasons {
+            println!("skipped ({count}): {reason}");
+        }
+        for failure in &self.failures {
+            println!("failed: {failure}");
+        }
+        println!("{}", self.line());
+        self.failed == 0 && self.passed > 0
+    }
+
+    fn line(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// The number before a word, in a summary such as `ok. 3 passed; 1 failed; 0 ignored`.
+fn number(summary: &str, word: &str) -> u64 {
+    let parts = summary.split(['.', ';']);
+    let part = parts.map(str::trim).find_map(|part| part.strip_suffix(word));
+    part.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_add_up() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test a::b ... ok",
+            "test conformance::x::y   ... ignored (capability `files` is not declared)",
+            "test c - should panic ... ignored, needs a terminal",
+            "test d ... FAILED",
+            "test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 3 filtered out; finished in 0.01s",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
+        ] {
+            tally.hear(line);
+        }
+        tally.check("format", true);
+        tally.skip("docker", "not installed");
+        assert_eq!(tally.line(), "14 passed, 1 failed, 3 skipped");
+        assert_eq!(tally.failures, ["d"]);
+        let reasons: Vec<_> = tally.reasons.keys().map(String::as_str).collect();
+        assert_eq!(
+            reasons,
+            ["capability `files` is not declared", "docker: not installed", "needs a terminal"]
+        );
+    }
+
+    #[test]
+    fn a_program_that_dies_without_a_summary_is_a_failure() {
+        let mut tally = Tally::default();
+        tally.ended("it", false, 0);
+        assert_eq!(tally.line(), "0 passed, 1 failed, 0 skipped");
+        tally.hear("test result: FAILED. 0 passed; 2 failed; 0 ignored");
+        tally.ended("it", false, 1);
+        assert_eq!(tally.failed, 3);
+    }
+
+    #[test]
+    fn nothing_at_all_is_not_a_success() {
+        assert!(!Tally::default().close());
+    }
+}
