@@ -1,11 +1,10 @@
 //! Proofs about the dependency graph: which crates must not pull which.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use crate::command::output;
+use crate::suites::cargo;
 use crate::tally::Tally;
-use crate::workspace;
 
 /// HTTP clients, by the crates that they cannot do without.
 const HTTP: [&str; 5] = ["reqwest", "hyper", "ureq", "isahc", "curl"];
@@ -57,9 +56,8 @@ pub(crate) fn run(tally: &mut Tally) -> Result<(), String> {
 }
 
 fn tree(claim: &Claim) -> Result<BTreeSet<String>, String> {
-    let mut command = Command::new(env!("CARGO"));
-    command.current_dir(workspace::root());
-    command.args(["tree", "--package", claim.package, "--edges", "normal", "--prefix", "none"]);
+    let mut command = cargo(&["tree", "--edges", "normal", "--prefix", "none"]);
+    command.args(["--package", claim.package]);
     command.args(["--format", "{p}"]).args(claim.features);
     Ok(names(&output(&mut command)?))
 }
@@ -82,7 +80,9 @@ mod tests {
 
     #[test]
     fn claims_can_fail() {
-        let tree = names("code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\ncode-sandboxes-backend-eval v0.1.0 (/x)\n");
+        let tree = names(
+            "code-sandboxes v0.1.0 (/x)\ntokio v1.0.0\nhyper v1.2.3 (*)\ncode-sandboxes-backend-eval v0.1.0 (/x)\n",
+        );
         assert!(!(CLAIMS[0].holds)(&tree));
         assert!(!(CLAIMS[1].holds)(&tree));
         assert!((CLAIMS[2].holds)(&tree));

@@ -17,11 +17,16 @@ use crate::workspace;
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Runs every test program as an ordinary user.
-pub(crate) fn run(built: &Built, environment: &Environment, tally: &mut Tally) -> Result<(), String> {
+pub(crate) fn run(
+    built: &Built,
+    environment: &Environment,
+    tally: &mut Tally,
+) -> Result<(), String> {
     let place = Place::make().map_err(|error| format!("no place for an ordinary user: {error}"))?;
     let sandboxes = built.sandboxes.as_deref().map(|path| place.copy(path)).transpose()?;
     place.copy_sources()?;
     let (python, own_path) = place.reachable(environment);
+    let languages = place.languages(&own_path);
     if python.is_none() {
         tally.check("a Python for an ordinary user", false);
     }
@@ -29,12 +34,12 @@ pub(crate) fn run(built: &Built, environment: &Environment, tally: &mut Tally) -
     for program in built.tests.iter().filter(|program| program.package != "xtask") {
         let executable = place.copy(&program.executable)?;
         let mut command = place.command(program, &executable);
-        command.env("PATH", &own_path);
+        command.env("PATH", &own_path).env("SANDBOX_TEST_LANGUAGES", &languages);
         if let Some(python) = &python {
             command.env("SANDBOX_TEST_PYTHON", python);
         }
         if let Some(sandboxes) = &sandboxes {
-            command.env("SANDBOXES_BINARY", sandboxes);
+            command.env("SANDBOX_TEST_CLI", sandboxes);
         }
         let failed_before = tally.failed;
         let succeeded = heard(&mut command, |line| tally.hear(line));
@@ -81,7 +86,11 @@ impl Place {
         fs::create_dir_all(&source).map_err(|error| error.to_string())?;
         let root = workspace::root();
         let mut copy = Command::new("cp");
-        copy.arg("-r").args([root.join("crates"), root.join("Cargo.toml"), root.join("Cargo.lock")]);
+        copy.arg("-r").args([
+            root.join("crates"),
+            root.join("Cargo.toml"),
+            root.join("Cargo.lock"),
+        ]);
         let copied = shown(copy.arg(&source));
         let opened = shown(Command::new("chmod").args(["-R", "a+rX"]).arg(&source));
         if copied && opened { Ok(()) } else { Err("the sources could not be copied".to_owned()) }
@@ -94,7 +103,8 @@ impl Place {
             quietly(command.args(["-c", "import pandas, matplotlib, PIL"]))
         };
         let shared = environment.python.clone().filter(usable);
-        let python = shared.or_else(|| virtual_environment(&self.root.join("python")).filter(usable));
+        let python =
+            shared.or_else(|| virtual_environment(&self.root.join("python")).filter(usable));
         let mut path = SYSTEM_PATH.to_owned();
         if let Some(programs) = &environment.programs {
             let tsx = programs.join("tsx");
@@ -103,6 +113,17 @@ impl Place {
             }
         }
         (python, path)
+    }
+
+    /// Languages whose tools that user can run.
+    fn languages(&self, path: &str) -> String {
+        let tools = [("bash", "bash"), ("node", "node"), ("typescript", "tsx"), ("go", "go")];
+        let runs = |tool: &str| {
+            let mut command = self.as_user(Path::new("sh"));
+            quietly(command.env("PATH", path).args(["-c", &format!("command -v {tool}")]))
+        };
+        let found = tools.into_iter().filter(|(_, tool)| runs(tool));
+        found.map(|(language, _)| language).collect::<Vec<_>>().join(",")
     }
 
     fn command(&self, program: &TestProgram, executable: &Path) -> Command {
@@ -144,9 +165,7 @@ impl Drop for Place {
 /// A user id that nobody has. 65534 is what ids without a name are shown as, so not that one.
 fn free_user() -> u32 {
     let known = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let taken: Vec<u32> = known
-        .lines()
-        .filter_map(|line| line.split(':').nth(2)?.parse().ok())
-        .collect();
+    let taken: Vec<u32> =
+        known.lines().filter_map(|line| line.split(':').nth(2)?.parse().ok()).collect();
     (60_000..65_534).rev().find(|id| !taken.contains(id)).unwrap_or(65_533)
 }

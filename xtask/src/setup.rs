@@ -40,7 +40,9 @@ pub(crate) fn install() -> Vec<&'static str> {
         shown(update.args(["update", "--quiet"]));
         let mut install = Command::new("apt-get");
         install.env("DEBIAN_FRONTEND", "noninteractive");
-        shown(install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages));
+        shown(
+            install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages),
+        );
     }
     missing().map(|need| need.what).collect()
 }

@@ -1,5 +1,6 @@
 //! Format, lints and tests, as cargo runs them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -10,9 +11,14 @@ use crate::environment::Environment;
 use crate::tally::Tally;
 use crate::{tidy, workspace};
 
+/// The cargo that runs this, or the one on `PATH`.
+fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// A cargo command at the root of the workspace.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = Command::new(cargo_program());
     command.current_dir(workspace::root()).args(arguments);
     command
 }
@@ -36,6 +42,29 @@ pub(crate) fn tests(environment: &Environment, tally: &mut Tally) {
     let failed_before = tally.failed;
     let succeeded = heard(&mut command, |line| tally.hear(line));
     tally.ended("cargo test", succeeded, failed_before);
+}
+
+/// Every example of the library, run to its end.
+pub(crate) fn examples(environment: &Environment, tally: &mut Tally) -> Result<(), String> {
+    let built =
+        shown(&mut cargo(&["build", "--quiet", "--package", "code-sandboxes", "--examples"]));
+    tally.check("examples build", built);
+    let sources = workspace::root().join("crates/code-sandboxes/examples");
+    let entries = std::fs::read_dir(&sources).map_err(|error| format!("no examples: {error}"))?;
+    let mut names: Vec<_> =
+        entries.flatten().filter_map(|entry| Some(entry.path().file_stem()?.to_owned())).collect();
+    names.sort();
+    let output = workspace::target().join("examples-output");
+    std::fs::create_dir_all(&output).map_err(|error| format!("no place for output: {error}"))?;
+    for name in names {
+        let mut example = Command::new(workspace::target().join("debug/examples").join(&name));
+        environment.apply(&mut example);
+        if let Some(python) = &environment.python {
+            example.env("CODE_SANDBOXES_PYTHON", python);
+        }
+        tally.check(&format!("example {}", name.to_string_lossy()), shown(example.arg(&output)));
+    }
+    Ok(())
 }
 
 /// A test program that cargo has built.

@@ -47,7 +47,8 @@ impl Tally {
             self.failures.push(name.to_owned());
         } else if let Some(reason) = outcome.strip_prefix("ignored") {
             let reason = reason.trim_start_matches([',', ' ']);
-            let reason = reason.strip_prefix('(').and_then(|r| r.strip_suffix(')')).unwrap_or(reason);
+            let reason =
+                reason.strip_prefix('(').and_then(|r| r.strip_suffix(')')).unwrap_or(reason);
             let reason = if reason.is_empty() { name } else { reason };
             *self.reasons.entry(reason.to_owned()).or_default() += 1;
         }

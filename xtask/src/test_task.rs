@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::setup::{install, is_root};
-use crate::suites::{build, static_checks, tests};
+use crate::suites::{build, examples, static_checks, tests};
 use crate::tally::Tally;
 use crate::{graph, ordinary_user};
 
@@ -52,6 +52,7 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
         static_checks(&mut tally)?;
         graph::run(&mut tally)?;
         tests(&environment, &mut tally);
+        examples(&environment, &mut tally)?;
     }
     if is_root() {
         match build() {

@@ -70,7 +70,7 @@ impl EvalInstance {
         let spec = Spawn {
             argv: vec!["mkdir".into(), "-p".into(), "--".into(), path.into()],
             env: self.base.env.clone(),
-            cwd: self.base.cwd.clone(),
+            cwd: "/".into(),
             stdin: false,
         };
         let exit = self.cell.spawn(spec).await?.process.exit().await?;
@@ -114,7 +114,12 @@ impl<S: Stream<Item = Event> + Unpin> Stream for Using<S> {
 fn run_request(call: &CallContext, request: RunCode, network_hint: Option<String>) -> RunRequest {
     let (mode, filename, argv) = match request.mode {
         CodeMode::Cell => (RunMode::Cell, String::new(), Vec::new()),
-        CodeMode::Script { filename, argv } => (RunMode::Script, filename, argv),
+        CodeMode::Script { filename, argv } => {
+            // As `sys.argv` has it: the program's own name first, `-` when it came from nowhere.
+            let own = if filename.is_empty() { "-" } else { &filename };
+            let argv = std::iter::once(own.to_owned()).chain(argv).collect();
+            (RunMode::Script, filename, argv)
+        }
     };
     RunRequest {
         run_id: call.run_id.clone(),

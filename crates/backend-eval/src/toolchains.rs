@@ -25,20 +25,28 @@ pub(crate) fn toolchains() -> &'static Toolchains {
         for program in ["rustc", "node", "go", "deno", "bun"] {
             let Some(path) = on_path(program).filter(|path| !is_system(path)) else { continue };
             let root = if program == "rustc" { rust_root(&path) } else { plain_root(&path) };
-            found.extend(root);
+            let programs = root.as_ref().map(|root| root.join("bin"));
+            found.extend(root, programs);
+        }
+        for program in ["tsx", "ts-node", "tsc"] {
+            let Some(path) = on_path(program).filter(|path| !is_system(path)) else { continue };
+            let programs = path.parent().map(Path::to_path_buf);
+            found.extend(node_root(&path), programs);
         }
         found
     })
 }
 
 impl Toolchains {
-    fn extend(&mut self, root: Option<PathBuf>) {
-        let Some(root) = root.filter(|root| is_toolchain(root) && !self.roots.contains(root))
-        else {
-            return;
-        };
-        self.programs.push(root.join("bin"));
-        self.roots.push(root);
+    fn extend(&mut self, root: Option<PathBuf>, programs: Option<PathBuf>) {
+        let root = root.filter(|root| is_toolchain(root));
+        let Some((root, programs)) = root.zip(programs) else { return };
+        if !self.programs.contains(&programs) {
+            self.programs.push(programs);
+        }
+        if !self.roots.contains(&root) {
+            self.roots.push(root);
+        }
     }
 }
 
@@ -52,6 +60,15 @@ fn plain_root(program: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(program).ok()?;
     let bin = real.parent()?;
     (bin.file_name()? == "bin").then(|| bin.parent().map(Path::to_path_buf))?
+}
+
+/// npm links the programs of packages into `node_modules/.bin` of a project, or into `bin` beside `lib` of a prefix.
+fn node_root(program: &Path) -> Option<PathBuf> {
+    let directory = program.parent()?;
+    let name = directory.file_name()?;
+    let packages = directory.parent()?;
+    let known = name == "bin" || (name == ".bin" && packages.file_name()? == "node_modules");
+    known.then(|| packages.to_path_buf())
 }
 
 /// rustup puts a proxy on `PATH`; the compiler itself is below the toolchain that it picks.

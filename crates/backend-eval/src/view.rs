@@ -88,11 +88,11 @@ pub(crate) fn environment(
 fn search_path(isolation: IsolationMode, python: &Python) -> String {
     let mut directories: Vec<PathBuf> = Vec::new();
     directories.extend(python.executable.parent().map(Path::to_path_buf));
+    // Before the host's own, where a proxy may stand that looks for its toolchain in the user's home.
+    directories.extend(toolchains().programs.iter().cloned());
     if isolation == IsolationMode::Off {
         let host = env::var_os("PATH").unwrap_or_default();
         directories.extend(env::split_paths(&host));
-    } else {
-        directories.extend(toolchains().programs.iter().cloned());
     }
     let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     directories.extend(env::split_paths(system));

@@ -1,4 +1,5 @@
 //! Without an async runtime.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
 

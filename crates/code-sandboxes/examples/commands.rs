@@ -1,4 +1,5 @@
 //! Programs of any language run beside the interpreter, in the same files.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
 

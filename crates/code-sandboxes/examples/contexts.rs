@@ -1,4 +1,5 @@
 //! Contexts are processes: each has variables, a working directory and a death of its own.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
 

@@ -2,6 +2,7 @@
 //!
 //! Needs pandas and matplotlib in the interpreter; name one that has them with `CODE_SANDBOXES_PYTHON`.
 //! The picture is saved as `sales.png` in the directory given as the argument (default: the temporary directory).
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,4 +1,5 @@
 //! Tell apart: it worked, the code failed, the code exited, the run itself failed.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ async fn main() -> code_sandboxes::Result<()> {
             report(&sandbox.run_code("import sys; sys.exit(3)").await?);
             report(&sandbox.run_code("import os; os._exit(7)").await?);
 
-            let stuck = "import time\nwhile True:\n  try: time.sleep(9)\n  except BaseException: pass";
+            let stuck =
+                "import time\nwhile True:\n  try: time.sleep(9)\n  except BaseException: pass";
             let result = sandbox.run_code(stuck).timeout(Duration::from_millis(200)).await?;
             report(&result);
             assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));

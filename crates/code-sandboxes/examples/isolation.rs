@@ -1,4 +1,5 @@
 //! What code in a sandbox cannot do, and how to ask for something else.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use code_sandboxes::{ErrorKind, GpuType, IsolationMode, NetworkPolicy, Sandbox};
 

@@ -1,4 +1,5 @@
 //! Start, stop, start again; tags; lifetimes.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Create, run, look at the result: the first program.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Output while the code runs: by callbacks, or as a stream of events.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use code_sandboxes::{EventKind, Sandbox};
 use futures_util::StreamExt as _;

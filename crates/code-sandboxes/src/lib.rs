@@ -32,3 +32,13 @@ pub use backend_eval as eval;
 
 pub use registry::{Registry, VariantStatus};
 pub use sandbox::{Sandbox, list_environments};
+
+/// The programs in the documents are tests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod package {}
+
+    #[doc = include_str!("../../../README.md")]
+    mod workspace {}
+}

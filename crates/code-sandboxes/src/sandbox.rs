@@ -31,7 +31,7 @@ impl Sandbox {
         Ok(sandbox_core::Sandbox::from_instance(backend, instance).into())
     }
 
-    /// Sandboxes of a variant that outlive their process.
+    /// Sandboxes of a variant: those of this process, and those that outlive theirs.
     ///
     /// # Errors
     /// Whatever keeps the backend from listing them; never an empty list instead.

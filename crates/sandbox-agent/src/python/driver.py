@@ -9,9 +9,10 @@ is dead or useless, and the host finds that out by itself.
 import builtins
 import sys
 from _signal import SIGINT
+from _signal import pthread_kill as signal_thread
 from _signal import signal as set_signal
 from _thread import _count as thread_count
-from _thread import allocate_lock, get_ident, interrupt_main
+from _thread import allocate_lock, get_ident
 from os import environ
 from posix import _exit, chdir, getcwd, getpid, mkdir, register_at_fork, write
 from time import sleep
@@ -168,7 +169,8 @@ class Driver:
             while self.pending and self.running:
                 sleep(NAG_SECONDS)
                 if self.pending and self.running:
-                    interrupt_main()
+                    # A real signal, because only that wakes a call that blocks.
+                    signal_thread(MAIN_THREAD, SIGINT)
         finally:
             self.nagging = False
 

@@ -9,7 +9,7 @@ use super::variant::Variant;
 use crate::spec::IsolationMode;
 use crate::time::unix_now;
 
-/// Labels of a sandbox, also called labels. Keys and values are free text without NUL.
+/// Tags of a sandbox, also called labels. Keys and values are free text without NUL.
 pub type Tags = BTreeMap<String, String>;
 
 /// Where a sandbox is in its life.
