@@ -1,11 +1,11 @@
 //! `cargo xtask bench`: builds the measurements with optimization and runs them.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use crate::command::shown;
-use crate::environment::Environment;
-use crate::setup;
+use crate::environment::virtual_environment;
+use crate::setup::system_python;
 use crate::suites::cargo;
 use crate::workspace;
 
@@ -14,37 +14,40 @@ const PEERS: [&str; 3] = ["code-sandboxes", "ipykernel", "jupyter_client"];
 
 /// Runs the table; whether every bar was met.
 pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
-    let install_peers = arguments.iter().any(|argument| argument == "--peers");
-    let missing = setup::install();
-    if !missing.is_empty() {
-        println!("missing: {}", missing.join(", "));
+    let target = workspace::target();
+    let Some(packages_python) = virtual_environment(&target.join("test-env/python")) else {
+        return Err("a Python with numpy and pandas could not be made".to_owned());
+    };
+    let peers = target.join("bench-env");
+    if arguments.iter().any(|argument| argument == "--peers") {
+        install_peers(&peers)?;
     }
-    let (environment, _) = Environment::prepare();
-    let python = environment.python.ok_or("there is no Python with numpy and pandas")?;
-    let peers = workspace::target().join("test-env/peers");
-    if install_peers {
-        make_peers(&peers)?;
-    }
-    let build = ["build", "--release", "--package", "code-sandboxes-cli", "--bin", "sandboxes"];
+    let cli = ["build", "--release", "--package", "code-sandboxes-cli"];
     let bench = ["build", "--release", "--package", "xtask", "--features", "bench"];
-    if !(shown(&mut cargo(&build)) && shown(cargo(&bench).args(["--bin", "xtask-bench"]))) {
+    if !(shown(&mut cargo(&cli)) && shown(cargo(&bench).args(["--bin", "xtask-bench"]))) {
         return Err("the release build failed".to_owned());
     }
-    let release = workspace::target().join("release");
-    let mut command = Command::new(release.join("xtask-bench"));
-    command.arg("--python").arg(python);
-    command.arg("--cli").arg(release.join("sandboxes"));
+    let mut command = Command::new(target.join("release/xtask-bench"));
+    command.arg("--packages-python").arg(packages_python);
     command.arg("--peers-python").arg(peers.join("bin/python"));
+    command.arg("--cli").arg(target.join("release/sandboxes"));
+    command.arg("--json").arg(target.join("bench.json"));
     command.args(arguments.iter().filter(|argument| *argument != "--peers"));
     Ok(shown(&mut command))
 }
 
-fn make_peers(folder: &PathBuf) -> Result<(), String> {
-    let made = shown(Command::new(setup::system_python()).args(["-m", "venv"]).arg(folder))
+/// A virtual environment with the peers. Nothing is done when it is there.
+fn install_peers(folder: &Path) -> Result<(), String> {
+    let stamp = folder.join("installed");
+    if stamp.exists() {
+        return Ok(());
+    }
+    let made = shown(Command::new(system_python()).args(["-m", "venv", "--clear"]).arg(folder))
         && shown(
             Command::new(folder.join("bin/python"))
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
                 .args(PEERS),
-        );
+        )
+        && std::fs::write(stamp, PEERS.join("\n")).is_ok();
     if made { Ok(()) } else { Err("the peers could not be installed".to_owned()) }
 }

@@ -23,7 +23,7 @@ Tasks:
            and as root the test programs once more as an ordinary user
            (--no-setup: install nothing; --as-user: only the run as an ordinary user)
   tidy     the house rules about files
-  bench    the speed and memory table (--quick, --peers, --json FILE)
+  bench    the speed and memory table (--quick, --only NAME, --peers, --markdown, --json FILE)
   ci       what continuous integration runs: `test`, where nothing may be missing
   help     this text
 ";

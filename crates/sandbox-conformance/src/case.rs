@@ -77,6 +77,7 @@ fn reason(need: &str) -> String {
     match need {
         "strict" => "not applicable: isolation is not strict here".to_owned(),
         "local" => "not applicable: sandboxes do not run on this host".to_owned(),
+        "a verb" => "not applicable: it describes output, and there is no verb to call".to_owned(),
         "packages" => {
             "SANDBOX_TEST_PYTHON does not name a Python with pandas, matplotlib and pillow"
                 .to_owned()

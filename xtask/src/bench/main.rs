@@ -1,105 +1,163 @@
 //! The speed and memory table: figures of this library against yardsticks measured in the same run.
 //!
-//! A figure is the median of interleaved samples; a ratio is the best of the rounds. Started by `cargo xtask bench`.
+//! A figure is the median of samples that take turns with those of its yardstick; the round with the best ratio
+//! counts. Started by `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table goes to the terminal")]
 
-mod latency;
+mod create;
+mod echo;
+mod host;
 mod memory;
+mod output;
 mod peers;
 mod program;
 mod row;
 mod sample;
-mod throughput;
+mod setup;
+mod table;
+mod warm;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use code_sandboxes::{IsolationMode, Registry, Sandbox, SandboxBuilder};
+use crate::row::Row;
+use crate::setup::{Arguments, Setup};
 
-use crate::row::{Row, print_table, to_json};
-
-/// How a run of the table is set up.
-pub(crate) struct Setup {
-    /// The interpreter of the sandboxes, with numpy and pandas.
-    pub(crate) python: PathBuf,
-    /// The `sandboxes` program, optimized.
-    pub(crate) cli: PathBuf,
-    /// An interpreter that may have the peers.
-    pub(crate) peers_python: PathBuf,
-    /// Fewer samples, for a first impression.
-    pub(crate) quick: bool,
-    json: Option<PathBuf>,
+/// What can be measured, in the order of the table.
+#[derive(Clone, Copy, Debug)]
+enum Measurement {
+    Create,
+    CreateImported,
+    CreateOff,
+    Warm,
+    Lines,
+    Bytes,
+    Memory,
+    Run,
+    RunOff,
+    PeerCodeSandboxes,
+    PeerJupyter,
+    PeerDocker,
+    PeerBwrap,
 }
 
-impl Setup {
-    fn parse() -> Result<Self, lexopt::Error> {
-        use lexopt::prelude::*;
+impl Measurement {
+    const ALL: [Self; 13] = [
+        Self::Create,
+        Self::CreateImported,
+        Self::CreateOff,
+        Self::Warm,
+        Self::Lines,
+        Self::Bytes,
+        Self::Memory,
+        Self::Run,
+        Self::RunOff,
+        Self::PeerCodeSandboxes,
+        Self::PeerJupyter,
+        Self::PeerDocker,
+        Self::PeerBwrap,
+    ];
 
-        let mut setup = Self {
-            python: "python3".into(),
-            cli: "sandboxes".into(),
-            peers_python: PathBuf::new(),
-            quick: false,
-            json: None,
-        };
-        let mut parser = lexopt::Parser::from_env();
-        while let Some(argument) = parser.next()? {
-            match argument {
-                Long("python") => setup.python = parser.value()?.into(),
-                Long("cli") => setup.cli = parser.value()?.into(),
-                Long("peers-python") => setup.peers_python = parser.value()?.into(),
-                Long("json") => setup.json = Some(parser.value()?.into()),
-                Long("quick") => setup.quick = true,
-                other => return Err(other.unexpected()),
-            }
+    /// What `--only` is compared with.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::CreateImported => "create-imported",
+            Self::CreateOff => "create-off",
+            Self::Warm => "warm",
+            Self::Lines => "lines",
+            Self::Bytes => "bytes",
+            Self::Memory => "memory",
+            Self::Run => "run",
+            Self::RunOff => "run-off",
+            Self::PeerCodeSandboxes => "peer-code-sandboxes",
+            Self::PeerJupyter => "peer-jupyter",
+            Self::PeerDocker => "peer-docker",
+            Self::PeerBwrap => "peer-bwrap",
         }
-        Ok(setup)
     }
 
-    /// A builder of sandboxes as the table measures them.
-    pub(crate) fn builder(&self, isolation: IsolationMode) -> SandboxBuilder<Registry> {
-        let python = self.python.to_string_lossy().into_owned();
-        Sandbox::builder().isolation(isolation).provider_option("python", python)
+    /// Those of a name, or of names that begin with it and a hyphen.
+    fn chosen(only: Option<&str>) -> Vec<Self> {
+        let wanted = |measurement: &Self| {
+            only.is_none_or(|only| {
+                let rest = measurement.name().strip_prefix(only);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            })
+        };
+        Self::ALL.into_iter().filter(wanted).collect()
     }
 
-    /// Samples of something that takes about that many milliseconds, and rounds of them.
-    pub(crate) fn samples(&self, milliseconds: f64) -> (usize, usize) {
-        let full = if milliseconds < 100.0 { 200 } else { 15 };
-        if self.quick { (full / 5, 1) } else { (full, 3) }
+    async fn rows(self, setup: &Setup) -> Vec<Row> {
+        match self {
+            Self::Create => vec![create::strict(setup).await],
+            Self::CreateImported => vec![create::imported(setup).await],
+            Self::CreateOff => vec![create::off(setup).await],
+            Self::Warm => warm::rows(setup).await,
+            Self::Lines => vec![output::lines(setup).await],
+            Self::Bytes => output::bytes(setup).await,
+            Self::Memory => memory::rows(setup).await,
+            Self::Run => vec![program::run(setup).await],
+            Self::RunOff => vec![program::run_off(setup).await],
+            Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
+            Self::PeerJupyter => peers::jupyter(setup),
+            Self::PeerDocker => vec![peers::docker(setup).await],
+            Self::PeerBwrap => vec![peers::bwrap(setup).await],
+        }
     }
 }
 
+/// One thread runs both the caller and the library, as in a small program.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let setup = match Setup::parse() {
-        Ok(setup) => setup,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return ExitCode::from(2);
+    match table().await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(2)
         }
-    };
-    let rows = measure(&setup).await;
-    print_table(&rows);
-    if let Some(path) = &setup.json
-        && let Err(error) = std::fs::write(path, to_json(&rows))
-    {
-        eprintln!("error: {}: {error}", path.display());
-        return ExitCode::FAILURE;
     }
-    let missed: Vec<_> = rows.iter().filter(|row| row.misses()).map(|row| &*row.name).collect();
-    if missed.is_empty() {
-        return ExitCode::SUCCESS;
-    }
-    eprintln!("bars missed: {}", missed.join("; "));
-    ExitCode::FAILURE
 }
 
-async fn measure(setup: &Setup) -> Vec<Row> {
-    let mut rows = Vec::new();
-    rows.extend(latency::rows(setup).await);
-    rows.extend(throughput::rows(setup).await);
-    rows.extend(memory::rows(setup).await);
-    rows.extend(program::rows(setup).await);
-    rows.extend(peers::rows(setup).await);
-    rows
+/// Measures and prints; whether every bar was met. A quick run is for a first impression and misses nothing.
+async fn table() -> Result<bool, String> {
+    let arguments = Arguments::parse().map_err(|error| error.to_string())?;
+    let chosen = Measurement::chosen(arguments.only.as_deref());
+    if chosen.is_empty() {
+        let names: Vec<_> = Measurement::ALL.map(Measurement::name).into();
+        return Err(format!("nothing has that name; there are: {}", names.join(", ")));
+    }
+    let setup = Setup::find(&arguments).await?;
+    let mut rows: Vec<Row> = Vec::new();
+    for measurement in chosen {
+        eprintln!("measuring {}", measurement.name());
+        rows.extend(measurement.rows(&setup).await);
+    }
+    let text = if arguments.markdown { table::markdown(&rows) } else { table::plain(&rows) };
+    print!("{text}");
+    if let Some(path) = &arguments.json {
+        let json = table::json(&host::describe(&setup), &rows);
+        std::fs::write(path, json).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let missed: Vec<_> = rows.iter().filter(|row| row.misses()).map(|row| &*row.name).collect();
+    if !missed.is_empty() {
+        eprintln!("bars missed: {}", missed.join("; "));
+    }
+    Ok(setup.quick || missed.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_chooses_by_name() {
+        let names = |only| -> Vec<_> {
+            Measurement::chosen(only).into_iter().map(Measurement::name).collect()
+        };
+        assert_eq!(names(None).len(), Measurement::ALL.len());
+        assert_eq!(names(Some("run")), ["run", "run-off"]);
+        assert_eq!(names(Some("run-off")), ["run-off"]);
+        assert_eq!(names(Some("ru")), [""; 0]);
+    }
 }

@@ -1,124 +1,168 @@
-//! Memory of many sandboxes that are alive.
+//! Memory of many sandboxes that are alive, and of this process.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use code_sandboxes::{IsolationMode, Sandbox};
-use futures_util::future::try_join_all;
 
-use crate::Setup;
 use crate::row::{Bar, Row};
-use crate::sample::Measured;
+use crate::sample::{Measured, settle, text};
+use crate::setup::Setup;
+
+/// Megabytes that a sandbox may have for itself.
+const MOST_EACH: f64 = 2.0;
 
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
-    let count = if setup.quick { 50 } else { 200 };
-    match alive(setup, count).await {
-        Ok(found) => vec![
-            Row::plain(
-                format!("{count} sandboxes alive, private memory of each"),
-                "MB",
-                Ok(found.each),
-                Bar::Most(2.0),
-            ),
-            Row::plain(
-                "  shared by all: zygote and maker",
-                "MB",
-                Ok(found.shared),
-                Bar::Information,
-            ),
-            Row::plain("  in this process, for each", "MB", Ok(found.host), Bar::Information),
-        ],
-        Err(why) => {
-            let name = format!("{count} sandboxes alive, private memory of each");
-            vec![Row::plain(name, "MB", Err(why), Bar::Most(2.0))]
-        }
-    }
+    let count = if setup.quick { 40 } else { 200 };
+    let name = format!("{count} sandboxes alive, private memory of each");
+    let found = match alive(count).await {
+        Ok(found) => found,
+        Err(why) => return vec![Row::plain(name, "MB", Err(why), Bar::Below(MOST_EACH))],
+    };
+    let mut rows = vec![Row::plain(name, "MB", Ok(found.each), Bar::Below(MOST_EACH))];
+    let information = |name: String, value| Row::plain(name, "MB", Ok(value), Bar::Information);
+    rows.push(information("  in the host process, for each".to_owned(), found.host));
+    let shared = found.shared.into_iter();
+    rows.extend(shared.map(|(name, size)| information(format!("  shared by all: {name}"), size)));
+    rows
 }
 
+/// All in megabytes.
 struct Found {
     each: f64,
-    shared: f64,
     host: f64,
+    /// The processes that serve all sandboxes, by name.
+    shared: Vec<(String, f64)>,
 }
 
-async fn alive(setup: &Setup, count: usize) -> Measured<Found> {
+async fn alive(count: usize) -> Measured<Found> {
     // The first one brings up what all of them share.
-    let first = started(setup).await?;
-    first.terminate().await.map_err(|error| error.to_string())?;
+    let first = used().await?;
+    let host = status("VmRSS:")?;
+    let shared_with_first = descendants()?;
+    first.kill().await.map_err(text)?;
     drop(first);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    let (shared, host) = (descendants()?, own_resident()?);
-    let sandboxes = try_join_all((0..count).map(|_| started(setup))).await?;
+    settle().await;
+    let mut sandboxes = Vec::new();
+    for _ in 0..count {
+        sandboxes.push(used().await?);
+    }
     let now = descendants()?;
-    let of_sandboxes = now.iter().filter(|(pid, _)| !shared.contains_key(pid));
-    let private: u64 = of_sandboxes.map(|(_, private)| private).sum();
-    let grown = own_resident()?.saturating_sub(host);
+    let grown = status("VmRSS:")?.saturating_sub(host);
     drop(sandboxes);
+    let (shared, own): (Vec<_>, Vec<_>) =
+        now.into_iter().partition(|(pid, _)| shared_with_first.contains_key(pid));
+    if own.len() < count {
+        return Err(format!("{} processes for {count} sandboxes", own.len()));
+    }
+    let private: u64 = own.iter().map(|(_, process)| process.private).sum();
     let each = |bytes: u64| bytes as f64 / 1e6 / count as f64;
+    let megabytes = |process: Process| (process.name, process.private as f64 / 1e6);
     Ok(Found {
         each: each(private),
-        shared: now
-            .iter()
-            .filter(|(pid, _)| shared.contains_key(pid))
-            .map(|(_, p)| *p as f64)
-            .sum::<f64>()
-            / 1e6,
         host: each(grown),
+        shared: shared.into_iter().map(|(_, process)| megabytes(process)).collect(),
     })
 }
 
-async fn started(setup: &Setup) -> Measured<Sandbox> {
-    let sandbox = setup.builder(IsolationMode::Strict).create().await;
-    let sandbox = sandbox.map_err(|error| error.to_string())?;
-    sandbox.run_code("1+1").await.map_err(|error| error.to_string())?;
+/// A sandbox that has run something.
+async fn used() -> Measured<Sandbox> {
+    let sandbox = Setup::builder(IsolationMode::Strict).create().await.map_err(text)?;
+    sandbox.run_code("1+1").await.map_err(text)?;
     Ok(sandbox)
 }
 
-/// Private memory in bytes of every process that descends from this one.
-fn descendants() -> Measured<BTreeMap<u32, u64>> {
-    let mut parents = BTreeMap::new();
-    for entry in fs::read_dir("/proc").map_err(|error| error.to_string())?.filter_map(Result::ok) {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        if let Some(parent) = parent(pid) {
-            parents.insert(pid, parent);
-        }
-    }
-    let own = std::process::id();
-    let descends = |mut pid: u32| {
-        while let Some(parent) = parents.get(&pid) {
-            if *parent == own {
-                return true;
-            }
-            pid = *parent;
-        }
-        false
-    };
-    let all = parents.keys().copied().filter(|pid| descends(*pid));
-    all.map(|pid| Ok((pid, private_memory(pid)?))).collect()
+struct Process {
+    name: String,
+    /// Bytes that no other process has.
+    private: u64,
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(1)?.parse().ok()
+/// Every process that descends from this one, by id.
+fn descendants() -> Measured<BTreeMap<u32, Process>> {
+    let mut found = BTreeMap::new();
+    let mut open = children(std::process::id());
+    while let Some(pid) = open.pop() {
+        open.extend(children(pid));
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(text)?;
+        let process = Process { name: name.trim().to_owned(), private: private_memory(pid)? };
+        found.insert(pid, process);
+    }
+    Ok(found)
+}
+
+/// Children of every thread of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| pids(&list)).collect()
+}
+
+fn pids(list: &str) -> Vec<u32> {
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn private_memory(pid: u32) -> Measured<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let private = text.lines().filter(|line| line.starts_with("Private_"));
-    Ok(private.filter_map(kibibytes).sum::<u64>() << 10)
+    let rollup = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(private_bytes(&rollup))
+}
+
+fn private_bytes(rollup: &str) -> u64 {
+    let private = rollup
+        .lines()
+        .filter(|line| line.starts_with("Private_Clean:") || line.starts_with("Private_Dirty:"));
+    private.filter_map(kibibytes).sum::<u64>() << 10
 }
 
 fn kibibytes(line: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Resident memory of this process in bytes.
-pub(crate) fn own_resident() -> Measured<u64> {
-    let text = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).and_then(kibibytes);
-    line.map(|kib| kib << 10).ok_or_else(|| "no VmRSS".to_owned())
+/// Makes the present the peak of this process's memory.
+pub(crate) fn forget_peak() -> Measured<()> {
+    fs::write("/proc/self/clear_refs", "5").map_err(text)
+}
+
+/// The most memory that this process ever had, in bytes.
+pub(crate) fn peak() -> Measured<u64> {
+    status("VmHWM:")
+}
+
+/// A size in bytes that the kernel tells of this process.
+fn status(field: &str) -> Measured<u64> {
+    let status = fs::read_to_string("/proc/self/status").map_err(text)?;
+    let line = status.lines().find(|line| line.starts_with(field)).and_then(kibibytes);
+    line.map(|kib| kib << 10).ok_or_else(|| format!("no {field}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_is_clean_and_dirty_and_nothing_else() {
+        let rollup =
+            "Rss: 900 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 4 kB\nPrivate_Hugetlb: 64 kB\n";
+        assert_eq!(private_bytes(rollup), 7 << 10);
+    }
+
+    #[test]
+    fn children_are_found() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let found = descendants();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.unwrap().contains_key(&child.id()));
+    }
+
+    #[test]
+    fn a_peak_stays_until_it_is_forgotten() {
+        forget_peak().unwrap();
+        let before = peak().unwrap();
+        drop(std::hint::black_box(vec![1u8; 64 << 20]));
+        assert!(peak().unwrap() > before + (48 << 20));
+    }
 }

@@ -1,38 +1,81 @@
-"""Times another library from nothing to a first result, in milliseconds, one number per line on stdout."""
+"""Times another library: from nothing to a first result, and one more result, in milliseconds.
 
+Arguments: the library and the number of samples. Prints one line of JSON.
+"""
+
+import json
 import sys
 import time
 
+WARM_RUNS = 20
 
-def code_sandboxes():
-    from code_sandboxes import Sandbox
 
-    sandbox = Sandbox.create(variant="local-eval")
-    try:
+def milliseconds(work):
+    began = time.perf_counter()
+    value = work()
+    return value, (time.perf_counter() - began) * 1e3
+
+
+class CodeSandboxes:
+    """Runs code in the process of its caller."""
+
+    def __init__(self):
+        from code_sandboxes import Sandbox
+
+        self.make = Sandbox.create
+
+    def start(self):
+        sandbox = self.make(variant="eval")
         sandbox.start()
-        sandbox.run_code("1+1")
-    finally:
+        self.run(sandbox)
+        return sandbox
+
+    def run(self, sandbox):
+        result = sandbox.run_code("1+1")
+        if "2" not in str(result):
+            raise RuntimeError("no result: %r" % (result,))
+
+    def stop(self, sandbox):
         sandbox.stop()
 
 
-def jupyter():
-    from jupyter_client.manager import start_new_kernel
+class Jupyter:
+    """Runs code in a kernel."""
 
-    manager, client = start_new_kernel(kernel_name="python3")
-    try:
-        client.execute_interactive("1+1", timeout=30, output_hook=lambda message: None)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    def __init__(self):
+        import ipykernel
+        from jupyter_client.manager import start_new_kernel
+
+        self.make = start_new_kernel
+
+    def start(self):
+        kernel = self.make(kernel_name="python3")
+        self.run(kernel)
+        return kernel
+
+    def run(self, kernel):
+        reply = kernel[1].execute_interactive("1+1", timeout=60, output_hook=lambda message: None)
+        if reply["content"]["status"] != "ok":
+            raise RuntimeError("no result: %r" % (reply,))
+
+    def stop(self, kernel):
+        kernel[1].stop_channels()
+        kernel[0].shutdown_kernel(now=True)
 
 
 def main():
-    run = {"code-sandboxes": code_sandboxes, "jupyter": jupyter}[sys.argv[1]]
-    run()
+    peer = {"code-sandboxes": CodeSandboxes, "jupyter": Jupyter}[sys.argv[1]]()
+    # The first start pays for imports that a host pays once.
+    peer.stop(peer.start())
+    first, warm = [], []
     for _ in range(int(sys.argv[2])):
-        began = time.perf_counter()
-        run()
-        print((time.perf_counter() - began) * 1e3)
+        started, took = milliseconds(peer.start)
+        first.append(took)
+        for _ in range(WARM_RUNS):
+            warm.append(milliseconds(lambda: peer.run(started))[1])
+        peer.stop(started)
+    print()
+    print(json.dumps({"first": first, "warm": warm}))
 
 
 main()

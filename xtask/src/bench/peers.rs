@@ -1,75 +1,81 @@
-//! What others need from nothing to a first result. Information; one that is not installed says so.
+//! What others need for the same. Information; one that is not installed says so.
 
-use tokio::process::Command;
+use std::process::Command;
 
-use crate::Setup;
-use crate::row::{Bar, Row};
-use crate::sample::{Measured, alone, median, program};
+use serde_json::Value;
+
+use crate::row::Row;
+use crate::sample::{Measured, alone, median, whole};
+use crate::setup::Setup;
 
 const SCRIPT: &str = include_str!("peers.py");
 
 /// An image that is used when it is here already; nothing is pulled.
 const IMAGE: &str = "python:3-slim";
 
-pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
-    let row =
-        |name: &str, value| Row::plain(format!("peer: {name}"), "ms", value, Bar::Information);
+/// The Python package whose code runs in the process of its caller.
+pub(crate) fn code_sandboxes(setup: &Setup) -> Vec<Row> {
+    let samples = if setup.quick { 10 } else { 50 };
+    python_peer(setup, "code-sandboxes from PyPI, no isolation", "code-sandboxes", samples)
+}
+
+/// A kernel of its own.
+pub(crate) fn jupyter(setup: &Setup) -> Vec<Row> {
+    let samples = if setup.quick { 2 } else { 10 };
+    python_peer(setup, "jupyter_client with ipykernel", "jupyter", samples)
+}
+
+fn python_peer(setup: &Setup, label: &str, script_name: &str, samples: usize) -> Vec<Row> {
+    let (first, warm) = match timed_by_script(setup, script_name, samples) {
+        Ok((first, warm)) => (Ok(first), Ok(warm)),
+        Err(why) => (Err(why.clone()), Err(why)),
+    };
     vec![
-        row(
-            "code-sandboxes (in its own process, no isolation)",
-            in_python(setup, "code_sandboxes", "code-sandboxes", 50).await,
-        ),
-        row(
-            "jupyter_client with ipykernel",
-            in_python(
-                setup,
-                "jupyter_client, ipykernel",
-                "jupyter",
-                if setup.quick { 2 } else { 10 },
-            )
-            .await,
-        ),
-        row("docker run", docker(setup).await),
-        row("bwrap --unshare-all python3 -c 1+1", bwrap(setup).await),
+        Row::information(format!("peer: {label}, start to first result"), first),
+        Row::information(format!("peer: {label}, warm run"), warm),
     ]
 }
 
-/// Runs the script that times a Python library; the median of what it prints.
-async fn in_python(setup: &Setup, modules: &str, name: &str, samples: usize) -> Measured {
-    let mut probe = Command::new(&setup.peers_python);
-    if program(probe.args(["-c", &format!("import {modules}")])).await.is_err() {
-        return Err("not installed".to_owned());
-    }
+/// Runs the script that times a Python library; the medians of the first and of later results.
+fn timed_by_script(setup: &Setup, name: &str, samples: usize) -> Measured<(f64, f64)> {
     let mut command = Command::new(&setup.peers_python);
     command.args(["-c", SCRIPT, name, &samples.to_string()]);
-    let output = command.output().await.map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut times: Vec<f64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
-    if times.len() == samples {
-        return Ok(median(&mut times));
+    let Ok(output) = command.output() else { return Err("not installed".to_owned()) };
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().last().unwrap_or("it failed");
+        let missing = last.starts_with("ModuleNotFoundError");
+        return Err(if missing { "not installed".to_owned() } else { last.to_owned() });
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.lines().last().unwrap_or("it failed").to_owned())
+    // A library may print too; ours is the last line.
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let times = printed.lines().last().and_then(|line| serde_json::from_str(line).ok());
+    let times: Value = times.ok_or_else(|| "it printed no times".to_owned())?;
+    let middle = |kind: &str| -> Measured {
+        let list = times[kind].as_array().ok_or_else(|| format!("no times of {kind}"))?;
+        Ok(median(&mut list.iter().filter_map(Value::as_f64).collect::<Vec<_>>()))
+    };
+    Ok((middle("first")?, middle("warm")?))
 }
 
-async fn docker(setup: &Setup) -> Measured {
-    if program(Command::new("docker").args(["image", "inspect", IMAGE])).await.is_err() {
-        return Err(format!("not installed (no engine, or no image {IMAGE})"));
-    }
+/// A container for one run.
+pub(crate) async fn docker(setup: &Setup) -> Row {
     let samples = if setup.quick { 2 } else { 10 };
     let arguments = ["run", "--rm", "--network", "none", IMAGE, "python3", "-c", "1+1"];
-    alone((samples, 1), async || program(Command::new("docker").args(arguments)).await).await
+    let measured = match whole(Command::new("docker").args(["image", "inspect", IMAGE])) {
+        Ok(_) => alone((samples, 1), async || whole(Command::new("docker").args(arguments))).await,
+        Err(_) => Err(format!("not installed (no engine answers, or it has no image {IMAGE})")),
+    };
+    Row::information("peer: docker run python3 -c 1+1", measured)
 }
 
-async fn bwrap(setup: &Setup) -> Measured {
-    if program(Command::new("bwrap").arg("--version")).await.is_err() {
-        return Err("not installed".to_owned());
-    }
-    let (samples, _) = setup.samples(20.0);
-    alone((samples, 1), async || {
+/// A fresh interpreter in fresh namespaces.
+pub(crate) async fn bwrap(setup: &Setup) -> Row {
+    let (samples, _) = setup.samples();
+    let measured = alone((samples, 1), async || {
         let mut command = Command::new("bwrap");
         command.args(["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]);
-        program(command.arg(&setup.python).args(["-c", "1+1"])).await
-    })
-    .await
+        whole(command.arg(&setup.python).args(["-c", "1+1"]))
+    });
+    Row::information("peer: bwrap --unshare-all python3 -c 1+1", measured.await)
 }

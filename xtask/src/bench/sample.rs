@@ -1,11 +1,20 @@
 //! Samples, medians, and comparisons in which both sides take turns.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::row::{Bar, Row};
+use crate::row::Yardstick;
 
 /// What a measurement gives; errors are shown in its row.
 pub(crate) type Measured<T = f64> = Result<T, String>;
+
+/// How long what ended may go on ending before the next sample.
+const SETTLE: Duration = Duration::from_millis(3);
+
+/// An error as the text of a row.
+pub(crate) fn text(error: impl ToString) -> String {
+    error.to_string()
+}
 
 /// The middle of the samples.
 pub(crate) fn median(samples: &mut [f64]) -> f64 {
@@ -17,57 +26,40 @@ pub(crate) fn median(samples: &mut [f64]) -> f64 {
     }
 }
 
-/// Milliseconds.
-pub(crate) fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+/// Milliseconds since then.
+pub(crate) fn since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Times one thing, in milliseconds.
-pub(crate) async fn timed<T, E: ToString>(work: impl Future<Output = Result<T, E>>) -> Measured {
-    let began = Instant::now();
-    work.await.map_err(|error| error.to_string())?;
-    Ok(milliseconds(began.elapsed()))
+/// Waits until the processes of the sample before are gone, so that none is measured with the rest of another.
+pub(crate) async fn settle() {
+    tokio::time::sleep(SETTLE).await;
 }
 
 /// Ours against a yardstick: samples take turns, each round gives a ratio of medians, the best round counts.
 pub(crate) async fn compare(
     (samples, rounds): (usize, usize),
+    yardstick_name: &'static str,
     mut ours: impl AsyncFnMut() -> Measured,
     mut yardstick: impl AsyncFnMut() -> Measured,
-) -> Measured<(f64, f64, f64)> {
-    let mut best: Option<(f64, f64, f64)> = None;
+) -> Measured<(f64, Yardstick)> {
+    // The first of each pays for what all others find done.
+    ours().await?;
+    yardstick().await?;
+    let mut best: Option<(f64, Yardstick)> = None;
     for _ in 0..rounds {
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for _ in 0..samples {
             here.push(ours().await?);
             there.push(yardstick().await?);
         }
-        let (here, there) = (median(&mut here), median(&mut there));
-        let ratio = here / there;
-        if best.is_none_or(|(_, _, least)| ratio < least) {
-            best = Some((here, there, ratio));
+        let (here, value) = (median(&mut here), median(&mut there));
+        let ratio = here / value;
+        if best.is_none_or(|(_, before)| ratio < before.ratio) {
+            best = Some((here, Yardstick { name: yardstick_name, value, ratio }));
         }
     }
     best.ok_or_else(|| "no samples".to_owned())
-}
-
-/// The row of a comparison in milliseconds.
-pub(crate) fn compared(
-    name: &str,
-    yardstick: &'static str,
-    measured: Measured<(f64, f64, f64)>,
-    bar: Bar,
-) -> Row {
-    match measured {
-        Ok((here, there, ratio)) => Row {
-            name: name.to_owned(),
-            unit: "ms",
-            value: Ok(here),
-            yardstick: Some((yardstick, there, ratio)),
-            bar,
-        },
-        Err(why) => Row::plain(name, "ms", Err(why), bar),
-    }
 }
 
 /// The median of samples of one thing, best of the rounds.
@@ -75,6 +67,7 @@ pub(crate) async fn alone(
     (samples, rounds): (usize, usize),
     mut work: impl AsyncFnMut() -> Measured,
 ) -> Measured {
+    work().await?;
     let mut best = f64::INFINITY;
     for _ in 0..rounds {
         let mut found = Vec::new();
@@ -86,17 +79,31 @@ pub(crate) async fn alone(
     Ok(best)
 }
 
-/// Runs a program to its end and times it as a whole.
-pub(crate) async fn program(command: &mut tokio::process::Command) -> Measured {
+/// Runs a program to its end, its output read through pipes; the milliseconds of all of it.
+///
+/// It blocks: nothing of an event loop is in the figure.
+pub(crate) fn whole(command: &mut Command) -> Measured {
     let began = Instant::now();
-    let output = command.stdin(std::process::Stdio::null()).output();
-    let output = output.await.map_err(|error| error.to_string())?;
-    let took = milliseconds(began.elapsed());
+    let output = command.stdin(Stdio::null()).output();
+    let took = since(began);
+    let output = output.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => "not installed".to_owned(),
+        _ => error.to_string(),
+    })?;
     if output.status.success() {
         return Ok(took);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(said.lines().last().unwrap_or("it failed").to_owned())
+}
+
+/// Starts a program and waits for its end, without pipes.
+pub(crate) fn bare(command: &mut Command) -> Measured {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let began = Instant::now();
+    let status = command.status().map_err(text)?;
+    let took = since(began);
+    if status.success() { Ok(took) } else { Err(format!("it failed: {status}")) }
 }
 
 #[cfg(test)]
@@ -108,5 +115,30 @@ mod tests {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&mut []).is_nan());
+    }
+
+    #[tokio::test]
+    async fn the_round_with_the_best_ratio_counts() {
+        // One sample before, then three rounds of two.
+        let mut ours = [9.0, 4.0, 4.0, 2.0, 2.0, 6.0, 6.0].into_iter();
+        let mut turns = 0;
+        let next = async || ours.next().ok_or_else(|| "too many".to_owned());
+        let other = async || {
+            turns += 1;
+            Ok(4.0)
+        };
+        let (value, yardstick) = compare((2, 3), "other", next, other).await.unwrap();
+        assert_eq!((value, yardstick.value, yardstick.ratio), (2.0, 4.0, 0.5));
+        assert_eq!(turns, 7);
+    }
+
+    #[test]
+    fn programs_that_fail_are_no_figures() {
+        assert!(
+            whole(Command::new("sh").args(["-c", "echo why >&2; exit 1"])) == Err("why".into())
+        );
+        assert!(bare(&mut Command::new("false")).is_err());
+        assert!(bare(&mut Command::new("true")).is_ok_and(|took| took > 0.0));
+        assert!(whole(&mut Command::new("no-such-program-here")) == Err("not installed".into()));
     }
 }

@@ -1,0 +1,66 @@
+//! From nothing to a first result.
+
+use std::process::Command;
+use std::time::Instant;
+
+use code_sandboxes::{IsolationMode, Registry, SandboxBuilder};
+
+use crate::row::Row;
+use crate::sample::{Measured, alone, bare, compare, settle, since, text, whole};
+use crate::setup::Setup;
+
+/// In a cell, against the start of an empty one.
+pub(crate) async fn strict(setup: &Setup) -> Row {
+    let measured = compare(
+        setup.samples(),
+        "bwrap true",
+        async || first_result(Setup::builder(IsolationMode::Strict), "1+1", "2").await,
+        async || {
+            let mut bwrap = Command::new("bwrap");
+            let took = bare(bwrap.args(["--unshare-all", "--ro-bind", "/", "/", "true"]));
+            settle().await;
+            took
+        },
+    );
+    Row::compared("create to first result, in a cell", measured.await, 0.8)
+}
+
+/// With modules that the interpreter holds ready, against importing them.
+pub(crate) async fn imported(setup: &Setup) -> Row {
+    let builder = || {
+        let python = setup.packages_python.to_string_lossy().into_owned();
+        let modules = vec!["numpy", "pandas"];
+        let builder = Setup::builder(IsolationMode::Strict).provider_option("python", python);
+        builder.provider_option("preimport", modules)
+    };
+    let code = "import numpy, pandas\npandas.DataFrame({'a': [1]}).shape";
+    let measured = compare(
+        setup.slow_samples(),
+        "python -c 'import numpy, pandas'",
+        async || first_result(builder(), code, "(1, 1)").await,
+        async || whole(Command::new(&setup.packages_python).args(["-c", "import numpy, pandas"])),
+    );
+    Row::compared("create to first result, numpy and pandas imported", measured.await, 0.02)
+}
+
+/// Without a cell.
+pub(crate) async fn off(setup: &Setup) -> Row {
+    let create = async || first_result(Setup::builder(IsolationMode::Off), "1+1", "2").await;
+    let measured = alone(setup.samples(), create).await;
+    Row::information("create to first result, isolation off (2 ms expected)", measured)
+}
+
+/// Milliseconds until the result is here. The end of the sandbox is off the clock.
+async fn first_result(builder: SandboxBuilder<Registry>, code: &str, expected: &str) -> Measured {
+    let began = Instant::now();
+    let sandbox = builder.create().await.map_err(text)?;
+    let result = sandbox.run_code(code).await.map_err(text)?;
+    let took = since(began);
+    sandbox.kill().await.map_err(text)?;
+    drop(sandbox);
+    settle().await;
+    if result.text() == Some(expected) {
+        return Ok(took);
+    }
+    Err(format!("the result is {:?}, not {expected}: {:?}", result.text(), result.code_error))
+}

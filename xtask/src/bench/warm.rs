@@ -1,0 +1,76 @@
+//! One more run in an interpreter that is there.
+
+use std::time::Instant;
+
+use code_sandboxes::{IsolationMode, Sandbox};
+
+use crate::echo::Echo;
+use crate::row::{Row, Yardstick};
+use crate::sample::{Measured, alone, compare, median, since, text};
+use crate::setup::Setup;
+
+/// Runs before the first that counts.
+const WARMING: usize = 200;
+
+pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
+    vec![
+        Row::information("warm run_code (0.15 ms expected)", by_itself(setup).await),
+        Row::compared("warm run_code beside an echo", beside_echo(setup).await, 3.0),
+        Row::information("warm run_code, threads of a runtime", on_threads(setup)),
+    ]
+}
+
+async fn by_itself(setup: &Setup) -> Measured {
+    let sandbox = warm().await?;
+    alone(setup.samples(), async || once(&sandbox).await).await
+}
+
+async fn beside_echo(setup: &Setup) -> Measured<(f64, Yardstick)> {
+    let sandbox = warm().await?;
+    let mut echo = Echo::start(&setup.python)?;
+    for _ in 0..WARMING {
+        echo.once()?;
+    }
+    compare(setup.samples(), "bare echo", async || once(&sandbox).await, async || echo.once()).await
+}
+
+/// The same as a task of a runtime with several threads, as in a large program.
+fn on_threads(setup: &Setup) -> Measured {
+    let work = best_of(setup.samples());
+    let run = move || -> Measured {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.enable_all().build().map_err(text)?;
+        runtime.block_on(runtime.spawn(work)).map_err(text)?
+    };
+    std::thread::spawn(run).join().map_err(|_| "it panicked".to_owned())?
+}
+
+/// A future that any thread can go on with, which one that borrows a closure is not.
+async fn best_of((samples, rounds): (usize, usize)) -> Measured {
+    let sandbox = warm().await?;
+    let mut best = f64::INFINITY;
+    for _ in 0..rounds {
+        let mut found = Vec::new();
+        for _ in 0..samples {
+            found.push(once(&sandbox).await?);
+        }
+        best = best.min(median(&mut found));
+    }
+    Ok(best)
+}
+
+/// A sandbox that has run enough for what is done once to be over.
+async fn warm() -> Measured<Sandbox> {
+    let sandbox = Setup::builder(IsolationMode::Strict).create().await.map_err(text)?;
+    for _ in 0..WARMING {
+        once(&sandbox).await?;
+    }
+    Ok(sandbox)
+}
+
+async fn once(sandbox: &Sandbox) -> Measured {
+    let began = Instant::now();
+    let result = sandbox.run_code("1+1").await.map_err(text)?;
+    let took = since(began);
+    if result.text() == Some("2") { Ok(took) } else { Err(format!("{:?}", result.code_error)) }
+}
