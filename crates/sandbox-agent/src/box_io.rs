@@ -143,7 +143,7 @@ pub struct WorkerIo {
     /// The process.
     pub process: Arc<dyn Process>,
     /// Its control stream, which speaks [`Request`](crate::Request) and [`Reply`](crate::Reply).
-    pub control: Box<dyn Control>,
+    pub control: Arc<dyn Control>,
     /// Its standard output.
     pub stdout: Box<dyn Readable>,
     /// Its standard error.

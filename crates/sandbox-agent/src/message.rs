@@ -77,6 +77,14 @@ pub enum Request {
         /// A JSON object; its keys must be identifiers.
         json: String,
     },
+    /// Says which request the SIGINT means that follows it. No answer. A worker that has finished
+    /// that request ignores it; one that has not begun it yet is interrupted as it begins.
+    ///
+    /// Fields: id.
+    Interrupt {
+        /// The request.
+        id: i64,
+    },
 }
 
 /// How the data of one representation is written.
@@ -270,6 +278,7 @@ impl Coded for FailureKind {
 const RUN: u8 = 1;
 const GET_VARIABLE: u8 = 2;
 const SET_VARIABLES: u8 = 3;
+const INTERRUPT: u8 = 4;
 
 const READY: u8 = 16;
 const REFUSED: u8 = 17;
@@ -297,6 +306,7 @@ impl Request {
                 out.int(*id);
                 out.text(json);
             }),
+            Self::Interrupt { id } => put_frame(out, INTERRUPT, |out| out.int(*id)),
         }
     }
 
@@ -312,6 +322,7 @@ impl Request {
             SET_VARIABLES => {
                 Self::SetVariables { id: fields.int("id")?, json: fields.text("json")? }
             }
+            INTERRUPT => Self::Interrupt { id: fields.int("id")? },
             kind => return Err(WireError::UnknownKind(kind)),
         };
         fields.finish()?;

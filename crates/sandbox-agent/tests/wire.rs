@@ -25,6 +25,7 @@ fn requests() -> Vec<Request> {
         Request::Run(run()),
         Request::GetVariable { id: -1, name: "x".into() },
         Request::SetVariables { id: i64::MAX, json: "{}".into() },
+        Request::Interrupt { id: 7 },
     ]
 }
 
@@ -135,6 +136,7 @@ fn requests_have_these_bytes() {
     R<3>\1\8<3>\1<7>\8<3>\1<7>\3<3>1+1\1<3>f\2<3>/w\a<3>\1<3>K\1<3>v\9<3>\1<3>a<4>\8<3>\1<7>
     \12<3>\2\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\1<3>x
     \13<3>\3\8<3>\ff\ff\ff\ff\ff\ff\ff\7f\2<3>{}
+    \d<3>\4\8<3>\7<7>
     "#);
 }
 

@@ -55,6 +55,11 @@ enum Phase {
     Terminated(Option<SandboxInfo>),
 }
 
+enum Ending {
+    Orderly,
+    AtOnce,
+}
+
 impl Sandbox {
     /// Begins a sandbox on one backend.
     pub fn builder(backend: Arc<dyn Backend>) -> SandboxBuilder<Fixed> {
@@ -118,22 +123,23 @@ impl Sandbox {
 
     /// Ends it for good. Idempotent.
     pub async fn terminate(&self) -> Result<()> {
-        self.end(async |instance, call| instance.terminate(call).await).await
+        self.end(Ending::Orderly).await
     }
 
     /// Ends it for good and at once, without waiting for anything. Idempotent.
     pub async fn kill(&self) -> Result<()> {
-        self.end(async |instance, call| instance.kill(call).await).await
+        self.end(Ending::AtOnce).await
     }
 
-    async fn end(
-        &self,
-        how: impl AsyncFnOnce(&Arc<dyn Instance>, &CallContext) -> Result<()>,
-    ) -> Result<()> {
+    async fn end(&self, how: Ending) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
         let info = match self.running() {
             Some(instance) => {
-                how(&instance, &CallContext::new()).await?;
+                let call = CallContext::new();
+                match how {
+                    Ending::Orderly => instance.terminate(&call).await?,
+                    Ending::AtOnce => instance.kill(&call).await?,
+                }
                 Some(SandboxInfo { status: SandboxStatus::Terminated, ..instance.info() })
             }
             None => self.info(),
@@ -375,5 +381,29 @@ impl fmt::Debug for Sandbox {
             .field("id", &self.id())
             .field("status", &self.status())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_send<T: Send>(_: T) {}
+
+    #[test]
+    fn every_future_can_be_spawned() {
+        fn check(sandbox: &Sandbox, builder: SandboxBuilder<Fixed>) {
+            assert_send(sandbox.start());
+            assert_send(sandbox.stop());
+            assert_send(sandbox.terminate());
+            assert_send(sandbox.kill());
+            assert_send(sandbox.interrupt());
+            assert_send(sandbox.run_code("1").stream());
+            assert_send(std::future::IntoFuture::into_future(sandbox.run_code("1")));
+            assert_send(sandbox.commands().run("true").start());
+            assert_send(builder.create());
+        }
+        // Compiling it is the test.
+        let _ = check;
     }
 }

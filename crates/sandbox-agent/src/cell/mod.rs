@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED};
 
-use self::process::{ProgramProcess, WorkerProcess};
+use self::process::{Kills, ProgramProcess, WorkerProcess};
 use self::streams::{control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Zygote};
 use crate::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec, Writable};
@@ -31,6 +31,7 @@ pub struct CellBox {
     cell: Cell,
     zygote: ZygoteSource,
     rlimits: Vec<Rlimit>,
+    kills: Kills,
 }
 
 impl fmt::Debug for CellBox {
@@ -42,7 +43,7 @@ impl fmt::Debug for CellBox {
 impl CellBox {
     /// A box around a cell. Workers get `rlimits`; programs get those of the cell.
     pub fn new(cell: Cell, zygote: ZygoteSource, rlimits: Vec<Rlimit>) -> Self {
-        Self { cell, zygote, rlimits }
+        Self { cell, zygote, rlimits, kills: Kills::default() }
     }
 
     /// The cell.
@@ -96,7 +97,7 @@ impl BoxIo for CellBox {
         start.stderr = Some(their_stderr);
         let process = self.cell.spawn(start).await.map_err(|error| not_started(error, &spec))?;
         Ok(Spawned {
-            process: Arc::new(ProgramProcess::new(process)),
+            process: Arc::new(ProgramProcess::new(process, Arc::clone(&self.kills))),
             stdin,
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
@@ -117,11 +118,12 @@ impl BoxIo for CellBox {
             descriptors.push(self.cell.pidfd().try_clone_to_owned().map_err(no_descriptors)?);
         }
         let request = self.fork_request(spec);
-        let cell = self.cell.clone();
+        let (cell, kills) = (self.cell.clone(), Arc::clone(&self.kills));
+        let starting = Arc::clone(&self.kills).read_owned().await;
         // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
         let forking = tokio::spawn(async move {
             let pid = zygote.fork(request, descriptors).await?;
-            WorkerProcess::new(pid, zygote, cell)
+            WorkerProcess::new(pid, zygote, cell, kills, starting)
         });
         let process = forking.await.map_err(|error| {
             Error::new(ErrorKind::Unavailable, "start_interpreter", "the runtime is ending")
@@ -129,7 +131,7 @@ impl BoxIo for CellBox {
         })??;
         Ok(WorkerIo {
             process: Arc::new(process),
-            control: Box::new(control),
+            control: Arc::new(control),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
         })

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,11 +13,14 @@ use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_isolation::{Cell, CellProcess, ExitStatus, ProcessClock, Root};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock};
 
 use super::streams::watch;
 use super::zygote::Zygote;
 use crate::box_io::{Exit, Process};
+
+/// Many processes may start in a cell at once, but none while a tree is killed there.
+pub(crate) type Kills = Arc<RwLock<()>>;
 
 /// A worker. Dropping it kills and reaps the process.
 #[derive(Debug)]
@@ -29,13 +32,25 @@ pub(crate) struct WorkerProcess {
     clock: Option<ProcessClock>,
     zygote: Arc<Zygote>,
     cell: Cell,
+    kills: Kills,
+    /// Held until the process can be told from strangers.
+    unregistered: Mutex<Option<OwnedRwLockReadGuard<()>>>,
     root: OnceCell<Root>,
     exit: OnceCell<Exit>,
 }
 
 impl WorkerProcess {
     /// Takes over a process that the zygote has just forked.
-    pub(crate) fn new(host_pid: u32, zygote: Arc<Zygote>, cell: Cell) -> Result<Self> {
+    ///
+    /// Until it has registered, nothing tells it from what other processes of the cell have started. So `starting`
+    /// keeps kills out of the cell until then.
+    pub(crate) fn new(
+        host_pid: u32,
+        zygote: Arc<Zygote>,
+        cell: Cell,
+        kills: Kills,
+        starting: OwnedRwLockReadGuard<()>,
+    ) -> Result<Self> {
         let opened = raw_pid(host_pid).and_then(|pid| {
             let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
             watch(pidfd, Interest::READABLE)
@@ -45,7 +60,19 @@ impl WorkerProcess {
                 let (root, exit) = (OnceCell::new(), OnceCell::new());
                 let pid = AtomicU32::new(host_pid);
                 let clock = ProcessClock::of(host_pid);
-                Ok(Self { host_pid, pid, pidfd, clock, zygote, cell, root, exit })
+                let unregistered = Mutex::new(Some(starting));
+                Ok(Self {
+                    host_pid,
+                    pid,
+                    pidfd,
+                    clock,
+                    zygote,
+                    cell,
+                    kills,
+                    unregistered,
+                    root,
+                    exit,
+                })
             }
             Err(error) => {
                 zygote.reap_later(host_pid);
@@ -73,6 +100,7 @@ impl Process for WorkerProcess {
     async fn register(&self, pid: u32) -> Result<()> {
         self.root.get_or_try_init(|| self.cell.adopt(self.host_pid)).await.map_err(lost)?;
         self.pid.store(pid, Ordering::Relaxed);
+        self.unregistered.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(())
     }
 
@@ -107,7 +135,10 @@ impl Process for WorkerProcess {
 
     async fn kill_tree(&self) -> Result<()> {
         match self.root.get() {
-            Some(root) => root.kill_tree().await.map(drop).map_err(lost),
+            Some(root) => {
+                let _alone = self.kills.write().await;
+                root.kill_tree().await.map(drop).map_err(lost)
+            }
             None => self.signal(Signal::KILL.as_raw()),
         }
     }
@@ -135,12 +166,13 @@ impl Process for WorkerProcess {
 #[derive(Debug)]
 pub(crate) struct ProgramProcess {
     process: Arc<CellProcess>,
+    kills: Kills,
     exit: OnceCell<Exit>,
 }
 
 impl ProgramProcess {
-    pub(crate) fn new(process: CellProcess) -> Self {
-        Self { process: Arc::new(process), exit: OnceCell::new() }
+    pub(crate) fn new(process: CellProcess, kills: Kills) -> Self {
+        Self { process: Arc::new(process), kills, exit: OnceCell::new() }
     }
 }
 
@@ -179,6 +211,7 @@ impl Process for ProgramProcess {
     }
 
     async fn kill_tree(&self) -> Result<()> {
+        let _alone = self.kills.write().await;
         self.process.kill_tree().await.map(drop).map_err(lost)
     }
 

@@ -256,7 +256,7 @@ async fn answer(
             Happening::Dead => break "the interpreter died".to_owned(),
         }
     };
-    let cause = worker.watchdog.end(id);
+    let cause = worker.watchdog.end(id).cause;
     slot.lost = true;
     if let Some(worker) = slot.worker.take() {
         worker.bury().await;

@@ -21,8 +21,9 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::outcome::{EndReason, alive, broken, dead};
+use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
-use crate::box_io::Writable;
+use crate::box_io::{Exit, Writable};
 use crate::message::{self, Encoding, MimeData, Reply, Request};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
@@ -38,6 +39,8 @@ pub(crate) struct ActiveRun {
     ready: VecDeque<Event>,
     outcome: RunOutcome,
     started: Instant,
+    /// The end was not later than that.
+    at_most: Option<Instant>,
     cpu_before: Option<Duration>,
     limit: String,
     ended: Arc<EndReason>,
@@ -62,6 +65,7 @@ impl ActiveRun {
             ready: VecDeque::new(),
             outcome: RunOutcome { started_at: unix_now(), ..RunOutcome::default() },
             started: Instant::now(),
+            at_most: None,
             cpu_before,
             limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
             ended,
@@ -188,9 +192,10 @@ impl ActiveRun {
         let id = self.id;
         let usage = self.usage();
         if let Some(worker) = self.worker() {
-            let cause = worker.watchdog.end(id);
+            let ended = worker.watchdog.end(id);
             let limit = std::mem::take(&mut self.limit);
-            alive(&mut self.outcome, cause, &limit);
+            alive(&mut self.outcome, ended.cause, &limit);
+            self.at_most = ended.at_most;
         }
         self.outcome.usage = usage;
         self.finish();
@@ -227,12 +232,13 @@ impl ActiveRun {
         self.finish();
     }
 
-    async fn bury(&mut self) -> (Option<crate::box_io::Exit>, Option<super::watchdog::Cause>) {
+    async fn bury(&mut self) -> (Option<Exit>, Option<Cause>) {
         let id = self.id;
         let Some(slot) = self.slot.as_mut() else { return (None, None) };
         slot.lost = true;
         let Some(worker) = slot.worker.take() else { return (None, None) };
-        let cause = worker.watchdog.end(id);
+        let Ended { cause, at_most } = worker.watchdog.end(id);
+        self.at_most = at_most;
         let exit = worker.bury().await;
         if let Some(exit) = exit {
             let before = self.cpu_before.unwrap_or_default();
@@ -247,7 +253,11 @@ impl ActiveRun {
         if let Some(stdin) = self.stdin.take() {
             stdin.abort();
         }
-        self.outcome.completed_at = self.outcome.started_at + self.started.elapsed().as_secs_f64();
+        // Whoever reads late learns of the end late; what was interrupted or killed ended when that was done.
+        let now = Instant::now();
+        let end = self.at_most.map_or(now, |at_most| now.min(at_most));
+        let ran = end.saturating_duration_since(self.started);
+        self.outcome.completed_at = self.outcome.started_at + ran.as_secs_f64();
         let outcome = std::mem::take(&mut self.outcome);
         self.push(EventKind::Finished(outcome));
         self.slot = None;

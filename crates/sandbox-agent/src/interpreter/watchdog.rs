@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::box_io::{BoxIo, Process};
+use crate::box_io::{BoxIo, Control, Process};
+use crate::message::Request;
 
 /// Time between an interrupt and the kill that follows when it did not help.
 const GRACE: Duration = Duration::from_millis(500);
@@ -39,6 +40,7 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     process: Arc<dyn Process>,
+    control: Arc<dyn Control>,
     state: Mutex<State>,
     wake: Notify,
 }
@@ -58,6 +60,20 @@ struct Watched {
     deadline: Option<Instant>,
     cpu_end: Option<Duration>,
     cause: Option<Cause>,
+    /// Whether the whole request has been sent. Before that, nothing else may go out.
+    sent: bool,
+    /// An interrupt waits for that.
+    wanted: bool,
+    /// When it was last interrupted or killed.
+    acted: Option<Instant>,
+}
+
+/// What was done to a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) cause: Option<Cause>,
+    /// When that was done last. What was interrupted has ended within the grace time after it.
+    pub(crate) at_most: Option<Instant>,
 }
 
 enum Step {
@@ -68,8 +84,13 @@ enum Step {
 
 impl Watchdog {
     /// Starts watching a worker of `box_io`.
-    pub(crate) fn start(process: Arc<dyn Process>, box_io: Arc<dyn BoxIo>) -> Arc<Self> {
-        let watchdog = Arc::new(Self { process, state: Mutex::default(), wake: Notify::new() });
+    pub(crate) fn start(
+        process: Arc<dyn Process>,
+        control: Arc<dyn Control>,
+        box_io: Arc<dyn BoxIo>,
+    ) -> Arc<Self> {
+        let (state, wake) = (Mutex::default(), Notify::new());
+        let watchdog = Arc::new(Self { process, control, state, wake });
         tokio::spawn(Arc::clone(&watchdog).watch(box_io));
         watchdog
     }
@@ -83,18 +104,57 @@ impl Watchdog {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
         let mut state = self.state();
-        state.run = Some(Watched { id, deadline, cpu_end, cause: None });
+        state.run = Some(Watched {
+            id,
+            deadline,
+            cpu_end,
+            cause: None,
+            sent: false,
+            wanted: false,
+            acted: None,
+        });
         let due = if cpu_end.is_some() { Some(Instant::now()) } else { deadline };
         self.reschedule(&mut state, due);
     }
 
-    /// The run is over. Says what was done to it.
-    pub(crate) fn end(&self, id: i64) -> Option<Cause> {
+    /// The request of the run has gone out whole.
+    pub(crate) fn sent(&self, id: i64) {
         let mut state = self.state();
-        if state.run.as_ref().is_some_and(|run| run.id == id) {
-            state.run.take()?.cause
+        let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return };
+        run.sent = true;
+        if run.wanted {
+            self.tell(run);
+        }
+    }
+
+    /// The run is over. Says what was done to it.
+    pub(crate) fn end(&self, id: i64) -> Ended {
+        let mut state = self.state();
+        let run = if state.run.as_ref().is_some_and(|run| run.id == id) {
+            state.run.take()
         } else {
             None
+        };
+        match run {
+            Some(Watched { cause: Some(Cause::Interrupt), .. }) => {
+                Ended { cause: Some(Cause::Interrupt), at_most: None }
+            }
+            Some(run) => Ended { cause: run.cause, at_most: run.acted.map(|acted| acted + GRACE) },
+            None => Ended { cause: None, at_most: None },
+        }
+    }
+
+    /// Interrupts. The worker learns first which request is meant, so that no other is hit.
+    fn tell(&self, run: &mut Watched) {
+        run.acted = Some(Instant::now());
+        run.wanted = !run.sent;
+        if run.sent {
+            let mut frame = Vec::new();
+            let request = Request::Interrupt { id: run.id };
+            if request.encode(&mut frame).is_ok() {
+                let _ = self.control.try_write(&frame);
+            }
+            let _ = self.process.signal(SIGINT);
         }
     }
 
@@ -107,8 +167,7 @@ impl Watchdog {
         let mut state = self.state();
         let Some(run) = &mut state.run else { return false };
         run.cause.get_or_insert(Cause::Interrupt);
-        // Under the lock, so that the signal cannot reach the run after this one.
-        let _ = self.process.signal(SIGINT);
+        self.tell(run);
         true
     }
 
@@ -140,7 +199,7 @@ impl Watchdog {
         run.cause = Some(cause);
         run.cpu_end = None;
         run.deadline = Some(Instant::now() + GRACE);
-        let _ = self.process.signal(SIGINT);
+        self.tell(run);
     }
 
     fn reschedule(&self, state: &mut State, due: Option<Instant>) {
@@ -186,6 +245,7 @@ impl Watchdog {
                 None | Some(Cause::Interrupt) => self.interrupt_with_grace(run, Cause::Timeout),
                 Some(_) => {
                     run.deadline = None;
+                    run.acted = Some(now);
                     return Step::Kill;
                 }
             }

@@ -71,7 +71,8 @@ impl Worker {
     /// Starts an interpreter and waits until it is ready.
     pub(crate) async fn start(box_io: &Arc<dyn BoxIo>, spec: WorkerSpec) -> Result<Self> {
         let io = box_io.start_worker(spec).await?;
-        let watchdog = Watchdog::start(Arc::clone(&io.process), Arc::clone(box_io));
+        let watchdog =
+            Watchdog::start(Arc::clone(&io.process), Arc::clone(&io.control), Arc::clone(box_io));
         let mut worker = Self {
             io,
             watchdog,
@@ -154,6 +155,7 @@ impl Worker {
                 Err(error) => return Err(error),
             }
         }
+        self.watchdog.sent(self.last_id);
         Ok(input)
     }
 

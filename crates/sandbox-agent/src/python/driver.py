@@ -17,7 +17,7 @@ from os import environ
 from posix import _exit, chdir, getcwd, getpid, mkdir, register_at_fork, write
 from time import sleep
 
-from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_STREAM, socket
+from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 
 codec = load("codec")
 cell = load("cell")
@@ -25,7 +25,7 @@ streams = load("streams")
 BUILTINS = __builtins__
 
 PROTOCOL = 1
-RUN, GET_VARIABLE, SET_VARIABLES = 1, 2, 3
+RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT = 1, 2, 3, 4
 READY, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 18, 19, 20, 21, 22, 23, 24
 INVALID = 2
 RESULT = 0
@@ -78,6 +78,7 @@ class Driver:
         self.masked = 0
         self.pending = False
         self.nagging = False
+        self.signalled = False
         self.interrupted = False
         self.cancel = None
         self.streams = STREAMS
@@ -118,19 +119,28 @@ class Driver:
 
     def next_request(self):
         while True:
-            if len(self.buffer) >= 4:
-                end = 4 + int.from_bytes(self.buffer[:4], "little")
-                if len(self.buffer) >= end:
-                    body = bytes(memoryview(self.buffer)[4:end])
-                    del self.buffer[:end]
-                    return body[0], codec["split"](body[1:])
+            request = self.buffered_request()
+            if request is not None:
+                return request
             self.receive()
 
-    def receive(self):
+    def buffered_request(self):
+        if len(self.buffer) < 4:
+            return None
+        end = 4 + int.from_bytes(self.buffer[:4], "little")
+        if len(self.buffer) < end:
+            return None
+        body = bytes(memoryview(self.buffer)[4:end])
+        del self.buffer[:end]
+        return body[0], codec["split"](body[1:])
+
+    def receive(self, flags=0):
         try:
             data, ancillary, _, _ = self.socket.recvmsg(
-                CONTROL_CHUNK, CMSG_SPACE(4 * 8), MSG_CMSG_CLOEXEC
+                CONTROL_CHUNK, CMSG_SPACE(4 * 8), MSG_CMSG_CLOEXEC | flags
             )
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data or getpid() != self.pid:
@@ -145,6 +155,7 @@ class Driver:
         if getpid() != self.pid:
             raise KeyboardInterrupt
         if not self.running:
+            self.signalled = True
             return
         if not self.active or self.masked or frame is None or frame.f_globals.get("__builtins__") is BUILTINS:
             self.pending = True
@@ -228,13 +239,13 @@ class Driver:
                 self.run(Run(fields))
             elif kind in (GET_VARIABLE, SET_VARIABLES):
                 self.variable(kind, fields)
-            else:
+            elif kind != INTERRUPT:  # one for a request that is over
                 _exit(2)
 
     def run(self, run):
         self.count += 1
         self.shown = 0
-        self.begin()
+        self.begin(run.id)
         stdin = self.files.pop(0) if run.has_stdin else None
         self.current = run.id
         undo = []
@@ -256,11 +267,31 @@ class Driver:
             self.current = None
             self.send(outcome + self.done(run))
 
-    def begin(self):
+    def begin(self, request):
         """From here on an interrupt is meant for this request."""
         set_signal(SIGINT, self.on_interrupt)
         self.pending = self.interrupted = False
         self.running = True
+        if self.signalled:
+            self.signalled = False
+            self.pending = self.was_meant(request)
+
+    def was_meant(self, request):
+        """Whether a signal that came before this request began was meant for it, and not for the one before.
+
+        The host names the request on the control stream before it signals. While a request runs, it says
+        nothing else there.
+        """
+        self.receive(MSG_DONTWAIT)
+        meant = False
+        while True:
+            told = self.buffered_request()
+            if told is None:
+                return meant
+            kind, fields = told
+            if kind != INTERRUPT:
+                _exit(2)
+            meant = meant or codec["as_number"](fields[0]) == request
 
     def done(self, run):
         return frame(
@@ -316,7 +347,7 @@ class Driver:
         _exit(status)
 
     def variable(self, kind, fields):
-        self.begin()
+        self.begin(codec["as_number"](fields[0]))
         variables = load("variables")
         action = variables["get" if kind == GET_VARIABLE else "put"]
         value, error = self.user(action, self.cells.main, codec["as_text"](fields[1]))
