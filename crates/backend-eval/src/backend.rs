@@ -203,6 +203,28 @@ fn isolation_info(spec: &CreateSpec, maker: &Maker) -> IsolationInfo {
     }
 }
 
+impl EvalBackend {
+    /// Starts the interpreter, because only that shows whether it works.
+    async fn python_check(&self, python: &Python, options: &Options) -> Check {
+        let started = async {
+            let maker = self.maker(IsolationMode::Off).await?;
+            self.zygotes.get(&maker, python, options).await
+        };
+        let path = python.executable.display();
+        let name = "python".to_owned();
+        match started.await {
+            Ok(zygote) => {
+                let detail = format!("{} at {path}", zygote.hello().version);
+                Check { name, ok: true, detail, fix: None }
+            }
+            Err(error) => {
+                let (detail, fix) = (error.to_string(), error.hint().map(str::to_owned));
+                Check { name, ok: false, detail, fix }
+            }
+        }
+    }
+}
+
 fn isolation_checks(probe: Probe) -> Vec<Check> {
     let fix = match &probe.error {
         Some(sandbox_isolation::Error::Unavailable { fix, .. }) => Some(fix.clone()),
@@ -329,12 +351,7 @@ impl Backend for EvalBackend {
         let options = Options::parse(&self.config, &Map::new())?;
         let mut health = Health { usable: true, ..Health::default() };
         match locate(&options).await {
-            Ok(python) => health.checks.push(Check {
-                name: "python".into(),
-                ok: true,
-                detail: python.executable.to_string_lossy().into_owned(),
-                fix: None,
-            }),
+            Ok(python) => health.checks.push(self.python_check(&python, &options).await),
             Err(error) => health.checks.push(Check {
                 name: "python".into(),
                 ok: false,

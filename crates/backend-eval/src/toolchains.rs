@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::python::on_path;
+use crate::view::may_show;
 
 /// Toolchains outside of the system directories, to be shown read-only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(crate) fn toolchains() -> &'static Toolchains {
 
 impl Toolchains {
     fn extend(&mut self, root: Option<PathBuf>, programs: Option<PathBuf>) {
-        let root = root.filter(|root| is_toolchain(root));
+        let root = root.filter(|root| may_show(root));
         let Some((root, programs)) = root.zip(programs) else { return };
         if !self.programs.contains(&programs) {
             self.programs.push(programs);
@@ -94,10 +95,4 @@ fn default_toolchain(home: &Path) -> Option<PathBuf> {
     })?;
     let root = home.join("toolchains").join(named);
     root.join("bin/rustc").is_file().then_some(root)
-}
-
-/// A whole home or the root directory is no toolchain, whatever a link says.
-fn is_toolchain(root: &Path) -> bool {
-    let home = env::var_os("HOME").map(PathBuf::from);
-    root.components().count() > 2 && home.as_deref() != Some(root)
 }

@@ -11,11 +11,30 @@ use sandbox_isolation::{CellSpec, Resource, Rlimit};
 use crate::python::{Layout, Python};
 use crate::toolchains::toolchains;
 
-/// Directories that are never shown as a whole, even when an interpreter names them.
-const NEVER: [&str; 14] = [
+/// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
+const SHARED: [&str; 16] = [
     "/", "/etc", "/home", "/root", "/tmp", "/var", "/var/tmp", "/proc", "/sys", "/dev", "/run",
-    "/mnt", "/media", "/srv",
+    "/mnt", "/media", "/srv", "/opt", "/boot",
 ];
+
+/// The same in anybody's home.
+const SHARED_IN_HOME: [&str; 6] = [".local", ".config", ".cache", ".cargo", ".ssh", "bin"];
+
+/// Whether a directory of an interpreter or a toolchain may be shown as a whole.
+pub(crate) fn may_show(directory: &Path) -> bool {
+    let home = env::var_os("HOME").map(PathBuf::from);
+    let is_home = |path: &Path| {
+        home.as_deref() == Some(path)
+            || path == Path::new("/root")
+            || path.parent() == Some(Path::new("/home"))
+    };
+    let in_home = directory.parent().is_some_and(is_home)
+        && directory
+            .file_name()
+            .is_some_and(|name| SHARED_IN_HOME.iter().any(|shared| name == *shared));
+    let system = SHARED.iter().any(|shared| directory == Path::new(shared));
+    directory.is_absolute() && !system && !is_home(directory) && !in_home
+}
 
 /// The cell for a create.
 pub(crate) fn cell_spec(spec: &CreateSpec, python: &Python, layout: Option<&Layout>) -> CellSpec {
@@ -47,16 +66,12 @@ fn shown_paths(python: &Python, layout: Option<&Layout>) -> Vec<PathBuf> {
         real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
     );
     wanted.extend(toolchains().roots.iter().cloned());
-    let home = env::var_os("HOME").map(PathBuf::from);
     let mut shown: Vec<PathBuf> = Vec::new();
     for path in wanted {
-        let allowed = path.is_absolute()
+        let system = ["/usr", "/lib", "/lib64", "/bin", "/sbin"];
+        let allowed = may_show(&path)
             && path.exists()
-            && !NEVER.iter().any(|never| path == Path::new(never))
-            && home.as_deref() != Some(path.as_path())
-            && !["/usr", "/lib", "/lib64", "/bin", "/sbin"]
-                .iter()
-                .any(|system| path.starts_with(system));
+            && !system.iter().any(|system| path.starts_with(system));
         if allowed && !shown.iter().any(|other| path.starts_with(other)) {
             shown.retain(|other| !other.starts_with(&path));
             shown.push(path);
@@ -109,4 +124,33 @@ fn search_path(isolation: IsolationMode, python: &Python) -> String {
 fn virtual_environment(executable: &Path) -> Option<&Path> {
     let root = executable.parent()?.parent()?;
     root.join("pyvenv.cfg").is_file().then_some(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_directories_are_never_shown_as_a_whole() {
+        for shared in [
+            "/",
+            "/opt",
+            "/home",
+            "/home/ada",
+            "/home/ada/.local",
+            "/home/ada/.cargo",
+            "/root/.local",
+        ] {
+            assert!(!may_show(Path::new(shared)), "{shared}");
+        }
+        for own in [
+            "/opt/node",
+            "/home/ada/.pyenv/versions/3.12.1",
+            "/home/ada/project/node_modules",
+            "/srv/venv",
+        ] {
+            assert!(may_show(Path::new(own)), "{own}");
+        }
+        assert!(!may_show(Path::new("relative")));
+    }
 }

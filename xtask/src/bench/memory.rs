@@ -84,11 +84,18 @@ fn descendants() -> Measured<BTreeMap<u32, Process>> {
     let mut open = children(std::process::id());
     while let Some(pid) = open.pop() {
         open.extend(children(pid));
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(text)?;
-        let process = Process { name: name.trim().to_owned(), private: private_memory(pid)? };
+        let process = Process { name: name(pid)?, private: private_memory(pid)? };
         found.insert(pid, process);
     }
     Ok(found)
+}
+
+/// What a process calls itself: the first word of its command line.
+fn name(pid: u32) -> Measured<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(text)?;
+    let first = line.split(|byte| *byte == 0 || *byte == b' ').next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first);
+    Ok(first.rsplit('/').next().unwrap_or_default().to_owned())
 }
 
 /// Children of every thread of a process.

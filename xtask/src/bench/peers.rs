@@ -64,7 +64,7 @@ pub(crate) async fn docker(setup: &Setup) -> Row {
     let arguments = ["run", "--rm", "--network", "none", IMAGE, "python3", "-c", "1+1"];
     let measured = match whole(Command::new("docker").args(["image", "inspect", IMAGE])) {
         Ok(_) => alone((samples, 1), async || whole(Command::new("docker").args(arguments))).await,
-        Err(_) => Err(format!("not installed (no engine answers, or it has no image {IMAGE})")),
+        Err(_) => Err(format!("not installed, or no image {IMAGE}")),
     };
     Row::information("peer: docker run python3 -c 1+1", measured)
 }

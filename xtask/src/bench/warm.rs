@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use code_sandboxes::{IsolationMode, Sandbox};
 
-use crate::echo::Echo;
+use crate::echo::{Echo, SERIES};
 use crate::row::{Row, Yardstick};
 use crate::sample::{Measured, alone, compare, median, since, text};
 use crate::setup::Setup;
@@ -21,17 +21,22 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
 }
 
 async fn by_itself(setup: &Setup) -> Measured {
-    let sandbox = warm().await?;
+    let sandbox = warm(IsolationMode::Strict).await?;
     alone(setup.samples(), async || once(&sandbox).await).await
 }
 
+/// Both in one interpreter. Without isolation, which changes nothing about a run that has its interpreter.
 async fn beside_echo(setup: &Setup) -> Measured<(f64, Yardstick)> {
-    let sandbox = warm().await?;
-    let mut echo = Echo::start(&setup.python)?;
-    for _ in 0..WARMING {
-        echo.once()?;
-    }
-    compare(setup.samples(), "bare echo", async || once(&sandbox).await, async || echo.once()).await
+    let sandbox = warm(IsolationMode::Off).await?;
+    let mut echo = Echo::connect(&sandbox).await?;
+    let runs = async || {
+        let mut last = Err("no run".to_owned());
+        for _ in 0..SERIES {
+            last = once(&sandbox).await;
+        }
+        last
+    };
+    compare(setup.samples(), "bare echo", runs, async || echo.last_of_series().await).await
 }
 
 /// The same as a task of a runtime with several threads, as in a large program.
@@ -47,7 +52,7 @@ fn on_threads(setup: &Setup) -> Measured {
 
 /// A future that any thread can go on with, which one that borrows a closure is not.
 async fn best_of((samples, rounds): (usize, usize)) -> Measured {
-    let sandbox = warm().await?;
+    let sandbox = warm(IsolationMode::Strict).await?;
     let mut best = f64::INFINITY;
     for _ in 0..rounds {
         let mut found = Vec::new();
@@ -60,8 +65,8 @@ async fn best_of((samples, rounds): (usize, usize)) -> Measured {
 }
 
 /// A sandbox that has run enough for what is done once to be over.
-async fn warm() -> Measured<Sandbox> {
-    let sandbox = Setup::builder(IsolationMode::Strict).create().await.map_err(text)?;
+async fn warm(isolation: IsolationMode) -> Measured<Sandbox> {
+    let sandbox = Setup::builder(isolation).create().await.map_err(text)?;
     for _ in 0..WARMING {
         once(&sandbox).await?;
     }
