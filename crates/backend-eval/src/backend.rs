@@ -378,3 +378,13 @@ impl Backend for EvalBackend {
         Err(Error::unsupported("delete_snapshot", "local-eval has no snapshots"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_default_holds() {
+        assert_eq!(DEFAULT_LIFETIME, Duration::from_secs(24 * 3600));
+    }
+}

@@ -1,6 +1,6 @@
 //! One sandbox: a cell, its contexts and its commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll};
@@ -25,6 +25,13 @@ use crate::contexts::{Contexts, is_python, only_python};
 use crate::exec;
 use crate::expiry::{Expiry, InUse};
 
+/// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
+/// runs no code of the sandbox any more.
+const END_BOUND: Duration = Duration::from_secs(2);
+
+/// Commands whose trees a reset ends. A cell tells only so many trees apart.
+const REMEMBERED_COMMANDS: usize = 256;
+
 /// One sandbox.
 #[derive(Debug)]
 pub(crate) struct EvalInstance {
@@ -37,7 +44,8 @@ pub(crate) struct EvalInstance {
     pub(crate) described: Mutex<Described>,
     pub(crate) base: WorkerSpec,
     pub(crate) network_hint: Option<String>,
-    pub(crate) commands: Mutex<Vec<Arc<dyn Process>>>,
+    /// The last commands, whose trees a reset ends. Older ones that have ended are forgotten.
+    pub(crate) commands: Mutex<VecDeque<Arc<dyn Process>>>,
 }
 
 /// What listings show of it.
@@ -89,6 +97,14 @@ impl EvalInstance {
             self.contexts.for_run(None).warm_up().await?;
         }
         Ok(())
+    }
+
+    fn remember(&self, process: Arc<dyn Process>) {
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if commands.len() >= REMEMBERED_COMMANDS {
+            commands.pop_front();
+        }
+        commands.push_back(process);
     }
 
     fn end(&self, kind: FailureKind) {
@@ -169,7 +185,8 @@ impl Instance for EvalInstance {
             return Err(only_python(language));
         }
         if request.memory.is_some() {
-            return Err(self.unsupported("a memory limit per run"));
+            let message = "local-eval has no memory limit for a single run";
+            return Err(Error::unsupported("run_code", message));
         }
         let in_use = self.expiry.in_use();
         let context = self.contexts.for_run(request.context.as_deref());
@@ -252,7 +269,8 @@ impl Instance for EvalInstance {
     async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
         self.alive("start_command")?;
         if request.pty.is_some() || request.background {
-            return Err(self.unsupported("terminal or background commands"));
+            let message = "local-eval has no commands on a terminal or in the background";
+            return Err(Error::unsupported("start_command", message));
         }
         let in_use = self.expiry.in_use();
         let mut env: BTreeMap<String, String> = self.base.env.clone();
@@ -264,10 +282,7 @@ impl Instance for EvalInstance {
             stdin: !matches!(request.stdin, Stdin::Empty),
         };
         let spawned = self.cell.spawn(spec).await?;
-        self.commands
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&spawned.process));
+        self.remember(Arc::clone(&spawned.process));
         Ok(exec::command(spawned, request.stdin, request.timeout, in_use))
     }
 
@@ -285,6 +300,8 @@ impl Instance for EvalInstance {
 
     async fn terminate(&self, _call: &CallContext) -> Result<()> {
         self.end(FailureKind::Terminated);
+        // Everything has been killed; the kernel needs a moment until nothing runs any more.
+        let _ = tokio::time::timeout(END_BOUND, self.cell.closed()).await;
         Ok(())
     }
 

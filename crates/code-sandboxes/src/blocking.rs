@@ -14,6 +14,7 @@
 
 use std::future::IntoFuture;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use futures_util::StreamExt as _;
 use sandbox_core::{
@@ -151,7 +152,13 @@ impl Iterator for Events {
 
     fn next(&mut self) -> Option<Event> {
         let stream = self.stream.as_mut()?;
-        block_on(stream.next()).ok().flatten()
+        if Handle::try_current().is_err() {
+            return block_on(stream.next()).ok().flatten();
+        }
+        // Inside another runtime nothing may block its thread but a thread of its own.
+        thread::scope(|scope| {
+            scope.spawn(|| block_on(stream.next()).ok().flatten()).join().ok().flatten()
+        })
     }
 }
 
@@ -159,6 +166,6 @@ impl Drop for Events {
     fn drop(&mut self) {
         // A run is cancelled on the runtime it lives on.
         let stream = self.stream.take();
-        let _ = block_on(async { drop(stream) });
+        thread::scope(|scope| scope.spawn(|| block_on(async { drop(stream) })).join()).ok();
     }
 }

@@ -169,13 +169,13 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
-    /// Limits its disk.
+    /// Limits its disk. Default of local-eval: 1 GiB.
     pub fn disk(mut self, disk: ByteSize) -> Self {
         self.spec.disk = Some(disk);
         self
     }
 
-    /// Limits the number of its processes and threads.
+    /// Limits the number of its processes and threads. Default of local-eval: 256.
     pub fn processes(mut self, most: u32) -> Self {
         self.spec.processes = Some(most);
         self
@@ -217,7 +217,7 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
-    /// Takes a configuration of the Python library this one supersedes.
+    /// Takes a configuration of the Python library this one supersedes, in place of everything set before.
     pub fn config(mut self, config: SandboxConfig) -> Self {
         match config.into_spec() {
             Ok((timeout, spec)) => (self.timeout, self.spec) = (timeout, spec),

@@ -391,6 +391,11 @@ mod tests {
     fn assert_send<T: Send>(_: T) {}
 
     #[test]
+    fn the_documented_default_holds() {
+        assert_eq!(DEFAULT_TIMEOUT, Duration::from_secs(30));
+    }
+
+    #[test]
     fn every_future_can_be_spawned() {
         fn check(sandbox: &Sandbox, builder: SandboxBuilder<Fixed>) {
             assert_send(sandbox.start());

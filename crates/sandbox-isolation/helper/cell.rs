@@ -320,6 +320,7 @@ impl Cell {
             let count = match &mut self.snapshot {
                 None if root.tag == 0 => 0,
                 None => tree::signal(root.tag, signal),
+                Some(_) if root.is_adopted() && processes::is_gone(root.pidfd) => 0,
                 Some(snapshot) => {
                     let below = snapshot.signal_below(root.pid, signal, |_| false)?;
                     let own = root.is_adopted() && sys::pidfd_signal(root.pidfd, signal).is_ok();
@@ -385,10 +386,7 @@ impl Cell {
     /// Adopted processes are not our children: nobody tells us when they die.
     fn note_adopted_deaths(&mut self) {
         for root in self.roots.all() {
-            if root.phase == Phase::Running
-                && root.is_adopted()
-                && sys::pidfd_signal(root.pidfd, 0) == Err(ESRCH)
-            {
+            if root.phase == Phase::Running && root.is_adopted() && processes::is_gone(root.pidfd) {
                 root.phase = Phase::Dead;
             }
         }

@@ -8,6 +8,13 @@ use crate::text::{self, Line};
 /// Host ids of cells made by root are this plus the host pid of the cell's first process.
 pub const ID_BASE: u32 = 0x7000_0000;
 
+/// The user and group of a maker in its own user namespace.
+///
+/// Not 0: the kernel gives `/proc` entries of a process that cannot be read to id 0 of the
+/// namespace its memory belongs to. A first process has the maker's memory, and if id 0 there were
+/// this user, who code in the cell is too, then code could open such entries.
+pub const MAKER_ID: u32 = 1;
+
 const CLONE_NEWUSER: usize = 0x1000_0000;
 const PR_SET_PDEATHSIG: usize = 1;
 const PR_SET_DUMPABLE: usize = 4;
@@ -17,6 +24,8 @@ const PR_SET_CHILD_SUBREAPER: usize = 36;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 const PR_GET_NO_NEW_PRIVS: usize = 39;
 const PR_CAP_AMBIENT: usize = 47;
+const CAP_AMBIENT_RAISE: usize = 2;
+const CAP_AMBIENT_CLEAR_ALL: usize = 4;
 const RLIMIT_NPROC: u32 = 6;
 const RLIMIT_NOFILE: u32 = 7;
 
@@ -33,8 +42,8 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// The ids of whoever started us.
-    pub const HOST: Self = Self { uid: 0, gid: 0, change: false };
+    /// The maker's own.
+    pub const MAKER: Self = Self { uid: MAKER_ID, gid: MAKER_ID, change: false };
 }
 
 /// Chooses the ids of this cell.
@@ -43,7 +52,7 @@ impl Outside {
 /// process. No two living cells of a machine can have the same, and nobody has to keep a table.
 pub fn outside(root_mode: bool) -> Result<Outside> {
     if !root_mode {
-        return Ok(Outside::HOST);
+        return Ok(Outside::MAKER);
     }
     let mut digits = [0_u8; 16];
     let count = sys::readlink(AT_FDCWD, c"/proc/self", &mut digits)?;
@@ -91,10 +100,10 @@ pub fn map(setgroups: &CStr, path: &CStr, inside: u32, outside: u32) -> Result<(
 pub fn seal() -> Result<()> {
     // No core dump may contain this process or what it starts.
     sys::write_file(AT_FDCWD, c"/proc/self/coredump_filter", b"0")?;
-    sys::prctl(PR_CAP_AMBIENT, 4, 0)?;
+    sys::prctl(PR_CAP_AMBIENT, CAP_AMBIENT_CLEAR_ALL, 0)?;
     drop_bounding_set()?;
     sys::prctl(PR_SET_SECUREBITS, SECUREBITS, 0)?;
-    sys::set_capabilities(TAGGING)?;
+    sys::set_capabilities(TAGGING, 0)?;
     sys::prctl(PR_SET_NO_NEW_PRIVS, 1, 0)?;
     sys::prctl(PR_SET_DUMPABLE, 0, 0)?;
     // After the last change of ids: those clear it.
@@ -144,7 +153,7 @@ pub fn seal_off() -> Result<()> {
 /// Drops the last capability before a program starts, and reads back that it is so.
 pub fn seal_program(strict: bool) -> Result<()> {
     if strict {
-        sys::set_capabilities(0)?;
+        sys::set_capabilities(0, 0)?;
         if sys::any_capabilities()? != 0 {
             return Err(EPERM);
         }
@@ -161,6 +170,21 @@ pub fn die_with(parent: i32) -> Result<()> {
 /// Orphans below this process become its children.
 pub fn adopt_orphans() -> Result<()> {
     sys::prctl(PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
+}
+
+/// Lets programs keep every capability of this process, which is not root in its namespace.
+pub fn pass_on_capabilities() -> Result<()> {
+    let all = sys::any_capabilities()?;
+    sys::set_capabilities(all, all)?;
+    for capability in (0..64).filter(|capability| all & 1 << capability != 0) {
+        match sys::prctl(PR_CAP_AMBIENT, CAP_AMBIENT_RAISE, capability) {
+            Ok(_) => {}
+            // Past the last capability this kernel knows.
+            Err(EINVAL) if capability > 30 => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Sets whether others of the same user may look into this process.

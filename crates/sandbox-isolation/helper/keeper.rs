@@ -221,8 +221,28 @@ impl Snapshot {
         Err(EBUSY)
     }
 
+    /// A living child of a process, but none that is to be spared.
+    pub fn child_of(&mut self, parent: i32, spare: impl Fn(i32) -> bool) -> Result<Option<i32>> {
+        self.take()?;
+        let mut all = self.table[..self.count].iter();
+        let found = all.find(|one| one.parent == parent && !one.dead && !spare(one.pid));
+        Ok(found.map(|process| process.pid))
+    }
+
+    /// Kills a process of which nothing else is to remain, and everything below it.
+    pub fn kill_from(&mut self, pid: i32) -> Result<()> {
+        let _ = sys::kill(pid, sys::SIGSTOP);
+        let below = self.kill_below(pid, |_| false, || ());
+        let _ = sys::kill(pid, sys::SIGKILL);
+        below
+    }
+
     /// Kills the tree of one root, the root last.
     pub fn kill(&mut self, root: &Root, reap: impl FnMut()) -> Result<()> {
+        if root.is_adopted() && processes::is_gone(root.pidfd) {
+            // What it left has other parents, and its number may be somebody else's by now.
+            return Ok(());
+        }
         self.kill_below(root.pid, |_| false, reap)?;
         if root.is_adopted() {
             let _ = sys::pidfd_signal(root.pidfd, sys::SIGKILL);

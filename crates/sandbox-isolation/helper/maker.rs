@@ -3,10 +3,12 @@
 use core::ffi::CStr;
 
 use crate::cell;
-use crate::identity::{self, ID_BASE};
+use crate::identity::{self, ID_BASE, MAKER_ID};
+use crate::keeper::Snapshot;
 use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, stage, to_maker};
 use crate::spawn::{self, Program, Refusal};
-use crate::sys::{self, AT_FDCWD, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
+use crate::sys::{self, AT_FDCWD, EAGAIN, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
+use crate::tree::pause;
 use crate::wire::{Packet, Reader, Received, receive};
 
 /// The argument of a maker that already has its user namespace.
@@ -16,6 +18,10 @@ const PLAIN: &CStr = c"plain";
 /// Where the maker keeps its socket. Standard input, output and error are `/dev/null`.
 const CONTROL: i32 = 3;
 const CHILDREN_MAX: usize = 32 * 1024;
+/// How many trees are killed before those that cannot be killed are given up.
+const KILLS_MAX: u32 = 4 * 1024;
+/// How long cells without isolation may take to clean up after the end of the host.
+const CLEANING_MS: u32 = 30_000;
 
 const CLONE_PIDFD: usize = 0x1000;
 const CLONE_NEWUSER: usize = 0x1000_0000;
@@ -33,11 +39,21 @@ enum Mode {
     Plain = 2,
 }
 
+/// A process this one started.
+#[derive(Clone, Copy)]
+struct Child {
+    /// Zero is a free slot.
+    pid: i32,
+    /// The first process of a cell, not a program.
+    is_cell: bool,
+}
+
 struct Maker {
     mode: Mode,
     deaths: i32,
-    /// What has to be killed when the host is gone; zero is a free slot.
-    children: &'static mut [i32],
+    children: &'static mut [Child],
+    /// Only without isolation, where trees have to be found by parents.
+    snapshot: Option<Snapshot>,
 }
 
 /// Runs until the socket closes.
@@ -68,9 +84,15 @@ fn start(argument: &CStr) -> Started<Maker> {
     };
     step(b"prepare", identity::set_readable(false))?;
     let deaths = step(b"prepare", sys::child_descriptor())?;
-    // SAFETY: zero is a number.
+    // SAFETY: zero is a number and `false`.
     let children = step(b"prepare", unsafe { sys::table(CHILDREN_MAX) })?;
-    let maker = Maker { mode, deaths, children };
+    let mut snapshot = None;
+    if mode == Mode::Plain {
+        // What a killed program leaves behind comes to this process, and nobody else would end it.
+        step(b"prepare", identity::adopt_orphans())?;
+        snapshot = Some(step(b"prepare", Snapshot::new())?);
+    }
+    let maker = Maker { mode, deaths, children, snapshot };
     let mut hello = Packet::new(from_maker::HELLO);
     hello.put(&[mode as u8]);
     step(b"greet", hello.send(CONTROL, None))?;
@@ -130,7 +152,7 @@ fn maps_host_root() -> Result<bool> {
     Ok(inside != b"0" || outside == b"0")
 }
 
-/// Gets a user namespace in which this user is root, and starts over inside it.
+/// Gets a user namespace in which this user may do everything, and starts over inside it.
 ///
 /// Starting over gives this process memory that belongs to the new namespace. Only then may other
 /// programs of that namespace enter cells by their first process.
@@ -138,9 +160,10 @@ fn enter_user_namespace() -> Started<()> {
     let (uid, gid) = (sys::geteuid(), sys::getegid());
     step(b"prepare", identity::set_readable(true))?;
     step(b"make a user namespace", sys::unshare(CLONE_NEWUSER))?;
-    let maps = identity::map(c"/proc/self/setgroups", c"/proc/self/uid_map", 0, uid)
-        .and_then(|()| identity::map(c"", c"/proc/self/gid_map", 0, gid));
+    let maps = identity::map(c"/proc/self/setgroups", c"/proc/self/uid_map", MAKER_ID, uid)
+        .and_then(|()| identity::map(c"", c"/proc/self/gid_map", MAKER_ID, gid));
     step(b"map the user", maps)?;
+    step(b"keep capabilities", identity::pass_on_capabilities())?;
     let argv = [c"sandbox-maker".as_ptr() as usize, MAPPED.as_ptr() as usize, 0];
     // SAFETY: both arrays end with a null pointer.
     let errno = unsafe { sys::execve(c"/proc/self/exe", argv.as_ptr(), argv[2..].as_ptr()) };
@@ -178,21 +201,48 @@ impl Maker {
         }
     }
 
-    /// The host is gone: so is everything that is not able to clean up by itself.
+    /// The host is gone: so is everything that was made here.
     fn end(&mut self) -> ! {
-        for pid in self.children.iter().filter(|pid| **pid != 0) {
-            let _ = sys::kill(*pid, sys::SIGKILL);
+        if self.snapshot.is_none() {
+            for child in self.children.iter().filter(|child| child.pid != 0) {
+                let _ = sys::kill(child.pid, sys::SIGKILL);
+            }
+            sys::exit(0)
         }
+        // Cells without isolation see the host's end themselves, and clean up after it.
+        self.kill_all_but(|child| child.is_cell);
+        for _ in 0..CLEANING_MS {
+            if !self.children.iter().any(|child| child.pid != 0) {
+                break;
+            }
+            pause();
+            self.reap();
+        }
+        self.kill_all_but(|_| false);
         sys::exit(0)
     }
 
     fn reap(&mut self) {
         let mut drained = [0_u8; 128];
         while sys::read(self.deaths, &mut drained).is_ok() {}
-        while let Ok(Some(death)) = sys::wait(sys::WNOHANG) {
-            if let Some(slot) = self.children.iter_mut().find(|pid| **pid == death.pid) {
-                *slot = 0;
-            }
+        // A cell that ended by itself has left nothing.
+        if take_dead(self.children) {
+            self.kill_all_but(|_| true);
+        }
+    }
+
+    /// Without isolation, kills the trees of all children, those that came as orphans among them,
+    /// but of those that were started here and are to be kept.
+    fn kill_all_but(&mut self, keep: impl Fn(&Child) -> bool) {
+        let own = sys::getpid();
+        for _ in 0..KILLS_MAX {
+            let Some(snapshot) = &mut self.snapshot else { return };
+            let kept = |pid| self.children.iter().any(|child| child.pid == pid && keep(child));
+            let Ok(Some(pid)) = snapshot.child_of(own, kept) else { return };
+            // What leaves this tree meanwhile becomes a child of this process, for the next round.
+            let _ = snapshot.kill_from(pid);
+            pause();
+            take_dead(self.children);
         }
     }
 
@@ -229,15 +279,15 @@ impl Maker {
         if strict == (self.mode == Mode::Plain) {
             return Err(EINVAL);
         }
+        if self.is_full() {
+            return Ok(Err(Refusal { stage: stage::FORK, errno: EAGAIN }));
+        }
         let flags = if strict { CLONE_PIDFD | CELL_NAMESPACES } else { CLONE_PIDFD };
         let mut pidfd = -1;
         match sys::fork(flags, Some(&mut pidfd)) {
             Ok(0) => cell::run(control, plan, length, self.mode == Mode::Root, strict),
             Ok(pid) => {
-                // A cell without isolation sees the host's end itself, and cleans up after it.
-                if strict {
-                    self.remember(pid);
-                }
+                self.remember(pid, true);
                 Ok(Ok((pid, pidfd)))
             }
             Err(errno) => Ok(Err(Refusal { stage: stage::FORK, errno })),
@@ -269,6 +319,9 @@ impl Maker {
 
     fn start_program(&mut self, payload: &[u8], pairs: &[(i32, i32)]) -> Outcome {
         let forked = |errno| Refusal { stage: stage::FORK, errno };
+        if self.is_full() {
+            return Err(forked(EAGAIN));
+        }
         let [report, report_to] = sys::pipe().map_err(forked)?;
         let mut pidfd = -1;
         let maker = sys::getpid();
@@ -282,7 +335,7 @@ impl Maker {
             }
         };
         sys::close(report_to);
-        self.remember(pid);
+        self.remember(pid, false);
         // Trusted code between here and exec: it either starts or reports, and does not linger.
         let mut bytes = [0_u8; 8];
         let count = sys::read(report, &mut bytes);
@@ -303,11 +356,29 @@ impl Maker {
         }
     }
 
-    fn remember(&mut self, pid: i32) {
-        if let Some(slot) = self.children.iter_mut().find(|slot| **slot == 0) {
-            *slot = pid;
+    fn is_full(&self) -> bool {
+        self.children.iter().all(|child| child.pid != 0)
+    }
+
+    fn remember(&mut self, pid: i32, is_cell: bool) {
+        if let Some(slot) = self.children.iter_mut().find(|slot| slot.pid == 0) {
+            *slot = Child { pid, is_cell };
         }
     }
+}
+
+/// Takes all dead children. Returns whether one of them may have left processes behind.
+fn take_dead(children: &mut [Child]) -> bool {
+    let mut left_some = false;
+    while let Ok(Some(death)) = sys::wait(sys::WNOHANG) {
+        let mut cleaned_up = false;
+        if let Some(child) = children.iter_mut().find(|child| child.pid == death.pid) {
+            cleaned_up = child.is_cell && death.status == 0;
+            child.pid = 0;
+        }
+        left_some |= !cleaned_up;
+    }
+    left_some
 }
 
 /// A new process with its pidfd, or why there is none.

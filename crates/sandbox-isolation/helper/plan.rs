@@ -43,7 +43,7 @@ pub fn carry_out(
     sys::umask(0);
     let mut cell = Prepared {
         strict,
-        outside: Outside::HOST,
+        outside: Outside::MAKER,
         limits: [(0, Limit { soft: 0, hard: 0 }); LIMITS_MAX],
         limit_count: 0,
         own_directory: None,

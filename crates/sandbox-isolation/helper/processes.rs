@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_RDONLY, Result};
+use crate::sys::{self, AT_FDCWD, ESRCH, O_DIRECTORY, O_RDONLY, Result};
 use crate::text::{self, Line};
 
 /// One look at a process.
@@ -102,4 +102,9 @@ pub fn pid_of(pidfd: i32) -> Option<i32> {
     let info = sys::read_file(AT_FDCWD, path.c_text(), &mut file).ok()?;
     let pid = text::number(text::field(info, b"Pid:")?)?;
     i32::try_from(pid).ok().filter(|pid| *pid > 0)
+}
+
+/// Whether a process is dead and taken. Its number may then be another's.
+pub fn is_gone(pidfd: i32) -> bool {
+    sys::pidfd_signal(pidfd, 0) == Err(ESRCH)
 }

@@ -409,11 +409,12 @@ pub fn new_keyring() -> Result {
 
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// Sets the effective and permitted capabilities; inheritable becomes empty.
-pub fn set_capabilities(set: u64) -> Result {
+/// Sets the effective and permitted capabilities, and the inheritable ones.
+pub fn set_capabilities(set: u64, inheritable: u64) -> Result {
     let header = [CAPABILITY_VERSION_3, 0];
     let (low, high) = (set as u32, (set >> 32) as u32);
-    let data = [low, low, 0, high, high, 0];
+    let (low_inherited, high_inherited) = (inheritable as u32, (inheritable >> 32) as u32);
+    let data = [low, low, low_inherited, high, high, high_inherited];
     call2(nr::CAPSET, header.as_ptr() as usize, data.as_ptr() as usize)
 }
 

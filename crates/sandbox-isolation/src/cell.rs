@@ -10,6 +10,7 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 
 use crate::error::Error;
+use crate::maker::Privilege;
 use crate::process::{Exit, ExitStatus};
 use crate::protocol::from_cell;
 use crate::replies::Replies;
@@ -26,7 +27,7 @@ pub struct Identity {
     /// Group id inside the cell.
     pub gid: u32,
     /// The same user as the maker's user namespace counts: for a cell made by root, an id that no
-    /// account has and no other living cell shares; otherwise 0, the maker's own user.
+    /// account has and no other living cell shares; otherwise the maker's own user.
     pub maker_uid: u32,
     /// The same for the group.
     pub maker_gid: u32,
@@ -48,8 +49,8 @@ struct Inner {
     work_dir: PathBuf,
     identity: Identity,
     pid: u32,
-    /// Keeps the maker alive as long as its cells.
-    _maker: crate::Maker,
+    /// Held so that the maker lives as long as its cells.
+    maker: crate::Maker,
 }
 
 impl Drop for Inner {
@@ -109,7 +110,7 @@ impl Cell {
                 work_dir: ready.work_dir,
                 identity: ready.identity,
                 pid: ready.pid,
-                _maker: maker,
+                maker,
             }),
         }
     }
@@ -164,7 +165,7 @@ impl Cell {
         const PIPEFS_MAGIC: u64 = 0x5049_5045;
         let identity = self.inner.identity;
         let is_pipe = rustix::fs::fstatfs(pipe).is_ok_and(|fs| fs.f_type as u64 == PIPEFS_MAGIC);
-        if identity.maker_uid != 0 && is_pipe {
+        if self.inner.maker.privilege() == Privilege::Root && is_pipe {
             let (uid, gid) = (Uid::from_raw(identity.maker_uid), Gid::from_raw(identity.maker_gid));
             // When it fails the pipe works all the same, except by its name.
             let _ = rustix::fs::fchown(pipe, Some(uid), Some(gid));

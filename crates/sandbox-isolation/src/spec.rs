@@ -183,3 +183,25 @@ impl Default for CellSpec {
         Self::strict()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_defaults_hold() {
+        let spec = CellSpec::strict();
+        assert_eq!(
+            (spec.disk_bytes, spec.disk_inodes, spec.shm_bytes),
+            (1 << 30, 1 << 18, 64 << 20)
+        );
+        for limit in [
+            Rlimit::fixed(Resource::FileSize, 1 << 30),
+            Rlimit::fixed(Resource::Core, 0),
+            Rlimit::fixed(Resource::Processes, 256),
+            Rlimit { resource: Resource::OpenFiles, soft: 1024, hard: 4096 },
+        ] {
+            assert!(spec.rlimits.contains(&limit), "{limit:?}");
+        }
+    }
+}

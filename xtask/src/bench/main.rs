@@ -25,13 +25,13 @@ use crate::setup::{Arguments, Setup};
 /// What can be measured, in the order of the table.
 #[derive(Clone, Copy, Debug)]
 enum Measurement {
+    Memory,
     Create,
     CreateImported,
     CreateOff,
     Warm,
     Lines,
     Bytes,
-    Memory,
     Run,
     RunOff,
     PeerCodeSandboxes,
@@ -42,13 +42,14 @@ enum Measurement {
 
 impl Measurement {
     const ALL: [Self; 13] = [
+        // First, while no interpreter of another row is there.
+        Self::Memory,
         Self::Create,
         Self::CreateImported,
         Self::CreateOff,
         Self::Warm,
         Self::Lines,
         Self::Bytes,
-        Self::Memory,
         Self::Run,
         Self::RunOff,
         Self::PeerCodeSandboxes,

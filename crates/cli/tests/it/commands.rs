@@ -26,6 +26,11 @@ fn the_status_of_the_command_is_ours() {
 }
 
 #[test]
+fn words_after_dashes_are_a_command_without_a_shell() {
+    run(["--", "printf", "%s|", "a b", "$HOME"]).output().assert(0, "a b|$HOME|");
+}
+
+#[test]
 fn bytes_pass_through_as_they_are() {
     let every: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
     let outcome = run(["cat"]).stdin(every.clone()).output();

@@ -112,11 +112,10 @@ fn the_help_of_run_tells_every_flag() {
       sandboxes run --lang python 'print(6 * 7)'
       sandboxes run --file script.py one two
       sandboxes run --file script.py -- --verbose one
-      sandboxes run --file main.go --deps --network allowlist --allow proxy.golang.org --allow
-      sum.golang.org
+      sandboxes run --file main.go --deps --isolation off
       echo 'console.log(1)' | sandboxes run --lang node
       echo data | sandboxes run 'tr a-z A-Z'
-      sandboxes run -t 5 --memory 512m -e DEBUG=1 --lang python 'import os; os.environ["DEBUG"]'
+      sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ["DEBUG"]'
 
     Languages:
       python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh

@@ -23,6 +23,12 @@ fn the_value_of_a_cell_is_printed() {
 }
 
 #[test]
+fn lower_limits_of_ours_are_no_obstacle() {
+    let code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[1]";
+    python(code).limited_to("512").output().assert(0, "512\n");
+}
+
+#[test]
 fn both_streams_are_kept_apart() {
     let outcome = python("import sys; print('out'); print('err', file=sys.stderr)").output();
     outcome.assert(0, "out\n");

@@ -71,6 +71,15 @@ pub(crate) fn python(code: &str) -> Call {
 }
 
 impl Call {
+    /// Lets the binary open only so many files.
+    pub(crate) fn limited_to(self, files: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n \"$1\"; shift; exec \"$@\"", "sh", files]);
+        command.arg(self.command.get_program()).args(self.command.get_args());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { command, ..self }
+    }
+
     pub(crate) fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.command.stdin(Stdio::piped());
         self.stdin = Some(input.into());

@@ -80,6 +80,7 @@ fn what_cannot_be_enforced_is_refused() {
     [stdout]
     [stderr]
     sandboxes: error: `gpu` cannot be enforced by this variant
+    sandboxes: hint: leave it out, or choose a variant that has it (`sandboxes providers`)
     ");
 }
 

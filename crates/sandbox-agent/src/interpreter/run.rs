@@ -10,8 +10,8 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    CodeError, DisplayKind, Error, Event, EventKind, Result, ResultItem, RunOutcome, Stdin, Usage,
-    unix_now,
+    CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind, Result, ResultItem,
+    RunOutcome, Stdin, Usage, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -148,9 +148,8 @@ impl ActiveRun {
                 self.outcome.exit_code = Some(code);
             }
             Reply::Failed { id, message, .. } if id == self.id => {
-                let error =
-                    CodeError { name: "RunError".into(), value: message, traceback: String::new() };
-                self.push(EventKind::Error(error));
+                let kind = FailureKind::NotRun;
+                self.outcome.failure = Some(Failure { kind, message, signal: None });
             }
             Reply::Done { id, execution_count, interrupted, background_threads }
                 if id == self.id =>

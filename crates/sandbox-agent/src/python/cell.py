@@ -58,13 +58,20 @@ class Cells:
         former = self.sources.pop(run.filename, "")
         self.sources[run.filename] = run.code
         self.kept += len(run.code) - len(former)
-        while len(self.sources) > 1 and (
-            len(self.sources) > KEPT_SOURCES or self.kept > KEPT_CHARACTERS
-        ):
-            oldest = next(iter(self.sources))
+        if len(self.sources) > KEPT_SOURCES or self.kept > KEPT_CHARACTERS:
+            self.forget_oldest()
+        load("hooks")["remember_source"](run.filename, run.code)
+
+    def forget_oldest(self):
+        """Drops half of what is kept: one at a time, each drop would look through all that are gone."""
+        names = list(self.sources)
+        half = len(names) // 2
+        for position, oldest in enumerate(names[:-1]):
+            if position >= half and self.kept <= KEPT_CHARACTERS:
+                break
             self.kept -= len(self.sources.pop(oldest))
             load("hooks")["forget_source"](oldest)
-        load("hooks")["remember_source"](run.filename, run.code)
+        self.sources = dict(self.sources)
 
     # Cells.
 

@@ -161,15 +161,15 @@ class Streams:
         self.open()
 
     def open(self):
-        """Makes the streams that are missing. They name descriptors by number only, so the zygote
-        can make them for its workers."""
-        if self.stdout is None or self.stdout.closed:
+        """Makes the streams that are missing or were altered. They name descriptors by number
+        only, so the zygote can make them for its workers."""
+        if not _is_usable(self.stdout, "strict"):
             self.stdout = _text(BufferedWriter(_Output(self.burst)), "<stdout>", "w", "strict")
             self.burst.stream = self.stdout
-        if self.stderr is None or self.stderr.closed:
+        if not _is_usable(self.stderr, "backslashreplace"):
             raw = BufferedWriter(FileIO(2, "w", closefd=False))
             self.stderr = _text(raw, "<stderr>", "w", "backslashreplace")
-        if self.stdin is None or self.stdin.closed:
+        if not _is_usable(self.stdin, "surrogateescape"):
             self.stdin = _open_stdin()
         sys.stdout = sys.__stdout__ = self.stdout
         sys.stderr = sys.__stderr__ = self.stderr
@@ -214,6 +214,21 @@ def _text(buffer, name, mode, errors):
     stream.mode = mode
     getattr(buffer, "raw", buffer).name = name
     return stream
+
+
+def _is_usable(stream, errors):
+    """Whether a stream is as `_text` made it."""
+    try:
+        return (
+            not stream.closed
+            and stream.encoding == "utf-8"
+            and stream.errors == errors
+            and stream.line_buffering == (stream.mode == "w")
+            and len(vars(stream)) == 1
+            and not vars(stream.buffer)
+        )
+    except Exception:
+        return False  # never made, or taken apart with `detach`
 
 
 def _open_stdin():

@@ -9,7 +9,7 @@ from posix import setsid, strerror, umask, write
 
 import _ctypes
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from resource import setrlimit
+from resource import RLIM_INFINITY, getrlimit, setrlimit
 from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, dlopen, get_errno
 
 PR_SET_PDEATHSIG = 1
@@ -69,6 +69,18 @@ def _check(result):
     if result & 0xFFFFFFFF == 0xFFFFFFFF:
         number = get_errno()
         raise OSError(number, strerror(number))
+
+
+def lowered(bound, soft, hard):
+    """Limits only ever go down: below what this process may have, they are already met."""
+
+    def least(one, other):
+        if RLIM_INFINITY in (one, other):
+            return one if other == RLIM_INFINITY else other
+        return min(one, other)
+
+    hard = least(bound, hard)
+    return least(hard, soft), hard
 
 
 def prctl(option, argument=0, more=0):
@@ -134,7 +146,7 @@ def _enter(request, step):
     umask(0o022)
     step[0] = "limits"
     for resource, soft, hard in request.rlimits:
-        setrlimit(resource, (soft, hard))
+        setrlimit(resource, lowered(getrlimit(resource)[1], soft, hard))
     step[0] = "work dir"
     chdir(request.work_dir)
     step[0] = "privileges"

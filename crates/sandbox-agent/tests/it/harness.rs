@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -91,13 +91,15 @@ impl Zygote {
     }
 }
 
+/// The home of workers. Nobody else writes there, so programs find it empty and can write.
+pub(crate) static HOME: OnceLock<String> = OnceLock::new();
+
 /// What a worker of the tests is forked with.
 pub(crate) fn plain_fork() -> Fork {
+    let home = HOME.get().expect("a home").as_str();
     Fork {
         work_dir: "/tmp".into(),
-        env: [("PATH", "/usr/bin:/bin"), ("HOME", "/tmp")]
-            .map(|(k, v)| (k.into(), v.into()))
-            .into(),
+        env: [("PATH", "/usr/bin:/bin"), ("HOME", home)].map(|(k, v)| (k.into(), v.into())).into(),
         subreaper: true,
         ..Fork::default()
     }

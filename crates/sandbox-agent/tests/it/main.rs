@@ -41,8 +41,11 @@ fn main() {
     trials.extend(
         packages::CASES.iter().map(|case| trial("packages", *case).with_ignored_flag(without)),
     );
+    let home = tempfile::tempdir().expect("a home for workers");
+    harness::HOME.set(home.path().display().to_string()).expect("set once");
     let conclusion = libtest_mimic::run(&arguments, trials);
     harness::WARM.hang_up();
+    drop(home);
     conclusion.exit();
 }
 

@@ -12,6 +12,7 @@ pub(crate) const CASES: &[Case] = &[
     ("lines_are_live", lines_are_live),
     ("order_is_exact", order_is_exact),
     ("a_burst_loses_nothing", a_burst_loses_nothing),
+    ("streams_taken_apart_are_made_anew", streams_taken_apart_are_made_anew),
     ("c_code_and_children_are_captured", c_code_and_children_are_captured),
 ];
 
@@ -36,6 +37,27 @@ fn bytes_are_exact() {
     let both = worker.run("print('o'); print('e', file=sys.stderr); sys.stdout.encoding, sys.stdout.name, sys.stdout.fileno(), sys.stdout.isatty(), sys.stderr.errors");
     assert_eq!((both.stdout(), both.stderr()), ("o\n".into(), "e\n".into()));
     assert_eq!(both.text(), Some("('utf-8', '<stdout>', 1, False, 'backslashreplace')"));
+}
+
+fn streams_taken_apart_are_made_anew() {
+    let mut worker = Worker::new();
+    worker.run("import sys; own = sys.stdout");
+    assert_eq!(worker.run("sys.stdout is own").text(), Some("True"), "a good one is kept");
+    for code in [
+        "sys.stdout.detach(); sys.stderr.detach(); sys.stdin.detach();",
+        "sys.stdout.buffer.detach();",
+        "sys.stdout.close(); sys.stderr.buffer.close();",
+        "sys.stdout.write = sys.stdout.buffer.write = len",
+        "sys.stdout.reconfigure(encoding='ascii'); sys.stderr.reconfigure(errors='strict')",
+        "sys.stdout.reconfigure(line_buffering=False)",
+    ] {
+        worker.run(code);
+        let outcome =
+            worker.run("print('\\u20ac'); print('\\udc80', file=sys.stderr); sys.stdin.read()");
+        assert_eq!(outcome.text(), Some("''"), "{code}: {outcome:?}");
+        assert_eq!(outcome.stdout(), "\u{20ac}\n", "{code}");
+        assert_eq!(outcome.stderr(), "\\udc80\n", "{code}");
+    }
 }
 
 /// Runs code that prints `lines` lines and then sleeps; says how long the last one took.

@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         nothing_is_left_after_a_dropped_create;
         nothing_is_left_after_an_error_in_scope;
         nothing_is_left_of_what_went_into_the_background;
+        nothing_runs_when_terminate_returns;
         nothing_is_left_after_deaths_and_timeouts;
         nothing_is_left_after_commands needs commands;
         nothing_is_left_after_many;
@@ -149,6 +150,29 @@ for _ in range(5): os.wait()"
     sandbox.terminate().await?;
     ensure_eq!(host::running_with(&token)?.len(), 0, "daemons after terminate");
     before.is_restored().await
+}
+
+async fn nothing_runs_when_terminate_returns(f: Fixture) -> Checked {
+    let token = host::token("late-");
+    for _ in 0..5 {
+        let sandbox = f.builder().create().await?;
+        // Memory makes a process take longer to go away.
+        let code = format!(
+            "
+import subprocess, sys
+work = 'import os; data = bytearray(4 << 20); print(flush=True)\\nwhile True: data[0] ^= 1 # {token}'
+children = [
+    subprocess.Popen([sys.executable, '-I', '-S', '-c', work], stdout=subprocess.PIPE, start_new_session=True)
+    for _ in range(10)
+]
+for child in children: child.stdout.readline()"
+        );
+        ok(&sandbox, &code).await?;
+        ensure!(host::running_with(&token)?.len() >= 10, "the control processes do not run");
+        sandbox.terminate().await?;
+        ensure_eq!(host::running_with(&token)?.len(), 0, "processes after terminate");
+    }
+    Ok(())
 }
 
 async fn nothing_is_left_after_deaths_and_timeouts(f: Fixture) -> Checked {

@@ -28,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         it_runs_beside_busy_code;
         it_survives_the_interpreter;
         many_at_once;
+        many_one_after_another;
         callbacks_hear_lines;
         a_terminal needs command_pty;
         a_background_command_is_connected_to needs command_background;
@@ -41,6 +42,18 @@ async fn a_line_runs_in_a_shell(f: Fixture) -> Checked {
     ensure!(result.success(), "{result:?}");
     ensure_eq!(result.stdout, "42\ndone\n");
     ensure!(result.duration > 0.0 && result.duration < 30.0, "duration {}", result.duration);
+    Ok(())
+}
+
+async fn many_one_after_another(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    for number in 0..1100 {
+        let result = sandbox.commands().run(["true"]).await;
+        ensure!(
+            result.as_ref().is_ok_and(|result| result.success()),
+            "command {number}: {result:?}"
+        );
+    }
     Ok(())
 }
 

@@ -143,6 +143,8 @@ pub enum FailureKind {
     ConnectionLost,
     /// The interpreter answered nonsense and was ended.
     Protocol,
+    /// The code did not run: what it needs is not there, such as its working directory.
+    NotRun,
     /// The caller dropped the run.
     Cancelled,
     /// The sandbox was ended during the run.
@@ -162,6 +164,7 @@ impl FailureKind {
             Self::OutputLimit => "output_limit",
             Self::ConnectionLost => "connection_lost",
             Self::Protocol => "protocol",
+            Self::NotRun => "not_run",
             Self::Cancelled => "cancelled",
             Self::Terminated => "terminated",
             Self::Expired => "expired",

@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_isolation::{CellSpec, Error, ExitStatus, Maker, Privilege};
+use sandbox_isolation::{CellSpec, Error, ExitStatus, Maker, Privilege, ProcessSpec};
 
 use crate::support::{
     cell, eventually, is_alive, output, processes_with, python, shell, start_until_line,
@@ -93,4 +93,69 @@ async fn a_maker_without_isolation_makes_nothing_else() {
     let groups = output(&cell, shell("id -G")).await;
     let own = Command::new("id").arg("-G").output().unwrap().stdout;
     assert_eq!(groups.into_bytes(), own, "the rights of the host process");
+}
+
+/// A trusted program with a child, a daemon, and one of a child that adopts orphans: what a warm
+/// parent of workers looks like from outside.
+const WITH_DESCENDANTS: &str = "
+import ctypes, os, sys, time
+mark = sys.argv[1]
+def sleep(session):
+    if os.fork() == 0:
+        if session: os.setsid()
+        os.execl('/bin/sleep', 'sleep', mark)
+sleep(False)
+if os.fork() == 0:
+    sleep(True)
+    os._exit(0)
+if os.fork() == 0:
+    libc = ctypes.CDLL(None)
+    libc.prctl(36, 1, 0, 0, 0)
+    libc.prctl(1, 9, 0, 0, 0)
+    sleep(False)
+    if os.fork() == 0:
+        sleep(True)
+        os._exit(0)
+    time.sleep(1000)
+time.sleep(1000)
+";
+
+fn with_descendants(mark: &str) -> ProcessSpec {
+    let argv = [crate::support::PYTHON, "-I", "-S", "-c", WITH_DESCENDANTS, mark];
+    let argv = argv.iter().map(Into::into).collect();
+    ProcessSpec { argv, env: Vec::new(), cwd: None, fds: Vec::new() }
+}
+
+#[tokio::test]
+async fn what_a_killed_program_leaves_is_killed() {
+    let maker = Maker::start_off().await.unwrap();
+    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+    let (mark, kept) = (unique_sleep(), unique_sleep());
+    let sleeps = |mark: &str| processes_with(&format!("sleep\0{mark}")).len();
+    let script = format!("setsid sleep {kept} & echo ready");
+    start_until_line(&cell, shell(&script)).await;
+    let program = maker.start_process(with_descendants(&mark)).await.unwrap();
+    eventually(Duration::from_secs(5), "all run", || sleeps(&mark) == 4).await;
+    drop(program);
+    eventually(Duration::from_secs(5), "all are gone", || processes_with(&mark).is_empty()).await;
+    assert_eq!(sleeps(&kept), 1, "what is in a cell has nothing to do with it");
+    assert_eq!(output(&cell, shell("echo usable")).await, "usable\n");
+}
+
+#[tokio::test]
+async fn nothing_of_a_program_outlives_the_maker() {
+    let maker = Maker::start_off().await.unwrap();
+    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+    let (directory, mark) = (cell.work_dir().to_owned(), unique_sleep());
+    let script = format!("setsid sleep {mark} & echo ready");
+    start_until_line(&cell, shell(&script)).await;
+    let program = maker.start_process(with_descendants(&mark)).await.unwrap();
+    let of_maker = crate::support::status_field(program.pid(), "PPid:").unwrap().parse().unwrap();
+    let sleeps = || processes_with(&format!("sleep\0{mark}")).len();
+    eventually(Duration::from_secs(5), "all run", || sleeps() == 5).await;
+    // All handles at once, as when the host dies.
+    drop((program, cell, maker));
+    eventually(Duration::from_secs(5), "the maker is gone", || !is_alive(of_maker)).await;
+    assert_eq!(processes_with(&mark), [] as [u32; 0]);
+    assert!(!directory.exists(), "the cell had time to clean up");
 }

@@ -86,6 +86,16 @@ async fn the_first_process_cannot_be_read_or_harmed() {
         assert_eq!(exit.status.code(), Some(1), "{file}: {text}");
         assert!(text.contains("PermissionError"), "{file}: {text}");
     }
+    // Neither may it be listed or set, which the kernel decides by who owns these entries.
+    let script = "import os\n\
+         for directory in ('fd', 'task/1/fd', 'fdinfo', 'ns', 'map_files'):\n  \
+           try: print(directory, os.listdir('/proc/1/' + directory))\n  \
+           except PermissionError: pass\n\
+         for file in ('oom_score_adj', 'coredump_filter', 'clear_refs', 'sched', 'comm', 'uid_map'):\n  \
+           try: os.open('/proc/1/' + file, os.O_WRONLY); print(file)\n  \
+           except PermissionError: pass\n\
+         os.listdir('/proc/self/fd'); os.open('/proc/self/oom_score_adj', os.O_WRONLY)\n";
+    assert_eq!(output(&cell, python(script)).await, "");
     let script =
         "import os,signal\nfor s in range(1, 65):\n  try: os.kill(1, s)\n  except OSError: pass";
     output(&cell, python(script)).await;

@@ -80,6 +80,10 @@ async fn start(
             let command = guest::command(sandbox, line, timeout, stdin).start().await?;
             return Ok(guest.follow_command(command));
         }
+        Source::Command(argv) => {
+            let command = guest::command(sandbox, argv, timeout, stdin).start().await?;
+            return Ok(guest.follow_command(command));
+        }
         Source::Program(program) => {
             let place = program::place(sandbox, &program, timeout).await?;
             let command = place.command(sandbox, program.arguments, timeout, stdin);

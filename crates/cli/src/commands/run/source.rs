@@ -26,6 +26,8 @@ pub(crate) struct Task {
 pub(crate) enum Source {
     /// A line for the shell.
     Shell(String),
+    /// A program and its arguments, no shell involved.
+    Command(Vec<String>),
     /// Inline code of the sandbox's interpreter: the last value is shown.
     Cell(String),
     /// A program of the sandbox's interpreter.
@@ -79,8 +81,11 @@ impl Task {
     pub(crate) fn of(args: &RunArgs) -> Result<Self, Problem> {
         let (code, arguments) = choose(args)?;
         let Some(code) = code else {
-            let line = args.words.concat();
-            return Ok(Self { source: Source::Shell(line), language: "sh", reads_stdin: true });
+            let source = match args.words.first() {
+                Some(line) => Source::Shell(line.clone()),
+                None => Source::Command(arguments),
+            };
+            return Ok(Self { source, language: "sh", reads_stdin: true });
         };
         let reads_stdin = !matches!(code, Code::Stdin);
         let language = language(args, &code)?;
@@ -131,6 +136,7 @@ fn choose(args: &RunArgs) -> Result<(Option<Code>, Vec<String>), Problem> {
         return Ok((Some(code), args.words.iter().cloned().chain(after).collect()));
     }
     match (args.words.as_slice(), args.lang) {
+        ([], None) if !after.is_empty() => Ok((None, after)),
         ([], _) if input::is_terminal() => Err(Problem::usage(
             "nothing to run",
             "give a shell command, --lang LANGUAGE with code, --file FILE, or code on standard input",
