@@ -16,12 +16,19 @@ pub const KEEP_EACH_END: usize = 512 << 10;
 /// Lines a result keeps one by one; what follows becomes a single message, so that memory stays bounded.
 const MOST_LINES: usize = 10_000;
 
+/// Objects that a result keeps; later ones are counted and dropped.
+const MOST_RESULTS: usize = 10_000;
+
+/// Bytes of all representations that a result keeps.
+const MOST_RESULT_BYTES: usize = 128 << 20;
+
 /// Builds an [`ExecutionResult`] from the events of one run.
 #[derive(Debug, Default)]
 pub struct ResultCollector {
     result: ExecutionResult,
     display_ids: Vec<Option<String>>,
     clear_before_next: bool,
+    result_bytes: usize,
     stdout: StreamCollector,
     stderr: StreamCollector,
 }
@@ -88,15 +95,26 @@ impl ResultCollector {
         if std::mem::take(&mut self.clear_before_next) {
             self.clear();
         }
+        let bytes = size_of_item(&item);
         if display == DisplayKind::Update {
             for (shown, id) in self.result.results.iter_mut().zip(&self.display_ids) {
-                if id.is_some() && *id == display_id {
+                if id.is_some()
+                    && *id == display_id
+                    && self.result_bytes + bytes <= MOST_RESULT_BYTES
+                {
+                    self.result_bytes += bytes;
                     shown.data.clone_from(&item.data);
                     shown.extra.clone_from(&item.extra);
                 }
             }
             return Notice::Nothing;
         }
+        let full = self.result.results.len() >= MOST_RESULTS;
+        if full || self.result_bytes + bytes > MOST_RESULT_BYTES {
+            self.result.results_dropped += 1;
+            return Notice::Nothing;
+        }
+        self.result_bytes += bytes;
         self.display_ids.push(display_id);
         self.result.results.push(item);
         self.result.results.last().map_or(Notice::Nothing, Notice::Result)
@@ -104,6 +122,7 @@ impl ResultCollector {
 
     fn clear(&mut self) {
         self.result.results.clear();
+        self.result_bytes = 0;
         self.display_ids.clear();
         self.stdout.clear();
         self.stderr.clear();
@@ -204,6 +223,12 @@ impl StreamCollector {
         }
         (self.messages, totals)
     }
+}
+
+fn size_of_item(item: &ResultItem) -> usize {
+    let strings =
+        item.data.iter().map(|(mime, value)| mime.len() + value.as_str().map_or(64, str::len));
+    strings.sum::<usize>() + 64
 }
 
 fn append(messages: &mut Vec<OutputMessage>, line: OutputMessage) {
@@ -334,6 +359,29 @@ mod tests {
         assert_eq!(messages.len(), MOST_LINES);
         let logs = crate::model::Logs { stdout: messages, stderr: Vec::new() };
         assert_eq!(logs.stdout_exact(), lines);
+    }
+
+    #[test]
+    fn displayed_objects_are_bounded() {
+        let mut collector = ResultCollector::new();
+        for seq in 0..(MOST_RESULTS as u64 + 5) {
+            let kind = EventKind::Display {
+                display: DisplayKind::Display,
+                item: ResultItem::from_text("x"),
+                display_id: Some("d".into()),
+            };
+            collector.push(Event { run_id: String::new(), seq, timestamp: 0.0, kind });
+        }
+        let update = EventKind::Display {
+            display: DisplayKind::Update,
+            item: ResultItem::from_text("y".repeat(1 << 20)),
+            display_id: Some("d".into()),
+        };
+        collector.push(Event { run_id: String::new(), seq: 0, timestamp: 0.0, kind: update });
+        let result = collector.finish();
+        assert_eq!((result.results.len(), result.results_dropped), (MOST_RESULTS, 5));
+        let kept: usize = result.results.iter().filter_map(|item| item.text()).map(str::len).sum();
+        assert!(kept <= MOST_RESULT_BYTES, "{kept}");
     }
 
     #[test]

@@ -104,6 +104,9 @@ pub struct CreateSpec {
     pub provider_options: Map<String, Value>,
 }
 
+/// Bytes of all environment variables together. The kernel has limits of its own, not far above.
+const MOST_ENV: usize = 128 << 10;
+
 impl CreateSpec {
     /// Checks everything that can be checked without a backend.
     ///
@@ -135,6 +138,16 @@ impl CreateSpec {
         }
         self.working_dir.as_deref().map(|path| check_path("working_dir", path)).transpose()?;
         check_env(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
+        let length = |(name, value): (&String, &str)| name.len() + value.len();
+        let env = self.env.iter().map(|(name, value)| (name, value.as_str()));
+        let secrets = self.secrets.iter().map(|(name, value)| (name, value.expose()));
+        let total: usize = env.chain(secrets).map(length).sum();
+        if total > MOST_ENV {
+            return Err(Error::invalid(
+                "env",
+                format!("must be at most {MOST_ENV} bytes in all, got {total}"),
+            ));
+        }
         check_env(self.secrets.iter().map(|(name, value)| (name.as_str(), value.expose())))?;
         for text in self.tags.iter().flat_map(|(key, value)| [key, value]) {
             if text.contains('\0') {
@@ -302,7 +315,8 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_field() {
-        let cases: [(&str, CreateSpec); 11] = [
+        let cases: [(&str, CreateSpec); 12] = [
+            ("env", CreateSpec { env: [("A".into(), "x".repeat(200_000))].into(), ..spec() }),
             ("lifetime", CreateSpec { lifetime: Some(Duration::ZERO), ..spec() }),
             ("idle_timeout", CreateSpec { idle_timeout: Some(Duration::MAX), ..spec() }),
             ("cpu", CreateSpec { cpu: Some(f64::NAN), ..spec() }),

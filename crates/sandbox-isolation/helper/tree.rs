@@ -9,6 +9,7 @@ use crate::processes;
 use crate::roots::{Phase, Roots};
 use crate::sys::{self, EBUSY, EINTR, Result};
 
+/// How often new processes may appear in a tree that is being killed.
 const ROUNDS: u32 = 20;
 const FINAL_ROUNDS: u32 = 2000;
 
@@ -18,16 +19,72 @@ pub fn kill(roots: &mut Roots, index: usize, reap: &mut dyn FnMut(&mut Roots)) -
     let (id, tag) = (roots.at(index).id, roots.at(index).tag);
     let alone = roots.find(|root| root.id != id).is_none();
     if !alone {
-        for _ in 0..ROUNDS {
-            let killed = kill_round(roots, id, tag);
-            reap(roots);
-            if killed == 0 {
-                return Ok(false);
-            }
-            pause();
+        let mut known = Known::new()?;
+        let outcome = kill_one_tree(roots, id, tag, &mut known, reap);
+        known.free();
+        if outcome? {
+            return Ok(false);
         }
     }
     kill_everything(roots, reap).map(|()| true)
+}
+
+/// Returns whether the tree is gone. It is not when it grows as fast as it is killed.
+fn kill_one_tree(
+    roots: &mut Roots,
+    id: u32,
+    tag: u32,
+    known: &mut Known,
+    reap: &mut dyn FnMut(&mut Roots),
+) -> Result<bool> {
+    let mut growth = 0;
+    for _ in 0..FINAL_ROUNDS {
+        let round = kill_round(roots, id, tag, known);
+        reap(roots);
+        if round.killed == 0 {
+            return Ok(true);
+        }
+        // What has been killed before only takes its time: much memory, or a busy machine.
+        growth += u32::from(round.new != 0);
+        if growth == ROUNDS {
+            return Ok(false);
+        }
+        pause();
+    }
+    Err(EBUSY)
+}
+
+/// The processes that were killed before, one bit for each process id.
+struct Known {
+    bits: &'static mut [u8],
+}
+
+impl Known {
+    /// As many process ids as the kernel allows.
+    const IDS: usize = 4 << 20;
+
+    fn new() -> Result<Self> {
+        Ok(Self { bits: sys::allocate(Self::IDS / 8)? })
+    }
+
+    /// Returns whether this one is new.
+    fn add(&mut self, pid: i32) -> bool {
+        let (byte, bit) = (pid as usize / 8, 1 << (pid % 8));
+        let Some(bits) = self.bits.get_mut(byte) else { return true };
+        let new = *bits & bit == 0;
+        *bits |= bit;
+        new
+    }
+
+    fn free(self) {
+        sys::unmap(self.bits);
+    }
+}
+
+struct Round {
+    killed: u32,
+    /// Of these, how many for the first time.
+    new: u32,
 }
 
 /// Kills every process of the cell but this one.
@@ -50,16 +107,17 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
     Err(EBUSY)
 }
 
-/// Kills what does not belong to another root; returns how many processes that were.
-fn kill_round(roots: &mut Roots, victim: u32, victim_tag: u32) -> u32 {
-    let mut killed = 0;
+/// Kills what does not belong to another root.
+fn kill_round(roots: &mut Roots, victim: u32, victim_tag: u32, known: &mut Known) -> Round {
+    let mut round = Round { killed: 0, new: 0 };
     let _ = processes::for_each(|pid| {
         if pid != 1 && !is_spared(roots, pid, victim, victim_tag) {
             let _ = sys::kill(pid, sys::SIGKILL);
-            killed += 1;
+            round.killed += 1;
+            round.new += u32::from(known.add(pid));
         }
     });
-    killed
+    round
 }
 
 fn is_spared(roots: &Roots, pid: i32, victim: u32, victim_tag: u32) -> bool {

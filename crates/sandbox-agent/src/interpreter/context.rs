@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::outcome::EndReason;
-use super::run::ActiveRun;
+use super::run::{ActiveRun, unexpected};
 use super::watchdog::{Cause, Limits, Watchdog};
 use super::worker::{Happening, Worker};
 use crate::box_io::{BoxIo, WorkerSpec};
@@ -251,7 +251,7 @@ async fn answer(
                 worker.watchdog.end(id);
                 return Err(failed(operation, kind, message));
             }
-            Happening::Reply(other) => break format!("unexpected message {other:?}"),
+            Happening::Reply(other) => break unexpected(&other),
             Happening::Broken(problem) => break problem,
             Happening::Dead => break "the interpreter died".to_owned(),
         }

@@ -157,9 +157,9 @@ impl ActiveRun {
                 self.outcome.execution_count = u64::try_from(execution_count).unwrap_or_default();
                 self.outcome.interrupted = interrupted;
                 self.outcome.background_threads = background_threads;
-                self.finish_alive();
+                self.finish_alive().await;
             }
-            other => self.finish_broken(&format!("unexpected message {other:?}")).await,
+            other => self.finish_broken(&unexpected(&other)).await,
         }
     }
 
@@ -178,8 +178,8 @@ impl ActiveRun {
         let item = ResultItem {
             data: bundle.into_iter().map(|data| (data.mime.clone(), value_of(data))).collect(),
             is_main_result: display == DisplayKind::Result,
-            extra: match serde_json::from_str(metadata) {
-                Ok(Value::Object(map)) => map,
+            extra: match parsed(metadata) {
+                Some(Value::Object(map)) => map,
                 _ => serde_json::Map::new(),
             },
         };
@@ -187,14 +187,20 @@ impl ActiveRun {
         self.push(EventKind::Display { display, item, display_id });
     }
 
-    fn finish_alive(&mut self) {
+    async fn finish_alive(&mut self) {
         let id = self.id;
         let usage = self.usage();
         if let Some(worker) = self.worker() {
             let ended = worker.watchdog.end(id);
             let limit = std::mem::take(&mut self.limit);
-            alive(&mut self.outcome, ended.cause, &limit);
             self.at_most = ended.at_most;
+            if ended.killed {
+                // It had answered, and nobody had read that yet when its time was up.
+                let (exit, _) = self.bury().await;
+                dead(&mut self.outcome, exit, ended.cause, self.ended.get(), &limit);
+                return self.finish();
+            }
+            alive(&mut self.outcome, ended.cause, &limit);
         }
         self.outcome.usage = usage;
         self.finish();
@@ -236,8 +242,8 @@ impl ActiveRun {
         let Some(slot) = self.slot.as_mut() else { return (None, None) };
         slot.lost = true;
         let Some(worker) = slot.worker.take() else { return (None, None) };
-        let Ended { cause, at_most } = worker.watchdog.end(id);
-        self.at_most = at_most;
+        let Ended { cause, at_most, .. } = worker.watchdog.end(id);
+        self.at_most = self.at_most.or(at_most);
         let exit = worker.bury().await;
         if let Some(exit) = exit {
             let before = self.cpu_before.unwrap_or_default();
@@ -348,6 +354,12 @@ pub async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
     Ok(())
 }
 
+/// JSON takes many times its text when it is parsed, so that a long one is not.
+fn parsed(json: &str) -> Option<Value> {
+    const MOST: usize = 1 << 20;
+    if json.len() > MOST { None } else { serde_json::from_str(json).ok() }
+}
+
 /// Base64 that does not decode and JSON that does not parse are shown as the text they are.
 fn value_of(data: MimeData) -> Value {
     match data.encoding {
@@ -356,8 +368,24 @@ fn value_of(data: MimeData) -> Value {
             let decodes = base64::engine::general_purpose::STANDARD.decode(&data.data).is_ok();
             Value::String(if decodes { data.data } else { String::new() })
         }
-        Encoding::Json => serde_json::from_str(&data.data).unwrap_or(Value::String(data.data)),
+        Encoding::Json => parsed(&data.data).unwrap_or(Value::String(data.data)),
     }
+}
+
+/// What a message that does not belong here is, in a few words.
+pub(crate) fn unexpected(reply: &Reply) -> String {
+    let name = match reply {
+        Reply::Ready { .. } => "ready",
+        Reply::Refused { .. } => "refused",
+        Reply::Display { .. } => "display",
+        Reply::ClearOutput { .. } => "clear output",
+        Reply::Error { .. } => "error",
+        Reply::Exit { .. } => "exit",
+        Reply::Done { .. } => "done",
+        Reply::Value { .. } => "value",
+        Reply::Failed { .. } => "failed",
+    };
+    format!("a message `{name}` that does not belong here")
 }
 
 fn is_about_network(value: &str) -> bool {

@@ -66,6 +66,7 @@ struct Watched {
     wanted: bool,
     /// When it was last interrupted or killed.
     acted: Option<Instant>,
+    killed: bool,
 }
 
 /// What was done to a run.
@@ -74,6 +75,8 @@ pub(crate) struct Ended {
     pub(crate) cause: Option<Cause>,
     /// When that was done last. What was interrupted has ended within the grace time after it.
     pub(crate) at_most: Option<Instant>,
+    /// Whether the worker was killed, whatever it may have said before.
+    pub(crate) killed: bool,
 }
 
 enum Step {
@@ -112,6 +115,7 @@ impl Watchdog {
             sent: false,
             wanted: false,
             acted: None,
+            killed: false,
         });
         let due = if cpu_end.is_some() { Some(Instant::now()) } else { deadline };
         self.reschedule(&mut state, due);
@@ -137,10 +141,14 @@ impl Watchdog {
         };
         match run {
             Some(Watched { cause: Some(Cause::Interrupt), .. }) => {
-                Ended { cause: Some(Cause::Interrupt), at_most: None }
+                Ended { cause: Some(Cause::Interrupt), at_most: None, killed: false }
             }
-            Some(run) => Ended { cause: run.cause, at_most: run.acted.map(|acted| acted + GRACE) },
-            None => Ended { cause: None, at_most: None },
+            Some(run) => Ended {
+                cause: run.cause,
+                at_most: run.acted.map(|acted| acted + GRACE),
+                killed: run.killed,
+            },
+            None => Ended { cause: None, at_most: None, killed: false },
         }
     }
 
@@ -246,6 +254,7 @@ impl Watchdog {
                 Some(_) => {
                     run.deadline = None;
                     run.acted = Some(now);
+                    run.killed = true;
                     return Step::Kill;
                 }
             }

@@ -4,7 +4,8 @@ import sys
 from _signal import SIGKILL
 from os import environ
 from posix import O_CLOEXEC, O_RDONLY, O_WRONLY
-from posix import _exit, chdir, close, closerange, dup2, listdir, open, read, setresgid, setresuid
+from posix import _exit, chdir, close, closerange, dup2, listdir, mkdir, open, read
+from posix import setresgid, setresuid
 from posix import setsid, strerror, umask, write
 
 import _ctypes
@@ -148,7 +149,11 @@ def _enter(request, step):
     for resource, soft, hard in request.rlimits:
         setrlimit(resource, lowered(getrlimit(resource)[1], soft, hard))
     step[0] = "work dir"
-    chdir(request.work_dir)
+    try:
+        chdir(request.work_dir)
+    except FileNotFoundError:
+        mkdir(request.work_dir)  # code of an earlier worker may have removed it
+        chdir(request.work_dir)
     step[0] = "privileges"
     if request.isolated:
         _drop_capabilities()

@@ -234,7 +234,7 @@ fn shell_commands() {
     );
     for (code, name) in [
         ("%%bash\nls", "%%bash"),
-        ("%matplotlib inline", "%matplotlib"),
+        ("%matplotlib notebook", "%matplotlib"),
         ("t = %timeit 1", "%timeit"),
     ] {
         let outcome = worker.run(code);

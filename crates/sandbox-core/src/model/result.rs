@@ -217,6 +217,8 @@ pub struct Usage {
 pub struct ExecutionResult {
     /// The value of the last expression and everything displayed, in order.
     pub results: Vec<ResultItem>,
+    /// Displayed objects beyond 10,000, or beyond 128 MiB together, which are not in `results`.
+    pub results_dropped: u64,
     /// Both output streams.
     pub logs: Logs,
     /// Whether the code ran to an end of its own: a value, an exception or an exit.

@@ -136,6 +136,11 @@ async fn a_worker_from_outside_is_a_root_like_any_other() {
     let (command, _) =
         start_until_line(&cell, shell(&format!("sleep {other} & echo ready; wait"))).await;
 
+    eventually(Duration::from_secs(5), "both trees are complete", || {
+        processes_with(&format!("sleep\0{mark}")).len() == 1
+            && processes_with(&format!("sleep\0{other}")).len() == 1
+    })
+    .await;
     root.signal(0).await.unwrap();
     command.kill_tree().await.unwrap();
     assert_eq!(processes_with(&other), [] as [u32; 0]);

@@ -39,6 +39,28 @@ async fn killing_a_tree_takes_its_daemons_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_tree_that_dies_slowly_does_not_take_the_others_with_it() {
+    let cell = strict_cell().await;
+    let (ours, other) = (unique_sleep(), unique_sleep());
+    let (bystander, _) =
+        start_until_line(&cell, shell(&format!("echo ready; exec sleep {other}"))).await;
+    // Giving back small pages is what takes the kernel long.
+    let script = format!(
+        "import mmap, os, time\n\
+         memory = mmap.mmap(-1, 800 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+         memory.madvise(mmap.MADV_NOHUGEPAGE)\n\
+         for at in range(0, len(memory), 4096): memory[at] = 1\n\
+         print('ready', flush=True); time.sleep(100)  # {ours}"
+    );
+    let (victim, _) = start_until_line(&cell, python(&script)).await;
+    assert!(!victim.kill_tree().await.unwrap(), "nothing but the tree was killed");
+    assert_eq!(processes_with(&ours), [] as [u32; 0]);
+    assert_eq!(victim.wait().await.unwrap().status, ExitStatus::Signal(9));
+    bystander.signal(0).await.unwrap();
+    assert_eq!(processes_with(&other).len(), 1);
+}
+
+#[tokio::test]
 async fn the_background_outlives_its_program_until_it_is_killed() {
     for spec in [CellSpec::strict(), CellSpec::off()] {
         let cell = cell(&spec).await;
