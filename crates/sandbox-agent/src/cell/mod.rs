@@ -129,8 +129,10 @@ impl BoxIo for CellBox {
             Error::new(ErrorKind::Unavailable, "start_interpreter", "the runtime is ending")
                 .with_source(error)
         })??;
+        let process = Arc::new(process);
+        process.reap_when_dead();
         Ok(WorkerIo {
-            process: Arc::new(process),
+            process,
             control: Arc::new(control),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),

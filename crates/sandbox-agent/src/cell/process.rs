@@ -28,7 +28,7 @@ pub(crate) struct WorkerProcess {
     host_pid: u32,
     /// As the box counts; the host's until it has registered.
     pid: AtomicU32,
-    pidfd: AsyncFd<OwnedFd>,
+    pidfd: Arc<AsyncFd<OwnedFd>>,
     clock: Option<ProcessClock>,
     zygote: Arc<Zygote>,
     cell: Cell,
@@ -57,6 +57,7 @@ impl WorkerProcess {
         });
         match opened {
             Ok(pidfd) => {
+                let pidfd = Arc::new(pidfd);
                 let (root, exit) = (OnceCell::new(), OnceCell::new());
                 let pid = AtomicU32::new(host_pid);
                 let clock = ProcessClock::of(host_pid);
@@ -80,6 +81,24 @@ impl WorkerProcess {
                     .with_source(error))
             }
         }
+    }
+}
+
+impl WorkerProcess {
+    /// Reaps the process as soon as it is dead, also when nobody asks for its exit.
+    ///
+    /// A cell cannot end before the workers that died in it are reaped: they are the zygote's
+    /// children, not its own.
+    pub(crate) fn reap_when_dead(self: &Arc<Self>) {
+        let (pidfd, process) = (Arc::clone(&self.pidfd), Arc::downgrade(self));
+        tokio::spawn(async move {
+            drop(pidfd.readable().await);
+            // One that is gone has asked for it when it was dropped.
+            if let Some(process) = process.upgrade() {
+                // Whoever asks later is told what comes of it, or tries once more.
+                drop(process.exit().await);
+            }
+        });
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sandbox_core::Sandbox;
+use sandbox_core::{FailureKind, Sandbox};
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::owner::Owner;
-use crate::support::{PATIENCE, eventually, is_usable, ok};
+use crate::support::{PATIENCE, eventually, failed_with, is_usable, ok, run, until_executing};
 
 pub(super) fn cases() -> Vec<Case> {
     let all = cases!("cleanup", [run_code, local], {
@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         nothing_is_left_after_an_error_in_scope;
         nothing_is_left_of_what_went_into_the_background;
         nothing_runs_when_terminate_returns;
+        terminate_takes_no_time;
         nothing_is_left_after_deaths_and_timeouts;
         nothing_is_left_after_commands needs commands;
         nothing_is_left_after_many;
@@ -171,6 +172,34 @@ for child in children: child.stdout.readline()"
         ensure!(host::running_with(&token)?.len() >= 10, "the control processes do not run");
         sandbox.terminate().await?;
         ensure_eq!(host::running_with(&token)?.len(), 0, "processes after terminate");
+    }
+    Ok(())
+}
+
+async fn terminate_takes_no_time(f: Fixture) -> Checked {
+    let limit = Duration::from_secs(1);
+    let mut quickest = limit;
+    for busy in [false, true] {
+        for _ in 0..3 {
+            let sandbox = f.builder().create().await?;
+            is_usable(&sandbox).await?;
+            ok(&sandbox, "import subprocess; p = subprocess.Popen(['sleep', '300'])").await?;
+            let runner = sandbox.clone();
+            let ended = busy.then(|| {
+                tokio::spawn(async move { run(&runner, "import time; time.sleep(300)").await })
+            });
+            if busy {
+                until_executing(&sandbox).await?;
+            }
+            let began = Instant::now();
+            sandbox.terminate().await?;
+            quickest = quickest.min(began.elapsed());
+            if let Some(ended) = ended {
+                failed_with(&ended.await??, FailureKind::Terminated)?;
+            }
+        }
+        ensure!(quickest < limit, "terminate took more than {limit:?} (busy: {busy})");
+        quickest = limit;
     }
     Ok(())
 }
