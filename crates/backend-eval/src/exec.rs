@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
-use sandbox_agent::box_io::{Exit, Process, Readable, Spawned, Writable};
-use sandbox_agent::interpreter::write_all;
+use sandbox_agent::box_io::{Exit, Process, Readable, Spawned};
+use sandbox_agent::interpreter::feed;
 use sandbox_core::{
     Command, CommandControl, CommandEvent, CommandOutcome, Error, Failure, FailureKind,
     OutputStream, PtySize, Result, Stdin, Usage, random_hex,
@@ -68,20 +67,6 @@ pub(crate) fn command(
         Some((event, running))
     });
     Command { id: random_hex(4), pid: Some(pid), events: Box::pin(events), control }
-}
-
-async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
-    match stdin {
-        Stdin::Empty => {}
-        Stdin::Bytes(bytes) => drop(write_all(&*input, &bytes).await),
-        Stdin::Stream(mut stream) => {
-            while let Some(Ok(chunk)) = stream.next().await {
-                if write_all(&*input, &chunk).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
 }
 
 async fn end_after(limit: Duration, process: Arc<dyn Process>, timed_out: Arc<AtomicBool>) {

@@ -13,7 +13,7 @@
 //! use std::sync::Arc;
 //!
 //! use sandbox_conformance::Target;
-//! # fn make_backend() -> Arc<dyn sandbox_core::Backend> { unimplemented!() }
+//! # fn make_backend() -> Arc<dyn sandbox_core::Backend> { panic!("yours") }
 //!
 //! fn main() -> ExitCode {
 //!     sandbox_conformance::main(Target::new("local-eval", make_backend))

@@ -8,4 +8,4 @@ mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
 pub use outcome::EndReason;
-pub use run::write_all;
+pub use run::feed;

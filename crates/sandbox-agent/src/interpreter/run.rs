@@ -324,7 +324,8 @@ fn abandon(mut slot: OwnedMutexGuard<Slot>) {
     slot.worker = None;
 }
 
-async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
+/// Writes standard input to its end, or until nobody reads it any more.
+pub async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
     match stdin {
         Stdin::Empty => {}
         Stdin::Bytes(bytes) => drop(write_all(&*input, &bytes).await),
@@ -339,7 +340,7 @@ async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
 }
 
 /// Writes everything, waiting while the reader does not read.
-pub async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
+async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
     let mut rest: &[u8] = data;
     while !rest.is_empty() {
         match output.try_write(rest) {
