@@ -27,14 +27,17 @@
 
 mod backend;
 mod background;
+mod cache;
 mod config;
 mod contexts;
 mod exec;
 mod expiry;
 mod instance;
 mod python;
+mod spares;
 mod toolchains;
 mod view;
+mod workshop;
 mod zygotes;
 
 pub use backend::EvalBackend;

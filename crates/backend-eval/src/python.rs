@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::cache;
 use crate::config::Options;
 
 /// How long a shim may take to say which interpreter it stands for.
@@ -187,8 +188,8 @@ fn unusable(path: &Path, error: io::Error) -> Error {
 }
 
 /// What makes an answer of the past still true: the file itself and, for a shim, what it looks at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Fingerprint {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Fingerprint {
     inode: u64,
     size: u64,
     modified: i64,
@@ -196,7 +197,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    fn of(path: &Path) -> io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         let chosen = if is_script(path)? { version_choices() } else { venv_choice(path) };
         Ok(Self { inode: meta.ino(), size: meta.size(), modified: meta.mtime(), chosen })
@@ -248,21 +249,10 @@ impl Cache {
     /// Entries kept; the file is for a few interpreters.
     const MOST: usize = 32;
 
-    fn file() -> Option<PathBuf> {
-        let base = env::var_os("XDG_CACHE_HOME")
-            .filter(|path| Path::new(path).is_absolute())
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
-        Some(base.join("code-sandboxes/interpreters.json"))
-    }
+    const FILE: &str = "interpreters.json";
 
     fn load() -> Self {
-        let read = || {
-            let file = Self::file()?;
-            // A file of somebody else could name an interpreter of theirs.
-            let own = fs::metadata(&file).ok()?.uid() == rustix::process::geteuid().as_raw();
-            own.then(|| serde_json::from_slice(&fs::read(file).ok()?).ok())?
-        };
+        let read = || serde_json::from_slice(&cache::read(Self::FILE)?).ok();
         read().unwrap_or_default()
     }
 
@@ -281,17 +271,9 @@ impl Cache {
             cache.interpreters.clear();
         }
         cache.interpreters.insert(found.to_path_buf(), entry);
-        if let Err(error) = cache.write() {
-            tracing::debug!(%error, "interpreters are not remembered");
+        match serde_json::to_vec(&cache) {
+            Ok(bytes) => cache::write(Self::FILE, &bytes),
+            Err(error) => tracing::debug!(%error, "interpreters are not remembered"),
         }
-    }
-
-    fn write(&self) -> io::Result<()> {
-        let Some(file) = Self::file() else { return Ok(()) };
-        let directory = file.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(directory)?;
-        let temporary = directory.join(format!(".interpreters.{}", std::process::id()));
-        fs::write(&temporary, serde_json::to_vec(self)?)?;
-        fs::rename(&temporary, file)
     }
 }

@@ -1,18 +1,21 @@
 //! Warm interpreters, shared by all sandboxes of a backend that want the same.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sandbox_agent::Start;
-use sandbox_agent::cell::{Zygote, ZygoteSource};
+use sandbox_agent::cell::{Program, Zygote, ZygoteSource};
+use sandbox_agent::python::program_id;
 use sandbox_core::Result;
 use sandbox_isolation::{Maker, Privilege};
 use tokio::sync::OnceCell;
 
 use crate::background::background;
+use crate::cache;
 use crate::config::Options;
-use crate::python::{Layout, Python, remember};
+use crate::python::{Fingerprint, Layout, Python, remember};
 
 /// What makes two interpreters interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,8 +53,7 @@ impl Zygotes {
         let start = || async {
             let start = Start { preimports: options.preimport.clone(), warm: options.warm };
             let (maker, executable) = (maker.clone(), python.executable.clone());
-            let zygote = background(async move { Zygote::start(&maker, &executable, start).await })
-                .await??;
+            let zygote = background(start_quickly(maker, executable, start)).await??;
             let layout = Layout::from_hello(zygote.hello());
             layout.check_version()?;
             if python.layout.as_ref() != Some(&layout) {
@@ -80,4 +82,29 @@ impl Zygotes {
             Box::pin(async move { zygotes.get(&maker, &python, &options).await })
         })
     }
+}
+
+/// Starts an interpreter from the byte code of an earlier start, when there is some.
+async fn start_quickly(maker: Maker, executable: PathBuf, start: Start) -> Result<Arc<Zygote>> {
+    let name = byte_code_name(&executable);
+    if let Some(byte_code) = name.as_deref().and_then(cache::read) {
+        let program = Program::ByteCode(byte_code);
+        match Zygote::start(&maker, &executable, start.clone(), program).await {
+            Ok(zygote) => return Ok(zygote),
+            // It may be the byte code that does not work.
+            Err(error) => tracing::debug!(%error, "starting from text"),
+        }
+    }
+    let zygote = Zygote::start(&maker, &executable, start, Program::Text).await?;
+    if let (Some(name), Some(byte_code)) = (name, zygote.byte_code()) {
+        cache::write(&name, byte_code);
+    }
+    Ok(zygote)
+}
+
+/// Byte code is good for one interpreter and one version of the program.
+fn byte_code_name(executable: &Path) -> Option<String> {
+    let mut hasher = DefaultHasher::new();
+    (executable, Fingerprint::of(executable).ok()?, program_id()).hash(&mut hasher);
+    Some(format!("agent-{:016x}.pyc", hasher.finish()))
 }

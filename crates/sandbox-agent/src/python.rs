@@ -4,6 +4,8 @@
 //! file, gives it to the interpreter as descriptor [`PROGRAM_FD`] with the arguments
 //! [`ARGUMENTS`], and the control socket as descriptor [`CONTROL_FD`].
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 /// The descriptor on which the zygote finds its packet socket.
 pub const CONTROL_FD: i32 = 3;
 
@@ -36,7 +38,8 @@ const PARTS: [(&str, &str); 13] = [
 
 /// The whole program as one Python source: a table of the parts, then the zygote.
 ///
-/// The parts are string constants, so starting costs no more than the zygote's own few lines.
+/// The parts are string constants, so that each is compiled when it is needed and not before. The interpreter also
+/// takes the program as byte code that it gave itself: see [`ZygoteRequest::Start`](crate::ZygoteRequest::Start).
 #[must_use]
 pub fn program() -> String {
     let parts: Vec<String> = PARTS
@@ -44,6 +47,14 @@ pub fn program() -> String {
         .map(|(name, source)| format!("{}: {}", literal(name), literal(source)))
         .collect();
     format!("SOURCES = {{{}}}\n{ZYGOTE}", parts.join(", "))
+}
+
+/// Tells one version of [`program`] from another. For caches: it may differ between builds.
+#[must_use]
+pub fn program_id() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (ZYGOTE, PARTS).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A JSON string of ASCII text is also a Python string literal.

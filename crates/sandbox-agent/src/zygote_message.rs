@@ -52,7 +52,8 @@ pub struct Fork {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ZygoteRequest {
-    /// The first packet. Answer: `Hello`, or `Error` and the end.
+    /// The first packet. Answer: `Hello`, or `Error` and the end. A descriptor may ride along: a
+    /// file that gets the program as byte code before the answer.
     ///
     /// Fields: preimports (list), warm.
     Start(Start),

@@ -90,7 +90,7 @@ impl Measurement {
 
     async fn rows(self, setup: &Setup) -> Vec<Row> {
         match self {
-            Self::Create => vec![create::strict(setup).await],
+            Self::Create => vec![create::strict(setup).await, create::unlike(setup).await],
             Self::CreateImported => vec![create::imported(setup).await],
             Self::CreateOff => vec![create::off(setup).await],
             Self::Warm => warm::rows(setup).await,

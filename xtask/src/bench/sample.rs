@@ -8,8 +8,9 @@ use crate::row::Yardstick;
 /// What a measurement gives; errors are shown in its row.
 pub(crate) type Measured<T = f64> = Result<T, String>;
 
-/// How long what ended may go on ending before the next sample.
-const SETTLE: Duration = Duration::from_millis(3);
+/// How long what ended may go on ending before the next sample. It is also the time in which a program that makes one
+/// sandbox after the other would use the last one.
+const SETTLE: Duration = Duration::from_millis(10);
 
 /// An error as the text of a row.
 pub(crate) fn text(error: impl ToString) -> String {

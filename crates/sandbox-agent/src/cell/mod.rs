@@ -19,7 +19,7 @@ use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED
 
 use self::process::{Kills, ProgramProcess, WorkerProcess};
 use self::streams::{control_pair, input_pipe, output_pipe};
-pub use self::zygote::{Hello, Zygote};
+pub use self::zygote::{Hello, Program, Zygote};
 use crate::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec, Writable};
 use crate::zygote_message::{Fork, ResourceLimit};
 

@@ -13,6 +13,7 @@ ERROR, EXIT = 20, 21
 ONLY_AST = 0x0400
 TOP_LEVEL_AWAIT = 0x2000
 COROUTINE = 0x0080
+LONGEST_LINE = 1000
 KEPT_SOURCES = 1000
 KEPT_CHARACTERS = 16 << 20
 forget_traceback = BaseException.__traceback__.__set__
@@ -30,7 +31,6 @@ class Cells:
         self.cell_number = 0
         self.sources = {}
         self.kept = 0
-        self.hook_up(self.main)
 
     def hook_up(self, module):
         sys.modules["__main__"] = module
@@ -73,6 +73,10 @@ class Cells:
             load("hooks")["forget_source"](oldest)
         self.sources = dict(self.sources)
 
+    def forget_all(self):
+        for name in self.sources:
+            load("hooks")["forget_source"](name)
+
     # Cells.
 
     def run_cell(self, run):
@@ -86,6 +90,9 @@ class Cells:
         """The code objects of a cell: its statements, then the last expression if it has one."""
         flags = self.flags | TOP_LEVEL_AWAIT
         source = run.code
+        code = expression_code(source, run.filename, flags)
+        if code is not None:
+            return [(code, True)]
         failure = None
         try:
             tree = compile(source, run.filename, "exec", flags | ONLY_AST, True)
@@ -198,6 +205,16 @@ def new_main():
 
 def exec_code(tree, filename, flags):
     return compile(tree, filename, "exec", flags, True)
+
+
+def expression_code(source, filename, flags):
+    """The code of a single line that is an expression, compiled in one step, or None."""
+    if "\n" in source or source[:1].isspace() or len(source) > LONGEST_LINE:
+        return None
+    try:
+        return compile(source, filename, "eval", flags, True)
+    except SyntaxError:
+        return None  # a statement, or an error that is found again where it is told
 
 
 def future_flags(statement):

@@ -26,7 +26,7 @@ BUILTINS = __builtins__
 
 PROTOCOL = 1
 RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT = 1, 2, 3, 4
-READY, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 18, 19, 20, 21, 22, 23, 24
+READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
 INVALID = 2
 RESULT = 0
 CONTROL_CHUNK = 65536
@@ -37,6 +37,7 @@ MAIN_THREAD = get_ident()
 
 STREAMS = streams["Streams"]()
 settrace, setprofile = sys.settrace, sys.setprofile
+audit = sys.audit
 getrecursionlimit, setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
 text, number, frame = codec["text"], codec["number"], codec["frame"]
 
@@ -62,11 +63,13 @@ class Run:
 
 
 class Driver:
-    def __init__(self, request):
-        self.socket = socket(AF_UNIX, SOCK_STREAM, 0, request.control)
-        self.control = request.control
-        self.work_dir = request.work_dir
-        self.pid = getpid()
+    """Made in the zygote, so that a worker has only to `adopt` its request."""
+
+    def __init__(self):
+        self.socket = None
+        self.control = None
+        self.work_dir = None
+        self.pid = None
         self.buffer = bytearray()
         self.files = []
         self.count = 0
@@ -82,10 +85,24 @@ class Driver:
         self.interrupted = False
         self.cancel = None
         self.streams = STREAMS
-        self.streams.adopt()
-        self.streams.burst.deliver_interrupt = self.deliver
         self.cells = cell["Cells"](self)
         self.recursion_limit = getrecursionlimit()
+
+    def adopt(self, request):
+        """This process is now the worker that was asked for."""
+        self.socket = socket(AF_UNIX, SOCK_STREAM, 0, request.control)
+        self.control = request.control
+        self.work_dir = request.work_dir
+        self.pid = getpid()
+        self.streams.adopt()
+        self.streams.burst.deliver_interrupt = self.deliver
+        self.cells.hook_up(self.cells.main)
+
+    def retire(self):
+        """Ends a driver that only rehearsed."""
+        self.socket.close()
+        self.streams.abandon()
+        self.cells.forget_all()
 
     # The control stream.
 
@@ -234,13 +251,18 @@ class Driver:
             )
         )
         while True:
-            kind, fields = self.next_request()
-            if kind == RUN:
-                self.run(Run(fields))
-            elif kind in (GET_VARIABLE, SET_VARIABLES):
-                self.variable(kind, fields)
-            elif kind != INTERRUPT:  # one for a request that is over
-                _exit(2)
+            self.step()
+
+    def step(self):
+        """Takes one request and answers it."""
+        kind, fields = self.next_request()
+        if kind == RUN:
+            self.run(Run(fields))
+        elif kind in (GET_VARIABLE, SET_VARIABLES):
+            self.variable(kind, fields)
+        elif kind != INTERRUPT:  # one for a request that is over
+            _exit(2)
+
 
     def run(self, run):
         self.count += 1
@@ -263,8 +285,12 @@ class Driver:
             except Exception:
                 pass  # what user code made impossible to undo stays
         self.streams.flush()
+        problem = refused_by_hook()
         with self.lock:
             self.current = None
+            if problem is not None:
+                self.send(outcome + frame(REFUSED, text("audit hook"), text(problem)))
+                _exit(1)
             self.send(outcome + self.done(run))
 
     def begin(self, request):
@@ -382,6 +408,16 @@ class Driver:
         return load("rich")["result"](self, value)
 
 
+def refused_by_hook():
+    """Why no code can run here any more, if that is so: nothing removes an audit hook that raises."""
+    try:
+        audit("compile", "", "<check>")
+        audit("exec", refused_by_hook.__code__)
+    except BaseException as error:
+        return "an audit hook that code has added refuses to run code (%s)" % type(error).__name__
+    return None
+
+
 def fields_id(fields):
     return codec["put"](fields[0])
 
@@ -413,20 +449,23 @@ def offer(driver):
         setattr(builtins, function.__name__, function)
 
 
+DRIVER = Driver()
+offer(DRIVER)
+
+
+def in_copy():
+    DRIVER.streams.burst.forget()
+    DRIVER.socket.close()
+
+
 def serve(request):
     """The whole life of a worker after it entered its cell."""
-    driver = Driver(request)
-    set_signal(SIGINT, driver.on_interrupt)
-    offer(driver)
-    load("hooks")["attach"](driver)
-
-    def in_copy():
-        driver.streams.burst.forget()
-        driver.socket.close()
-
-    register_at_fork(before=driver.streams.flush, after_in_child=in_copy)
+    DRIVER.adopt(request)
+    set_signal(SIGINT, DRIVER.on_interrupt)
+    load("hooks")["attach"](DRIVER)
+    register_at_fork(before=DRIVER.streams.flush, after_in_child=in_copy)
     sys.path.insert(0, "")
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.executable]
-    driver.streams.restore()
-    driver.serve(request.self_check)
+    DRIVER.streams.restore()
+    DRIVER.serve(request.self_check)

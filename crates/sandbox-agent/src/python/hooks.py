@@ -1,6 +1,7 @@
 """What happens when user code imports certain modules."""
 
 import sys
+from os import environ
 
 STATE = {"driver": None}
 SOURCES = {}
@@ -71,8 +72,6 @@ def on_linecache(module):
 
 
 def on_matplotlib(module):
-    from os import environ
-
     # A backend that the user chose, by variable or by call, stays.
     if "MPLBACKEND" not in environ:
         module.rcParams["backend"] = "module://" + INLINE
@@ -100,8 +99,6 @@ def install(sys_module):
 
 
 def attach(driver):
-    from os import environ
-
     STATE["driver"] = driver
     if "matplotlib" in sys.modules and "MPLBACKEND" in environ:
         # Imported by the zygote, which did not know this worker's environment.

@@ -152,6 +152,12 @@ class Streams:
         self.spares = [fcntl(number, F_DUPFD_CLOEXEC, 102) for number in range(3)]
         self.identities = [_identity(number) for number in range(3)]
 
+    def abandon(self):
+        """The descriptors are somebody else's again."""
+        for spare in self.spares:
+            close(spare)
+        self.spares = self.identities = ()
+
     def restore(self):
         self.burst.writes = 0
         self.burst.since = 0.0

@@ -54,6 +54,9 @@ def put(main, document):
         raise Failure(INVALID, "variables must be a JSON object")
     for name in values:
         check_name(name)
+        if name.startswith("__") and name.endswith("__"):
+            message = "%r belongs to the interpreter: names of variables do not both begin and end with `__`"
+            raise Failure(INVALID, message % name)
     main.__dict__.update(values)
     return None, b"null"
 

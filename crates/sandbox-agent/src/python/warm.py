@@ -1,47 +1,127 @@
-"""Exercises the driver in the zygote, so that workers start with everything loaded and compiled.
+"""Rehearses the life of a worker in the zygote, so that workers find everything loaded and settled.
 
-A first compilation initialises types and a first exception imports modules; done here, once, no
-worker pays for it.
+A first compilation initialises types, a first exception imports modules, and the interpreter
+rewrites code and caches in place while it runs for the first times. What happens here once, no
+worker pays for, neither in time nor in memory of its own.
 """
 
-import base64
 import gc
-import io
-import json
+import sys
+from os import environ
+from _signal import SIG_IGN, SIGINT
+from _signal import signal as set_signal
+from posix import getcwd
 
-DUMMY = """
+from _socket import AF_UNIX, SOCK_STREAM, socketpair
+
+# After that often, the interpreter leaves its code alone.
+ROUNDS = 60
+RUN, SET_VARIABLES = 1, 3
+RECEIVED = 1 << 20
+CELL = """
 import json
-print("warm", file=SCRATCH)
 class Warm(Exception): pass
 def fail(): raise Warm("up")
 async def wait(): return [f"{x:>3}" for x in range(3)]
 try: fail()
 except Warm as error: caught = error
 json.dumps({"a": [1, 2.5, None, "x"]})
+[caught]
 """
+CELLS = (CELL, "x = 1\nx + 1", "def fail(): raise ValueError('warm')\nfail()", "1+1")
 PARTS = ("codec", "cell", "streams", "driver", "errors", "variables", "rich", "magics", "hooks")
 
+# What a worker's entry does to its process; each is only pretended here.
+DEEDS = (
+    "_arrange_files",
+    "_capset",
+    "_prctl",
+    "_reseed",
+    "_self_check",
+    "_setns",
+    "_unshare",
+    "_write_if_possible",
+    "chdir",
+    "close",
+    "setresgid",
+    "setresuid",
+    "setrlimit",
+    "setsid",
+    "umask",
+)
 
-def warm(sources):
+
+class Request:
+    """As much of a worker's request as its entry and its driver look at."""
+
+    isolated, subreaper = True, False
+    uid = gid = cell = 0
+    rlimits = ((4, 0, 0), (7, 1024, 1024))
+    env = (("LANG", "C.UTF-8"), ("TERM", "dumb"))
+
+    def __init__(self, control):
+        self.control = control
+        self.work_dir = getcwd()
+
+
+def warm():
     for name in PARTS:
         load(name)
-    compile(sources["inline"], "inline", "exec", dont_inherit=True)
-    compile(sources["awaits"], "awaits", "exec", dont_inherit=True)
-    run_dummy()
+    rehearse_fork()
+    rehearse_entry()
+    rehearse_runs()
     gc.collect()
     gc.freeze()
 
 
-def run_dummy():
-    cell = load("cell")
-    cells = cell["Cells"].__new__(cell["Cells"])
-    cells.flags = 0
-    run = type("Run", (), {"code": DUMMY + "caught", "filename": "<warm>"})
-    namespace = {"SCRATCH": io.StringIO()}
-    value = None
-    for code, _ in cells.compile(run):
-        value = eval(code, namespace)
-    load("errors")["describe"](value, "<warm>")
-    repr(value)
-    base64.b64encode(b"warm")
-    json.JSONDecoder().decode('{"a": [1, "x"]}')
+def rehearse_fork():
+    """What these modules do in every new process. Here, with one thread, it changes nothing."""
+    after_fork = getattr(sys.modules.get("threading"), "_after_fork", int)
+    seed = getattr(sys.modules.get("random"), "seed", int)
+    for _ in range(ROUNDS):
+        after_fork()
+        seed()
+
+
+def rehearse_entry():
+    worker = load("worker")
+    deeds = {name: worker[name] for name in DEEDS}
+    worker.update(dict.fromkeys(DEEDS, pretend))
+    try:
+        for _ in range(ROUNDS):
+            worker["_enter"](Request(0), [""])
+    finally:
+        worker.update(deeds)
+        environ.clear()
+
+
+def pretend(*arguments):
+    return 0
+
+
+def rehearse_runs():
+    codec = load("codec")
+    number, text, put = codec["number"], codec["text"], codec["put"]
+    main, argv = sys.modules["__main__"], sys.argv
+    ours, theirs = socketpair(AF_UNIX, SOCK_STREAM)
+    driver = load("driver")["Driver"]()
+    try:
+        driver.adopt(Request(theirs.detach()))
+        for count in range(ROUNDS):
+            code = CELLS[min(count, len(CELLS) - 1)]
+            none = put(b"")
+            ours.send(
+                codec["frame"](
+                    RUN, number(count), number(0), text(code), none, none, none, none, number(0)
+                )
+            )
+            driver.step()
+            ours.recv(RECEIVED)
+        ours.send(codec["frame"](SET_VARIABLES, number(0), text('{"x": [1, 2.5, null, "y"]}')))
+        driver.step()
+        ours.recv(RECEIVED)
+    finally:
+        ours.close()
+        driver.retire()
+        sys.modules["__main__"], sys.argv = main, argv
+        set_signal(SIGINT, SIG_IGN)

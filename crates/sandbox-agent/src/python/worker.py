@@ -29,8 +29,10 @@ CLONE_NEWNET = 0x40000000
 CELL = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 CAPABILITY_VERSION_3 = 0x20080522
 SYS_CLOSE_RANGE = 436  # the same number on every architecture
+CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+STATUS_MAX = 16384
 MOST_FILES = (1 << 31) - 1
-EINVAL = 22
+LAST_CAPABILITY = [0]  # of this kernel, known once prepared
 REFUSED = 17
 # The control stream and the spare copies of standard input, output and error live here, out of
 # the way of the small numbers that programs like to use for themselves.
@@ -118,6 +120,9 @@ class Request:
 def prepare():
     """Done once in the zygote: orphans of dead workers come to it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    file = open("/proc/sys/kernel/cap_last_cap", O_RDONLY | O_CLOEXEC)
+    LAST_CAPABILITY[0] = int(read(file, 16))
+    close(file)
     # Nothing of the zygote's environment is for a worker, which gets all of its own.
     environ.clear()
 
@@ -148,17 +153,19 @@ def _enter(request, step):
     step[0] = "limits"
     for resource, soft, hard in request.rlimits:
         setrlimit(resource, lowered(getrlimit(resource)[1], soft, hard))
+    step[0] = "privileges"
+    if request.isolated:
+        _drop_capabilities()
+    elif request.subreaper:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # Without privileges, so that only what its code may enter is entered.
     step[0] = "work dir"
     try:
         chdir(request.work_dir)
     except FileNotFoundError:
         mkdir(request.work_dir)  # code of an earlier worker may have removed it
         chdir(request.work_dir)
-    step[0] = "privileges"
-    if request.isolated:
-        _drop_capabilities()
-    elif request.subreaper:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    step[0] = "last settings"
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 1)
     _write_if_possible("/proc/self/coredump_filter", b"0")
@@ -199,15 +206,8 @@ def _set_identity(uid, gid):
 
 def _drop_capabilities():
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    capability = 0
-    while True:
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno != EINVAL or capability < 30:
-                raise
-            break  # one past the last that this kernel knows
-        capability += 1
+    for capability in range(LAST_CAPABILITY[0] + 1):
+        prctl(PR_CAPBSET_DROP, capability)
     header = CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder) + bytes(4)
     _check(_capset(header, bytes(24)))
 
@@ -226,19 +226,18 @@ def _write_if_possible(path, data):
 def _self_check(request):
     """Reads back what the kernel thinks of this process; raises unless it is as asked."""
     file = open("/proc/self/status", O_RDONLY | O_CLOEXEC)
-    status = "\n" + str(read(file, 65536), "ascii", "replace")
+    status = str(read(file, STATUS_MAX), "ascii", "replace")
     close(file)
-    expected = {"NoNewPrivs": "1"}
+    expected = [("NoNewPrivs", "1")]
     if request.isolated:
-        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-            expected[name] = "0" * 16
-        expected["Uid"] = "\t".join([str(request.uid)] * 4)
-        expected["Gid"] = "\t".join([str(request.gid)] * 4)
-    for name, value in expected.items():
-        found = status.partition("\n%s:\t" % name)[2].partition("\n")[0]
-        if found != value:
+        expected += [(name, "0" * 16) for name in CAPABILITY_SETS]
+        expected.append(("Uid", "\t".join([str(request.uid)] * 4)))
+        expected.append(("Gid", "\t".join([str(request.gid)] * 4)))
+    for name, value in expected:
+        if "\n%s:\t%s\n" % (name, value) not in status:
+            found = status.partition("\n%s:\t" % name)[2].partition("\n")[0]
             raise ValueError("%s is %r, not %r" % (name, found, value))
-    return " ".join("%s=%s" % (name, value.replace("\t", ",")) for name, value in expected.items())
+    return " ".join(["%s=%s" % (name, value.replace("\t", ",")) for name, value in expected])
 
 
 def _reseed():

@@ -1,13 +1,14 @@
 """The zygote: one warm interpreter that forks workers and never runs user code.
 
-`SOURCES`, the text of the other parts, stands before this file in the program.
+`SOURCES`, the other parts as text or as byte code, stands before this file in the program.
 """
 
+import marshal
 import sys
 from _signal import SIG_DFL, SIG_IGN, SIG_SETMASK, SIGINT, SIGKILL, SIGPIPE, SIGXFSZ
 from _signal import pthread_sigmask
 from _signal import signal as set_signal
-from posix import WNOHANG, _exit, close, fork, getpid, kill, listdir, open, read, wait4
+from posix import WNOHANG, _exit, close, fork, getpid, kill, listdir, open, read, wait4, write
 from posix import O_CLOEXEC, O_RDONLY
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, socket
@@ -41,9 +42,27 @@ def load(name):
     part = PARTS.get(name)
     if part is None:
         part = {"__name__": "<sandbox %s>" % name, "__builtins__": BUILTINS, "load": load}
-        exec(compile(SOURCES[name], part["__name__"], "exec", dont_inherit=True), part)
+        exec(code_of(name), part)
         PARTS[name] = part
     return part
+
+
+def code_of(name):
+    source = SOURCES[name]
+    if type(source) is bytes:
+        return marshal.loads(source)
+    return compile(source, "<sandbox %s>" % name, "exec", dont_inherit=True)
+
+
+def compiled(program):
+    """A program in byte code that does the same as this one, whose text is `program`."""
+    import importlib.util
+
+    parts = {name: marshal.dumps(code_of(name)) for name in SOURCES}
+    text = "SOURCES = %r\n%s" % (parts, str(program, "utf-8").partition("\n")[2])
+    code = compile(text, "<sandbox zygote>", "exec", dont_inherit=True)
+    # The interpreter knows byte code by its first bytes; the other fields of the header are unused.
+    return importlib.util.MAGIC_NUMBER.ljust(16, b"\0") + marshal.dumps(code)
 
 
 def thread_count():
@@ -113,16 +132,20 @@ class Zygote:
         return data[0], self.codec["split"](data[1:]), self.codec["received_files"](ancillary)
 
     def start(self):
-        kind, fields, _ = self.receive()
+        kind, fields, files = self.receive()
         if kind != START:
             raise Refusal("the first packet must be a start")
+        for file in files:
+            write_all(file, compiled(read_all(PROGRAM)))
+            close(file)
+        close_if_open(PROGRAM)
         self.imported = self.codec["as_texts"](fields[0])
         load("hooks")["install"](sys)
         preimport(self.imported)
         load("worker")["prepare"]()
         load("driver")
         if self.codec["as_number"](fields[1]):
-            load("warm")["warm"](SOURCES)
+            load("warm")["warm"]()
         self.hello()
 
     def hello(self):
@@ -242,10 +265,6 @@ class Zygote:
     def run(self):
         reset_signals()
         try:
-            close(PROGRAM)
-        except OSError:
-            pass
-        try:
             self.start()
         except Refusal as refusal:
             self.fail(str(refusal))
@@ -255,6 +274,28 @@ class Zygote:
         return request
 
 
+def read_all(file):
+    chunks = []
+    while True:
+        chunk = read(file, 65536)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+
+
+def write_all(file, data):
+    view = memoryview(data)
+    while view:
+        view = view[write(file, view) :]
+
+
+def close_if_open(file):
+    try:
+        close(file)
+    except OSError:
+        pass
+
+
 def children():
     """The children of this process, zombies included."""
     path = "/proc/self/task/%d/children" % getpid()
@@ -262,14 +303,9 @@ def children():
         file = open(path, O_RDONLY | O_CLOEXEC)
     except OSError:
         return slow_children()
-    chunks = []
-    while True:
-        chunk = read(file, 65536)
-        if not chunk:
-            break
-        chunks.append(chunk)
+    listed = read_all(file)
     close(file)
-    return [int(word) for word in b"".join(chunks).split()]
+    return [int(word) for word in listed.split()]
 
 
 def slow_children():
@@ -294,9 +330,13 @@ def slow_children():
     return found
 
 
+# A worker that let go of it would write to all its parts.
+ZYGOTE = Zygote()
+
+
 def main():
     # Back at the bottom of the stack, the worker starts with no frames of the zygote below it.
-    request = Zygote().run()
+    request = ZYGOTE.run()
     load("worker")["enter"](request)
     load("driver")["serve"](request)
 

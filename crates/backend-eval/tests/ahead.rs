@@ -1,0 +1,137 @@
+//! Sandboxes that are made ahead: they are fresh, they are for who makes one after the other, and they go.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend_eval::EvalBackend;
+use sandbox_core::{Error, Fixed, Sandbox, SandboxBuilder, unix_now};
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+
+/// One test at a time: each counts the processes of this one.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Long enough for the next one to be made.
+const MADE: Duration = Duration::from_millis(500);
+
+/// Long enough for it to go again.
+const GONE: Duration = Duration::from_millis(2500);
+
+/// A sandbox is a cell's first process and a worker.
+const PROCESSES: usize = 2;
+
+fn builder(backend: &Arc<EvalBackend>) -> SandboxBuilder<Fixed> {
+    let builder = Sandbox::builder(Arc::<EvalBackend>::clone(backend));
+    match std::env::var("SANDBOX_TEST_PYTHON") {
+        Ok(python) => builder.provider_option("python", python),
+        Err(_) => builder,
+    }
+}
+
+/// How many processes descend from this one.
+fn descendants() -> usize {
+    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut family = vec![std::process::id()];
+    let mut found = 0;
+    while let Some(parent) = family.pop() {
+        let children = parents.iter().filter(|process| process.1 == parent);
+        let before = family.len();
+        family.extend(children.map(|(pid, _)| *pid));
+        found += family.len() - before;
+    }
+    found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    fields.next()?.parse().ok().filter(|_| state != "Z")
+}
+
+#[tokio::test]
+async fn the_third_alike_is_ready_and_fresh() -> Result<(), Error> {
+    let _alone = ALONE.lock().await;
+    let backend = Arc::new(EvalBackend::default());
+    let first = builder(&backend).create().await?;
+    first.run_code("x = 1; open('left', 'w').close()").await?;
+    sleep(MADE).await;
+    let before = descendants();
+    let second = builder(&backend).tag("number", "2").create().await?;
+    sleep(MADE).await;
+    assert_eq!(descendants(), before + 2 * PROCESSES, "the second one, and the next one");
+    assert_eq!(second.run_code("'x' in globals()").await?.text(), Some("False"));
+
+    let third = builder(&backend).tag("number", "3").name("third").create().await?;
+    let begun = unix_now();
+    let info = third.info().expect("it runs");
+    assert_eq!(info.tags.get("number").map(String::as_str), Some("3"));
+    assert_eq!(info.name.as_deref(), Some("third"));
+    assert!((begun - info.created_at).abs() < 0.4, "created {}, now {begun}", info.created_at);
+    assert_ne!(third.id(), second.id());
+    let fresh = third.run_code("import os; ('x' in globals(), os.listdir())").await?;
+    assert_eq!(fresh.text(), Some("(False, [])"));
+    assert_eq!((fresh.execution_count, fresh.restarted), (1, false));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_nobody_wants_goes() -> Result<(), Error> {
+    let _alone = ALONE.lock().await;
+    let backend = Arc::new(EvalBackend::default());
+    let first = builder(&backend).create().await?;
+    first.terminate().await?;
+    sleep(MADE).await;
+    let before = descendants();
+    let second = builder(&backend).create().await?;
+    second.terminate().await?;
+    sleep(MADE).await;
+    assert_eq!(descendants(), before + PROCESSES, "the next one");
+    sleep(GONE).await;
+    assert_eq!(descendants(), before, "nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_makes_different_ones_gets_what_was_asked_for() -> Result<(), Error> {
+    let _alone = ALONE.lock().await;
+    let backend = Arc::new(EvalBackend::default());
+    let read = "import os; os.environ.get('WHO')";
+    let mut kept = Vec::new();
+    for who in ["a", "a", "b", "b", "a"] {
+        let sandbox = builder(&backend).secret("WHO", who).create().await?;
+        assert_eq!(sandbox.run_code(read).await?.text(), Some(format!("'{who}'").as_str()));
+        kept.push(sandbox);
+        sleep(MADE).await;
+    }
+    Ok(())
+}
+
+#[test]
+fn it_goes_with_its_runtime() {
+    let _alone = ALONE.blocking_lock();
+    let backend = Arc::new(EvalBackend::default());
+    let two = async || {
+        for _ in 0..2 {
+            let sandbox = builder(&backend).create().await.expect("a sandbox");
+            let result = sandbox.run_code("1 + 1").await.expect("a result");
+            assert_eq!(result.text(), Some("2"));
+            sandbox.terminate().await.expect("an end");
+            sleep(MADE).await;
+        }
+        descendants()
+    };
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        counts.push(runtime.expect("a runtime").block_on(two()));
+        std::thread::sleep(MADE);
+        assert_eq!(descendants() + PROCESSES, counts[0], "the one made ahead is gone");
+    }
+    assert_eq!(counts[0], counts[1]);
+}
