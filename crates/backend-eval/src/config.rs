@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandbox_core::{Error, Result};
+use sandbox_core::{Error, Result, SingleUse};
 use serde_json::{Map, Value};
 
 /// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.
@@ -27,12 +27,26 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn parse(config: &EvalConfig, given: &Map<String, Value>) -> Result<Self> {
-        let mut options = Self {
+    /// The options of a backend itself.
+    pub(crate) fn of_backend(config: &EvalConfig) -> Self {
+        Self {
             python: config.python.clone(),
             preimport: config.preimport.clone(),
             warm: true,
             lazy: false,
+        }
+    }
+
+    /// The options of a create. What is given wins over what its purpose suggests.
+    pub(crate) fn of_create(
+        config: &EvalConfig,
+        purpose: Option<SingleUse>,
+        given: &Map<String, Value>,
+    ) -> Result<Self> {
+        let mut options = Self {
+            warm: purpose.is_none(),
+            lazy: purpose == Some(SingleUse::Commands),
+            ..Self::of_backend(config)
         };
         for (key, value) in given {
             match (key.as_str(), value) {
@@ -88,7 +102,22 @@ mod tests {
 
     fn parse(given: Value) -> Result<Options> {
         let Value::Object(given) = given else { panic!("not an object") };
-        Options::parse(&EvalConfig::default(), &given)
+        Options::of_create(&EvalConfig::default(), None, &given)
+    }
+
+    #[test]
+    fn a_single_use_prepares_only_what_it_needs() {
+        let config = EvalConfig::default();
+        let of = |purpose, given: Value| {
+            let given = given.as_object().cloned().unwrap_or_default();
+            let options = Options::of_create(&config, purpose, &given).unwrap();
+            (options.warm, options.lazy)
+        };
+        assert_eq!(of(None, json!({})), (true, false));
+        assert_eq!(of(Some(SingleUse::Code), json!({})), (false, false));
+        assert_eq!(of(Some(SingleUse::Commands), json!({})), (false, true));
+        let given = json!({"warm": true, "interpreter": "eager"});
+        assert_eq!(of(Some(SingleUse::Commands), given), (true, false));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{EndReason, InterpreterContext};
 use sandbox_core::{
-    Context, ContextSpec, Error, ErrorKind, Result, check_context_id, check_env, check_path,
+    Context, ContextSpec, Error, ErrorKind, Result, check_context_id, check_directory, check_env,
     random_hex,
 };
 
@@ -86,16 +86,22 @@ impl Contexts {
             .with_hint(format!("contexts: {}", known.join(", ")))
     }
 
-    pub(crate) fn create(&self, spec: ContextSpec) -> Result<Context> {
+    /// Checks what can be checked before anything is made for a context.
+    pub(crate) fn check(spec: &ContextSpec) -> Result<()> {
         if let Some(language) = spec.language.as_deref()
             && !is_python(language)
         {
             return Err(only_python(language));
         }
         check_env(spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
-        spec.cwd.as_deref().map(|path| check_path("cwd", path)).transpose()?;
+        spec.cwd.as_deref().map(|path| check_directory("cwd", path)).transpose()?;
+        spec.id.as_deref().map(check_context_id).transpose()?;
+        Ok(())
+    }
+
+    /// A context as a checked spec describes it, with an absolute directory.
+    pub(crate) fn create(&self, spec: ContextSpec) -> Result<Context> {
         let id = spec.id.unwrap_or_else(|| random_hex(4));
-        check_context_id(&id)?;
         let mut all = self.all();
         if all.contains_key(&id) {
             let message = format!("context {id:?} exists already");

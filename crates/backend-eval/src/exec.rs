@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use sandbox_agent::box_io::{Exit, Process, Readable, Spawned};
-use sandbox_agent::interpreter::feed;
+use sandbox_agent::interpreter::{EndReason, feed};
 use sandbox_core::{
     Command, CommandControl, CommandEvent, CommandOutcome, Error, Failure, FailureKind,
     OutputStream, PtySize, Result, Stdin, Usage, random_hex,
@@ -31,21 +31,22 @@ const DRAIN_BOUND: usize = 1 << 20;
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
 /// Makes a command of a started program.
+///
+/// `started` is when it was asked for: when this is called it may be over.
 pub(crate) fn command(
     spawned: Spawned,
+    started: Instant,
     stdin: Stdin,
     timeout: Option<Duration>,
     in_use: InUse,
+    ended: Arc<EndReason>,
 ) -> Command {
     let Spawned { process, stdin: input, stdout, stderr } = spawned;
-    let timed_out = Arc::new(AtomicBool::new(false));
-    let mut tasks = Vec::new();
+    let end = Arc::new(End::default());
+    let watch = watch(Arc::clone(&process), timeout, Arc::clone(&end));
+    let mut tasks = vec![tokio::spawn(watch).abort_handle()];
     if let Some(input) = input {
         tasks.push(tokio::spawn(feed(input, stdin)).abort_handle());
-    }
-    if let Some(limit) = timeout {
-        let watch = end_after(limit, Arc::clone(&process), Arc::clone(&timed_out));
-        tasks.push(tokio::spawn(watch).abort_handle());
     }
     let pid = process.pid();
     let control = Arc::new(Control { process: Arc::clone(&process) });
@@ -55,11 +56,12 @@ pub(crate) fn command(
         buffer: vec![0; CHUNK],
         exit: None,
         owed: [DRAIN_BOUND; 2],
-        started: Instant::now(),
+        started,
         limit: timeout,
-        timed_out,
+        end,
         finished: false,
         tasks,
+        ended,
         _in_use: in_use,
     };
     let events = unfold(running, |mut running| async move {
@@ -69,10 +71,30 @@ pub(crate) fn command(
     Command { id: random_hex(4), pid: Some(pid), events: Box::pin(events), control }
 }
 
-async fn end_after(limit: Duration, process: Arc<dyn Process>, timed_out: Arc<AtomicBool>) {
-    sleep(limit).await;
-    timed_out.store(true, Ordering::Release);
-    let _ = process.kill_tree().await;
+/// How a command ended, whether or not anybody reads its events by then.
+#[derive(Debug, Default)]
+struct End {
+    timed_out: AtomicBool,
+    at: OnceLock<Instant>,
+}
+
+/// Kills a command that is not over in time, and notes when it was over.
+async fn watch(process: Arc<dyn Process>, limit: Option<Duration>, end: Arc<End>) {
+    let mut exit = process.exit();
+    if let Some(limit) = limit {
+        tokio::select! {
+            biased;
+            _ = &mut exit => drop(end.at.set(Instant::now())),
+            () = sleep(limit) => {
+                end.timed_out.store(true, Ordering::Release);
+                let _ = process.kill_tree().await;
+            }
+        }
+    }
+    if end.at.get().is_none() {
+        let _ = exit.await;
+        let _ = end.at.set(Instant::now());
+    }
 }
 
 /// A running command as a stream of events. Dropping it ends the command.
@@ -86,9 +108,11 @@ struct Running {
     owed: [usize; 2],
     started: Instant,
     limit: Option<Duration>,
-    timed_out: Arc<AtomicBool>,
+    end: Arc<End>,
     finished: bool,
     tasks: Vec<AbortHandle>,
+    /// Why the sandbox ended, when it has.
+    ended: Arc<EndReason>,
     _in_use: InUse,
 }
 
@@ -159,8 +183,9 @@ impl Running {
 
     fn outcome(&mut self) -> CommandOutcome {
         self.stop_tasks();
+        let end = self.end.at.get().copied().unwrap_or_else(Instant::now);
         let mut outcome = CommandOutcome {
-            duration: self.started.elapsed().as_secs_f64(),
+            duration: end.saturating_duration_since(self.started).as_secs_f64(),
             ..CommandOutcome::default()
         };
         match self.exit.take() {
@@ -174,10 +199,10 @@ impl Running {
             }
             _ => {
                 outcome.exit_code = 137;
-                outcome.failure = Some(failure(FailureKind::Terminated, "the sandbox was ended"));
+                outcome.failure = Some(sandbox_ended(self.ended.get()));
             }
         }
-        if self.timed_out.load(Ordering::Acquire) {
+        if self.end.timed_out.load(Ordering::Acquire) {
             let limit = self.limit.unwrap_or_default().as_secs_f64();
             let message = format!("command timed out after {limit} seconds");
             outcome.failure = Some(failure(FailureKind::Timeout, &message));
@@ -187,6 +212,16 @@ impl Running {
 
     fn stop_tasks(&mut self) {
         self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}
+
+fn sandbox_ended(reason: Option<FailureKind>) -> Failure {
+    match reason {
+        Some(FailureKind::Expired) => failure(
+            FailureKind::Expired,
+            "the sandbox reached the end of its lifetime or idle time",
+        ),
+        _ => failure(FailureKind::Terminated, "the sandbox was ended"),
     }
 }
 

@@ -1,16 +1,23 @@
 //! When a sandbox ends by itself.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox_agent::box_io::BoxIo;
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{FailureKind, unix_now};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// Ends a sandbox when its lifetime is over, or when it has been unused for too long.
+/// Ends a sandbox when its lifetime is over, when it has been unused for too long, or when what it stands on dies.
 #[derive(Debug)]
 pub(crate) struct Expiry {
     shared: Arc<Shared>,
@@ -22,6 +29,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Notify,
     idle: Option<Duration>,
+    /// The process that made the box.
+    maker: OnceLock<AsyncFd<OwnedFd>>,
 }
 
 #[derive(Debug)]
@@ -44,6 +53,13 @@ impl Shared {
             _ => state.end,
         }
     }
+
+    async fn maker_died(&self) {
+        match self.maker.get().map(AsyncFd::readable) {
+            Some(death) => drop(death.await),
+            None => pending().await,
+        }
+    }
 }
 
 impl Expiry {
@@ -60,9 +76,21 @@ impl Expiry {
             last_used: now,
             in_use: 0,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), idle });
+        let (changed, maker) = (Notify::new(), OnceLock::new());
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed, idle, maker });
         let task = tokio::spawn(watch(Arc::clone(&shared), box_io, ended)).abort_handle();
         Self { shared, task }
+    }
+
+    /// The sandbox ends with the process that made the box, whose first process is `first`.
+    ///
+    /// That is told by the maker's death itself: a box may be slow to end, or never end completely.
+    pub(crate) fn end_with_maker_of(&self, first: u32) {
+        // A maker that is dead already has taken the box along, or leaves nothing to watch.
+        if let Some(maker) = parent_of(first).and_then(|maker| watch_process(maker).ok()) {
+            let _ = self.shared.maker.set(maker);
+            self.shared.changed.notify_one();
+        }
     }
 
     /// When the lifetime is over, unix seconds.
@@ -108,6 +136,21 @@ impl Drop for InUse {
     }
 }
 
+fn parent_of(pid: u32) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may contain anything; state and parent follow.
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    Pid::from_raw(parent)
+}
+
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe because of types that change their descriptor; an owned one stays"
+)]
+fn watch_process(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
+}
+
 async fn watch(shared: Arc<Shared>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) {
     loop {
         let due = shared.due();
@@ -121,6 +164,11 @@ async fn watch(shared: Arc<Shared>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason
             () = shared.changed.notified() => {}
             () = box_io.closed() => {
                 ended.set(FailureKind::Terminated);
+                return;
+            }
+            () = shared.maker_died() => {
+                ended.set(FailureKind::Terminated);
+                box_io.kill();
                 return;
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::Stream;
@@ -14,16 +14,17 @@ use sandbox_agent::cell::CellBox;
 use sandbox_agent::interpreter::{EndReason, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, CodeMode, Command, CommandInfo, Context,
-    ContextSpec, Error, ErrorKind, Event, EventStream, FailureKind, FileInfo, FindFiles, FoundFile,
-    InstallPackages, Instance, IsolationInfo, Metrics, Result, RunCode, SandboxId, SandboxInfo,
-    SandboxStatus, SnapshotInfo, StartCommand, Stdin, Tags, Tool, TunnelInfo, Variant, WatchEvent,
-    WriteOptions,
+    ContextSpec, CreateSpec, Error, ErrorKind, Event, EventStream, FailureKind, FileInfo,
+    FindFiles, FoundFile, InstallPackages, Instance, IsolationInfo, Metrics, Result, RunCode,
+    SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand, Stdin, Tags, Tool,
+    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory, unix_now,
 };
 use serde_json::{Map, Value};
 
 use crate::contexts::{Contexts, is_python, only_python};
 use crate::exec;
 use crate::expiry::{Expiry, InUse};
+use crate::workshop::DEFAULT_LIFETIME;
 
 /// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
 /// runs no code of the sandbox any more.
@@ -74,7 +75,7 @@ impl EvalInstance {
             .with_context("variant", Variant::LocalEval.as_str())
     }
 
-    async fn make_directory(&self, path: &str) -> Result<()> {
+    async fn make_directory(&self, field: &'static str, path: &str) -> Result<()> {
         let spec = Spawn {
             argv: vec!["mkdir".into(), "-p".into(), "--".into(), path.into()],
             env: self.base.env.clone(),
@@ -85,18 +86,41 @@ impl EvalInstance {
         if exit.code == Some(0) {
             return Ok(());
         }
-        Err(Error::invalid("working_dir", format!("{path:?} cannot be made in the sandbox")))
+        Err(Error::invalid(field, format!("cannot be made in the sandbox, got {path:?}")))
     }
 
     /// Makes the working directory and starts the default interpreter.
     pub(crate) async fn prepare(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
+        self.expiry.end_with_maker_of(self.cell.cell().pid());
+        let _in_use = self.expiry.in_use();
+        let prepared = self.prepare_parts(make_working_dir, lazy).await;
+        // When its lifetime ended meanwhile, that is the reason, and not what broke then.
+        prepared.map_err(|error| self.alive("create").err().unwrap_or(error))
+    }
+
+    async fn prepare_parts(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
         if make_working_dir {
-            self.make_directory(&self.contexts.list()[0].cwd.clone().unwrap_or_default()).await?;
+            self.make_directory("working_dir", &self.base.cwd).await?;
         }
         if !lazy {
             self.contexts.for_run(None).warm_up().await?;
         }
         Ok(())
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_running(&self) -> bool {
+        self.ended.get().is_none()
+    }
+
+    /// Its life begins now, also when it was made ahead.
+    pub(crate) fn begin(&self, spec: &CreateSpec) {
+        self.expiry.set_lifetime(spec.lifetime.unwrap_or(DEFAULT_LIFETIME));
+        drop(self.expiry.in_use());
+        let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        described.name.clone_from(&spec.name);
+        described.tags.clone_from(&spec.tags);
+        described.created_at = unix_now();
     }
 
     fn remember(&self, process: Arc<dyn Process>) {
@@ -190,17 +214,20 @@ impl Instance for EvalInstance {
         }
         let in_use = self.expiry.in_use();
         let context = self.contexts.for_run(request.context.as_deref());
-        let request = run_request(call, request, self.network_hint.clone());
+        let mut request = run_request(call, request, self.network_hint.clone());
+        request.cwd = request.cwd.map(|path| resolve_directory(&context.spec().cwd, &path));
         match context.run(request).await {
             Ok(inner) => Ok(Box::pin(Using { inner, _in_use: in_use })),
             Err(error) => Err(self.alive("run_code").err().unwrap_or(error)),
         }
     }
 
-    async fn create_context(&self, _call: &CallContext, spec: ContextSpec) -> Result<Context> {
+    async fn create_context(&self, _call: &CallContext, mut spec: ContextSpec) -> Result<Context> {
         self.alive("create_context")?;
-        if let Some(path) = &spec.cwd {
-            self.make_directory(path).await?;
+        Contexts::check(&spec)?;
+        if let Some(path) = &mut spec.cwd {
+            *path = resolve_directory(&self.base.cwd, path);
+            self.make_directory("cwd", path).await?;
         }
         self.contexts.create(spec)
     }
@@ -278,12 +305,17 @@ impl Instance for EvalInstance {
         let spec = Spawn {
             argv: request.command.argv(),
             env,
-            cwd: request.cwd.unwrap_or_else(|| self.base.cwd.clone()),
+            cwd: resolve_directory(&self.base.cwd, request.cwd.as_deref().unwrap_or(".")),
             stdin: !matches!(request.stdin, Stdin::Empty),
         };
-        let spawned = self.cell.spawn(spec).await?;
+        let started = Instant::now();
+        let spawned = match self.cell.spawn(spec).await {
+            Ok(spawned) => spawned,
+            Err(error) => return Err(self.alive("start_command").err().unwrap_or(error)),
+        };
         self.remember(Arc::clone(&spawned.process));
-        Ok(exec::command(spawned, request.stdin, request.timeout, in_use))
+        let ended = Arc::clone(&self.ended);
+        Ok(exec::command(spawned, started, request.stdin, request.timeout, in_use, ended))
     }
 
     async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_core::Result;
+use tokio::time::Instant;
 
 /// A stream that bytes are read from.
 pub trait Readable: fmt::Debug + Send + Sync {
@@ -80,6 +81,9 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// starts can be told from what others start.
     async fn register(&self, pid: u32) -> Result<()>;
 
+    /// Whether it is known to be dead.
+    fn is_dead(&self) -> bool;
+
     /// Ready once it is dead. Only the last caller is woken.
     fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()>;
 
@@ -94,6 +98,10 @@ pub trait Process: fmt::Debug + Send + Sync {
 
     /// Ends it and everything it started, other processes of the box not. Works on a dead root too.
     async fn kill_tree(&self) -> Result<()>;
+
+    /// Ends what it has started since then, with everything below that, and itself not. What may be older than
+    /// `former`, and what is a child of others by now, as a daemon is, is spared.
+    async fn end_started(&self, since: Instant, former: Option<Instant>);
 
     /// CPU time of it so far, threads included, children not. `None` when it is dead or nobody can tell.
     fn cpu_time(&self) -> Option<Duration>;

@@ -150,8 +150,9 @@ pub enum Reply {
         /// What the self-check read, as `name=value` words.
         self_check: String,
     },
-    /// First and last message of a worker that could not enter its cell or whose self-check
-    /// failed. It has exited and ran no code.
+    /// Last message of a worker that cannot go on, and exits. As its first message: it could not
+    /// enter its cell, or its self-check failed, and it ran no code. During a run: the code made
+    /// it unable to run code.
     ///
     /// Fields: step, message.
     Refused {

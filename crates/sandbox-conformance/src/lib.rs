@@ -27,6 +27,8 @@
 //! - Isolation cases carry a positive control, so that a broken probe cannot pass.
 //! - A complete run writes `target/conformance/<name>.json`; see [`Report`].
 
+#![warn(clippy::missing_errors_doc)]
+
 mod case;
 mod cases;
 mod fixture;

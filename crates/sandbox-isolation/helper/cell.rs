@@ -319,7 +319,7 @@ impl Cell {
         if whole_tree {
             let count = match &mut self.snapshot {
                 None if root.tag == 0 => 0,
-                None => tree::signal(root.tag, signal),
+                None => tree::signal(root.tag, signal)?,
                 Some(_) if root.is_adopted() && processes::is_gone(root.pidfd) => 0,
                 Some(snapshot) => {
                     let below = snapshot.signal_below(root.pid, signal, |_| false)?;

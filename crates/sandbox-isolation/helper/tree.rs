@@ -7,7 +7,7 @@
 
 use crate::processes;
 use crate::roots::{Phase, Roots};
-use crate::sys::{self, EBUSY, EINTR, Result};
+use crate::sys::{self, EBUSY, EINTR, ESRCH, Result};
 
 /// How often new processes may appear in a tree that is being killed.
 const ROUNDS: u32 = 20;
@@ -15,6 +15,8 @@ const FINAL_ROUNDS: u32 = 2000;
 
 /// Kills the tree of one root. `reap` takes the dead between rounds. Returns whether everything in
 /// the cell was killed, which is what happens when the root is the only one.
+///
+/// Where processes cannot be looked for, nothing is known to be dead, and that is an error.
 pub fn kill(roots: &mut Roots, index: usize, reap: &mut dyn FnMut(&mut Roots)) -> Result<bool> {
     let (id, tag) = (roots.at(index).id, roots.at(index).tag);
     let alone = roots.find(|root| root.id != id).is_none();
@@ -39,7 +41,7 @@ fn kill_one_tree(
 ) -> Result<bool> {
     let mut growth = 0;
     for _ in 0..FINAL_ROUNDS {
-        let round = kill_round(roots, id, tag, known);
+        let round = kill_round(roots, id, tag, known)?;
         reap(roots);
         if round.killed == 0 {
             return Ok(true);
@@ -94,7 +96,7 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
         reap(roots);
         let mut alive = 0;
         processes::for_each(|pid| {
-            if pid != 1 && processes::look(pid).is_some_and(|process| !process.dead) {
+            if pid != 1 && is_alive(pid) {
                 alive += 1;
             }
         })?;
@@ -107,17 +109,27 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
     Err(EBUSY)
 }
 
+/// Whether a process runs, or may run for all we can see.
+fn is_alive(pid: i32) -> bool {
+    processes::look(pid).map_or_else(|| !is_gone(pid), |process| !process.dead)
+}
+
+/// Whether there is no such process, not even a dead one.
+fn is_gone(pid: i32) -> bool {
+    sys::kill(pid, 0) == Err(ESRCH)
+}
+
 /// Kills what does not belong to another root.
-fn kill_round(roots: &mut Roots, victim: u32, victim_tag: u32, known: &mut Known) -> Round {
+fn kill_round(roots: &mut Roots, victim: u32, victim_tag: u32, known: &mut Known) -> Result<Round> {
     let mut round = Round { killed: 0, new: 0 };
-    let _ = processes::for_each(|pid| {
+    processes::for_each(|pid| {
         if pid != 1 && !is_spared(roots, pid, victim, victim_tag) {
             let _ = sys::kill(pid, sys::SIGKILL);
             round.killed += 1;
             round.new += u32::from(known.add(pid));
         }
-    });
-    round
+    })?;
+    Ok(round)
 }
 
 fn is_spared(roots: &Roots, pid: i32, victim: u32, victim_tag: u32) -> bool {
@@ -143,7 +155,7 @@ fn is_other_root(roots: &Roots, pid: i32, victim: u32) -> bool {
 fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
     let mut at = pid;
     for step in 0..64 {
-        let Some(process) = processes::look(at) else { return step == 0 };
+        let Some(process) = processes::look(at) else { return step == 0 && is_gone(at) };
         if step == 0 && process.dead {
             return true;
         }
@@ -159,20 +171,20 @@ fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
 }
 
 /// Sends a signal to every process that carries a tag; returns how many there were.
-pub fn signal(tag: u32, signal: i32) -> u32 {
+pub fn signal(tag: u32, signal: i32) -> Result<u32> {
     let mut count = 0;
-    let _ = processes::for_each(|pid| {
+    processes::for_each(|pid| {
         if pid != 1 && processes::tag(pid) == Some(tag) && sys::kill(pid, signal).is_ok() {
             count += 1;
         }
-    });
-    count
+    })?;
+    Ok(count)
 }
 
 /// Forgets dead roots whose trees have ended and whose handles are gone.
 pub fn forget_ended(roots: &mut Roots) {
     let mut seen = [0_u64; crate::roots::ROOTS_MAX / 64];
-    let _ = processes::for_each(|pid| {
+    let looked = processes::for_each(|pid| {
         let Some(tag) = processes::tag(pid) else { return };
         for index in roots.indices() {
             if roots.at(index).tag == tag {
@@ -180,6 +192,9 @@ pub fn forget_ended(roots: &mut Roots) {
             }
         }
     });
+    if looked.is_err() {
+        return; // what was not seen may well be there
+    }
     for index in roots.indices() {
         let root = roots.at(index);
         let ended = seen[index / 64] & 1 << (index % 64) == 0;

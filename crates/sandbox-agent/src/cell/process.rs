@@ -1,5 +1,7 @@
 //! Processes of a cell: workers, which are children of the zygote, and programs, which are children of its PID 1.
 
+mod family;
+
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,13 +10,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_isolation::{Cell, CellProcess, ExitStatus, ProcessClock, Root};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock};
+use tokio::time::Instant;
 
+use self::family::Started;
 use super::streams::watch;
 use super::zygote::Zygote;
 use crate::box_io::{Exit, Process};
@@ -127,6 +132,12 @@ impl Process for WorkerProcess {
         self.pid.load(Ordering::Relaxed)
     }
 
+    fn is_dead(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let fd = PollFd::new(self.pidfd.get_ref(), PollFlags::IN);
+        self.exit.initialized() || poll(&mut [fd], Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
     fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.pidfd.poll_read_ready(cx).map(drop)
     }
@@ -169,6 +180,10 @@ impl Process for WorkerProcess {
         }
     }
 
+    async fn end_started(&self, since: Instant, former: Option<Instant>) {
+        family::end(self.host_pid, Started::since(since, former)).await;
+    }
+
     fn cpu_time(&self) -> Option<Duration> {
         self.clock?.read()
     }
@@ -205,8 +220,12 @@ impl Process for ProgramProcess {
         self.process.pid()
     }
 
+    fn is_dead(&self) -> bool {
+        self.exit.initialized()
+    }
+
     fn poll_exited(&self, _cx: &mut Context<'_>) -> Poll<()> {
-        if self.exit.initialized() { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_dead() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     async fn exit(&self) -> Result<Exit> {
@@ -237,6 +256,9 @@ impl Process for ProgramProcess {
     async fn signal_tree(&self, signal: i32) -> Result<()> {
         self.process.root().signal_tree(signal).await.map_err(lost)
     }
+
+    /// A program ends with everything it started, or it ends by itself.
+    async fn end_started(&self, _since: Instant, _former: Option<Instant>) {}
 
     fn cpu_time(&self) -> Option<Duration> {
         None

@@ -101,9 +101,16 @@ impl InterpreterContext {
         self.worker(&mut slot).await
     }
 
+    /// Makes sure that there is an interpreter that waits for a request.
     async fn worker(&self, slot: &mut Slot) -> Result<()> {
+        if let Some(worker) = slot.worker.take_if(|worker| !worker.is_fit()) {
+            // It died, or what was left in it spoke out of turn. What it says next is not for the next request.
+            slot.lost = true;
+            worker.bury().await;
+        }
         if slot.worker.is_none() {
-            let worker = Worker::start(&self.inner.box_io, self.inner.spec.clone()).await?;
+            let Inner { box_io, ended, spec, .. } = &*self.inner;
+            let worker = Worker::start(box_io, ended, spec.clone()).await?;
             *self.watchdog_slot() = Some(Arc::clone(&worker.watchdog));
             slot.worker = Some(worker);
         }

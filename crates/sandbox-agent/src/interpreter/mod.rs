@@ -1,6 +1,7 @@
 //! Stateful interpreters on top of [`BoxIo`](crate::box_io::BoxIo): contexts, runs, and the watchdog that ends them.
 
 mod context;
+mod inbox;
 mod outcome;
 mod run;
 mod watchdog;

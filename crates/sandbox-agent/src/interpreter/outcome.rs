@@ -66,6 +66,15 @@ pub(crate) fn dead(
     outcome.failure = Some(failure);
 }
 
+/// The interpreter is dead, and had said why it would be.
+pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
+    if let Some(failure) = &mut outcome.failure
+        && failure.kind == FailureKind::KernelDied
+    {
+        failure.message = format!("the interpreter gave up: {why}");
+    }
+}
+
 /// The interpreter spoke nonsense and was killed for it.
 pub(crate) fn broken(outcome: &mut RunOutcome, exit: Option<Exit>, problem: &str) {
     outcome.state = InterpreterState::Lost;

@@ -10,8 +10,8 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind, Result, ResultItem,
-    RunOutcome, Stdin, Usage, unix_now,
+    CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind, InterpreterState,
+    Result, ResultItem, RunOutcome, Stdin, Usage, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::context::Slot;
-use super::outcome::{EndReason, alive, broken, dead};
+use super::outcome::{EndReason, alive, broken, dead, gave_up};
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
 use crate::box_io::{Exit, Writable};
@@ -28,6 +28,9 @@ use crate::message::{self, Encoding, MimeData, Reply, Request};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
 const WORTH_MEASURING: Duration = Duration::from_millis(5);
+
+/// Characters kept of what an interpreter says about its end.
+const LONGEST_LAST_WORDS: usize = 1000;
 
 /// A run that holds its context until it is over.
 #[derive(Debug)]
@@ -39,12 +42,16 @@ pub(crate) struct ActiveRun {
     ready: VecDeque<Event>,
     outcome: RunOutcome,
     started: Instant,
+    /// The worker has answered, and waits for the next request.
+    answered: bool,
     /// The end was not later than that.
     at_most: Option<Instant>,
     cpu_before: Option<Duration>,
     limit: String,
     ended: Arc<EndReason>,
     stdin: Option<JoinHandle<()>>,
+    /// Why the interpreter exits, as it says itself.
+    last_words: Option<String>,
     pub(crate) network_hint: Option<String>,
 }
 
@@ -65,11 +72,13 @@ impl ActiveRun {
             ready: VecDeque::new(),
             outcome: RunOutcome { started_at: unix_now(), ..RunOutcome::default() },
             started: Instant::now(),
+            answered: false,
             at_most: None,
             cpu_before,
             limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
             ended,
             stdin: None,
+            last_words: None,
             network_hint: None,
         }
     }
@@ -151,6 +160,9 @@ impl ActiveRun {
                 let kind = FailureKind::NotRun;
                 self.outcome.failure = Some(Failure { kind, message, signal: None });
             }
+            Reply::Refused { message, .. } => {
+                self.last_words = Some(message.chars().take(LONGEST_LAST_WORDS).collect());
+            }
             Reply::Done { id, execution_count, interrupted, background_threads }
                 if id == self.id =>
             {
@@ -188,16 +200,22 @@ impl ActiveRun {
     }
 
     async fn finish_alive(&mut self) {
-        let id = self.id;
+        let (id, started) = (self.id, self.started);
+        self.answered = true;
         let usage = self.usage();
         if let Some(worker) = self.worker() {
-            let ended = worker.watchdog.end(id);
+            let ended = worker.end_run(id, started).await;
             let limit = std::mem::take(&mut self.limit);
             self.at_most = ended.at_most;
             if ended.killed {
-                // It had answered, and nobody had read that yet when its time was up.
+                // Its last words came too late, or the interpreter was wanted away after them.
                 let (exit, _) = self.bury().await;
-                dead(&mut self.outcome, exit, ended.cause, self.ended.get(), &limit);
+                if ended.over {
+                    alive(&mut self.outcome, ended.cause, &limit);
+                    self.outcome.state = InterpreterState::Lost;
+                } else {
+                    dead(&mut self.outcome, exit, ended.cause, self.ended.get(), &limit);
+                }
                 return self.finish();
             }
             alive(&mut self.outcome, ended.cause, &limit);
@@ -222,6 +240,9 @@ impl ActiveRun {
         let (exit, cause) = self.bury().await;
         let limit = std::mem::take(&mut self.limit);
         dead(&mut self.outcome, exit, cause, self.ended.get(), &limit);
+        if let Some(words) = self.last_words.take() {
+            gave_up(&mut self.outcome, &words);
+        }
         self.finish();
     }
 
@@ -276,24 +297,26 @@ impl Drop for ActiveRun {
         if let Some(stdin) = self.stdin.take() {
             stdin.abort();
         }
-        let Some(worker) = &slot.worker else { return };
+        let Some(worker) = slot.worker.as_ref().filter(|_| !self.answered) else { return };
         worker.watchdog.cancel(self.id);
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(settle(slot, self.id))),
+            Ok(runtime) => drop(runtime.spawn(settle(slot, self.id, self.started))),
             Err(_) => abandon(slot),
         }
     }
 }
 
 /// Reads a cancelled run to its end.
-async fn settle(slot: OwnedMutexGuard<Slot>, id: i64) {
+async fn settle(slot: OwnedMutexGuard<Slot>, id: i64, started: Instant) {
     let mut slot = Settling(Some(slot));
     let Some(guard) = slot.0.as_mut() else { return };
     let Some(worker) = guard.worker.as_mut() else { return };
     loop {
         match worker.next().await {
             Happening::Reply(Reply::Done { id: done, .. }) if done == id => {
-                worker.watchdog.end(id);
+                if worker.end_run(id, started).await.killed {
+                    break;
+                }
                 slot.0 = None;
                 return;
             }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::box_io::{BoxIo, Control, Process};
+use super::inbox::{Answer, Inbox};
+use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
 
 /// Time between an interrupt and the kill that follows when it did not help.
@@ -14,6 +15,12 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// How long a kill may take before the whole box goes.
 const KILL_BOUND: Duration = Duration::from_secs(1);
+
+/// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
+const HELD_BACK: Duration = Duration::from_millis(500);
+
+/// How soon an answer that has begun is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// How often the CPU time of a limited run is looked at, at most and at least.
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -41,6 +48,7 @@ pub(crate) struct Limits {
 pub(crate) struct Watchdog {
     process: Arc<dyn Process>,
     control: Arc<dyn Control>,
+    inbox: Arc<Inbox>,
     state: Mutex<State>,
     wake: Notify,
 }
@@ -64,17 +72,31 @@ struct Watched {
     sent: bool,
     /// An interrupt waits for that.
     wanted: bool,
-    /// When it was last interrupted or killed.
-    acted: Option<Instant>,
+    /// The worker was in the middle of its answer when the time was up; until then it may go on.
+    held_back: Option<Instant>,
+    /// The code has ended by itself, and nobody has read that yet.
+    over: bool,
+    /// To be killed now.
+    doomed: bool,
     killed: bool,
+    /// The code has ended by then.
+    at_most: Option<Instant>,
+}
+
+impl Watched {
+    fn is_active(&self) -> bool {
+        !self.over && !self.killed
+    }
 }
 
 /// What was done to a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) cause: Option<Cause>,
-    /// When that was done last. What was interrupted has ended within the grace time after it.
+    /// The code had ended by then, whenever that was read.
     pub(crate) at_most: Option<Instant>,
+    /// Whether the code had ended by itself, though nobody had read that.
+    pub(crate) over: bool,
     /// Whether the worker was killed, whatever it may have said before.
     pub(crate) killed: bool,
 }
@@ -87,13 +109,10 @@ enum Step {
 
 impl Watchdog {
     /// Starts watching a worker of `box_io`.
-    pub(crate) fn start(
-        process: Arc<dyn Process>,
-        control: Arc<dyn Control>,
-        box_io: Arc<dyn BoxIo>,
-    ) -> Arc<Self> {
+    pub(crate) fn start(io: &WorkerIo, inbox: Arc<Inbox>, box_io: Arc<dyn BoxIo>) -> Arc<Self> {
+        let (process, control) = (Arc::clone(&io.process), Arc::clone(&io.control));
         let (state, wake) = (Mutex::default(), Notify::new());
-        let watchdog = Arc::new(Self { process, control, state, wake });
+        let watchdog = Arc::new(Self { process, control, inbox, state, wake });
         tokio::spawn(Arc::clone(&watchdog).watch(box_io));
         watchdog
     }
@@ -114,8 +133,11 @@ impl Watchdog {
             cause: None,
             sent: false,
             wanted: false,
-            acted: None,
+            held_back: None,
+            over: false,
+            doomed: false,
             killed: false,
+            at_most: None,
         });
         let due = if cpu_end.is_some() { Some(Instant::now()) } else { deadline };
         self.reschedule(&mut state, due);
@@ -139,22 +161,13 @@ impl Watchdog {
         } else {
             None
         };
-        match run {
-            Some(Watched { cause: Some(Cause::Interrupt), .. }) => {
-                Ended { cause: Some(Cause::Interrupt), at_most: None, killed: false }
-            }
-            Some(run) => Ended {
-                cause: run.cause,
-                at_most: run.acted.map(|acted| acted + GRACE),
-                killed: run.killed,
-            },
-            None => Ended { cause: None, at_most: None, killed: false },
-        }
+        let (cause, at_most) = run.as_ref().map_or((None, None), |run| (run.cause, run.at_most));
+        let (over, killed) = run.map_or((false, false), |run| (run.over, run.killed));
+        Ended { cause, at_most, over, killed }
     }
 
     /// Interrupts. The worker learns first which request is meant, so that no other is hit.
     fn tell(&self, run: &mut Watched) {
-        run.acted = Some(Instant::now());
         run.wanted = !run.sent;
         if run.sent {
             let mut frame = Vec::new();
@@ -167,13 +180,13 @@ impl Watchdog {
     }
 
     pub(crate) fn is_active(&self) -> bool {
-        self.state().run.is_some()
+        self.state().run.as_ref().is_some_and(Watched::is_active)
     }
 
     /// Interrupts the run that is active, with no kill to follow. `false` when none is.
     pub(crate) fn interrupt(&self) -> bool {
         let mut state = self.state();
-        let Some(run) = &mut state.run else { return false };
+        let Some(run) = state.run.as_mut().filter(|run| run.is_active()) else { return false };
         run.cause.get_or_insert(Cause::Interrupt);
         self.tell(run);
         true
@@ -183,7 +196,8 @@ impl Watchdog {
     pub(crate) fn cancel(&self, id: i64) {
         let mut state = self.state();
         let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return };
-        if run.cause.is_none() {
+        self.look_for_end(run, Instant::now());
+        if run.cause.is_none() && run.is_active() {
             self.interrupt_with_grace(run, Cause::Cancelled);
         }
         let due = run.deadline;
@@ -194,10 +208,7 @@ impl Watchdog {
     pub(crate) fn kill(&self) {
         let mut state = self.state();
         let Some(run) = &mut state.run else { return };
-        run.cause.get_or_insert(Cause::Cancelled);
-        if run.cause == Some(Cause::Interrupt) {
-            run.cause = Some(Cause::Cancelled);
-        }
+        run.doomed = true;
         let due = Some(Instant::now());
         run.deadline = due;
         self.reschedule(&mut state, due);
@@ -206,7 +217,8 @@ impl Watchdog {
     fn interrupt_with_grace(&self, run: &mut Watched, cause: Cause) {
         run.cause = Some(cause);
         run.cpu_end = None;
-        run.deadline = Some(Instant::now() + GRACE);
+        let end = Instant::now() + GRACE;
+        (run.deadline, run.at_most, run.held_back) = (Some(end), Some(end), None);
         self.tell(run);
     }
 
@@ -227,9 +239,7 @@ impl Watchdog {
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
-                    if timeout(KILL_BOUND, self.process.kill_tree()).await.is_err() {
-                        box_io.kill();
-                    }
+                    kill_tree(&*self.process, &*box_io, KILL_BOUND).await;
                 }
                 Step::Sleep(Some(due)) => tokio::select! {
                     () = sleep_until(due) => {}
@@ -248,29 +258,69 @@ impl Watchdog {
             return Step::Close;
         }
         let Some(run) = &mut state.run else { return Step::Sleep(None) };
-        if run.deadline.is_some_and(|deadline| deadline <= now) {
-            match run.cause {
-                None | Some(Cause::Interrupt) => self.interrupt_with_grace(run, Cause::Timeout),
-                Some(_) => {
-                    run.deadline = None;
-                    run.acted = Some(now);
-                    run.killed = true;
-                    return Step::Kill;
-                }
-            }
-        }
+        let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
+        let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
+        let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end);
         let mut due = run.deadline;
-        if let Some(cpu_end) = run.cpu_end {
-            let used = self.process.cpu_time().unwrap_or_default();
-            if used >= cpu_end {
-                self.interrupt_with_grace(run, Cause::CpuTime);
-                due = run.deadline;
-            } else {
-                let pause = (cpu_end - used).clamp(CPU_POLL.0, CPU_POLL.1);
-                due = Some(due.map_or(now + pause, |due| due.min(now + pause)));
+        if out_of_time || out_of_cpu {
+            due = match self.act(run, now, out_of_time) {
+                Step::Sleep(due) => due,
+                step => return step,
             }
+        } else if let Some((end, used)) = cpu {
+            let pause = (end - used).clamp(CPU_POLL.0, CPU_POLL.1);
+            due = Some(due.map_or(now + pause, |due| due.min(now + pause)));
         }
         state.scheduled = due;
         Step::Sleep(due)
     }
+
+    /// Looks whether the code has ended by itself, which nobody may have read yet.
+    fn look_for_end(&self, run: &mut Watched, now: Instant) -> Answer {
+        let answer = self.inbox.look_for(run.id);
+        if (answer == Answer::Complete || self.process.is_dead()) && !run.over {
+            run.over = true;
+            run.at_most = Some(run.at_most.map_or(now, |at_most| at_most.min(now)));
+        }
+        answer
+    }
+
+    /// The next step of the ladder, unless the code has ended by itself.
+    fn act(&self, run: &mut Watched, now: Instant, out_of_time: bool) -> Step {
+        let answer = self.look_for_end(run, now);
+        if run.over && !run.doomed {
+            (run.deadline, run.cpu_end) = (None, None);
+            return Step::Sleep(None);
+        }
+        let held_back = *run.held_back.get_or_insert(now + HELD_BACK);
+        if answer == Answer::Begun && !run.doomed && now < held_back {
+            return Step::Sleep(Some(now + LOOK_AGAIN));
+        }
+        match run.cause {
+            None | Some(Cause::Interrupt) if !run.doomed => {
+                let cause = if out_of_time { Cause::Timeout } else { Cause::CpuTime };
+                self.interrupt_with_grace(run, cause);
+                Step::Sleep(run.deadline)
+            }
+            cause => {
+                if !run.over && matches!(cause, None | Some(Cause::Interrupt)) {
+                    run.cause = Some(Cause::Cancelled);
+                }
+                run.deadline = None;
+                run.killed = true;
+                run.at_most = run.at_most.or(Some(now + GRACE));
+                Step::Kill
+            }
+        }
+    }
+}
+
+/// Ends a process and whatever it started. When that takes too long or nobody can tell, the whole box goes instead,
+/// and the answer is `false`.
+pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo, bound: Duration) -> bool {
+    let killed = matches!(timeout(bound, process.kill_tree()).await, Ok(Ok(())));
+    if !killed {
+        box_io.kill();
+    }
+    killed
 }

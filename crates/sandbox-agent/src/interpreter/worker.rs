@@ -1,6 +1,8 @@
 //! One live interpreter process and its streams.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -8,13 +10,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandbox_core::{Effect, Error, ErrorKind, OutputStream, Result};
-use tokio::time::{Sleep, sleep, timeout};
+use sandbox_core::{Effect, Error, ErrorKind, FailureKind, OutputStream, Result};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::watchdog::Watchdog;
-use crate::box_io::{BoxIo, Exit, Readable, WorkerIo, WorkerSpec, Writable};
+use super::inbox::{CHUNK, Heard, Inbox, Told, would_block};
+use super::outcome::EndReason;
+use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
+use crate::box_io::{BoxIo, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable};
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
-use crate::wire::FrameReader;
 
 /// How long an interpreter may take to say that it is ready.
 const START_BOUND: Duration = Duration::from_secs(30);
@@ -22,15 +25,18 @@ const START_BOUND: Duration = Duration::from_secs(30);
 /// How long the exit status of a dead or killed process may take.
 const EXIT_BOUND: Duration = Duration::from_secs(2);
 
+/// How long a box may take to say that it is there.
+const BOX_BOUND: Duration = Duration::from_millis(500);
+
 /// How long a process may live on after it has closed its control stream.
 const DYING_BOUND: Duration = Duration::from_millis(250);
-
-/// Most bytes taken from a stream at once.
-const CHUNK: usize = 64 << 10;
 
 /// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
 /// child process keeps writing.
 const DRAIN_BOUND: usize = 1 << 20;
+
+/// How a worker names the step in which it goes to its working directory.
+const DIRECTORY_STEP: &str = "work dir";
 
 const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 
@@ -40,9 +46,15 @@ pub(crate) struct Worker {
     pub(crate) io: WorkerIo,
     pub(crate) watchdog: Arc<Watchdog>,
     box_io: Arc<dyn BoxIo>,
-    reader: FrameReader,
+    ended: Arc<EndReason>,
+    inbox: Arc<Inbox>,
     buffer: Vec<u8>,
+    /// Keyed with random bits, so that ids do not follow from each other.
+    ids: RandomState,
+    requests: u64,
     last_id: i64,
+    /// When the last run was known to be over.
+    idle_since: Option<Instant>,
     open: [bool; 2],
     /// Bytes of each stream to look for before the next reply is told.
     owed: [usize; 2],
@@ -50,10 +62,11 @@ pub(crate) struct Worker {
     dying: Option<Pin<Box<Sleep>>>,
 }
 
-enum Heard {
-    Something,
-    Nothing,
-    End,
+/// Why a worker does not become ready.
+enum Unready {
+    /// Code may have put something else in the place of its working directory.
+    NoDirectory(String),
+    Broken(String),
 }
 
 /// What a worker did next.
@@ -69,17 +82,43 @@ pub(crate) enum Happening {
 
 impl Worker {
     /// Starts an interpreter and waits until it is ready.
-    pub(crate) async fn start(box_io: &Arc<dyn BoxIo>, spec: WorkerSpec) -> Result<Self> {
+    ///
+    /// When the box turns out to be gone, `ended` learns of it, here and later.
+    pub(crate) async fn start(
+        box_io: &Arc<dyn BoxIo>,
+        ended: &Arc<EndReason>,
+        spec: WorkerSpec,
+    ) -> Result<Self> {
+        match Self::try_start(box_io, ended, spec).await {
+            Err(_) if is_gone(&**box_io).await => {
+                ended.set(FailureKind::Terminated);
+                let message = "the sandbox has ended";
+                Err(Error::new(ErrorKind::Terminated, "start_interpreter", message))
+            }
+            started => started,
+        }
+    }
+
+    async fn try_start(
+        box_io: &Arc<dyn BoxIo>,
+        ended: &Arc<EndReason>,
+        spec: WorkerSpec,
+    ) -> Result<Self> {
+        let cwd = spec.cwd.clone();
         let io = box_io.start_worker(spec).await?;
-        let watchdog =
-            Watchdog::start(Arc::clone(&io.process), Arc::clone(&io.control), Arc::clone(box_io));
+        let inbox = Arc::new(Inbox::new(Arc::clone(&io.control)));
+        let watchdog = Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io));
         let mut worker = Self {
             io,
             watchdog,
             box_io: Arc::clone(box_io),
-            reader: FrameReader::new(),
+            ended: Arc::clone(ended),
+            inbox,
             buffer: Vec::new(),
+            ids: RandomState::new(),
+            requests: 0,
             last_id: 0,
+            idle_since: None,
             open: [true; 2],
             owed: [0; 2],
             ending: false,
@@ -90,38 +129,42 @@ impl Worker {
                 worker.io.process.register(pid).await?;
                 Ok(worker)
             }
-            Ok(Err(message)) => Err(start_error(message)),
+            Ok(Err(Unready::NoDirectory(problem))) => Err(no_directory(&cwd, &problem)),
+            Ok(Err(Unready::Broken(problem))) => Err(start_error(problem)),
             Err(_) => Err(start_error("the interpreter was not ready in time".to_owned())),
         }
     }
 
-    async fn ready(&mut self) -> Result<u32, String> {
-        loop {
+    async fn ready(&mut self) -> Result<u32, Unready> {
+        let problem = loop {
             match self.next().await {
                 Happening::Reply(Reply::Ready { protocol: PROTOCOL_VERSION, pid, .. }) => {
                     return Ok(pid);
                 }
                 Happening::Reply(Reply::Ready { protocol, .. }) => {
-                    return Err(format!(
+                    break format!(
                         "the interpreter speaks protocol {protocol}, not {PROTOCOL_VERSION}"
-                    ));
+                    );
+                }
+                Happening::Reply(Reply::Refused { step, message }) if step == DIRECTORY_STEP => {
+                    return Err(Unready::NoDirectory(message));
                 }
                 Happening::Reply(Reply::Refused { step, message }) => {
-                    return Err(format!("isolation could not be set up ({step}: {message})"));
+                    break format!("isolation could not be set up ({step}: {message})");
                 }
-                Happening::Reply(other) => {
-                    return Err(format!("unexpected first message {other:?}"));
-                }
-                Happening::Broken(problem) => return Err(problem),
-                Happening::Dead => return Err("the interpreter died while it started".to_owned()),
+                Happening::Reply(other) => break format!("unexpected first message {other:?}"),
+                Happening::Broken(problem) => break problem,
+                Happening::Dead => break "the interpreter died while it started".to_owned(),
                 Happening::Output(..) => {}
             }
-        }
+        };
+        Err(Unready::Broken(problem))
     }
 
-    /// A new id for a request.
+    /// A new id for a request. Code of an earlier one cannot guess it, and so cannot answer in its place.
     pub(crate) fn next_id(&mut self) -> i64 {
-        self.last_id += 1;
+        self.requests += 1;
+        self.last_id = self.ids.hash_one(self.requests).cast_signed();
         self.last_id
     }
 
@@ -179,11 +222,18 @@ impl Worker {
             if let Some(output) = self.owed_output() {
                 return Poll::Ready(output);
             }
-            if let Some(reply) = self.take_reply() {
-                return Poll::Ready(reply);
+            match self.inbox.take(cx) {
+                Told::Nothing => {}
+                Told::News => {
+                    self.owed = [DRAIN_BOUND; 2];
+                    continue;
+                }
+                Told::Reply(reply) => return Poll::Ready(Happening::Reply(reply)),
+                Told::Broken(problem) => return Poll::Ready(Happening::Broken(problem)),
             }
             let dead = self.io.process.poll_exited(cx).is_ready();
-            match self.poll_control(cx, dead) {
+            self.make_buffer();
+            match self.inbox.poll_read(cx, dead, &mut self.buffer) {
                 Heard::Something => {
                     self.owed = [DRAIN_BOUND; 2];
                     continue;
@@ -209,25 +259,6 @@ impl Worker {
                 Some(output) => Poll::Ready(output),
                 None => Poll::Pending,
             };
-        }
-    }
-
-    fn poll_control(&mut self, cx: &mut Context<'_>, dead: bool) -> Heard {
-        loop {
-            if !dead && self.io.control.poll_readable(cx).is_pending() {
-                return Heard::Nothing;
-            }
-            self.make_buffer();
-            match self.io.control.try_read(&mut self.buffer) {
-                Ok(0) => return Heard::End,
-                Ok(count) => {
-                    self.reader.push(&self.buffer[..count]);
-                    return Heard::Something;
-                }
-                Err(error) if would_block(&error) && dead => return Heard::Nothing,
-                Err(error) if would_block(&error) => {}
-                Err(_) => return Heard::End,
-            }
         }
     }
 
@@ -281,15 +312,25 @@ impl Worker {
         Ok((count > 0).then(|| Bytes::copy_from_slice(&self.buffer[..count])))
     }
 
-    fn take_reply(&mut self) -> Option<Happening> {
-        match self.reader.next_frame() {
-            Ok(None) => None,
-            Ok(Some(frame)) => Some(match Reply::decode(frame) {
-                Ok(reply) => Happening::Reply(reply),
-                Err(error) => Happening::Broken(error.to_string()),
-            }),
-            Err(error) => Some(Happening::Broken(error.to_string())),
+    /// A run that began at `started` is over: forgets it and says what was done to it. What a run that was ended has
+    /// started ends too, as far as it can be told from what others have started.
+    pub(crate) async fn end_run(&mut self, id: i64, started: Instant) -> Ended {
+        let ended = self.watchdog.end(id);
+        let former = self.idle_since.replace(Instant::now());
+        let from_outside = matches!(ended.cause, Some(cause) if cause != Cause::Interrupt);
+        // What was killed has taken everything along.
+        if from_outside && !ended.killed {
+            let process = Arc::clone(&self.io.process);
+            // A task of its own, so that nothing is left half done when nobody waits any more.
+            let ending = tokio::spawn(async move { process.end_started(started, former).await });
+            drop(ending.await);
         }
+        ended
+    }
+
+    /// Whether it lives and waits for a request, with nothing left to say about an earlier one.
+    pub(crate) fn is_fit(&self) -> bool {
+        !self.io.process.is_dead() && self.inbox.is_idle()
     }
 
     /// Ends it and whatever it started, and says how it ended. Bounded in time.
@@ -297,8 +338,8 @@ impl Worker {
         let process = Arc::clone(&self.io.process);
         let box_io = Arc::clone(&self.box_io);
         self.watchdog.close();
-        if timeout(EXIT_BOUND, process.kill_tree()).await.is_err() {
-            box_io.kill();
+        if !kill_tree(&*process, &*box_io, EXIT_BOUND).await {
+            self.ended.set(FailureKind::Terminated);
         }
         let exit = pin!(process.exit());
         timeout(EXIT_BOUND, exit).await.ok().and_then(Result::ok)
@@ -313,10 +354,23 @@ impl Drop for Worker {
     }
 }
 
-fn would_block(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+fn no_directory(cwd: &str, problem: &str) -> Error {
+    let message = format!("the working directory {cwd} cannot be entered: {problem}");
+    Error::new(ErrorKind::NotFound, "start_interpreter", message).with_hint(
+        "code has put something else in its place; a command that starts elsewhere can mend that: .cwd(\"/\")",
+    )
 }
 
 fn start_error(message: String) -> Error {
     Error::new(ErrorKind::Unavailable, "start_interpreter", message).with_effect(Effect::Applied)
+}
+
+/// Whether nothing can be started in the box any more. Asks for a program that cannot be executed.
+async fn is_gone(box_io: &dyn BoxIo) -> bool {
+    let root = String::from("/");
+    let ask = Spawn { argv: vec![root.clone()], env: BTreeMap::new(), cwd: root, stdin: false };
+    match timeout(BOX_BOUND, box_io.spawn(ask)).await {
+        Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),
+        Err(_) => false,
+    }
 }

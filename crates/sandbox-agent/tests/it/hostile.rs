@@ -1,6 +1,6 @@
 //! Code that is set on the driver: what it breaks must show, and nothing may lie or hang.
 
-use sandbox_agent::{FrameReader, WireError};
+use sandbox_agent::{FrameReader, Reply, WireError};
 
 use crate::{
     Case,
@@ -138,11 +138,15 @@ fn garbage_on_every_descriptor() {
 
 fn an_audit_hook_that_raises() {
     let mut worker = Worker::new();
-    worker.run("import sys; sys.addaudithook(lambda *a: 1/0)");
-    for _ in 0..2 {
-        let outcome = worker.run("1+1");
-        assert_eq!(outcome.error().expect("an error").0, "ZeroDivisionError");
-    }
+    let pid = worker.pid;
+    worker.start(&cell("import sys; print('before'); sys.addaudithook(lambda *a: 1/0)"), None);
+    let outcome = worker.finish().expect_err("the worker ends");
+    assert_eq!(outcome.stdout(), "before\n");
+    // Nothing removes such a hook: the worker says so and ends.
+    let last = outcome.replies.last();
+    assert!(matches!(last, Some(Reply::Refused { step, .. }) if step == "audit hook"), "{last:?}");
+    worker.reap();
+    assert!(!crate::harness::alive(pid), "a worker that cannot run code lives on");
 }
 
 fn broken_builtins_still_compute() {

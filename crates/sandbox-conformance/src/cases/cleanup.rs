@@ -31,6 +31,9 @@ pub(super) fn cases() -> Vec<Case> {
     all.into_iter().map(Case::alone).collect()
 }
 
+/// Nothing made ahead is kept longer than that.
+const READY_AHEAD: Duration = Duration::from_millis(2500);
+
 /// What sandboxes take of the host.
 struct Census {
     processes: BTreeSet<String>,
@@ -45,7 +48,8 @@ impl Census {
         is_usable(&sandbox).await?;
         sandbox.terminate().await?;
         drop(sandbox);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // A backend may keep a sandbox ready for a moment, for somebody who makes one after the other.
+        tokio::time::sleep(READY_AHEAD).await;
         Self::now()
     }
 

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    ByteSize, ErrorKind, Fixed, NetworkPolicy, SandboxBuilder, SandboxConfig, Variant, seconds,
+    ByteSize, ContextSpec, ErrorKind, Fixed, NetworkPolicy, SandboxBuilder, SandboxConfig, Variant,
+    seconds,
 };
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{is_usable, refused, text};
+use crate::support::{is_usable, ok, printed, refused, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("config", [run_code], {
@@ -21,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_reference_configuration_is_taken;
         a_bad_reference_configuration_is_refused;
         a_missing_working_directory;
+        relative_directories_are_below_the_sandbox_s_own;
         a_refused_create_leaves_the_backend_working;
         isolation_is_as_asked;
     })
@@ -34,7 +36,9 @@ fn impossible() -> Vec<(&'static str, Configure)> {
         ("timeout", Box::new(|b| b.timeout(Duration::MAX))),
         ("lifetime", Box::new(|b| b.lifetime(Duration::ZERO))),
         ("lifetime", Box::new(|b| b.lifetime(Duration::MAX))),
+        ("lifetime", Box::new(|b| b.lifetime(Duration::from_nanos(1)))),
         ("idle_timeout", Box::new(|b| b.idle_timeout(Duration::ZERO))),
+        ("idle_timeout", Box::new(|b| b.idle_timeout(Duration::from_millis(1)))),
         ("detached", Box::new(|b| b.detached(Duration::ZERO))),
         ("cpu", Box::new(|b| b.cpu(f64::NAN))),
         ("cpu", Box::new(|b| b.cpu(f64::INFINITY))),
@@ -47,6 +51,7 @@ fn impossible() -> Vec<(&'static str, Configure)> {
         ("disk", Box::new(|b| b.disk(ByteSize::bytes(0)))),
         ("disk", Box::new(|b| b.disk(ByteSize::bytes(u64::MAX)))),
         ("processes", Box::new(|b| b.processes(0))),
+        ("processes", Box::new(|b| b.processes(3))),
         ("name", Box::new(|b| b.name(""))),
         ("name", Box::new(|b| b.name("a b"))),
         ("environment", Box::new(|b| b.environment("--flag"))),
@@ -55,6 +60,8 @@ fn impossible() -> Vec<(&'static str, Configure)> {
         ("snapshot", Box::new(|b| b.snapshot_name("a\nb"))),
         ("working_dir", Box::new(|b| b.working_dir("/a\0b"))),
         ("working_dir", Box::new(|b| b.working_dir(""))),
+        ("working_dir", Box::new(|b| b.working_dir(".."))),
+        ("working_dir", Box::new(|b| b.working_dir("a/../.."))),
         ("env", Box::new(|b| b.env("A=B", "x"))),
         ("env", Box::new(|b| b.env("", "x"))),
         ("env", Box::new(|b| b.env("A\0", "x"))),
@@ -170,6 +177,35 @@ async fn a_missing_working_directory(f: Fixture) -> Checked {
             matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound),
             "kind of {error:?}"
         ),
+    }
+    Ok(())
+}
+
+/// Also after the code has gone elsewhere. What leaves upward is refused.
+async fn relative_directories_are_below_the_sandbox_s_own(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.working_dir("own/./x/..")).await?;
+    let own = printed(&sandbox, "import os; print(os.getcwd(), end='')").await?;
+    ensure!(own.ends_with("/own"), "the working directory is {own:?}");
+    ok(&sandbox, "os.makedirs('sub'); os.chdir('/')").await?;
+    let below = format!("{own}/sub");
+    let found = sandbox.run_code("print(os.getcwd(), end='')").cwd("sub").await?;
+    ensure_eq!(found.logs.stdout_exact(), below, "of a run");
+    refused(sandbox.run_code("1").cwd("../..").await, ErrorKind::InvalidArgument)?;
+    let capabilities = sandbox.capabilities();
+    if capabilities.commands {
+        let found = sandbox.commands().run("pwd").cwd("./sub").await?;
+        ensure_eq!(found.stdout, format!("{below}\n"), "of a command");
+        refused(sandbox.commands().run("pwd").cwd("..").await, ErrorKind::InvalidArgument)?;
+    }
+    if capabilities.contexts {
+        let mut spec = ContextSpec::default();
+        spec.cwd = Some("sub".into());
+        let context = sandbox.create_context_with(spec.clone()).await?;
+        ensure_eq!(context.cwd.as_deref(), Some(below.as_str()), "of a context");
+        let found = sandbox.run_code("import os; print(os.getcwd(), end='')").context(&context.id);
+        ensure_eq!(found.await?.logs.stdout_exact(), below, "in a context");
+        spec.cwd = Some("..".into());
+        refused(sandbox.create_context_with(spec).await, ErrorKind::InvalidArgument)?;
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
         kill_ends_a_run;
         terminate_is_quick_in_a_busy_sandbox;
         lifetime_ends_it needs lifetime;
+        lifetime_ends_commands needs lifetime, commands;
         set_lifetime_shortens_it needs lifetime, set_lifetime;
         idle_timeout_ends_it needs idle_timeout;
         use_holds_off_the_idle_timeout needs idle_timeout;
@@ -233,6 +234,14 @@ async fn lifetime_ends_it(f: Fixture) -> Checked {
     ensure!(remaining.is_some_and(|seconds| seconds <= 3.0), "remaining time: {remaining:?}");
     let result = sandbox.run_code("while True: pass").no_timeout().await?;
     failed_with(&result, FailureKind::Expired)?;
+    ends_by_itself(&sandbox).await
+}
+
+async fn lifetime_ends_commands(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.lifetime(Duration::from_secs(2))).await?;
+    let result = sandbox.commands().run("sleep 60").await?;
+    ensure_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Expired));
+    refused(sandbox.commands().run("true").await, ErrorKind::Terminated)?;
     ends_by_itself(&sandbox).await
 }
 

@@ -12,13 +12,17 @@ mod driver_fork;
 mod errors;
 mod exec;
 mod fidelity;
+mod forged;
 pub(crate) mod honesty;
 mod interrupt;
 mod isolation;
 mod isolation_network;
 mod isolation_process;
+mod late;
+mod left_behind;
 mod lifecycle;
 mod limits;
+mod lost_directory;
 mod models;
 mod reference;
 mod reference_state;
@@ -41,6 +45,9 @@ pub(crate) fn all() -> Vec<Case> {
         errors::cases(),
         timeout::cases(),
         timeout_hard::cases(),
+        late::cases(),
+        left_behind::cases(),
+        lost_directory::cases(),
         interrupt::cases(),
         cancellation::cases(),
         contexts::cases(),
@@ -49,6 +56,7 @@ pub(crate) fn all() -> Vec<Case> {
         rich_packages::cases(),
         driver::cases(),
         driver_fork::cases(),
+        forged::cases(),
         fidelity::cases(),
         isolation::cases(),
         isolation_network::cases(),

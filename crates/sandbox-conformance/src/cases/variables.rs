@@ -111,6 +111,12 @@ async fn names_are_identifiers(f: Fixture) -> Checked {
         refused(sandbox.set_variable(name, 1).await, ErrorKind::InvalidArgument)?;
     }
     ensure_eq!(text(&sandbox, "ran").await?, "[]");
+    for name in ["__builtins__", "__name__", "__anything__"] {
+        let error = refused(sandbox.set_variable(name, 1).await, ErrorKind::InvalidArgument)?;
+        ensure!(error.to_string().contains(name), "{name} is not in {error}");
+    }
+    ensure_eq!(text(&sandbox, "len(ran)").await?, "0");
+    sandbox.set_variable("__private", 1).await?;
     sandbox.set_variable("größe", 1).await?;
     ensure_eq!(sandbox.get_variable("größe").await?, json!(1));
     Ok(())

@@ -1,0 +1,273 @@
+//! What a sandbox is made of dies under it: the truth is told at once, and nothing is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend_eval::EvalBackend;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use sandbox_core::{ErrorKind, FailureKind, IsolationMode, Sandbox, SandboxStatus};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{sleep, timeout};
+
+/// How soon the truth must be told.
+const SOON: Duration = Duration::from_secs(1);
+
+/// One test at a time: each finds its own processes by what was not there before.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+struct Faulty {
+    sandbox: Sandbox,
+    before: BTreeSet<u32>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Every process that descends from this one.
+fn descendants() -> BTreeSet<u32> {
+    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut family = vec![std::process::id()];
+    let mut found = BTreeSet::new();
+    while let Some(parent) = family.pop() {
+        let children = parents.iter().filter(|process| process.1 == parent).map(|(pid, _)| *pid);
+        for pid in children {
+            family.push(pid);
+            found.insert(pid);
+        }
+    }
+    found
+}
+
+/// The parent of a process that lives.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    fields.next()?.parse().ok().filter(|_| state != "Z")
+}
+
+/// Its number in the innermost process namespace.
+fn inner_pid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+fn raw(pid: u32) -> Pid {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process number")
+}
+
+impl Faulty {
+    async fn start(isolation: IsolationMode) -> Self {
+        let alone = ALONE.lock().await;
+        let before = descendants();
+        let mut builder = Sandbox::builder(Arc::new(EvalBackend::default())).isolation(isolation);
+        if let Ok(python) = std::env::var("SANDBOX_TEST_PYTHON") {
+            builder = builder.provider_option("python", python);
+        }
+        let sandbox = builder.create().await.expect("a sandbox");
+        let result = sandbox.run_code("1 + 1").await.expect("a result");
+        assert_eq!(result.text(), Some("2"));
+        Self { sandbox, before, _alone: alone }
+    }
+
+    fn processes(&self) -> BTreeSet<u32> {
+        &descendants() - &self.before
+    }
+
+    /// The process that makes cells.
+    fn maker(&self) -> u32 {
+        let own = std::process::id();
+        self.processes().into_iter().find(|pid| parent(*pid) == Some(own)).expect("a maker")
+    }
+
+    /// The first process of the cell.
+    fn init(&self) -> u32 {
+        let is_init = |pid: &u32| inner_pid(*pid) == Some(1);
+        self.processes().into_iter().find(is_init).expect("a first process")
+    }
+
+    fn send(pid: u32, signal: Signal) {
+        kill_process(raw(pid), signal).expect("a signal");
+    }
+
+    fn kill(pid: u32) {
+        Self::send(pid, Signal::KILL);
+    }
+
+    /// Requires that everybody is told that the sandbox is gone.
+    async fn is_terminated(&self) {
+        let began = Instant::now();
+        // Death takes a moment: a run may still succeed, or be told of the end as its result.
+        loop {
+            match timeout(SOON, self.sandbox.run_code("2 + 2")).await.expect("an answer") {
+                Ok(result) if result.success() => assert!(began.elapsed() < SOON, "it runs on"),
+                Ok(result) => {
+                    let failure = result.failure.expect("a failure");
+                    assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+                    break;
+                }
+            }
+        }
+        self.is_said_to_be_terminated(began).await;
+        let run = timeout(SOON, self.sandbox.run_code("2 + 2")).await.expect("an answer");
+        assert_eq!(run.expect_err("an end").kind(), ErrorKind::Terminated);
+        let command = timeout(SOON, self.sandbox.commands().run("true")).await.expect("an answer");
+        assert_eq!(command.expect_err("an end").kind(), ErrorKind::Terminated);
+        let variable = timeout(SOON, self.sandbox.get_variable("x")).await.expect("an answer");
+        assert_eq!(variable.expect_err("an end").kind(), ErrorKind::Terminated);
+    }
+
+    async fn is_said_to_be_terminated(&self, since: Instant) {
+        let status = || self.sandbox.info().expect("a started sandbox").status;
+        while status() != SandboxStatus::Terminated {
+            assert!(since.elapsed() < SOON, "the status is {:?}", status());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Requires that no process of the cell is left, though the sandbox is still held.
+    async fn leaves_nothing_running(&self) {
+        let began = Instant::now();
+        let in_cell = |pid: &u32| inner_pid(*pid).is_some_and(|inner| inner != *pid);
+        while self.processes().iter().any(in_cell) {
+            assert!(began.elapsed() < SOON, "left running: {:?}", self.processes());
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn leaves_nothing(self) {
+        drop(self.sandbox);
+        let began = Instant::now();
+        loop {
+            let left = &descendants() - &self.before;
+            if left.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(5), "left behind: {left:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dead_maker_is_the_end() {
+    let faulty = Faulty::start(IsolationMode::Strict).await;
+    Faulty::kill(faulty.maker());
+    faulty.is_terminated().await;
+    faulty.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_dead_first_process_is_the_end() {
+    let faulty = Faulty::start(IsolationMode::Strict).await;
+    Faulty::kill(faulty.init());
+    faulty.is_terminated().await;
+    faulty.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn the_end_is_told_though_nobody_runs_anything() {
+    for isolation in [IsolationMode::Strict, IsolationMode::Off] {
+        let faulty = Faulty::start(isolation).await;
+        Faulty::kill(faulty.maker());
+        faulty.is_said_to_be_terminated(Instant::now()).await;
+        faulty.leaves_nothing().await;
+    }
+}
+
+/// What dies with the maker stays a zombie where nobody takes orphans, so that the cell never ends completely.
+#[tokio::test]
+async fn the_end_is_told_though_the_dead_are_not_taken() {
+    let faulty = Faulty::start(IsolationMode::Strict).await;
+    // Stopped, the maker does not take its dead.
+    Faulty::send(faulty.maker(), Signal::STOP);
+    Faulty::kill(faulty.init());
+    faulty.is_terminated().await;
+    Faulty::send(faulty.maker(), Signal::CONT);
+    faulty.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_dead_maker_is_the_end_without_isolation() {
+    let faulty = Faulty::start(IsolationMode::Off).await;
+    Faulty::kill(faulty.maker());
+    faulty.is_terminated().await;
+    faulty.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_run_under_way_is_told_of_the_end() {
+    for of_the_maker in [true, false] {
+        let faulty = Faulty::start(IsolationMode::Strict).await;
+        let run = faulty.sandbox.run_code("import time; time.sleep(60)");
+        let fault = async {
+            sleep(Duration::from_millis(200)).await;
+            Faulty::kill(if of_the_maker { faulty.maker() } else { faulty.init() });
+        };
+        let (result, ()) = tokio::join!(async { timeout(2 * SOON, run).await }, fault);
+        let failure = result.expect("an end").unwrap().failure.expect("a failure");
+        assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
+        faulty.is_terminated().await;
+        faulty.leaves_nothing().await;
+    }
+}
+
+#[tokio::test]
+async fn the_next_sandbox_of_a_backend_whose_maker_died_works() {
+    let alone = ALONE.lock().await;
+    let backend = Arc::new(EvalBackend::default());
+    let make = || {
+        let mut builder = Sandbox::builder(Arc::<EvalBackend>::clone(&backend));
+        if let Ok(python) = std::env::var("SANDBOX_TEST_PYTHON") {
+            builder = builder.provider_option("python", python);
+        }
+        builder
+    };
+    let before = descendants();
+    let sandbox = make().create().await.unwrap();
+    let faulty = Faulty { sandbox, before, _alone: alone };
+    Faulty::kill(faulty.maker());
+    faulty.is_terminated().await;
+    let next = make().create().await.unwrap();
+    assert_eq!(next.run_code("1 + 1").await.unwrap().text(), Some("2"));
+    next.terminate().await.unwrap();
+}
+
+/// The first process of a cell that can open nothing cannot look for the processes of a tree.
+#[tokio::test]
+async fn a_tree_that_cannot_be_found_goes_with_its_cell() {
+    let faulty = Faulty::start(IsolationMode::Strict).await;
+    faulty.sandbox.run_code("beside = 1").context("other").await.unwrap();
+    let code = "
+import os, signal, time
+signal.signal(2, signal.SIG_IGN)
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        while True: time.sleep(1)
+print('forked', flush=True)
+time.sleep(60)";
+    let run = faulty.sandbox.run_code(code).timeout(SOON);
+    let fault = async {
+        sleep(SOON / 2).await;
+        let none = Rlimit { current: Some(3), maximum: Some(3) };
+        prlimit(Some(raw(faulty.init())), Resource::Nofile, none)
+    };
+    let (result, limited) = tokio::join!(async { timeout(10 * SOON, run).await }, fault);
+    if limited.is_err() {
+        return; // not ours to limit: the cell belongs to another user
+    }
+    let result = result.expect("an end").unwrap();
+    assert_eq!(result.stdout(), "forked");
+    assert!(result.failure.is_some(), "{result:?}");
+    faulty.is_terminated().await;
+    faulty.leaves_nothing_running().await;
+}

@@ -1,0 +1,155 @@
+//! What a process of this host has started lately, as the host's `/proc` tells.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::{Instant, sleep};
+
+/// How often new processes are looked for. Those that were found are stopped and start no more.
+const ROUNDS: u32 = 20;
+
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The unit of start times. It is the same on every architecture.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A moment as start times have it: ticks since the host was booted.
+type Ticks = u128;
+
+/// What was started after one moment, and for certain not before another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Started {
+    since: Ticks,
+    /// What was started in the tick of `since` itself counts too.
+    inclusive: bool,
+}
+
+impl Started {
+    /// After `since`, when something else ended at `former`. What may have been started by that does not count.
+    pub(super) fn since(since: Instant, former: Option<Instant>) -> Self {
+        let now = boot_time();
+        let ticks = |at: Instant| now.saturating_sub(at.elapsed()).as_nanos() / TICK.as_nanos();
+        let inclusive = former.is_none_or(|former| ticks(former) < ticks(since));
+        Self { since: ticks(since), inclusive }
+    }
+
+    fn has(self, start: Ticks) -> bool {
+        start > self.since || self.inclusive && start == self.since
+    }
+}
+
+fn boot_time() -> Duration {
+    // Cannot fail for this clock; a time since boot is never negative.
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    pid: u32,
+    parent: u32,
+    start: Ticks,
+    dead: bool,
+}
+
+fn look(pid: u32) -> Option<Seen> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may itself contain anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let (state, parent, start) = (fields.first()?, fields.get(1)?, fields.get(19)?);
+    let dead = matches!(*state, "Z" | "X" | "x");
+    Some(Seen { pid, parent: parent.parse().ok()?, start: start.parse().ok()?, dead })
+}
+
+fn everything() -> Vec<Seen> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(look)
+        .collect()
+}
+
+/// The children of `root` that were started then, and everything below them.
+fn family(root: u32, started: Started) -> Vec<Seen> {
+    let all = everything();
+    let is_child = |seen: &&Seen| seen.parent == root && started.has(seen.start);
+    let mut found: Vec<Seen> = all.iter().filter(is_child).copied().collect();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).map(|seen| seen.pid) {
+        found.extend(all.iter().filter(|seen| seen.parent == parent).copied());
+        next += 1;
+    }
+    found.retain(|seen| !seen.dead);
+    found
+}
+
+/// A process that cannot be mistaken for a later one with its number.
+fn hold(seen: Seen) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(seen.pid).ok()?)?;
+    let held = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    look(seen.pid).is_some_and(|now| now.start == seen.start).then_some(held)
+}
+
+/// Ends what `root` has started then, with everything below it.
+///
+/// What has other parents by now, as a daemon has, is not found.
+pub(super) async fn end(root: u32, started: Started) {
+    let (mut known, mut held) = (BTreeSet::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let new: Vec<Seen> =
+            family(root, started).into_iter().filter(|seen| known.insert(seen.pid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        for process in new.into_iter().filter_map(hold) {
+            // Stopped, it starts no more, and what it has started stays below it.
+            let _ = pidfd_send_signal(process.as_fd(), Signal::STOP);
+            held.push(process);
+        }
+        sleep(PAUSE).await;
+    }
+    for process in held {
+        let _ = pidfd_send_signal(process.as_fd(), Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(since: Ticks, inclusive: bool) -> Started {
+        Started { since, inclusive }
+    }
+
+    #[test]
+    fn what_is_older_does_not_count() {
+        assert!(!started(100, true).has(99));
+        assert!(started(100, true).has(100));
+        assert!(started(100, true).has(101));
+    }
+
+    #[test]
+    fn what_may_be_older_does_not_count() {
+        assert!(!started(100, false).has(100));
+        assert!(started(100, false).has(101));
+    }
+
+    #[tokio::test]
+    async fn only_an_end_in_the_same_tick_leaves_a_doubt() {
+        let now = Instant::now();
+        assert!(Started::since(now, None).inclusive);
+        assert!(Started::since(now, now.checked_sub(2 * TICK)).inclusive);
+        assert!(!Started::since(now, Some(now)).inclusive);
+    }
+
+    #[test]
+    fn this_process_has_started_before_now() {
+        let own = look(std::process::id()).unwrap();
+        assert!(own.start <= boot_time().as_nanos() / TICK.as_nanos());
+        assert!(!own.dead);
+        assert!(everything().iter().any(|seen| seen.pid == own.pid));
+    }
+}
