@@ -12,28 +12,35 @@ use crate::languages::{self, Language};
 
 const EXAMPLES: &str = "\
 Examples:
-  sandboxes run 'ls -la'                           a shell command
+  sandboxes run 'ls -la | wc -l'                   a line for the shell
+  sandboxes run ls -la                             a program with arguments
   sandboxes run --lang python 'print(6 * 7)'       inline code
-  sandboxes run --file script.py one two           a program with arguments
+  sandboxes run --file script.py one two           a program of this host
   cat main.go | sandboxes run --lang go            code from standard input
   sandboxes run --lang python --json '1 + 1'       one JSON object
   sandboxes doctor                                 what works here";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  sandboxes run 'ls -la'
+  sandboxes run 'ls -la | wc -l'
+  sandboxes run ls -la
   sandboxes run --lang python 'print(6 * 7)'
-  sandboxes run --file script.py one two
+  sandboxes run --file script.py one --verbose
   sandboxes run --file script.py -- --verbose one
   sandboxes run --file main.go --deps --isolation off
   echo 'console.log(1)' | sandboxes run --lang node
   echo data | sandboxes run 'tr a-z A-Z'
   sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ[\"DEBUG\"]'
 
+Words:
+  One word is a line for the shell: quote it. More are a program and its arguments, without a shell.
+  Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted line
+  with spaces, and code after --lang, take no arguments, so flags may follow these too.
+
 Languages:
   python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
   Inline Python is a cell: the value of its last expression is printed unless it is None.
-  Everything else is a program. Without --lang the argument is a shell command.
+  Everything else is a program.
   Piped standard input goes to the program, unless it is the code.";
 
 /// Run code safely, in a sandbox.
@@ -79,7 +86,7 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// List environments that sandboxes can be created from
     Environments(ProviderArgs),
-    /// List the variants: which this build has, which are usable
+    /// List the variants: which this build has, which are usable, what they can do
     Providers,
     /// Check what works here, and say how to fix what does not
     Doctor(ProviderArgs),
@@ -101,13 +108,10 @@ pub(crate) struct ProviderArgs {
 /// `sandboxes run`
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A shell command; with --lang: code, or `-` for standard input; after --file: its arguments
-    #[arg(value_name = "COMMAND")]
+    /// A line for the shell, or a program and its arguments; with --lang: code, or `-` for standard
+    /// input; after --file: its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
-
-    /// Arguments of the program
-    #[arg(last = true, value_name = "ARGS")]
-    pub(crate) arguments: Vec<String>,
 
     /// Run the program in a file of this host; `-` is standard input
     #[arg(short, long, value_name = "FILE")]
@@ -128,9 +132,20 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
-    /// Whether words came before `--file`, and so are not its arguments.
+    /// Whether the words came after `--`: then they are arguments, or a program with its arguments.
     #[arg(skip)]
-    pub(crate) words_before_file: bool,
+    pub(crate) after_dashes: bool,
+}
+
+impl RunArgs {
+    /// Whether the first word can have no arguments: inline code, or a line for the shell.
+    pub(crate) fn first_word_is_all(&self) -> bool {
+        let first = self.words.first().filter(|_| self.file.is_none() && !self.after_dashes);
+        first.is_some_and(|word| match self.lang {
+            Some(_) => word != "-",
+            None => word.contains(char::is_whitespace),
+        })
+    }
 }
 
 /// What the sandbox shall be like.
@@ -216,14 +231,37 @@ pub(crate) struct SandboxArgs {
 /// # Errors
 /// What clap says, `--help` and `--version` included.
 pub(crate) fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
+    let cli = parse_in_order(argv)?;
+    match flags_first(&cli, argv) {
+        Some(argv) => {
+            let again = parse_in_order(&argv)?;
+            let one_word = matches!(&again.command, Command::Run(run) if run.words.len() == 1);
+            Ok(if one_word { again } else { cli })
+        }
+        None => Ok(cli),
+    }
+}
+
+fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(argv)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
-    if let (Command::Run(run), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
-        let first = |id| matches.indices_of(id).and_then(|mut indices| indices.next());
-        run.words_before_file =
-            matches!((first("words"), first("file")), (Some(word), Some(file)) if word < file);
+    if let Command::Run(run) = &mut cli.command {
+        let (before, words) = argv.split_at(argv.len() - run.words.len());
+        run.after_dashes = !words.is_empty() && before.last().is_some_and(|last| last == "--");
     }
     Ok(cli)
+}
+
+/// The arguments with the first word last, when it takes no arguments and flags follow it: they must be ours.
+fn flags_first(cli: &Cli, argv: &[OsString]) -> Option<Vec<OsString>> {
+    let Command::Run(run) = &cli.command else { return None };
+    let flags_follow = run.words.get(1).is_some_and(|word| word.starts_with('-'));
+    if !run.first_word_is_all() || !flags_follow {
+        return None;
+    }
+    let (before, words) = argv.split_at(argv.len() - run.words.len());
+    let (word, flags) = words.split_first()?;
+    Some([before, flags, std::slice::from_ref(word)].concat())
 }
 
 /// The whole command line, for completion scripts.
@@ -255,12 +293,33 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_from_arguments() {
-        assert!(run(&["code", "--file", "x.py"]).words_before_file);
-        let args = run(&["--file", "x.py", "a", "-t", "5", "b", "--", "-c"]);
-        assert!(!args.words_before_file);
-        assert_eq!(args.words, ["a", "b"]);
-        assert_eq!(args.arguments, ["-c"]);
+    fn what_follows_the_first_word_belongs_to_the_program() {
+        let args = run(&["-t", "5", "ls", "-la", "--json", "--", "-t", "6"]);
+        assert_eq!(args.words, ["ls", "-la", "--json", "--", "-t", "6"]);
+        assert_eq!((args.sandbox.timeout, args.after_dashes), (5.0, false));
+        let args = run(&["--file", "x.py", "a", "-t", "5"]);
+        assert_eq!(args.words, ["a", "-t", "5"]);
+        let args = run(&["--file", "x.py", "--", "-c", "a"]);
+        assert_eq!(args.words, ["-c", "a"]);
+        assert!(args.after_dashes);
+    }
+
+    #[test]
+    fn flags_may_follow_what_takes_no_arguments() {
+        for (arguments, word) in [
+            (&["ls -la", "-t", "5", "-p", "e2b"][..], "ls -la"),
+            (&["-p", "e2b", "ls -la", "-t", "5"], "ls -la"),
+            (&["--lang", "python", "1", "-t", "5", "-p", "e2b"], "1"),
+        ] {
+            let args = run(arguments);
+            assert_eq!(args.words, [word]);
+            assert_eq!(args.sandbox.timeout, 5.0);
+            assert_eq!(args.sandbox.provider.provider.as_deref(), Some("e2b"));
+        }
+        assert_eq!(run(&["ls -la", "-t", "5", "/tmp"]).words, ["ls -la", "-t", "5", "/tmp"]);
+        assert_eq!(run(&["--", "a b", "-t", "5"]).words, ["a b", "-t", "5"]);
+        let argv = ["sandboxes", "run", "ls -la", "--no-such-flag"].map(OsString::from);
+        parse(&argv).unwrap_err();
     }
 
     #[test]

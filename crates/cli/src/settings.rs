@@ -2,7 +2,9 @@
 
 use std::env::{self, VarError};
 
-use code_sandboxes::{NetworkPolicy, Registry, Sandbox, SandboxBuilder, Variant, seconds};
+use code_sandboxes::{
+    NetworkPolicy, Registry, Sandbox, SandboxBuilder, SingleUse, Variant, seconds,
+};
 
 use crate::args::{ProviderArgs, SandboxArgs};
 use crate::problem::Problem;
@@ -15,24 +17,17 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
     }
 }
 
-/// A builder for a sandbox that serves one run, with or without its interpreter.
+/// A builder for a sandbox that serves one run.
 pub(crate) fn builder(
     args: &SandboxArgs,
-    interpreter: bool,
+    purpose: SingleUse,
 ) -> Result<SandboxBuilder<Registry>, Problem> {
-    let variant = variant(&args.provider)?;
     let mut builder = Sandbox::builder()
-        .variant(variant)
+        .variant(variant(&args.provider)?)
+        .single_use(purpose)
         .timeout(seconds("timeout", args.timeout)?)
         .isolation(args.isolation.unwrap_or_default())
         .network(network(args)?);
-    if variant == Variant::LocalEval {
-        // Nothing is won by preparing for a second run.
-        builder = builder.provider_option("warm", false);
-        if !interpreter {
-            builder = builder.provider_option("interpreter", "lazy");
-        }
-    }
     for item in &args.env {
         let (name, value) = environment_variable(item)?;
         builder = builder.env(name, value);

@@ -20,6 +20,8 @@
 //! Each backend is a feature and a crate of its own; `default` is `eval` and `blocking`.
 //! Everything of [`sandbox_core`] is here too.
 
+#![warn(clippy::missing_errors_doc)]
+
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod registry;

@@ -1,10 +1,37 @@
-//! Which variants this build has.
+//! Which variants this build has. A new backend is one entry in `BACKENDS`, and nothing else outside of its crate.
 
 use std::sync::{Arc, OnceLock};
 
 use sandbox_core::{Backend, Error, Resolve, Result, Variant};
 
 use crate::Sandbox;
+
+/// A backend that is written, and whether this build has it.
+struct Entry {
+    variant: Variant,
+    /// The cargo feature that brings it.
+    feature: &'static str,
+    make: Option<fn() -> Arc<dyn Backend>>,
+    made: OnceLock<Arc<dyn Backend>>,
+}
+
+macro_rules! backends {
+    ($($variant:ident in $feature:literal is $backend:ty,)*) => {
+        static BACKENDS: [Entry; [$($feature),*].len()] = [$(Entry {
+            variant: Variant::$variant,
+            feature: $feature,
+            #[cfg(feature = $feature)]
+            make: Some(|| Arc::new(<$backend>::default())),
+            #[cfg(not(feature = $feature))]
+            make: None,
+            made: OnceLock::new(),
+        },)*];
+    };
+}
+
+backends! {
+    LocalEval in "eval" is backend_eval::EvalBackend,
+}
 
 /// Finds backends by variant. One backend of a kind serves the whole process, so its warm parts are shared.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,32 +70,40 @@ impl Registry {
     /// # Errors
     /// `Unsupported` when this build does not have it, naming those it has.
     pub fn backend(self, variant: Variant) -> Result<Arc<dyn Backend>> {
-        match variant {
-            #[cfg(feature = "eval")]
-            Variant::LocalEval => {
-                static BACKEND: OnceLock<Arc<backend_eval::EvalBackend>> = OnceLock::new();
-                let backend =
-                    BACKEND.get_or_init(|| Arc::new(backend_eval::EvalBackend::default()));
-                Ok(Arc::<backend_eval::EvalBackend>::clone(backend))
-            }
-            _ => Err(missing(variant)),
-        }
+        entry(variant)
+            .and_then(Entry::backend)
+            .map(Arc::clone)
+            .ok_or_else(|| missing(variant, &BACKENDS))
     }
 }
 
-fn available(variant: Variant) -> bool {
-    cfg!(feature = "eval") && variant == Variant::LocalEval
+impl Entry {
+    fn backend(&self) -> Option<&Arc<dyn Backend>> {
+        self.make.map(|make| self.made.get_or_init(make))
+    }
 }
 
-fn missing(variant: Variant) -> Error {
-    let here: Vec<_> = Variant::ALL
-        .into_iter()
-        .filter(|variant| available(*variant))
-        .map(Variant::as_str)
-        .collect();
-    Error::unsupported("create", format!("this build has no {variant} backend"))
+fn entry(variant: Variant) -> Option<&'static Entry> {
+    BACKENDS.iter().find(|entry| entry.variant == variant)
+}
+
+fn available(variant: Variant) -> bool {
+    entry(variant).is_some_and(|entry| entry.make.is_some())
+}
+
+fn missing(variant: Variant, known: &[Entry]) -> Error {
+    let (what, hint) = match known.iter().find(|entry| entry.variant == variant) {
+        Some(entry) => {
+            ("build", format!("build code-sandboxes with its cargo feature `{}`", entry.feature))
+        }
+        None => {
+            let names: Vec<_> = known.iter().map(|entry| entry.variant.as_str()).collect();
+            ("version", format!("it is not written yet; use {}", names.join(", ")))
+        }
+    };
+    Error::unsupported("create", format!("this {what} has no {variant} backend"))
         .with_context("variant", variant.as_str())
-        .with_hint(format!("variants of this build: {}", here.join(", ")))
+        .with_hint(hint)
 }
 
 impl Resolve for Registry {
@@ -76,5 +111,34 @@ impl Resolve for Registry {
 
     fn resolve(&self, variant: Option<Variant>) -> Result<Arc<dyn Backend>> {
         self.backend(variant.unwrap_or_else(|| self.default_variant()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_how_to_get_it() {
+        let left_out =
+            [Entry { variant: Variant::E2b, feature: "e2b", make: None, made: OnceLock::new() }];
+        let error = missing(Variant::E2b, &left_out);
+        assert_eq!(error.to_string(), "this build has no e2b backend");
+        assert_eq!(error.hint(), Some("build code-sandboxes with its cargo feature `e2b`"));
+        let error = missing(Variant::Modal, &left_out);
+        assert_eq!(error.to_string(), "this version has no modal backend");
+        assert_eq!(error.hint(), Some("it is not written yet; use e2b"));
+    }
+
+    #[test]
+    fn what_is_available_is_what_can_be_had() {
+        for status in Registry::new().variants() {
+            let had = Registry::new().backend(status.variant);
+            assert_eq!(had.is_ok(), status.available, "{}", status.variant);
+            if let Ok(backend) = had {
+                assert_eq!(backend.variant(), status.variant);
+            }
+        }
+        assert!(BACKENDS.iter().all(|entry| entry.make.is_some() == available(entry.variant)));
     }
 }

@@ -50,7 +50,10 @@ impl Sandbox {
         }
     }
 
-    /// Environments that sandboxes of a variant can be created from.
+    /// The same as the function [`list_environments`].
+    ///
+    /// # Errors
+    /// Those of the function.
     pub async fn list_environments(variant: impl IntoVariant) -> Result<Vec<SandboxEnvironment>> {
         list_environments(variant).await
     }

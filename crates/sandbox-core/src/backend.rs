@@ -32,6 +32,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The spec is validated and checked against the capabilities by the caller.
     /// An attached sandbox lives as long as the returned instance.
     ///
+    /// # Errors
+    /// `InvalidArgument` for options that the backend does not know, `Unsupported` for what it cannot enforce after all,
+    /// `IsolationUnavailable` when the host lacks what the isolation needs, `NotFound` for an environment or an image,
+    /// and whatever keeps the place from being reached.
+    ///
     /// # Cancellation
     /// Dropping the future leaves nothing behind.
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>>;
@@ -39,22 +44,37 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Connects to a running sandbox. Requires `detached`.
     ///
     /// # Errors
-    /// `NotFound` when there is none of that id.
+    /// `NotFound` when there is none of that id; `Unsupported` when sandboxes do not outlive their process.
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>>;
 
-    /// Lists sandboxes, one page at a time. Failures are errors, never an empty page.
+    /// Lists sandboxes, one page at a time.
+    ///
+    /// # Errors
+    /// Whatever keeps it from listing; never an empty page instead.
     async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>>;
 
     /// Environments that a sandbox can be created from.
+    ///
+    /// # Errors
+    /// Whatever keeps it from listing; never an empty list instead.
     async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>>;
 
     /// Whether sandboxes can be created here and now, and if not, what to do.
+    ///
+    /// # Errors
+    /// Only what keeps it from looking. That nothing works is a [`Health`] with `usable` false.
     async fn health(&self, call: &CallContext) -> Result<Health>;
 
     /// Stored snapshots. Requires `snapshot`.
+    ///
+    /// # Errors
+    /// `Unsupported` without `snapshot`; whatever keeps it from listing.
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>>;
 
     /// Deletes a snapshot by name or id. Requires `snapshot`.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that name; `Unsupported` without `snapshot`.
     async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()>;
 }
 

@@ -13,7 +13,7 @@ use crate::model::variant::IntoVariant;
 use crate::model::{NetworkPolicy, Variant};
 use crate::sandbox::{DEFAULT_TIMEOUT, Sandbox};
 use crate::secret::Secret;
-use crate::spec::{CreateSpec, IsolationMode, SandboxConfig};
+use crate::spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse};
 use crate::units::{ByteSize, check_duration};
 
 /// Finds the backend of a builder.
@@ -103,13 +103,13 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
-    /// Sets how long the sandbox lives at most. Default 24 hours.
+    /// Sets how long the sandbox lives at most. At least 0.1 s. Default 24 hours.
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.spec.lifetime = Some(lifetime);
         self
     }
 
-    /// Sets how long it may be unused before it ends.
+    /// Sets how long it may be unused before it ends. At least 0.1 s. Default: no limit.
     pub fn idle_timeout(mut self, idle: Duration) -> Self {
         self.spec.idle_timeout = Some(idle);
         self
@@ -133,7 +133,7 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
-    /// Sets the working directory inside.
+    /// Sets the working directory inside. A relative one is below the backend's own, such as `/workspace`.
     pub fn working_dir(mut self, path: impl Into<String>) -> Self {
         self.spec.working_dir = Some(path.into());
         self
@@ -175,7 +175,8 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
-    /// Limits the number of its processes and threads. Default of local-eval: 256.
+    /// Limits the number of its processes and threads, its own first process included. At least 4. Default of
+    /// local-eval: 256.
     pub fn processes(mut self, most: u32) -> Self {
         self.spec.processes = Some(most);
         self
@@ -208,6 +209,12 @@ impl<R: Resolve> SandboxBuilder<R> {
     /// Lets it outlive this process, for at most `ttl`.
     pub fn detached(mut self, ttl: Duration) -> Self {
         self.spec.detached = Some(ttl);
+        self
+    }
+
+    /// Says that it is made for one thing alone, so that nothing is prepared for a second one.
+    pub fn single_use(mut self, purpose: SingleUse) -> Self {
+        self.spec.single_use = Some(purpose);
         self
     }
 

@@ -32,9 +32,14 @@ pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
 /// One sandbox. Users hold [`Sandbox`](crate::Sandbox) instead.
 ///
 /// Every method is required. A verb that is not declared in [`Instance::capabilities`] answers
-/// [`ErrorKind::Unsupported`](crate::ErrorKind) without an effect; after the sandbox has ended every verb answers
-/// `Terminated`. Paths are absolute inside the sandbox, or relative to its working directory.
+/// [`ErrorKind::Unsupported`](crate::ErrorKind) without an effect. Paths are absolute inside the sandbox, or relative to its working directory.
 /// Dropping the last reference to an attached sandbox kills it.
+///
+/// # Errors
+/// Every verb but `terminate` and `kill` answers `Terminated` after the sandbox has ended, and `Unsupported` when it is
+/// not declared. Verbs about something with an id, a name or a path answer `NotFound` when it is not there, and
+/// `InvalidArgument` for what can never be one. Failures of the way there are `Unavailable`, `ConnectionLost` or
+/// `Protocol`. What a method adds to that is said there.
 #[async_trait]
 pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// What is known about it now.
@@ -65,6 +70,9 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     async fn restart_context(&self, call: &CallContext, id: &str) -> Result<()>;
 
     /// Ends a context and whatever it started. Requires `contexts`; `default` cannot be deleted.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for `default`.
     async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()>;
 
     /// A variable as JSON. Nothing from the sandbox is ever deserialized into code. Requires `variables`.
@@ -79,6 +87,9 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Value>;
 
     /// Sets variables from JSON. Requires `variables`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is no identifier or is the interpreter's own (`__..__`). All are set, or none.
     async fn set_variables(
         &self,
         call: &CallContext,
@@ -117,6 +128,9 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     ) -> Result<ByteStream>;
 
     /// Writes a file; a failure in the middle leaves the old content. Returns the bytes written. Requires `files`.
+    ///
+    /// # Errors
+    /// `PermissionDenied`, `ResourceExhausted` when the disk is full, and any error of `content`.
     async fn write_file(
         &self,
         call: &CallContext,
@@ -153,6 +167,9 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream>;
 
     /// Unpacks a tar stream into a directory, all or nothing. Requires `files`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no archive or leaves the directory, `ResourceExhausted` when the disk is full.
     async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()>;
 
     /// Watches a directory. Requires `watch`.
@@ -185,6 +202,9 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     async fn resume(&self, call: &CallContext) -> Result<()>;
 
     /// Stores its state under a name without stopping it. Requires `snapshot`.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the name is taken.
     async fn create_snapshot(
         &self,
         call: &CallContext,
@@ -266,6 +286,10 @@ pub struct CommandOutcome {
 }
 
 /// Controls of a running command.
+///
+/// # Errors
+/// `Unsupported` for what its request did not ask for, such as the size of a terminal that it does not have. Otherwise
+/// whatever keeps the sandbox from doing it.
 #[async_trait]
 pub trait CommandControl: fmt::Debug + Send + Sync + 'static {
     /// Writes to its standard input; waits while it does not read.

@@ -8,12 +8,16 @@
 //! - [`Capabilities`]: what a backend can do and enforce. Whatever it cannot enforce is refused before anything starts.
 //! - [`Error`]: what failed, whether a retry helps, whether anything happened. Code that fails is a result, not an error.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod backend;
 mod builder;
 mod call;
+mod callbacks;
 mod capability;
 mod collect;
 mod commands;
+mod directory;
 mod error;
 mod files;
 mod id;
@@ -31,9 +35,11 @@ mod units;
 pub use backend::{Backend, Check, Health};
 pub use builder::{Fixed, Resolve, SandboxBuilder};
 pub use call::CallContext;
+pub use callbacks::{Callbacks, NoCallbacks};
 pub use capability::Capabilities;
 pub use collect::{KEEP_EACH_END, Notice, ResultCollector, StreamCollector, Utf8Decoder};
 pub use commands::{CommandBuilder, Commands};
+pub use directory::{check_directory, resolve_directory};
 pub use error::{Effect, Error, ErrorKind, Result, Retry};
 pub use files::{Files, MOST_IN_MEMORY};
 pub use id::{SandboxId, new_run_id, random_hex};
@@ -58,6 +64,6 @@ pub use request::{
 pub use run::RunCodeBuilder;
 pub use sandbox::{DEFAULT_TIMEOUT, Sandbox};
 pub use secret::Secret;
-pub use spec::{CreateSpec, IsolationMode, SandboxConfig, check_env, check_path};
+pub use spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse, check_env, check_path};
 pub use time::unix_now;
-pub use units::{ByteSize, MAX_DURATION, check_duration, seconds};
+pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, seconds};

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
+use crate::directory::check_directory;
 use crate::error::{Error, Result};
-use crate::spec::{check_env, check_path};
+use crate::spec::check_env;
 use crate::units::{ByteSize, check_duration};
 
 /// A stream of bytes that may fail.
@@ -67,7 +68,7 @@ pub struct RunCode {
     pub mode: CodeMode,
     /// Environment variables for this run alone.
     pub env: BTreeMap<String, String>,
-    /// Working directory for this run alone.
+    /// Working directory for this run alone. A relative one is below that of its context.
     pub cwd: Option<String>,
     /// Wall-clock limit, counted from the moment the code starts. `None`: no limit.
     pub timeout: Option<Duration>,
@@ -122,7 +123,7 @@ fn check_limits(
     env: &BTreeMap<String, String>,
 ) -> Result<()> {
     timeout.map(|limit| check_duration("timeout", limit)).transpose()?;
-    cwd.map(|path| check_path("cwd", path)).transpose()?;
+    cwd.map(|path| check_directory("cwd", path)).transpose()?;
     check_env(env.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
 
@@ -134,7 +135,7 @@ pub struct ContextSpec {
     pub id: Option<String>,
     /// Its language. Default: python.
     pub language: Option<String>,
-    /// Its working directory.
+    /// Its working directory. A relative one is below the sandbox's, which is the default.
     pub cwd: Option<String>,
     /// Environment added for it.
     pub env: BTreeMap<String, String>,
@@ -207,7 +208,7 @@ pub struct PtySize {
 pub struct StartCommand {
     /// What to run.
     pub command: CommandLine,
-    /// Working directory. Default: the sandbox's.
+    /// Working directory. A relative one is below the sandbox's, which is the default.
     pub cwd: Option<String>,
     /// Environment variables added to the sandbox's.
     pub env: BTreeMap<String, String>,

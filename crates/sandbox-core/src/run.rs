@@ -10,7 +10,8 @@ use futures_core::future::BoxFuture;
 use futures_util::StreamExt as _;
 
 use crate::call::CallContext;
-use crate::collect::{Notice, ResultCollector};
+use crate::callbacks::{Callbacks, NoCallbacks};
+use crate::collect::ResultCollector;
 use crate::error::Result;
 use crate::instance::EventStream;
 use crate::model::{CodeError, ExecutionResult, OutputMessage, ResultItem};
@@ -18,25 +19,28 @@ use crate::request::{ByteStream, CodeMode, RunCode, Stdin};
 use crate::sandbox::Sandbox;
 use crate::units::ByteSize;
 
-type Callback<'a, T> = Box<dyn FnMut(&T) + Send + 'a>;
-
 /// A run that has been described and not started. Await it for a result, or call [`RunCodeBuilder::stream`].
+///
+/// Callbacks hear of the events while the result is collected. So a run has callbacks or a stream, and never both:
+///
+/// ```compile_fail,E0599
+/// async fn both(sandbox: &sandbox_core::Sandbox) {
+///     let events = sandbox.run_code("1").on_stdout(|_| {}).stream().await;
+/// }
+/// ```
 ///
 /// Code that fails is a result: the error side is only for what never ran.
 /// Dropping the future interrupts the code, and kills it when that does not end it.
 #[must_use = "code runs when this is awaited or streamed"]
-pub struct RunCodeBuilder<'a> {
+pub struct RunCodeBuilder<'a, C = NoCallbacks> {
     sandbox: &'a Sandbox,
     request: RunCode,
     unlimited: bool,
     call: CallContext,
-    on_stdout: Option<Callback<'a, OutputMessage>>,
-    on_stderr: Option<Callback<'a, OutputMessage>>,
-    on_result: Option<Callback<'a, ResultItem>>,
-    on_error: Option<Callback<'a, CodeError>>,
+    callbacks: C,
 }
 
-impl fmt::Debug for RunCodeBuilder<'_> {
+impl<C> fmt::Debug for RunCodeBuilder<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunCodeBuilder").field("request", &self.request).finish_non_exhaustive()
     }
@@ -49,13 +53,24 @@ impl<'a> RunCodeBuilder<'a> {
             request: RunCode::new(code),
             unlimited: false,
             call: CallContext::new(),
-            on_stdout: None,
-            on_stderr: None,
-            on_result: None,
-            on_error: None,
+            callbacks: NoCallbacks,
         }
     }
 
+    /// Starts it and gives its events, lossless and with backpressure.
+    ///
+    /// # Errors
+    /// Only for code that never ran: `InvalidArgument` with the field that is wrong, `NotStarted`, `Terminated`,
+    /// `Unsupported`, and whatever keeps the interpreter from starting.
+    ///
+    /// # Cancellation
+    /// Dropping the future or the stream interrupts the code, and kills it when that does not end it.
+    pub async fn stream(self) -> Result<EventStream> {
+        self.start().await.map(|(events, _)| events)
+    }
+}
+
+impl<'a, C> RunCodeBuilder<'a, C> {
     /// Runs in that context instead of `default`.
     pub fn context(mut self, id: impl Into<String>) -> Self {
         self.request.context = Some(id.into());
@@ -80,7 +95,7 @@ impl<'a> RunCodeBuilder<'a> {
         self
     }
 
-    /// Sets the working directory for this run alone.
+    /// Sets the working directory for this run alone. A relative one is below that of its context.
     pub fn cwd(mut self, path: impl Into<String>) -> Self {
         self.request.cwd = Some(path.into());
         self
@@ -139,73 +154,72 @@ impl<'a> RunCodeBuilder<'a> {
         self
     }
 
-    /// Hears standard output while it comes: whole lines, and parts of lines with `terminated` false.
-    pub fn on_stdout(mut self, callback: impl FnMut(&OutputMessage) + Send + 'a) -> Self {
-        self.on_stdout = Some(Box::new(callback));
-        self
-    }
-
-    /// Hears standard error while it comes.
-    pub fn on_stderr(mut self, callback: impl FnMut(&OutputMessage) + Send + 'a) -> Self {
-        self.on_stderr = Some(Box::new(callback));
-        self
-    }
-
-    /// Hears of every displayed object.
-    pub fn on_result(mut self, callback: impl FnMut(&ResultItem) + Send + 'a) -> Self {
-        self.on_result = Some(Box::new(callback));
-        self
-    }
-
-    /// Hears of the exception that ends the code.
-    pub fn on_error(mut self, callback: impl FnMut(&CodeError) + Send + 'a) -> Self {
-        self.on_error = Some(Box::new(callback));
-        self
-    }
-
-    /// Starts it and gives its events, lossless and with backpressure. Callbacks are not called.
-    pub async fn stream(self) -> Result<EventStream> {
-        let Self { sandbox, mut request, unlimited, call, .. } = self;
+    async fn start(self) -> Result<(EventStream, C)> {
+        let Self { sandbox, mut request, unlimited, call, callbacks } = self;
         if request.timeout.is_none() && !unlimited {
             request.timeout = Some(sandbox.timeout());
         }
         request.validate()?;
-        sandbox.instance("run_code")?.run_code(&call, request).await
-    }
-
-    async fn run(mut self) -> Result<ExecutionResult> {
-        let mut on_stdout = self.on_stdout.take();
-        let mut on_stderr = self.on_stderr.take();
-        let mut on_result = self.on_result.take();
-        let mut on_error = self.on_error.take();
-        let mut events = self.stream().await?;
-        let mut collector = ResultCollector::new();
-        while let Some(event) = events.next().await {
-            match collector.push(event) {
-                Notice::Nothing => {}
-                Notice::Output(messages) => messages.iter().for_each(|message| {
-                    let callback = if message.error { &mut on_stderr } else { &mut on_stdout };
-                    tell(callback, message);
-                }),
-                Notice::Result(item) => tell(&mut on_result, item),
-                Notice::Error(error) => tell(&mut on_error, error),
-            }
-        }
-        Ok(collector.finish())
+        let events = sandbox.instance("run_code")?.run_code(&call, request).await?;
+        Ok((events, callbacks))
     }
 }
 
-fn tell<T>(callback: &mut Option<Callback<'_, T>>, value: &T) {
-    if let Some(callback) = callback {
-        callback(value);
+impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
+    fn with(self, set: impl FnOnce(&mut Callbacks<'a>)) -> RunCodeBuilder<'a, Callbacks<'a>> {
+        let Self { sandbox, request, unlimited, call, callbacks } = self;
+        let mut callbacks = callbacks.into();
+        set(&mut callbacks);
+        RunCodeBuilder { sandbox, request, unlimited, call, callbacks }
+    }
+
+    /// Hears standard output while it comes: whole lines, and parts of lines with `terminated` false.
+    pub fn on_stdout(
+        self,
+        callback: impl FnMut(&OutputMessage) + Send + 'a,
+    ) -> RunCodeBuilder<'a, Callbacks<'a>> {
+        self.with(|callbacks| callbacks.stdout = Some(Box::new(callback)))
+    }
+
+    /// Hears standard error while it comes.
+    pub fn on_stderr(
+        self,
+        callback: impl FnMut(&OutputMessage) + Send + 'a,
+    ) -> RunCodeBuilder<'a, Callbacks<'a>> {
+        self.with(|callbacks| callbacks.stderr = Some(Box::new(callback)))
+    }
+
+    /// Hears of every displayed object.
+    pub fn on_result(
+        self,
+        callback: impl FnMut(&ResultItem) + Send + 'a,
+    ) -> RunCodeBuilder<'a, Callbacks<'a>> {
+        self.with(|callbacks| callbacks.result = Some(Box::new(callback)))
+    }
+
+    /// Hears of the exception that ends the code.
+    pub fn on_error(
+        self,
+        callback: impl FnMut(&CodeError) + Send + 'a,
+    ) -> RunCodeBuilder<'a, Callbacks<'a>> {
+        self.with(|callbacks| callbacks.error = Some(Box::new(callback)))
     }
 }
 
-impl<'a> IntoFuture for RunCodeBuilder<'a> {
+async fn collect(run: RunCodeBuilder<'_, Callbacks<'_>>) -> Result<ExecutionResult> {
+    let (mut events, mut callbacks) = run.start().await?;
+    let mut collector = ResultCollector::new();
+    while let Some(event) = events.next().await {
+        callbacks.tell(&collector.push(event));
+    }
+    Ok(collector.finish())
+}
+
+impl<'a, C: Into<Callbacks<'a>>> IntoFuture for RunCodeBuilder<'a, C> {
     type Output = Result<ExecutionResult>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(collect(self.with(|_| {})))
     }
 }

@@ -20,7 +20,7 @@ use crate::model::{Context, SandboxInfo, SandboxStatus, SnapshotInfo, Tags, Vari
 use crate::request::{ContextSpec, InstallPackages};
 use crate::run::RunCodeBuilder;
 use crate::spec::CreateSpec;
-use crate::units::check_duration;
+use crate::units::{check_duration, check_life};
 
 /// How long a run may take when nothing else is said.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -112,6 +112,9 @@ impl Sandbox {
     }
 
     /// Ends it; the handle may be started again. Idempotent.
+    ///
+    /// # Errors
+    /// Whatever keeps the backend from ending it; it then still runs.
     pub async fn stop(&self) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
         let Some(instance) = self.running() else { return Ok(()) };
@@ -122,11 +125,17 @@ impl Sandbox {
     }
 
     /// Ends it for good. Idempotent.
+    ///
+    /// # Errors
+    /// Whatever keeps the backend from ending it; it can then be tried again.
     pub async fn terminate(&self) -> Result<()> {
         self.end(Ending::Orderly).await
     }
 
     /// Ends it for good and at once, without waiting for anything. Idempotent.
+    ///
+    /// # Errors
+    /// As [`Sandbox::terminate`].
     pub async fn kill(&self) -> Result<()> {
         self.end(Ending::AtOnce).await
     }
@@ -242,8 +251,11 @@ impl Sandbox {
     }
 
     /// Lets it live for that long from now.
+    ///
+    /// # Errors
+    /// `InvalidArgument` below 0.1 s or above 365 days; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn set_lifetime(&self, lifetime: Duration) -> Result<()> {
-        let lifetime = check_duration("lifetime", lifetime)?;
+        let lifetime = check_life("lifetime", lifetime)?;
         self.instance("set_lifetime")?.set_lifetime(&CallContext::new(), lifetime).await
     }
 
@@ -253,6 +265,10 @@ impl Sandbox {
     }
 
     /// Sets these tags and keeps the others.
+    ///
+    /// # Errors
+    /// `Unsupported` when tags do not change after create; `Terminated` when it ended by itself. The tags then stay as
+    /// they were. On a handle that does not run, they are kept for the next start.
     pub async fn set_tags<K: Into<String>, V: Into<String>>(
         &self,
         tags: impl IntoIterator<Item = (K, V)>,
@@ -267,37 +283,60 @@ impl Sandbox {
     }
 
     /// Makes a context: an interpreter process of its own. `None`: a random id.
+    ///
+    /// # Errors
+    /// As [`Sandbox::create_context_with`].
     pub async fn create_context(&self, id: Option<&str>) -> Result<Context> {
         let spec = ContextSpec { id: id.map(str::to_owned), ..ContextSpec::default() };
         self.create_context_with(spec).await
     }
 
     /// Makes a context with a working directory or environment.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the field that is wrong, `AlreadyExists` when the id is taken;
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn create_context_with(&self, spec: ContextSpec) -> Result<Context> {
         self.instance("create_context")?.create_context(&CallContext::new(), spec).await
     }
 
     /// Every context, `default` first.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn list_contexts(&self) -> Result<Vec<Context>> {
         self.instance("list_contexts")?.list_contexts(&CallContext::new()).await
     }
 
     /// Ends the interpreter of a context and starts it again, empty.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that id; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn restart_context(&self, id: &str) -> Result<()> {
         self.instance("restart_context")?.restart_context(&CallContext::new(), id).await
     }
 
     /// Ends a context and whatever it started.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that id, `InvalidArgument` for `default`; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn delete_context(&self, id: &str) -> Result<()> {
         self.instance("delete_context")?.delete_context(&CallContext::new(), id).await
     }
 
     /// A variable of the default context, as JSON.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not defined; `InvalidArgument` for a name that is no identifier, or a value that JSON cannot
+    /// hold; `ResourceExhausted` for one that is too large; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn get_variable(&self, name: &str) -> Result<Value> {
         self.instance("get_variable")?.get_variable(&CallContext::new(), None, name).await
     }
 
     /// Sets a variable of the default context from whatever serializes to JSON.
+    ///
+    /// # Errors
+    /// As [`Sandbox::set_variables`], and `InvalidArgument` for a value that does not serialize.
     pub async fn set_variable(&self, name: &str, value: impl Serialize) -> Result<()> {
         let value = serde_json::to_value(value)
             .map_err(|error| Error::invalid("value", format!("of {name} is not JSON: {error}")))?;
@@ -305,6 +344,10 @@ impl Sandbox {
     }
 
     /// Sets variables of the default context.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is no identifier, or one of the interpreter's own (`__builtins__`, any `__..__`);
+    /// `NotStarted`, `Terminated`, `Unsupported`. Either all are set or none.
     pub async fn set_variables(&self, values: Map<String, Value>) -> Result<()> {
         self.instance("set_variables")?.set_variables(&CallContext::new(), None, values).await
     }
@@ -315,16 +358,25 @@ impl Sandbox {
     }
 
     /// Interrupts the run in the default context; its state is kept. `false` when nothing runs.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn interrupt(&self) -> Result<bool> {
         self.instance("interrupt")?.interrupt(&CallContext::new(), None).await
     }
 
     /// Ends every interpreter and background process; files are kept.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn reset(&self) -> Result<()> {
         self.instance("reset")?.reset(&CallContext::new()).await
     }
 
     /// Installs Python packages.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`, and whatever keeps the packages from being installed.
     pub async fn install_packages<S: Into<String>>(
         &self,
         packages: impl IntoIterator<Item = S>,
@@ -334,6 +386,10 @@ impl Sandbox {
     }
 
     /// Lets code call a function of the host by name. Registered again after a restart.
+    ///
+    /// # Errors
+    /// `Unsupported` when code cannot call the host; `Terminated` when it ended by itself. On a handle that does not run,
+    /// such errors come with the next start.
     pub async fn register_tool(&self, tool: Tool) -> Result<()> {
         if let Some(instance) = self.running() {
             instance.register_tool(&CallContext::new(), tool.clone()).await?;
@@ -345,26 +401,41 @@ impl Sandbox {
     }
 
     /// Makes a port of the sandbox reachable.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn expose_port(&self, port: u16) -> Result<TunnelInfo> {
         self.instance("expose_port")?.expose_port(&CallContext::new(), port).await
     }
 
     /// Stores its state under a name.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`, `AlreadyExists` when the name is taken.
     pub async fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         self.instance("create_snapshot")?.create_snapshot(&CallContext::new(), name, "").await
     }
 
     /// Holds it.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn pause(&self) -> Result<()> {
         self.instance("pause")?.pause(&CallContext::new()).await
     }
 
     /// Resumes it.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn resume(&self) -> Result<()> {
         self.instance("resume")?.resume(&CallContext::new()).await
     }
 
     /// What it uses now.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn metrics(&self) -> Result<Metrics> {
         self.instance("metrics")?.metrics(&CallContext::new()).await
     }

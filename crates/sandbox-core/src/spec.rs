@@ -8,10 +8,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::directory::check_directory;
 use crate::error::{Error, Result};
 use crate::model::{NetworkMode, NetworkPolicy, Tags};
 use crate::secret::Secret;
-use crate::units::{ByteSize, check_duration, seconds};
+use crate::units::{ByteSize, check_life, seconds};
 
 /// How hard the code is kept in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,8 +61,21 @@ impl FromStr for IsolationMode {
     }
 }
 
+/// What a sandbox is made for, when it is made for one thing alone.
+///
+/// A hint: a backend then prepares no more than that one thing needs. It never changes what code sees, and the sandbox
+/// can do everything it could do otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SingleUse {
+    /// One run of code.
+    Code,
+    /// Commands, and no code for the interpreter.
+    Commands,
+}
+
 /// Everything asked of a new sandbox. `None` means: the backend's default.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CreateSpec {
     /// A name for people. Default: none.
@@ -70,7 +84,8 @@ pub struct CreateSpec {
     pub environment: Option<String>,
     /// Container image.
     pub image: Option<String>,
-    /// Working directory inside; created when it is missing. Default: the backend's, such as `/workspace`.
+    /// Working directory inside; created when it is missing. A relative one is below the backend's own, such as
+    /// `/workspace`, which is the default.
     pub working_dir: Option<String>,
     /// Environment variables of everything that runs inside. The host's are never inherited.
     pub env: BTreeMap<String, String>,
@@ -84,7 +99,7 @@ pub struct CreateSpec {
     pub cpu: Option<f64>,
     /// Disk of the whole sandbox.
     pub disk: Option<ByteSize>,
-    /// Processes and threads in the sandbox at one time.
+    /// Processes and threads in the sandbox at one time, its own first process included. At least 4.
     pub processes: Option<u32>,
     /// GPU type.
     pub gpu: Option<String>,
@@ -92,20 +107,25 @@ pub struct CreateSpec {
     pub network: NetworkPolicy,
     /// How hard the code is kept in.
     pub isolation: IsolationMode,
-    /// How long the sandbox lives at most. Default 24 hours.
+    /// How long the sandbox lives at most. At least 0.1 s. Default 24 hours.
     pub lifetime: Option<Duration>,
-    /// How long it may be unused before it ends. Default: no limit.
+    /// How long it may be unused before it ends. At least 0.1 s. Default: no limit.
     pub idle_timeout: Option<Duration>,
     /// Name of a snapshot to start from.
     pub snapshot: Option<String>,
     /// Outlive this process, for that long.
     pub detached: Option<Duration>,
+    /// What it is made for, when that is one thing alone. Default: many runs.
+    pub single_use: Option<SingleUse>,
     /// Options of one backend. Keys it does not know are refused.
     pub provider_options: Map<String, Value>,
 }
 
 /// Bytes of all environment variables together. The kernel has limits of its own, not far above.
 const MOST_ENV: usize = 128 << 10;
+
+/// The sandbox's own first process, a shell, and both ends of a pipe.
+const LEAST_PROCESSES: u32 = 4;
 
 impl CreateSpec {
     /// Checks everything that can be checked without a backend.
@@ -118,14 +138,17 @@ impl CreateSpec {
             ("idle_timeout", self.idle_timeout),
             ("detached", self.detached),
         ] {
-            value.map(|value| check_duration(field, value)).transpose()?;
+            value.map(|value| check_life(field, value)).transpose()?;
         }
         self.network.validate()?;
         check_cpu(self.cpu)?;
         check_size("memory", self.memory, ByteSize::mib(16))?;
         check_size("disk", self.disk, ByteSize::mib(1))?;
-        if self.processes == Some(0) {
-            return Err(Error::invalid("processes", "must be at least 1"));
+        if let Some(most) = self.processes.filter(|most| *most < LEAST_PROCESSES) {
+            return Err(Error::invalid(
+                "processes",
+                format!("must be at least {LEAST_PROCESSES}, got {most}"),
+            ));
         }
         for (field, value) in [
             ("name", &self.name),
@@ -136,7 +159,7 @@ impl CreateSpec {
         ] {
             value.as_deref().map(|value| check_name(field, value)).transpose()?;
         }
-        self.working_dir.as_deref().map(|path| check_path("working_dir", path)).transpose()?;
+        self.working_dir.as_deref().map(|path| check_directory("working_dir", path)).transpose()?;
         check_env(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
         let length = |(name, value): (&String, &str)| name.len() + value.len();
         let env = self.env.iter().map(|(name, value)| (name, value.as_str()));
@@ -315,9 +338,11 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_field() {
-        let cases: [(&str, CreateSpec); 12] = [
+        let cases: [(&str, CreateSpec); 15] = [
             ("env", CreateSpec { env: [("A".into(), "x".repeat(200_000))].into(), ..spec() }),
             ("lifetime", CreateSpec { lifetime: Some(Duration::ZERO), ..spec() }),
+            ("lifetime", CreateSpec { lifetime: Some(Duration::from_nanos(1)), ..spec() }),
+            ("processes", CreateSpec { processes: Some(3), ..spec() }),
             ("idle_timeout", CreateSpec { idle_timeout: Some(Duration::MAX), ..spec() }),
             ("cpu", CreateSpec { cpu: Some(f64::NAN), ..spec() }),
             ("cpu", CreateSpec { cpu: Some(-1.0), ..spec() }),
@@ -327,6 +352,7 @@ mod tests {
             ("environment", CreateSpec { environment: Some("a b".into()), ..spec() }),
             ("image", CreateSpec { image: Some("--privileged".into()), ..spec() }),
             ("working_dir", CreateSpec { working_dir: Some("/a\0b".into()), ..spec() }),
+            ("working_dir", CreateSpec { working_dir: Some("..".into()), ..spec() }),
             ("env", CreateSpec { env: [("A=B".into(), "x".into())].into(), ..spec() }),
         ];
         for (field, spec) in cases {

@@ -118,6 +118,28 @@ pub fn check_duration(field: &'static str, value: Duration) -> Result<Duration> 
     Ok(value)
 }
 
+/// The shortest life of a sandbox, used or not. It could not even be created in less.
+const LEAST_LIFE: Duration = Duration::from_millis(100);
+
+/// Checks how long a sandbox may live or be unused: at least 0.1 seconds, at most 365 days.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind), naming `field`.
+pub fn check_life(field: &'static str, value: Duration) -> Result<Duration> {
+    if value < LEAST_LIFE || value > MAX_DURATION {
+        return Err(Error::invalid(
+            field,
+            format!(
+                "must be from {} to {} seconds (365 days), got {}",
+                LEAST_LIFE.as_secs_f64(),
+                MAX_DURATION.as_secs(),
+                value.as_secs_f64()
+            ),
+        ));
+    }
+    Ok(value)
+}
+
 fn out_of_range(field: &'static str, value: f64) -> Error {
     Error::invalid(
         field,
@@ -156,6 +178,17 @@ mod tests {
             let error = seconds("timeout", bad).unwrap_err();
             assert!(error.to_string().contains("`timeout`"), "{error}");
         }
+        for bad in
+            [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(99), Duration::MAX]
+        {
+            let error = check_life("lifetime", bad).unwrap_err().to_string();
+            assert!(
+                error.starts_with("`lifetime` must be from 0.1 to 31536000 seconds"),
+                "{error}"
+            );
+        }
+        check_life("lifetime", Duration::from_millis(100)).unwrap();
+        check_life("lifetime", MAX_DURATION).unwrap();
         assert_eq!(seconds("timeout", 0.5).unwrap(), Duration::from_millis(500));
     }
 }

@@ -8,7 +8,10 @@ use crate::exit;
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
 
-/// Lists every variant: whether this build has it, and whether it is usable here.
+/// Columns of a line of capabilities.
+const WIDTH: usize = 100;
+
+/// Lists every variant: whether this build has it, whether it is usable here, and what it can do.
 pub(crate) async fn providers(printer: &Printer) -> Result<u8, Problem> {
     let mut checkups = Vec::new();
     for variant in Variant::ALL {
@@ -16,8 +19,11 @@ pub(crate) async fn providers(printer: &Printer) -> Result<u8, Problem> {
     }
     match printer.format() {
         Format::Text => {
-            let headers = ["Variant", "Aliases", "In this build", "Usable", "Default"];
+            let headers = ["Variant", "Aliases", "In this build", "Usable", "Default", "Fix"];
             printer.table(&headers, checkups.iter().map(row).collect()).await?;
+            for checkup in &checkups {
+                printer.stdout(abilities(checkup).as_bytes()).await?;
+            }
         }
         Format::Json | Format::JsonLines => {
             printer.json(&checkups.iter().map(object).collect()).await?;
@@ -38,13 +44,43 @@ fn row(checkup: &Checkup) -> Vec<String> {
         yes(checkup.in_build),
         yes(checkup.health.usable),
         if is_default(variant) { "yes".into() } else { String::new() },
+        checkup.health.fix.clone().unwrap_or_default(),
     ]
 }
 
+fn capabilities(variant: Variant) -> Option<Vec<(&'static str, bool)>> {
+    Some(Registry::new().backend(variant).ok()?.capabilities().entries())
+}
+
+/// What a variant of this build can do, and what not. With some isolation modes it may be less.
+fn abilities(checkup: &Checkup) -> String {
+    let variant = checkup.variant;
+    let Some(entries) = capabilities(variant) else { return String::new() };
+    let names =
+        |declared| entries.iter().filter(move |entry| entry.1 == declared).map(|entry| entry.0);
+    let has = wrapped(&format!("\n{variant} has:"), names(true));
+    has + &wrapped(&format!("{variant} lacks:"), names(false))
+}
+
+/// A title, and words below it in lines of bounded length.
+fn wrapped<'a>(title: &str, words: impl Iterator<Item = &'a str>) -> String {
+    let mut text = title.to_owned();
+    let mut column = WIDTH;
+    for word in words {
+        if column + 1 + word.len() > WIDTH {
+            text.push_str("\n ");
+            column = 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        column += 1 + word.len();
+    }
+    text.push('\n');
+    text
+}
+
 fn object(checkup: &Checkup) -> Value {
-    let backend = Registry::new().backend(checkup.variant);
-    let capabilities = backend.map(|backend| {
-        let entries = backend.capabilities().entries();
+    let capabilities = capabilities(checkup.variant).map(|entries| {
         entries.into_iter().map(|(name, has)| (name.to_owned(), has.into())).collect::<Map<_, _>>()
     });
     json!({
@@ -55,6 +91,6 @@ fn object(checkup: &Checkup) -> Value {
         "default": is_default(checkup.variant),
         "detail": checkup.health.detail,
         "fix": checkup.health.fix,
-        "capabilities": capabilities.ok(),
+        "capabilities": capabilities,
     })
 }

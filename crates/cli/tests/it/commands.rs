@@ -31,6 +31,17 @@ fn words_after_dashes_are_a_command_without_a_shell() {
 }
 
 #[test]
+fn several_words_are_a_program_and_its_arguments() {
+    run(["printf", "%s|", "-t", "a b", "$HOME", "--", "--json"])
+        .output()
+        .assert(0, "-t|a b|$HOME|--|--json|");
+    let listed = run(["ls", "-la", "/proc/self/status"]).output();
+    assert!(listed.text().starts_with("-r--r--r--"), "{listed:?}");
+    let line = run(["printf 'a b'", "-t", "5", "--json"]).output();
+    assert_eq!(line.json()["stdout"], "a b");
+}
+
+#[test]
 fn bytes_pass_through_as_they_are() {
     let every: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
     let outcome = run(["cat"]).stdin(every.clone()).output();
@@ -113,6 +124,7 @@ fn limits_are_passed_on() {
     let outcome = run(["--disk", "8m", "head -c 16000000 /dev/zero >file"]).output();
     assert_ne!(outcome.status, 0);
     assert!(outcome.stderr.contains("No space left"), "{}", outcome.stderr);
+    run(["--processes", "4", "echo a | tr a b"]).output().assert(0, "b\n");
     let outcome = run(["--processes", "8", "for i in 1 2 3 4 5 6 7 8 9; do sleep 5 & done; wait"]);
     let outcome = outcome.output();
     assert_ne!(outcome.status, 0, "{outcome:?}");

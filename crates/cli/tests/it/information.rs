@@ -19,7 +19,7 @@ fn the_help_has_examples_and_exit_statuses() {
     Commands:
       run           Run a command, inline code or a program in a sandbox of its own
       environments  List environments that sandboxes can be created from
-      providers     List the variants: which this build has, which are usable
+      providers     List the variants: which this build has, which are usable, what they can do
       doctor        Check what works here, and say how to fix what does not
       completion    Print the completion script for a shell
       help          Print this message or the help of the given subcommand(s)
@@ -41,9 +41,10 @@ fn the_help_has_examples_and_exit_statuses() {
               Print version
 
     Examples:
-      sandboxes run 'ls -la'                           a shell command
+      sandboxes run 'ls -la | wc -l'                   a line for the shell
+      sandboxes run ls -la                             a program with arguments
       sandboxes run --lang python 'print(6 * 7)'       inline code
-      sandboxes run --file script.py one two           a program with arguments
+      sandboxes run --file script.py one two           a program of this host
       cat main.go | sandboxes run --lang go            code from standard input
       sandboxes run --lang python --json '1 + 1'       one JSON object
       sandboxes doctor                                 what works here
@@ -66,12 +67,11 @@ fn the_help_of_run_tells_every_flag() {
     insta::assert_snapshot!(sandboxes(["run", "-h"]).output().text(), @r#"
     Run a command, inline code or a program in a sandbox of its own
 
-    Usage: sandboxes run [OPTIONS] [COMMAND]... [-- <ARGS>...]
+    Usage: sandboxes run [OPTIONS] [COMMAND]...
 
     Arguments:
-      [COMMAND]...  A shell command; with --lang: code, or `-` for standard input; after --file: its
-                    arguments
-      [ARGS]...     Arguments of the program
+      [COMMAND]...  A line for the shell, or a program and its arguments; with --lang: code, or `-` for
+                    standard input; after --file: its arguments
 
     Options:
       -f, --file <FILE>      Run the program in a file of this host; `-` is standard input
@@ -108,19 +108,25 @@ fn the_help_of_run_tells_every_flag() {
           --idle-timeout <SECONDS>  Seconds without use after which the sandbox ends
 
     Examples:
-      sandboxes run 'ls -la'
+      sandboxes run 'ls -la | wc -l'
+      sandboxes run ls -la
       sandboxes run --lang python 'print(6 * 7)'
-      sandboxes run --file script.py one two
+      sandboxes run --file script.py one --verbose
       sandboxes run --file script.py -- --verbose one
       sandboxes run --file main.go --deps --isolation off
       echo 'console.log(1)' | sandboxes run --lang node
       echo data | sandboxes run 'tr a-z A-Z'
       sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ["DEBUG"]'
 
+    Words:
+      One word is a line for the shell: quote it. More are a program and its arguments, without a shell.
+      Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted line
+      with spaces, and code after --lang, take no arguments, so flags may follow these too.
+
     Languages:
       python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
       Inline Python is a cell: the value of its last expression is printed unless it is None.
-      Everything else is a program. Without --lang the argument is a shell command.
+      Everything else is a program.
       Piped standard input goes to the program, unless it is the code.
     "#);
 }
@@ -162,7 +168,17 @@ fn every_variant_is_listed() {
     assert_eq!(eval["capabilities"]["run_code"], true);
     let table = sandboxes(["providers"]).output();
     assert_eq!(table.status, 0);
-    assert_eq!(table.text().lines().count(), 9, "{table:?}");
+    let (variants, capabilities) = table.text().split_once("\n\n").unwrap();
+    assert_eq!(variants.lines().count(), 9, "{table:?}");
+    assert!(variants.contains("it is not written yet; use local-eval"), "{table:?}");
+    let (has, lacks) = capabilities.split_once("local-eval lacks:\n").unwrap();
+    let has = has.strip_prefix("local-eval has:\n").unwrap();
+    for (name, declared) in eval["capabilities"].as_object().unwrap() {
+        let listed = |text: &str| text.split_whitespace().filter(|word| word == name).count();
+        let expected = if *declared == true { (1, 0) } else { (0, 1) };
+        assert_eq!((listed(has), listed(lacks)), expected, "{name} in {table:?}");
+    }
+    assert!(capabilities.lines().all(|line| line.len() <= 100), "{table:?}");
 }
 
 #[test]
@@ -181,8 +197,8 @@ fn the_doctor_tells_about_the_selected_variant() {
     insta::assert_snapshot!(sandboxes(["doctor", "-p", "e2b"]).output().transcript(), @"
     status 1
     [stdout]
-    Variant  Usable  Detail                         Fix
-    e2b      no      this build has no e2b backend  variants of this build: local-eval
+    Variant  Usable  Detail                           Fix
+    e2b      no      this version has no e2b backend  it is not written yet; use local-eval
     [stderr]
     ");
 }

@@ -44,7 +44,8 @@ fn a_file_is_a_script() {
     for (arguments, argv) in [
         (&["--file", "script.py"][..], ""),
         (&["--file", "script.py", "a", "b c"], ", 'a', 'b c'"),
-        (&["--file", "script.py", "a", "--", "--json", "-t"], ", 'a', '--json', '-t'"),
+        (&["--file", "script.py", "a", "--json", "--", "-t"], ", 'a', '--json', '--', '-t'"),
+        (&["--file", "script.py", "--", "--json", "a"], ", '--json', 'a'"),
         (&["-f", "script.py", "--lang", "python", "--", "x"], ", 'x'"),
         (&["--file=script.py", "-t", "60", "x"], ", 'x'"),
     ] {
@@ -58,6 +59,7 @@ fn code_on_standard_input_is_a_script() {
     for (arguments, argv) in [
         (&["--lang", "python"][..], "[]"),
         (&["--lang", "py", "-"], "[]"),
+        (&["--lang", "py", "-", "a", "-t"], "['a', '-t']"),
         (&["--lang", "python", "--file", "-", "--", "a"], "['a']"),
         (&["--lang", "python", "--", "-a"], "['-a']"),
     ] {
@@ -169,6 +171,17 @@ fn the_working_directory_is_chosen() {
         let outcome = run(["-w", directory, "pwd"]).output();
         assert!(outcome.text().ends_with(&format!("{directory}\n")), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_working_directory_that_leaves_upward_is_refused() {
+    let outcome = run(["-w", "..", "pwd"]).output();
+    insta::assert_snapshot!(outcome.transcript(), @r#"
+    status 2
+    [stdout]
+    [stderr]
+    sandboxes: error: `working_dir` must stay below the working directory of the sandbox, or be absolute, got ".."
+    "#);
 }
 
 #[test]

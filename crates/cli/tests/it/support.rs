@@ -49,10 +49,26 @@ pub(crate) struct Call {
     stdin: Option<Vec<u8>>,
 }
 
+/// The binary that is tested.
+pub(crate) fn binary() -> PathBuf {
+    env::var_os(BINARY_VARIABLE)
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_sandboxes")), PathBuf::from)
+}
+
+/// A line for a shell in a directory, whose `bin` comes first on the `PATH`.
+pub(crate) fn shell(line: &str, directory: &Path) -> Outcome {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let own = std::iter::once(directory.join("bin"));
+    let path = env::join_paths(own.chain(env::split_paths(&path))).expect("a path has no colon");
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(directory).env("PATH", path);
+    command.env_remove("RUST_LOG").env_remove("COLUMNS");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Call { command, stdin: None }.output()
+}
+
 pub(crate) fn sandboxes<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call {
-    let binary = env::var_os(BINARY_VARIABLE)
-        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_sandboxes")), PathBuf::from);
-    let mut command = Command::new(binary);
+    let mut command = Command::new(binary());
     command.args(arguments).env_remove("RUST_LOG").env_remove("COLUMNS");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Call { command, stdin: None }

@@ -9,15 +9,20 @@ fn wrong_usage_is_refused_with_status_2() {
     std::fs::write(&script, "print(1)").unwrap();
     let script = script.to_str().unwrap();
     for (arguments, said) in [
-        (&["code", "--file", script][..], "code and --file exclude each other"),
+        (
+            &["--lang", "python", "code", "--file", script][..],
+            "inline code takes no arguments|code and --file",
+        ),
         (&["--lang", "python", "--file", script, "code"], "code and --file exclude each other"),
         (&["--file", "/nonexistent/x.py"], "/nonexistent/x.py cannot be read"),
         (&["--file", "/etc/hostname"], "language of /etc/hostname is not known"),
         (&["--lang", "cobol", "x"], "known languages are python, node"),
-        (&["ls", "-la"], "unexpected argument '-la'|--label"),
-        (&["ls", "/tmp"], "one command or piece of code is expected"),
-        (&["ls", "--", "/tmp"], "takes no arguments"),
+        (&["ls -la", "/tmp"], "a line for the shell takes no arguments"),
+        (&["ls -la", "--", "/tmp"], "a line for the shell takes no arguments"),
+        (&["ls -la", "--no-such-flag"], "unexpected argument '--no-such-flag'"),
+        (&["--no-such-flag", "ls"], "unexpected argument '--no-such-flag'"),
         (&["--lang", "python", "1", "--", "a"], "inline code takes no arguments"),
+        (&["--lang", "python", "1", "a"], "inline code takes no arguments"),
         (&["-e", "=x", "ls"], "without a name"),
         (&["-e", "NOT_SET_ANYWHERE", "ls"], "`NOT_SET_ANYWHERE` has no value"),
         (&["-l", "novalue", "ls"], "is not KEY=VALUE"),
@@ -28,7 +33,9 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["--memory", "1.5g", "ls"], "is not a size"),
         (&["--memory", "1k", "ls"], "`memory` must be from"),
         (&["--cpus", "-1", "ls"], "`cpu` must be from"),
-        (&["--processes", "0", "ls"], "`processes` must be at least 1"),
+        (&["--processes", "0", "ls"], "`processes` must be at least 4, got 0"),
+        (&["--processes", "1", "ls"], "`processes` must be at least 4, got 1"),
+        (&["--lifetime", "1e-9", "ls"], "`lifetime` must be from 0.1 to"),
         (&["--lifetime", "inf", "ls"], "`lifetime` must be a finite"),
         (&["--idle-timeout", "0", "ls"], "`idle_timeout` must be more than 0"),
         (&["--isolation", "soft", "ls"], "is not one of strict, best-effort, off"),
@@ -67,8 +74,8 @@ fn variants_that_this_build_lacks_are_our_failure() {
     status 125
     [stdout]
     [stderr]
-    sandboxes: error: this build has no e2b backend
-    sandboxes: hint: variants of this build: local-eval
+    sandboxes: error: this version has no e2b backend
+    sandboxes: hint: it is not written yet; use local-eval
     ");
 }
 

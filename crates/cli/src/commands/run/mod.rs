@@ -23,7 +23,7 @@ use crate::settings;
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
     let task = Task::of(&args)?;
     let timeout = seconds("timeout", args.sandbox.timeout)?;
-    let builder = settings::builder(&args.sandbox, task.source.is_interpreted())?;
+    let builder = settings::builder(&args.sandbox, task.source.purpose())?;
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
         created = builder.create() => created?,

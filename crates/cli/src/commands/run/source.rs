@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use code_sandboxes::SingleUse;
 
 use crate::args::RunArgs;
 use crate::input;
@@ -37,9 +38,12 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Whether the sandbox's own interpreter runs it.
-    pub(crate) fn is_interpreted(&self) -> bool {
-        matches!(self, Self::Cell(_) | Self::Script { .. })
+    /// What the sandbox is needed for.
+    pub(crate) fn purpose(&self) -> SingleUse {
+        match self {
+            Self::Cell(_) | Self::Script { .. } => SingleUse::Code,
+            Self::Shell(_) | Self::Command(_) | Self::Program(_) => SingleUse::Commands,
+        }
     }
 }
 
@@ -73,19 +77,23 @@ enum Code {
     Stdin,
 }
 
+/// What the words are.
+enum Choice {
+    Command(Source),
+    Code(Code, Vec<String>),
+}
+
 impl Task {
     /// Reads the arguments, and the code that they name.
     ///
     /// # Errors
     /// Usage: nothing to run, two things to run, an unknown language, a file that cannot be read.
     pub(crate) fn of(args: &RunArgs) -> Result<Self, Problem> {
-        let (code, arguments) = choose(args)?;
-        let Some(code) = code else {
-            let source = match args.words.first() {
-                Some(line) => Source::Shell(line.clone()),
-                None => Source::Command(arguments),
-            };
-            return Ok(Self { source, language: "sh", reads_stdin: true });
+        let (code, arguments) = match choose(args)? {
+            Choice::Command(source) => {
+                return Ok(Self { source, language: "sh", reads_stdin: true });
+            }
+            Choice::Code(code, arguments) => (code, arguments),
         };
         let reads_stdin = !matches!(code, Code::Stdin);
         let language = language(args, &code)?;
@@ -122,41 +130,47 @@ impl Task {
     }
 }
 
-/// Where the code is, and the arguments of the program. `None`: it is a shell command.
-fn choose(args: &RunArgs) -> Result<(Option<Code>, Vec<String>), Problem> {
-    let after = args.arguments.clone();
+/// What the words are, and the arguments of the program.
+fn choose(args: &RunArgs) -> Result<Choice, Problem> {
     if let Some(file) = &args.file {
-        if !args.words.is_empty() && (args.lang.is_some() || args.words_before_file) {
-            return Err(Problem::usage(
-                "code and --file exclude each other",
-                "arguments of the program go after `--`: sandboxes run --file FILE -- ARGS",
-            ));
-        }
-        let code = if file.as_os_str() == "-" { Code::Stdin } else { Code::File(file.clone()) };
-        return Ok((Some(code), args.words.iter().cloned().chain(after).collect()));
+        return file_with_arguments(args, file);
     }
     match (args.words.as_slice(), args.lang) {
-        ([], None) if !after.is_empty() => Ok((None, after)),
         ([], _) if input::is_terminal() => Err(Problem::usage(
             "nothing to run",
             "give a shell command, --lang LANGUAGE with code, --file FILE, or code on standard input",
         )),
-        ([], _) => Ok((Some(Code::Stdin), after)),
-        ([word], _) if word == "-" => Ok((Some(Code::Stdin), after)),
-        ([word], Some(_)) => Ok((Some(Code::Inline(word.clone())), after)),
-        ([_], None) if args.deps => {
+        (words, Some(_)) if args.after_dashes => Ok(Choice::Code(Code::Stdin, words.to_vec())),
+        ([], _) => Ok(Choice::Code(Code::Stdin, Vec::new())),
+        ([first, rest @ ..], _) if first == "-" && !args.after_dashes => {
+            Ok(Choice::Code(Code::Stdin, rest.to_vec()))
+        }
+        ([code], Some(_)) => Ok(Choice::Code(Code::Inline(code.clone()), Vec::new())),
+        (_, Some(_)) => Err(Problem::usage(
+            "inline code takes no arguments",
+            "put the code in quotes; a program with arguments goes into a file, or to standard input",
+        )),
+        (_, None) if args.deps => {
             Err(Problem::usage("--deps is for programs, not for shell commands", "use --lang go"))
         }
-        ([_], None) if after.is_empty() => Ok((None, after)),
-        ([_], None) => Err(Problem::usage(
-            "a shell command takes no arguments of its own",
-            "write the whole command as one argument: sandboxes run 'ls -la'",
+        ([line], None) if !args.after_dashes => Ok(Choice::Command(Source::Shell(line.clone()))),
+        (_, None) if args.first_word_is_all() => Err(Problem::usage(
+            "a line for the shell takes no arguments of its own",
+            "put all of it in quotes, or give a program and its arguments: sandboxes run ls -la",
         )),
-        ([first, ..], _) => Err(Problem::usage(
-            format!("one command or piece of code is expected, and {first:?} is followed by more"),
-            "put it in quotes: sandboxes run 'ls -la'",
-        )),
+        (words, None) => Ok(Choice::Command(Source::Command(words.to_vec()))),
     }
+}
+
+fn file_with_arguments(args: &RunArgs, file: &Path) -> Result<Choice, Problem> {
+    if args.lang.is_some() && !args.words.is_empty() && !args.after_dashes {
+        return Err(Problem::usage(
+            "code and --file exclude each other",
+            "arguments of the program go after `--`: sandboxes run --file FILE -- ARGS",
+        ));
+    }
+    let code = if file.as_os_str() == "-" { Code::Stdin } else { Code::File(file.to_owned()) };
+    Ok(Choice::Code(code, args.words.clone()))
 }
 
 fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
@@ -180,12 +194,6 @@ fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
 
 fn interpreted(code: Code, arguments: Vec<String>) -> Result<Source, Problem> {
     let name = match &code {
-        Code::Inline(_) if !arguments.is_empty() => {
-            return Err(Problem::usage(
-                "inline code takes no arguments",
-                "give the program with --file, or on standard input",
-            ));
-        }
         Code::Inline(_) => None,
         Code::File(path) => Some(path.to_string_lossy().into_owned()),
         Code::Stdin => Some(String::new()),

@@ -1,0 +1,163 @@
+//! What the documents show on a console is what happens: each command of a `console` block is run, and prints what is shown.
+//!
+//! Only what a host decides is not compared: where its interpreter is, and what the tools say that it has or lacks. A
+//! command that is shown without output must succeed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Outcome, binary, shell};
+
+/// A command, and what the document says that it prints.
+#[derive(Debug, PartialEq)]
+struct Step {
+    command: String,
+    shown: String,
+}
+
+#[test]
+fn the_readme_shows_what_happens() {
+    check("README.md", 15);
+}
+
+#[test]
+fn the_reference_of_local_eval_shows_what_happens() {
+    check("docs/local-eval.md", 6);
+}
+
+#[test]
+fn the_readmes_of_crates_show_what_happens() {
+    for (package, least) in [("cli", 4), ("code-sandboxes", 0)] {
+        check(&format!("crates/{package}/README.md"), least);
+    }
+}
+
+#[test]
+fn console_blocks_are_read_as_a_shell_reads_them() {
+    let text = "$ not here\n```console\n$ echo 'a\n$ b'; echo \"it's\"\na\n$ b\n$ true\n```\n";
+    let step = |command: &str, shown: &str| Step { command: command.into(), shown: shown.into() };
+    assert_eq!(
+        steps(text),
+        [step("echo 'a\n$ b'; echo \"it's\"", "a\n"), step("b", ""), step("true", "")]
+    );
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs every step of a document, in order and in one directory.
+fn check(document: &str, least: usize) {
+    let text = fs::read_to_string(root().join(document)).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let programs = home.path().join("bin");
+    fs::create_dir(&programs).unwrap();
+    symlink(fs::canonicalize(binary()).unwrap(), programs.join("sandboxes")).unwrap();
+    let steps = steps(&text);
+    let run: Vec<_> = steps.iter().filter(|step| check_step(step, home.path())).collect();
+    assert!(run.len() >= least, "{document} has lost its console blocks: {run:?}");
+}
+
+/// Runs a step and compares. `false`: it is a command of cargo, which is only looked up.
+#[expect(clippy::print_stderr, reason = "what a test leaves out is said")]
+fn check_step(step: &Step, directory: &Path) -> bool {
+    let Some(command) = of_sandboxes(&step.command) else { return false };
+    if let Some(name) = command.strip_prefix("cat ") {
+        fs::write(directory.join(name), &step.shown).unwrap();
+        return false;
+    }
+    let outcome = shell(&format!("{{ {command}\n}} 2>&1"), directory);
+    if decided_by_the_host(step, &outcome) {
+        eprintln!("NOT COMPARED: {command}\n{}", outcome.text());
+        return true;
+    }
+    if step.shown.is_empty() && outcome.status == 0 {
+        return true;
+    }
+    let (printed, shown) = (comparable(command, outcome.text()), comparable(command, &step.shown));
+    assert_eq!(printed, shown, "{command}\nprinted:\n{}", outcome.text());
+    true
+}
+
+/// The command of ours that a step runs. `None`: it is cargo's business, and what it names is there.
+fn of_sandboxes(command: &str) -> Option<&str> {
+    let Some(cargo) = command.strip_prefix("cargo ") else { return Some(command) };
+    if let Some(command) = cargo.strip_prefix("run --release -p code-sandboxes-cli -- ") {
+        assert!(command.starts_with("run "), "{command}");
+        return Some("sandboxes run --lang python 'print(6 * 7)'")
+            .filter(|known| known.ends_with(command));
+    }
+    let source = match cargo.split(' ').collect::<Vec<_>>()[..] {
+        ["xtask", ..] => "xtask/src/main.rs".to_owned(),
+        ["run", "--example", name] => format!("crates/code-sandboxes/examples/{name}.rs"),
+        _ => panic!("a document shows a command that is not known here: {command}"),
+    };
+    assert!(root().join(&source).is_file(), "{command}: {source} is missing");
+    None
+}
+
+/// Whether this host has tools that the author's lacked, or the other way round.
+fn decided_by_the_host(step: &Step, outcome: &Outcome) -> bool {
+    let lacks = |text: &str| text.contains(" programs need ") && text.contains("sandboxes: hint: ");
+    let no_such_python = step.command.contains("python3.8 sandboxes")
+        && outcome.text().starts_with("sandboxes: error: ")
+        && outcome.text().contains("python3.8");
+    lacks(outcome.text()) || lacks(&step.shown) || no_such_python
+}
+
+/// The lines that are the same everywhere. Standard output and error may come in any order.
+fn comparable<'a>(command: &str, text: &'a str) -> Vec<&'a str> {
+    // Newer interpreters mark the place in a line of a traceback.
+    let is_mark = |line: &str| line.chars().all(|c| " ^~".contains(c));
+    let lines = text.lines().map(str::trim_end).filter(|line| !is_mark(line));
+    if command.starts_with("sandboxes doctor") {
+        // What is looked at. What is found is this host's.
+        return lines.filter_map(|line| line.split("  ").next()).collect();
+    }
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn steps(text: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut in_block = false;
+    for line in text.lines() {
+        match (in_block, line) {
+            (false, _) => in_block = line == "```console",
+            (true, "```") => in_block = false,
+            (true, _) => add_line(&mut steps, line),
+        }
+    }
+    steps
+}
+
+fn add_line(steps: &mut Vec<Step>, line: &str) {
+    match steps.last_mut() {
+        Some(Step { command, .. }) if is_quote_open(command) => {
+            command.push('\n');
+            command.push_str(line);
+        }
+        last => match (line.strip_prefix("$ "), last) {
+            (Some(command), _) => {
+                steps.push(Step { command: command.to_owned(), shown: String::new() });
+            }
+            (None, Some(step)) => {
+                step.shown.push_str(line);
+                step.shown.push('\n');
+            }
+            (None, None) => panic!("output without a command: {line}"),
+        },
+    }
+}
+
+/// Whether the next line belongs to the command.
+fn is_quote_open(command: &str) -> bool {
+    let after = command.chars().fold(None, |open, c| match (open, c) {
+        (None, '\'' | '"') => Some(c),
+        (Some(quote), c) if quote == c => None,
+        _ => open,
+    });
+    after.is_some()
+}

@@ -1,0 +1,56 @@
+//! Callbacks that hear of a run or a command while its result is collected.
+
+use std::fmt;
+
+use crate::collect::Notice;
+use crate::model::{CodeError, OutputMessage, ResultItem};
+
+type Callback<'a, T> = Box<dyn FnMut(&T) + Send + 'a>;
+
+/// Nothing was asked to be called back, so the events may be streamed instead.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCallbacks;
+
+/// What is called while a result is collected. It takes the events, so there is no stream of them besides.
+#[derive(Default)]
+pub struct Callbacks<'a> {
+    pub(crate) stdout: Option<Callback<'a, OutputMessage>>,
+    pub(crate) stderr: Option<Callback<'a, OutputMessage>>,
+    pub(crate) result: Option<Callback<'a, ResultItem>>,
+    pub(crate) error: Option<Callback<'a, CodeError>>,
+}
+
+impl Callbacks<'_> {
+    pub(crate) fn tell(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::Nothing => {}
+            Notice::Output(messages) => self.tell_output(messages),
+            Notice::Result(item) => call(&mut self.result, item),
+            Notice::Error(error) => call(&mut self.error, error),
+        }
+    }
+
+    pub(crate) fn tell_output(&mut self, messages: &[OutputMessage]) {
+        for message in messages {
+            call(if message.error { &mut self.stderr } else { &mut self.stdout }, message);
+        }
+    }
+}
+
+fn call<T>(callback: &mut Option<Callback<'_, T>>, value: &T) {
+    if let Some(callback) = callback {
+        callback(value);
+    }
+}
+
+impl From<NoCallbacks> for Callbacks<'_> {
+    fn from(_: NoCallbacks) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Callbacks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Callbacks").finish_non_exhaustive()
+    }
+}
