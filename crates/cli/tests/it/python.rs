@@ -204,3 +204,33 @@ fn weak_isolation_is_told_in_one_line() {
     outcome.assert(0, "1\n");
     assert_eq!(outcome.stderr, "");
 }
+
+#[test]
+fn what_is_kept_for_the_next_start_may_be_anything() {
+    let cache = tempfile::tempdir().unwrap();
+    let one = || python("6*7").env("XDG_CACHE_HOME", cache.path()).output().assert(0, "42\n");
+    let kept = || {
+        let files = fs::read_dir(cache.path().join("code-sandboxes")).unwrap();
+        let mut found = files
+            .map(|file| file.unwrap().path())
+            .filter(|file| file.extension().is_some_and(|extension| extension == "pyc"));
+        let file = found.next().expect("byte code");
+        assert_eq!(found.next(), None);
+        file
+    };
+    one();
+    let whole = fs::read(kept()).unwrap();
+    for broken in [&whole[..whole.len() / 2], &whole[..16], b"no byte code", b""] {
+        fs::write(kept(), broken).unwrap();
+        one();
+        assert_eq!(fs::read(kept()).unwrap().len(), whole.len(), "it was replaced");
+    }
+    // What others can write is not read, and neither is a link.
+    let other = cache.path().join("other");
+    fs::write(&other, b"no byte code").unwrap();
+    let name = kept();
+    fs::remove_file(&name).unwrap();
+    std::os::unix::fs::symlink(&other, &name).unwrap();
+    one();
+    assert_eq!(fs::read(&other).unwrap(), b"no byte code");
+}
