@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::unfold;
 use sandbox_core::{Error, ErrorKind, EventStream, Result, Stdin, new_run_id};
 use serde_json::{Map, Value};
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 
 use super::outcome::EndReason;
 use super::run::{ActiveRun, unexpected};
@@ -32,8 +33,10 @@ struct Inner {
     box_io: Arc<dyn BoxIo>,
     spec: WorkerSpec,
     ended: Arc<EndReason>,
-    /// First in, first out.
-    slot: Arc<AsyncMutex<Slot>>,
+    /// First in, first out. A restart begins a new queue.
+    slot: Mutex<Arc<AsyncMutex<Slot>>>,
+    /// Tells who waits in a queue that there is a new one.
+    renewed: Notify,
     /// The live interpreter's watchdog, reachable while a run holds the slot.
     watchdog: Mutex<Option<Arc<Watchdog>>>,
 }
@@ -81,8 +84,8 @@ impl InterpreterContext {
         spec: WorkerSpec,
         ended: Arc<EndReason>,
     ) -> Self {
-        let (slot, watchdog) = (Arc::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { id, box_io, spec, ended, slot, watchdog }) }
+        let (slot, watchdog, renewed) = (Mutex::default(), Mutex::default(), Notify::new());
+        Self { inner: Arc::new(Inner { id, box_io, spec, ended, slot, renewed, watchdog }) }
     }
 
     /// Its id.
@@ -97,8 +100,33 @@ impl InterpreterContext {
 
     /// Starts the interpreter now, so that the first run does not wait for it.
     pub async fn warm_up(&self) -> Result<()> {
-        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
-        self.worker(&mut slot).await
+        self.turn().await.map(drop)
+    }
+
+    /// Waits for its turn. There is an interpreter then.
+    async fn turn(&self) -> Result<OwnedMutexGuard<Slot>> {
+        loop {
+            let mut renewed = pin!(self.inner.renewed.notified());
+            renewed.as_mut().enable();
+            let queue = Arc::clone(&*self.queue());
+            let is_current = || Arc::ptr_eq(&queue, &*self.queue());
+            let mut slot = tokio::select! {
+                biased;
+                () = renewed => continue,
+                slot = Arc::clone(&queue).lock_owned() => slot,
+            };
+            self.worker(&mut slot).await?;
+            if is_current() {
+                return Ok(slot);
+            }
+            if let Some(worker) = slot.worker.take() {
+                worker.bury().await;
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Arc<AsyncMutex<Slot>>> {
+        self.inner.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes sure that there is an interpreter that waits for a request.
@@ -117,7 +145,7 @@ impl InterpreterContext {
         Ok(())
     }
 
-    fn watchdog_slot(&self) -> std::sync::MutexGuard<'_, Option<Arc<Watchdog>>> {
+    fn watchdog_slot(&self) -> MutexGuard<'_, Option<Arc<Watchdog>>> {
         self.inner.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,8 +169,7 @@ impl InterpreterContext {
     }
 
     async fn begin(&self, request: RunRequest) -> Result<ActiveRun> {
-        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
-        self.worker(&mut slot).await?;
+        let mut slot = self.turn().await?;
         let restarted = std::mem::take(&mut slot.lost);
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
@@ -207,8 +234,7 @@ impl InterpreterContext {
         operation: &'static str,
         request: impl FnOnce(i64) -> Request,
     ) -> Result<String> {
-        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
-        self.worker(&mut slot).await?;
+        let mut slot = self.turn().await?;
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
         let request = request(id);
@@ -219,17 +245,20 @@ impl InterpreterContext {
 
     /// Ends the interpreter and whatever it started. The next run starts a new one.
     ///
-    /// An active run ends with it. `flag` says whether the next run shall tell that its state is new.
+    /// An active run ends with it, and is not waited for: what nobody reads would never end. `flag` says whether the
+    /// next run shall tell that its state is new.
     pub async fn restart(&self, flag: bool) {
-        if let Some(watchdog) = self.watchdog() {
-            watchdog.kill();
+        let watchdog = self.watchdog_slot().take();
+        let fresh = Slot { worker: None, lost: flag && watchdog.is_some() };
+        let former = std::mem::replace(&mut *self.queue(), Arc::new(AsyncMutex::new(fresh)));
+        self.inner.renewed.notify_waiters();
+        if let Ok(mut slot) = former.try_lock() {
+            if let Some(worker) = slot.worker.take() {
+                worker.bury().await;
+            }
+        } else if let Some(watchdog) = watchdog {
+            watchdog.kill_and_wait().await;
         }
-        let mut slot = Arc::clone(&self.inner.slot).lock_owned().await;
-        if let Some(worker) = slot.worker.take() {
-            worker.bury().await;
-            slot.lost = flag;
-        }
-        *self.watchdog_slot() = None;
     }
 }
 

@@ -214,6 +214,13 @@ impl Watchdog {
         self.reschedule(&mut state, due);
     }
 
+    /// The same, and waits until the worker is dead.
+    pub(crate) async fn kill_and_wait(&self) {
+        self.kill();
+        // One that cannot be killed takes the whole box along.
+        let _ = timeout(2 * KILL_BOUND, self.process.exit()).await;
+    }
+
     fn interrupt_with_grace(&self, run: &mut Watched, cause: Cause) {
         run.cause = Some(cause);
         run.cpu_end = None;

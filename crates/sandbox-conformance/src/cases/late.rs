@@ -24,6 +24,8 @@ pub(super) fn cases() -> Vec<Case> {
         a_dropped_stream_of_a_run_in_time_keeps_state;
         a_run_in_time_is_not_executing;
         background_threads_do_not_use_up_cpu_time needs limit_run_cpu_time;
+        a_reset_waits_for_no_reader needs restart;
+        a_restart_waits_for_no_reader needs restart;
     });
     all.extend(cases!("late", [commands], {
         a_command_in_time_is_a_success;
@@ -226,5 +228,35 @@ async fn a_command_that_runs_on_is_killed(f: Fixture) -> Checked {
         ensure_eq!(kind, Some(FailureKind::Timeout), "{line}: {outcome:?}");
         ensure!(outcome.duration < LATE.as_secs_f64(), "{line} took {} s", outcome.duration);
     }
+    Ok(())
+}
+
+async fn a_reset_waits_for_no_reader(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    for code in ["1", "while True: print('x' * 1000)"] {
+        let unread = started(&sandbox, code).await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        within(SLACK, sandbox.reset()).await??;
+        let next = ok(&sandbox, "'marker' in globals()").await?;
+        ensure_eq!(next.text(), Some("False"));
+        let ended = rest(unread).await?;
+        ensure!(code == "1" || ended.state == InterpreterState::Lost, "{}", describe(&ended));
+    }
+    Ok(())
+}
+
+async fn a_restart_waits_for_no_reader(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let unread = started(&sandbox, "import time; time.sleep(60)").await?;
+    let waiting = tokio::spawn({
+        let sandbox = sandbox.clone();
+        async move { sandbox.run_code("'marker' in globals()").await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    within(SLACK, sandbox.restart_context("default")).await??;
+    ensure_eq!(within(SLACK, waiting).await???.text(), Some("False"));
+    is_usable(&sandbox).await?;
+    let ended = rest(unread).await?;
+    ensure_eq!(ended.state, InterpreterState::Lost);
     Ok(())
 }
