@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backend_eval::EvalBackend;
 use sandbox_core::{Error, Fixed, Sandbox, SandboxBuilder, unix_now};
@@ -12,11 +12,8 @@ use tokio::time::sleep;
 /// One test at a time: each counts the processes of this one.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Long enough for the next one to be made.
-const MADE: Duration = Duration::from_millis(500);
-
-/// Long enough for it to go again.
-const GONE: Duration = Duration::from_millis(2500);
+/// How long something may take that happens by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sandbox is a cell's first process and a worker.
 const PROCESSES: usize = 2;
@@ -54,17 +51,25 @@ fn parent(pid: u32) -> Option<u32> {
     fields.next()?.parse().ok().filter(|_| state != "Z")
 }
 
+/// Waits until there are so many.
+async fn until(count: usize, what: &str) {
+    let begun = Instant::now();
+    while descendants() != count {
+        let found = descendants();
+        assert!(begun.elapsed() < PATIENCE, "{what}: {count} processes, found {found}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn the_third_alike_is_ready_and_fresh() -> Result<(), Error> {
     let _alone = ALONE.lock().await;
     let backend = Arc::new(EvalBackend::default());
     let first = builder(&backend).create().await?;
     first.run_code("x = 1; open('left', 'w').close()").await?;
-    sleep(MADE).await;
     let before = descendants();
     let second = builder(&backend).tag("number", "2").create().await?;
-    sleep(MADE).await;
-    assert_eq!(descendants(), before + 2 * PROCESSES, "the second one, and the next one");
+    until(before + 2 * PROCESSES, "the second one, and the next one").await;
     assert_eq!(second.run_code("'x' in globals()").await?.text(), Some("False"));
 
     let third = builder(&backend).tag("number", "3").name("third").create().await?;
@@ -85,15 +90,13 @@ async fn what_nobody_wants_goes() -> Result<(), Error> {
     let _alone = ALONE.lock().await;
     let backend = Arc::new(EvalBackend::default());
     let first = builder(&backend).create().await?;
+    let shared = descendants() - PROCESSES;
     first.terminate().await?;
-    sleep(MADE).await;
-    let before = descendants();
+    until(shared, "what all share").await;
     let second = builder(&backend).create().await?;
     second.terminate().await?;
-    sleep(MADE).await;
-    assert_eq!(descendants(), before + PROCESSES, "the next one");
-    sleep(GONE).await;
-    assert_eq!(descendants(), before, "nothing");
+    until(shared + PROCESSES, "the next one").await;
+    until(shared, "nothing").await;
     Ok(())
 }
 
@@ -107,7 +110,7 @@ async fn who_makes_different_ones_gets_what_was_asked_for() -> Result<(), Error>
         let sandbox = builder(&backend).secret("WHO", who).create().await?;
         assert_eq!(sandbox.run_code(read).await?.text(), Some(format!("'{who}'").as_str()));
         kept.push(sandbox);
-        sleep(MADE).await;
+        sleep(Duration::from_millis(100)).await;
     }
     Ok(())
 }
@@ -117,21 +120,22 @@ fn it_goes_with_its_runtime() {
     let _alone = ALONE.blocking_lock();
     let backend = Arc::new(EvalBackend::default());
     let two = async || {
-        for _ in 0..2 {
-            let sandbox = builder(&backend).create().await.expect("a sandbox");
-            let result = sandbox.run_code("1 + 1").await.expect("a result");
-            assert_eq!(result.text(), Some("2"));
-            sandbox.terminate().await.expect("an end");
-            sleep(MADE).await;
-        }
-        descendants()
+        let first = builder(&backend).create().await.expect("a sandbox");
+        let shared = descendants() - PROCESSES;
+        first.terminate().await.expect("an end");
+        let second = builder(&backend).create().await.expect("a sandbox");
+        let result = second.run_code("1 + 1").await.expect("a result");
+        assert_eq!(result.text(), Some("2"));
+        second.terminate().await.expect("an end");
+        until(shared + PROCESSES, "the next one").await;
+        shared
     };
-    let mut counts = Vec::new();
     for _ in 0..2 {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        counts.push(runtime.expect("a runtime").block_on(two()));
-        std::thread::sleep(MADE);
-        assert_eq!(descendants() + PROCESSES, counts[0], "the one made ahead is gone");
+        let runtime = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime")
+        };
+        let shared = runtime().block_on(two());
+        runtime().block_on(until(shared, "nothing"));
     }
-    assert_eq!(counts[0], counts[1]);
 }
