@@ -1,10 +1,12 @@
 //! A bare echo over a socket pair: what any exchange with this interpreter costs at least.
+//!
+//! Our side waits as the API does, in the event loop of this process.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use code_sandboxes::Sandbox;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
 
 use crate::sample::{Measured, since, text};
 
@@ -38,7 +40,7 @@ impl Echo {
         let path = std::env::temp_dir().join(format!("bench-echo-{}", std::process::id()));
         let listener = UnixListener::bind(&path).map_err(text)?;
         let connected = sandbox.run_code(format!("PATH = {path:?}\n{CONNECT}")).await;
-        let stream = listener.accept().map_err(text);
+        let stream = listener.accept().await.map_err(text);
         std::fs::remove_file(&path).map_err(text)?;
         match connected.map_err(text)?.code_error {
             None => Ok(Self { sandbox: sandbox.clone(), stream: stream?.0 }),
@@ -46,7 +48,7 @@ impl Echo {
         }
     }
 
-    /// Milliseconds of the last exchange of a series, with calls that block.
+    /// Milliseconds of the last exchange of a series.
     pub(crate) async fn last_of_series(&mut self) -> Measured {
         let run = tokio::spawn({
             let sandbox = self.sandbox.clone();
@@ -57,17 +59,17 @@ impl Echo {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let mut last = Err("no exchange".to_owned());
         for _ in 0..SERIES {
-            last = self.once();
+            last = self.once().await;
         }
         run.await.map_err(text)?.map_err(text)?;
         last
     }
 
-    fn once(&mut self) -> Measured {
+    async fn once(&mut self) -> Measured {
         let mut answer = [0; PING.len()];
         let began = Instant::now();
-        let sent = self.stream.write_all(&PING);
-        sent.and_then(|()| self.stream.read_exact(&mut answer)).map_err(text)?;
+        self.stream.write_all(&PING).await.map_err(text)?;
+        self.stream.read_exact(&mut answer).await.map_err(text)?;
         Ok(since(began))
     }
 }

@@ -29,7 +29,9 @@ RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT = 1, 2, 3, 4
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
 INVALID = 2
 RESULT = 0
-CONTROL_CHUNK = 65536
+SMALL_CHUNK = 4096
+CONTROL_CHUNK = 1 << 20
+FILES_SPACE = CMSG_SPACE(4 * 8)
 LEAST_RECURSION = 200
 NAG_SECONDS = 0.002
 TEXT_LIMIT = 1 << 20
@@ -39,7 +41,13 @@ STREAMS = streams["Streams"]()
 settrace, setprofile = sys.settrace, sys.setprofile
 audit = sys.audit
 getrecursionlimit, setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
-text, number, frame = codec["text"], codec["number"], codec["frame"]
+text, number, frame, put = codec["text"], codec["number"], codec["frame"], codec["put"]
+split, as_number, as_text = codec["split"], codec["as_number"], codec["as_text"]
+
+# Parts of the frame of a plain result, which most results are.
+PLAIN_START = text("text/plain") + number(0)
+RESULT_FIELD = number(RESULT)
+NO_METADATA = text("{}") + text("")
 
 
 def cut(value):
@@ -52,14 +60,15 @@ class Run:
     """One `Run` request, decoded."""
 
     def __init__(self, fields):
-        self.id = codec["as_number"](fields[0])
-        self.script = bool(codec["as_number"](fields[1]))
-        self.code = codec["as_text"](fields[2])
-        self.filename = codec["as_text"](fields[3])
-        self.cwd = codec["as_text"](fields[4])
-        self.env = codec["as_pairs"](fields[5])
-        self.argv = codec["as_texts"](fields[6])
-        self.has_stdin = bool(codec["as_number"](fields[7]))
+        id, script, code, filename, cwd, env, argv, has_stdin = fields
+        self.id = as_number(id)
+        self.script = any(script)
+        self.code = as_text(code)
+        self.filename = as_text(filename)
+        self.cwd = as_text(cwd)
+        self.env = codec["as_pairs"](env) if env else ()
+        self.argv = codec["as_texts"](argv) if argv else None
+        self.has_stdin = any(has_stdin)
 
 
 class Driver:
@@ -70,7 +79,7 @@ class Driver:
         self.control = None
         self.work_dir = None
         self.pid = None
-        self.buffer = bytearray()
+        self.buffer = b""
         self.files = []
         self.count = 0
         self.current = None
@@ -142,28 +151,37 @@ class Driver:
             self.receive()
 
     def buffered_request(self):
-        if len(self.buffer) < 4:
+        buffer = self.buffer
+        if len(buffer) < 4:
             return None
-        end = 4 + int.from_bytes(self.buffer[:4], "little")
-        if len(self.buffer) < end:
+        end = 4 + int.from_bytes(buffer[:4], "little")
+        if len(buffer) < end:
             return None
-        body = bytes(memoryview(self.buffer)[4:end])
-        del self.buffer[:end]
-        return body[0], codec["split"](body[1:])
+        if len(buffer) == end:
+            self.buffer = b""
+        else:
+            self.buffer = buffer[end:]
+        return buffer[4], split(bytes(buffer[5:end]))
 
     def receive(self, flags=0):
+        # Most requests are small, and room for a large one costs more than to take one.
+        chunk = CONTROL_CHUNK if self.buffer else SMALL_CHUNK
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(
-                CONTROL_CHUNK, CMSG_SPACE(4 * 8), MSG_CMSG_CLOEXEC | flags
-            )
+            data, ancillary, _, _ = self.socket.recvmsg(chunk, FILES_SPACE, MSG_CMSG_CLOEXEC | flags)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data or getpid() != self.pid:
             _exit(0)
-        self.buffer += data
-        self.files += codec["received_files"](ancillary)
+        if not self.buffer:
+            self.buffer = data
+        elif type(self.buffer) is bytearray:
+            self.buffer += data
+        else:
+            self.buffer = bytearray(self.buffer) + data
+        if ancillary:
+            self.files += codec["received_files"](ancillary)
 
     # Interrupts.
 
@@ -404,7 +422,8 @@ class Driver:
         """Frames for the value of a cell; may run user code."""
         if type(value) in cell["PLAIN"]:
             plain = cut(repr(value)).encode("utf-8", "backslashreplace")
-            return self.display(RESULT, [("text/plain", 0, plain)])
+            item = put(PLAIN_START + put(plain))
+            return frame(DISPLAY, number(self.current), RESULT_FIELD, item, NO_METADATA)
         return load("rich")["result"](self, value)
 
 

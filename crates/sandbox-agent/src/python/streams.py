@@ -161,9 +161,11 @@ class Streams:
     def restore(self):
         self.burst.writes = 0
         self.burst.since = 0.0
-        for number, identity in enumerate(self.identities):
+        number = 0
+        for identity in self.identities:
             if _identity(number) != identity:
                 dup2(self.spares[number], number)
+            number += 1
         self.open()
 
     def open(self):
@@ -209,10 +211,9 @@ class Streams:
 
 def _identity(number):
     try:
-        status = fstat(number)
+        return fstat(number)[1:3]  # inode and device
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_rdev
 
 
 def _text(buffer, name, mode, errors):
