@@ -52,10 +52,11 @@ pub(crate) struct Recipe {
 impl Recipe {
     /// Whether the sandboxes differ in nothing but what people call them.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let mut renamed = other.clone();
+        // Where the parts of an interpreter are is found out when it has started for the first time.
+        let mut renamed = Self { python: self.python.clone(), ..other.clone() };
         renamed.spec.name.clone_from(&self.spec.name);
         renamed.spec.tags.clone_from(&self.spec.tags);
-        renamed == *self
+        renamed == *self && other.python.executable == self.python.executable
     }
 }
 

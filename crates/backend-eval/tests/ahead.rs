@@ -139,3 +139,25 @@ fn it_goes_with_its_runtime() {
         runtime().block_on(until(shared, "nothing"));
     }
 }
+
+#[test]
+fn a_create_goes_with_its_runtime() {
+    let _alone = ALONE.blocking_lock();
+    let backend = Arc::new(EvalBackend::default());
+    let runtime = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime")
+    };
+    let shared = runtime().block_on(async {
+        let first = builder(&backend).create().await.expect("a sandbox");
+        let shared = descendants() - PROCESSES;
+        first.terminate().await.expect("an end");
+        shared
+    });
+    for step in 0..60 {
+        let create = async { builder(&backend).create().await.map(drop) };
+        let given_up = Duration::from_micros(100 * step);
+        let _ = runtime().block_on(async { tokio::time::timeout(given_up, create).await });
+    }
+    runtime().block_on(until(shared, "nothing"));
+}

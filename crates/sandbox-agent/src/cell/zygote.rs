@@ -81,7 +81,35 @@ pub struct Hello {
 struct Asked {
     packet: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    answer: oneshot::Sender<ZygoteReply>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A reply on its way to whoever asked. A worker that never arrives there, as when the runtime of who asked has ended,
+/// is reaped: nobody else would, and without that its cell could not end.
+#[derive(Debug)]
+struct Answer {
+    reply: Option<ZygoteReply>,
+    requests: mpsc::WeakUnboundedSender<Asked>,
+}
+
+impl Answer {
+    fn new(reply: ZygoteReply, requests: &mpsc::WeakUnboundedSender<Asked>) -> Self {
+        Self { reply: Some(reply), requests: requests.clone() }
+    }
+
+    fn arrive(mut self) -> Option<ZygoteReply> {
+        self.reply.take()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let (Some(ZygoteReply::Forked { pid }), Some(requests)) =
+            (&self.reply, self.requests.upgrade())
+        {
+            drop(ask(&requests, ZygoteRequest::Reap { pid: *pid }, Vec::new()));
+        }
+    }
 }
 
 impl Zygote {
@@ -117,13 +145,18 @@ impl Zygote {
         let socket = watch(ours, Interest::READABLE | Interest::WRITABLE)
             .map_err(|error| failed("could not watch a socket", error))?;
         let (requests, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(
-            Exchange { socket, inbox, unsent: VecDeque::new(), waiting: VecDeque::new() }.run(),
-        );
+        let exchange = Exchange {
+            socket,
+            inbox,
+            requests: requests.downgrade(),
+            unsent: VecDeque::new(),
+            waiting: VecDeque::new(),
+        };
+        tokio::spawn(exchange.run());
         let begun = ask(&requests, ZygoteRequest::Start(start), for_byte_code);
-        let reply = match timeout(START_BOUND, begun).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => return Err(died_at_start(executable, &shown)),
+        let reply = match timeout(START_BOUND, arrival(begun)).await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return Err(died_at_start(executable, &shown)),
             Err(_) => {
                 return Err(Error::new(
                     ErrorKind::Timeout,
@@ -212,9 +245,9 @@ impl Zygote {
     }
 
     async fn ask(&self, request: ZygoteRequest, descriptors: Vec<OwnedFd>) -> Result<ZygoteReply> {
-        match timeout(REPLY_BOUND, ask(&self.requests, request, descriptors)).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(_)) => Err(Error::new(
+        match timeout(REPLY_BOUND, arrival(ask(&self.requests, request, descriptors))).await {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => Err(Error::new(
                 ErrorKind::Unavailable,
                 "start_interpreter",
                 "the warm interpreter is gone",
@@ -233,7 +266,7 @@ fn ask(
     requests: &mpsc::UnboundedSender<Asked>,
     request: ZygoteRequest,
     descriptors: Vec<OwnedFd>,
-) -> oneshot::Receiver<ZygoteReply> {
+) -> oneshot::Receiver<Answer> {
     let (answer, receiver) = oneshot::channel();
     let mut packet = Vec::new();
     // What does not encode is never sent, and a dropped sender is an answer too.
@@ -243,12 +276,17 @@ fn ask(
     receiver
 }
 
+async fn arrival(answer: oneshot::Receiver<Answer>) -> Option<ZygoteReply> {
+    answer.await.ok()?.arrive()
+}
+
 /// Sends requests and hands out replies, which come in the order of the requests.
 struct Exchange {
     socket: AsyncFd<OwnedFd>,
     inbox: mpsc::UnboundedReceiver<Asked>,
+    requests: mpsc::WeakUnboundedSender<Asked>,
     unsent: VecDeque<Asked>,
-    waiting: VecDeque<oneshot::Sender<ZygoteReply>>,
+    waiting: VecDeque<oneshot::Sender<Answer>>,
 }
 
 impl Exchange {
@@ -270,7 +308,7 @@ impl Exchange {
                         Ok(Ok(count)) => {
                             let Ok(reply) = ZygoteReply::decode(&buffer[..count]) else { return };
                             let Some(answer) = self.waiting.pop_front() else { return };
-                            let _ = answer.send(reply);
+                            let _ = answer.send(Answer::new(reply, &self.requests));
                         }
                         Err(_would_block) => {}
                     }
