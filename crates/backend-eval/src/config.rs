@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use sandbox_core::{Error, Result, SingleUse};
 use serde_json::{Map, Value};
 
+use crate::packages::is_option;
+
 /// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -24,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) warm: bool,
     /// Start no interpreter before the first run.
     pub(crate) lazy: bool,
+    /// Where packages come from, as options for pip.
+    pub(crate) pip: Vec<String>,
 }
 
 impl Options {
@@ -34,6 +38,7 @@ impl Options {
             preimport: config.preimport.clone(),
             warm: true,
             lazy: false,
+            pip: Vec::new(),
         }
     }
 
@@ -55,6 +60,7 @@ impl Options {
                 ("warm", Value::Bool(warm)) => options.warm = *warm,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
+                ("pip", Value::Array(given)) => options.pip = pip_options(given)?,
                 _ => return Err(unknown(key, value)),
             }
         }
@@ -75,6 +81,19 @@ fn module_names(modules: &[Value]) -> Result<Vec<String>> {
     modules.iter().map(name).collect()
 }
 
+fn pip_options(given: &[Value]) -> Result<Vec<String>> {
+    let option = |option: &Value| {
+        let text = option.as_str().filter(|text| is_option(text) && !text.contains('\0'));
+        text.map(str::to_owned).ok_or_else(|| {
+            let message = format!(
+                "pip has {option}, which does not say where packages come from, as `--index-url=..` does"
+            );
+            Error::invalid("provider_options", message)
+        })
+    };
+    given.iter().map(option).collect()
+}
+
 fn is_module(name: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty()
@@ -89,7 +108,7 @@ fn unknown(key: &str, value: &Value) -> Error {
         "provider_options",
         format!(
             "of local-eval have no {key:?} = {value}; known: python (path), preimport (list of modules), \
-             warm (true or false), interpreter (\"eager\" or \"lazy\")"
+             warm (true or false), interpreter (\"eager\" or \"lazy\"), pip (list of options of pip)"
         ),
     )
 }
@@ -131,6 +150,8 @@ mod tests {
             json!({"preimport": ["os; import sys"]}),
             json!({"preimport": [1]}),
             json!({"interpreter": "never"}),
+            json!({"pip": ["--target=/x"]}),
+            json!({"pip": "--no-index"}),
         ] {
             parse(bad.clone()).expect_err(&bad.to_string());
         }

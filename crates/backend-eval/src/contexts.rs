@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::{EndReason, InterpreterContext};
+use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
 use sandbox_core::{
     Context, ContextSpec, Error, ErrorKind, Result, check_context_id, check_directory, check_env,
     random_hex,
@@ -18,6 +18,8 @@ pub(crate) const DEFAULT: &str = "default";
 pub(crate) struct Contexts {
     box_io: Arc<dyn BoxIo>,
     ended: Arc<EndReason>,
+    /// All contexts have the same.
+    pub(crate) tools: ToolSet,
     base: WorkerSpec,
     all: Mutex<BTreeMap<String, Entry>>,
 }
@@ -30,7 +32,7 @@ struct Entry {
 
 impl Contexts {
     pub(crate) fn new(box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>, base: WorkerSpec) -> Self {
-        let contexts = Self { box_io, ended, base, all: Mutex::default() };
+        let contexts = Self { box_io, ended, tools: ToolSet::new(), base, all: Mutex::default() };
         let entry = contexts.entry(DEFAULT.to_owned(), None, BTreeMap::new());
         contexts.all().insert(DEFAULT.to_owned(), entry);
         contexts
@@ -48,8 +50,8 @@ impl Contexts {
         }
         let described =
             Context { id: id.clone(), language: "python".into(), cwd: Some(spec.cwd.clone()), env };
-        let interpreter =
-            InterpreterContext::new(id, Arc::clone(&self.box_io), spec, Arc::clone(&self.ended));
+        let (box_io, ended) = (Arc::clone(&self.box_io), Arc::clone(&self.ended));
+        let interpreter = InterpreterContext::new(id, box_io, spec, ended, self.tools.clone());
         Entry { interpreter, described }
     }
 

@@ -1,37 +1,34 @@
 //! One sandbox: a cell, its contexts and its commands.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
 use sandbox_agent::RunMode;
-use sandbox_agent::box_io::{BoxIo, Process, Spawn, WorkerSpec};
-use sandbox_agent::cell::CellBox;
+use sandbox_agent::box_io::{BoxFiles, BoxIo, Spawn, WorkerSpec};
+use sandbox_agent::cell::{CellBox, CellFiles};
+use sandbox_agent::commands::Commands;
 use sandbox_agent::interpreter::{EndReason, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, CodeMode, Command, CommandInfo, Context,
     ContextSpec, CreateSpec, Error, ErrorKind, Event, EventStream, FailureKind, FileInfo,
     FindFiles, FoundFile, InstallPackages, Instance, IsolationInfo, Metrics, Result, RunCode,
-    SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand, Stdin, Tags, Tool,
-    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory, unix_now,
+    SandboxId, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand, Tags, Tool, TunnelInfo,
+    Variant, WatchEvent, WriteOptions, resolve_directory, unix_now,
 };
 use serde_json::{Map, Value};
 
 use crate::contexts::{Contexts, is_python, only_python};
-use crate::exec;
 use crate::expiry::{Expiry, InUse};
+use crate::packages::Packages;
 use crate::workshop::DEFAULT_LIFETIME;
 
 /// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
 /// runs no code of the sandbox any more.
 const END_BOUND: Duration = Duration::from_secs(2);
-
-/// Commands whose trees a reset ends. A cell tells only so many trees apart.
-const REMEMBERED_COMMANDS: usize = 256;
 
 /// One sandbox.
 #[derive(Debug)]
@@ -45,8 +42,8 @@ pub(crate) struct EvalInstance {
     pub(crate) described: Mutex<Described>,
     pub(crate) base: WorkerSpec,
     pub(crate) network_hint: Option<String>,
-    /// The last commands, whose trees a reset ends. Older ones that have ended are forgotten.
-    pub(crate) commands: Mutex<VecDeque<Arc<dyn Process>>>,
+    pub(crate) commands: Commands,
+    pub(crate) packages: Packages,
 }
 
 /// What listings show of it.
@@ -60,14 +57,8 @@ pub(crate) struct Described {
 }
 
 impl EvalInstance {
-    fn alive(&self, operation: &'static str) -> Result<()> {
-        let Some(kind) = self.ended.get() else { return Ok(()) };
-        let message = match kind {
-            FailureKind::Expired => "the sandbox has expired",
-            _ => "the sandbox has been terminated",
-        };
-        Err(Error::new(ErrorKind::Terminated, operation, message)
-            .with_context("sandbox_id", self.id.to_string()))
+    pub(crate) fn alive(&self, operation: &'static str) -> Result<()> {
+        self.ended.get().map_or(Ok(()), |reason| Err(ended(operation, &self.id, reason)))
     }
 
     fn unsupported(&self, operation: &'static str) -> Error {
@@ -81,6 +72,7 @@ impl EvalInstance {
             env: self.base.env.clone(),
             cwd: "/".into(),
             stdin: false,
+            terminal: None,
         };
         let exit = self.cell.spawn(spec).await?.process.exit().await?;
         if exit.code == Some(0) {
@@ -123,18 +115,19 @@ impl EvalInstance {
         described.created_at = unix_now();
     }
 
-    fn remember(&self, process: Arc<dyn Process>) {
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        if commands.len() >= REMEMBERED_COMMANDS {
-            commands.pop_front();
-        }
-        commands.push_back(process);
-    }
-
     fn end(&self, kind: FailureKind) {
         self.ended.set(kind);
         self.cell.kill();
     }
+}
+
+/// The error of everything that is asked of a sandbox that has ended.
+pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: FailureKind) -> Error {
+    let message = match reason {
+        FailureKind::Expired => "the sandbox has expired",
+        _ => "the sandbox has been terminated",
+    };
+    Error::new(ErrorKind::Terminated, operation, message).with_context("sandbox_id", id.to_string())
 }
 
 /// A stream that keeps its sandbox from being idle.
@@ -283,39 +276,35 @@ impl Instance for EvalInstance {
     async fn reset(&self, _call: &CallContext) -> Result<()> {
         self.alive("reset")?;
         self.contexts.restart_all().await;
-        let commands = {
-            let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *commands)
-        };
-        for process in commands {
-            process.kill_tree().await?;
-        }
-        Ok(())
+        self.commands.end_all().await
     }
 
     async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
         self.alive("start_command")?;
-        if request.pty.is_some() || request.background {
-            let message = "local-eval has no commands on a terminal or in the background";
-            return Err(Error::unsupported("start_command", message));
+        let in_use = Box::new(self.expiry.in_use());
+        let (env, directory) = (self.command_env(), &self.base.cwd);
+        let started = self.commands.start(env, directory, request, in_use).await;
+        started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
+    }
+
+    async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
+        self.alive("install_packages")?;
+        match packages {
+            InstallPackages::Python(names) => self.install_python(names).await,
+            InstallPackages::System(_) => Err(self.unsupported("install_system_packages").with_hint(
+                "install them on this host, with apt-get or its like: a sandbox sees what is below /usr",
+            )),
         }
-        let in_use = self.expiry.in_use();
-        let mut env: BTreeMap<String, String> = self.base.env.clone();
-        env.extend(request.env);
-        let spec = Spawn {
-            argv: request.command.argv(),
-            env,
-            cwd: resolve_directory(&self.base.cwd, request.cwd.as_deref().unwrap_or(".")),
-            stdin: !matches!(request.stdin, Stdin::Empty),
-        };
-        let started = Instant::now();
-        let spawned = match self.cell.spawn(spec).await {
-            Ok(spawned) => spawned,
-            Err(error) => return Err(self.alive("start_command").err().unwrap_or(error)),
-        };
-        self.remember(Arc::clone(&spawned.process));
-        let ended = Arc::clone(&self.ended);
-        Ok(exec::command(spawned, started, request.stdin, request.timeout, in_use, ended))
+    }
+
+    async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
+        self.alive("list_commands")?;
+        Ok(self.commands.list())
+    }
+
+    async fn connect_command(&self, _call: &CallContext, id: &str) -> Result<Command> {
+        self.alive("connect_command")?;
+        self.commands.connect(id, Box::new(self.expiry.in_use()))
     }
 
     async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
@@ -344,88 +333,93 @@ impl Instance for EvalInstance {
 
     // Not there yet: each is declared unsupported in the capabilities, and says so.
 
-    async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
-        Err(self.unsupported("list_commands"))
-    }
-
-    async fn connect_command(&self, _call: &CallContext, _id: &str) -> Result<Command> {
-        Err(self.unsupported("connect_command"))
-    }
-
     async fn read_file(
         &self,
-        _: &CallContext,
-        _path: &str,
-        _range: ByteRange,
+        _call: &CallContext,
+        path: &str,
+        range: ByteRange,
     ) -> Result<ByteStream> {
-        Err(self.unsupported("read_file"))
+        let read = |files: CellFiles| async move { files.read(path, range).await };
+        Ok(self.content("read_file", self.with_files("read_file", read).await?))
     }
 
     async fn write_file(
         &self,
         _call: &CallContext,
-        _path: &str,
-        _content: ByteStream,
-        _options: WriteOptions,
+        path: &str,
+        content: ByteStream,
+        options: WriteOptions,
     ) -> Result<u64> {
-        Err(self.unsupported("write_file"))
+        self.with_files(
+            "write_file",
+            |files| async move { files.write(path, content, options).await },
+        )
+        .await
     }
 
-    async fn list_files(&self, _call: &CallContext, _path: &str) -> Result<Vec<FileInfo>> {
-        Err(self.unsupported("list_files"))
+    async fn list_files(&self, _call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
+        self.with_files("list_files", |files| async move { files.list(path).await }).await
     }
 
-    async fn stat_file(&self, _call: &CallContext, _path: &str) -> Result<FileInfo> {
-        Err(self.unsupported("stat_file"))
+    async fn stat_file(&self, _call: &CallContext, path: &str) -> Result<FileInfo> {
+        self.with_files("stat_file", |files| async move { files.stat(path).await }).await
     }
 
-    async fn create_directory(&self, _: &CallContext, _path: &str, _parents: bool) -> Result<()> {
-        Err(self.unsupported("create_directory"))
+    async fn create_directory(&self, _: &CallContext, path: &str, parents: bool) -> Result<()> {
+        self.with_files("create_directory", |files| async move {
+            files.make_directory(path, parents).await
+        })
+        .await
     }
 
-    async fn remove_file(&self, _: &CallContext, _path: &str, _recursive: bool) -> Result<()> {
-        Err(self.unsupported("remove_file"))
+    async fn remove_file(&self, _: &CallContext, path: &str, recursive: bool) -> Result<()> {
+        self.with_files("remove_file", |files| async move { files.remove(path, recursive).await })
+            .await
     }
 
-    async fn rename_file(&self, _call: &CallContext, _from: &str, _to: &str) -> Result<()> {
-        Err(self.unsupported("rename_file"))
+    async fn rename_file(&self, _call: &CallContext, from: &str, to: &str) -> Result<()> {
+        self.with_files("rename_file", |files| async move { files.rename(from, to).await }).await
     }
 
-    async fn copy_file(&self, _call: &CallContext, _from: &str, _to: &str) -> Result<()> {
-        Err(self.unsupported("copy_file"))
+    async fn copy_file(&self, _call: &CallContext, from: &str, to: &str) -> Result<()> {
+        self.with_files("copy_file", |files| async move { files.copy(from, to).await }).await
     }
 
-    async fn set_file_mode(&self, _call: &CallContext, _path: &str, _mode: u32) -> Result<()> {
-        Err(self.unsupported("set_file_mode"))
+    async fn set_file_mode(&self, _call: &CallContext, path: &str, mode: u32) -> Result<()> {
+        self.with_files("set_file_mode", |files| async move { files.set_mode(path, mode).await })
+            .await
     }
 
-    async fn find_files(&self, _call: &CallContext, _query: FindFiles) -> Result<Vec<FoundFile>> {
-        Err(self.unsupported("find_files"))
+    async fn find_files(&self, _call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
+        self.with_files("find_files", |files| async move { files.find(query).await }).await
     }
 
-    async fn read_archive(&self, _call: &CallContext, _path: &str) -> Result<ByteStream> {
-        Err(self.unsupported("read_archive"))
+    async fn read_archive(&self, _call: &CallContext, path: &str) -> Result<ByteStream> {
+        let pack = |files: CellFiles| async move { files.read_archive(path).await };
+        Ok(self.content("read_archive", self.with_files("read_archive", pack).await?))
     }
 
-    async fn write_archive(&self, _: &CallContext, _path: &str, _tar: ByteStream) -> Result<()> {
-        Err(self.unsupported("write_archive"))
+    async fn write_archive(&self, _: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
+        self.with_files(
+            "write_archive",
+            |files| async move { files.write_archive(path, tar).await },
+        )
+        .await
     }
 
     async fn watch_files(
         &self,
         _call: &CallContext,
-        _path: &str,
-        _recursive: bool,
+        path: &str,
+        recursive: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
-        Err(self.unsupported("watch_files"))
+        let watch = |files: CellFiles| async move { files.watch(path, recursive).await };
+        Ok(self.changes(self.with_files("watch_files", watch).await?))
     }
 
-    async fn register_tool(&self, _call: &CallContext, _tool: Tool) -> Result<()> {
-        Err(self.unsupported("register_tool"))
-    }
-
-    async fn install_packages(&self, _: &CallContext, _packages: InstallPackages) -> Result<()> {
-        Err(self.unsupported("install_packages"))
+    async fn register_tool(&self, _call: &CallContext, tool: Tool) -> Result<()> {
+        self.alive("register_tool")?;
+        self.contexts.tools.register(tool)
     }
 
     async fn expose_port(&self, _call: &CallContext, _port: u16) -> Result<TunnelInfo> {

@@ -23,16 +23,18 @@
 //!
 //! `provider_options` of a create, all optional: `python` (path of an interpreter), `preimport` (modules that are
 //! imported once, before any sandbox), `warm` (`false` starts the interpreter with as little as possible, for a single
-//! run), `interpreter` (`"lazy"` starts none before the first run).
+//! run), `interpreter` (`"lazy"` starts none before the first run), `pip` (options for `install_packages` that say where
+//! packages come from, such as `"--index-url=https://.."`).
 
 mod backend;
 mod background;
 mod cache;
 mod config;
 mod contexts;
-mod exec;
 mod expiry;
+mod files;
 mod instance;
+mod packages;
 mod python;
 mod spares;
 mod toolchains;

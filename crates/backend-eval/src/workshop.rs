@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::CellBox;
+use sandbox_agent::commands::Commands;
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
     Capabilities, CreateSpec, Error, ErrorKind, IsolationInfo, IsolationMode, Result, SandboxId,
@@ -20,6 +21,7 @@ use crate::config::Options;
 use crate::contexts::Contexts;
 use crate::expiry::Expiry;
 use crate::instance::{Described, EvalInstance};
+use crate::packages::Packages;
 use crate::python::{Layout, Python};
 use crate::view::{cell_spec, environment};
 use crate::zygotes::Zygotes;
@@ -77,6 +79,7 @@ impl Workshop {
         let box_io: Arc<dyn BoxIo> = Arc::<CellBox>::clone(&cell_box);
         let ended = Arc::new(EndReason::new());
         let executable = python.executable.to_string_lossy();
+        let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
         let instance = EvalInstance {
             id: SandboxId::random(Variant::LocalEval),
             capabilities: *capabilities,
@@ -98,7 +101,8 @@ impl Workshop {
             }),
             base,
             network_hint: isolated.then(|| NO_NETWORK.to_owned()),
-            commands: Mutex::default(),
+            commands,
+            packages: Packages::new(python.executable.clone(), options.pip.clone()),
         };
         instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
         Ok(instance)

@@ -5,12 +5,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_core::Result;
+use futures_util::Stream;
+use sandbox_core::{
+    ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, PtySize, Result, WatchEvent,
+    WriteOptions,
+};
 use tokio::time::Instant;
 
 /// A stream that bytes are read from.
@@ -121,6 +126,8 @@ pub struct Spawn {
     pub cwd: String,
     /// Whether it gets a standard input; otherwise it reads end of file.
     pub stdin: bool,
+    /// Whether it gets a terminal of that size instead of pipes, as the controlling one of its session.
+    pub terminal: Option<PtySize>,
 }
 
 /// A started program.
@@ -128,12 +135,21 @@ pub struct Spawn {
 pub struct Spawned {
     /// The process.
     pub process: Arc<dyn Process>,
-    /// Its standard input, if asked for.
+    /// Its standard input, if asked for. That of a terminal always is there, and dropping it ends nothing.
     pub stdin: Option<Box<dyn Writable>>,
-    /// Its standard output.
+    /// Its standard output; all of its output on a terminal.
     pub stdout: Box<dyn Readable>,
-    /// Its standard error.
-    pub stderr: Box<dyn Readable>,
+    /// Its standard error. A terminal has none.
+    pub stderr: Option<Box<dyn Readable>>,
+    /// Its terminal, if asked for.
+    pub terminal: Option<Box<dyn Terminal>>,
+}
+
+/// The terminal of a program.
+#[async_trait]
+pub trait Terminal: fmt::Debug + Send + Sync {
+    /// Gives it another size, and tells the programs on it (SIGWINCH).
+    async fn resize(&self, size: PtySize) -> Result<()>;
 }
 
 /// An interpreter to start.
@@ -175,4 +191,73 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
 
     /// Waits until nothing of the box is left.
     async fn closed(&self);
+}
+
+/// Changes below a directory, as they come.
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
+
+/// The files of a box, from outside and while code in it runs.
+///
+/// Paths are absolute in the box, or relative to a directory that the carrier was told. They are resolved inside the box
+/// by what cannot be tricked: no link, no `..`, no rename at the same time leads out. Links above the last part of a path
+/// are followed. A last part that is a link is followed for reading and listing; what changes something acts on the link
+/// itself (remove, rename, copy) or refuses it (write, mode). Regular files and directories alone are read and written:
+/// a FIFO, a device, a socket or what shows the kernel, such as `/proc`, is refused at once.
+///
+/// Permissions are those of the user that code in the box is, and what is made belongs to that user.
+///
+/// A name that is not UTF-8 is shown with one private character for each byte that does not fit, U+10FE00 plus its value,
+/// and is found again by that text.
+///
+/// # Errors
+/// `NotFound`, `PermissionDenied`, `AlreadyExists`, `InvalidArgument` (a directory where a file is meant, and the other
+/// way round; what is no regular file; a name that is too long; links in a circle), `ResourceExhausted` (disk full), each
+/// with the path and a `cause` in its context.
+#[async_trait]
+pub trait BoxFiles: fmt::Debug + Send + Sync + 'static {
+    /// The content of a file, read as it is taken. A range that begins after the end is empty.
+    async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream>;
+
+    /// Writes a file; returns the bytes written. Without `append` the new content appears at once and complete, or not at
+    /// all: a failure, a full disk or a dropped future leaves the old one. A file that was there keeps its mode.
+    async fn write(&self, path: &str, content: ByteStream, options: WriteOptions) -> Result<u64>;
+
+    /// Entries of a directory, sorted by name; at most 100,000, more are `ResourceExhausted`.
+    async fn list(&self, path: &str) -> Result<Vec<FileInfo>>;
+
+    /// What is there, a link as a link.
+    async fn stat(&self, path: &str) -> Result<FileInfo>;
+
+    /// Makes a directory. With `parents`, missing ones above it too, and it may exist.
+    async fn make_directory(&self, path: &str, parents: bool) -> Result<()>;
+
+    /// Removes a file or a link; with `recursive`, a directory and everything in it.
+    async fn remove(&self, path: &str, recursive: bool) -> Result<()>;
+
+    /// Renames, replacing a file or an empty directory of the same kind.
+    async fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Sets the permission bits of a file or a directory.
+    async fn set_mode(&self, path: &str, mode: u32) -> Result<()>;
+
+    /// Copies a file, or a tree with links as links and modes kept. `to` is the new name; a tree never replaces anything.
+    /// Complete or not at all.
+    async fn copy(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Finds files below a directory, sorted within each directory, links not followed. Directories that cannot be read
+    /// are passed over, except the one to begin with; what shows the kernel is never searched.
+    async fn find(&self, query: FindFiles) -> Result<Vec<FoundFile>>;
+
+    /// What is in a directory, as a tar stream made while it is taken: regular files, directories and links. FIFOs, sockets
+    /// and devices are left out. A file that cannot be read is an error, not a gap.
+    async fn read_archive(&self, path: &str) -> Result<ByteStream>;
+
+    /// Unpacks a tar stream into a directory, which is made if it is missing, all or nothing. Files that are there are
+    /// replaced, directories are added to. See [`sandbox_core::tar`] for what an archive may have; links must stay inside
+    /// of it.
+    async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()>;
+
+    /// Watches a directory from now on; with `recursive`, everything below too, at most 8192 directories. Ends when the
+    /// directory is removed. Dropping the stream ends the watch.
+    async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream>;
 }

@@ -6,11 +6,12 @@
 //! [`ZygoteRequest`] and [`ZygoteReply`] with a zygote.
 //!
 //! On top of that: [`box_io`], what every local backend is written against, and [`interpreter`],
-//! contexts and runs on any box.
+//! contexts and runs on any box, and [`commands`], the same for programs.
 
 pub mod box_io;
 #[cfg(feature = "cell")]
 pub mod cell;
+pub mod commands;
 pub mod interpreter;
 pub mod message;
 pub mod python;

@@ -20,7 +20,7 @@ pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 const ZYGOTE: &str = include_str!("python/zygote.py");
 
 /// Sources that the zygote compiles when it first needs them, by name.
-const PARTS: [(&str, &str); 13] = [
+const PARTS: [(&str, &str); 16] = [
     ("codec", include_str!("python/codec.py")),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
@@ -29,10 +29,13 @@ const PARTS: [(&str, &str); 13] = [
     ("errors", include_str!("python/errors.py")),
     ("awaits", include_str!("python/awaits.py")),
     ("variables", include_str!("python/variables.py")),
+    ("offers", include_str!("python/offers.py")),
+    ("tools", include_str!("python/tools.py")),
     ("hooks", include_str!("python/hooks.py")),
     ("rich", include_str!("python/rich.py")),
     ("inline", include_str!("python/inline.py")),
     ("magics", include_str!("python/magics.py")),
+    ("installed", include_str!("python/installed.py")),
     ("warm", include_str!("python/warm.py")),
 ];
 

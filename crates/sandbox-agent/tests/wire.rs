@@ -26,6 +26,8 @@ fn requests() -> Vec<Request> {
         Request::GetVariable { id: -1, name: "x".into() },
         Request::SetVariables { id: i64::MAX, json: "{}".into() },
         Request::Interrupt { id: 7 },
+        Request::ToolResult { id: 1, call: 2, outcome: Ok("[1]".into()) },
+        Request::ToolResult { id: 1, call: 3, outcome: Err("no".into()) },
     ]
 }
 
@@ -59,6 +61,9 @@ fn replies() -> Vec<Reply> {
         Reply::Done { id: 1, execution_count: 3, interrupted: false, background_threads: 2 },
         Reply::Value { id: 1, json: "null".into() },
         Reply::Failed { id: 1, kind: FailureKind::TooLarge, message: "m".into() },
+        Reply::ToolCall { id: 1, call: 2, name: "add".into(), arguments: "{}".into() },
+        Reply::ListTools { id: 1, call: 3 },
+        Reply::CancelTool { id: 1, call: 2 },
     ]
 }
 
@@ -137,6 +142,8 @@ fn requests_have_these_bytes() {
     \12<3>\2\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\1<3>x
     \13<3>\3\8<3>\ff\ff\ff\ff\ff\ff\ff\7f\2<3>{}
     \d<3>\4\8<3>\7<7>
+    ,<3>\5\8<3>\1<7>\8<3>\2<7>\8<3>\1<7>\3<3>[1]
+    +<3>\5\8<3>\1<7>\8<3>\3<7>\8<8><3>\2<3>no
     "#);
 }
 
@@ -153,6 +160,9 @@ fn replies_have_these_bytes() {
     1<3>\16\8<3>\1<7>\8<3>\3<7>\8<8><3>\8<3>\2<7>
     \15<3>\17\8<3>\1<7>\4<3>null
     \1e<3>\18\8<3>\1<7>\8<3>\3<7>\1<3>m
+    &<3>\19\8<3>\1<7>\8<3>\2<7>\3<3>add\2<3>{}
+    \19<3>\1a\8<3>\1<7>\8<3>\3<7>
+    \19<3>\1b\8<3>\1<7>\8<3>\2<7>
     "#);
 }
 
@@ -349,7 +359,7 @@ proptest! {
 
     /// What decodes at all is exactly what would be sent.
     #[test]
-    fn arbitrary_bodies_never_panic(kind in 0..30_u8, body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bodies_never_panic(kind in 0..32_u8, body in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(message) = Reply::decode(Frame { kind, body: &body }) {
             let bytes = frame(|out| message.encode(out));
             prop_assert_eq!(&bytes[5..], &body[..]);
@@ -362,7 +372,7 @@ proptest! {
 
     /// Messages with bytes changed, which reach deeper than noise.
     #[test]
-    fn changed_messages_never_panic(which in 0..9_usize, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+    fn changed_messages_never_panic(which in 0..12_usize, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         let mut bytes = frame(|out| replies()[which].encode(out));
         for (at, byte) in changes {
             let at = at.index(bytes.len());

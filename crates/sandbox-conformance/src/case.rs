@@ -61,6 +61,8 @@ pub(crate) struct Conditions {
     pub(crate) strict: bool,
     /// Sandboxes run on this host.
     pub(crate) local: bool,
+    /// Sandboxes end with their last handle, and with their process.
+    pub(crate) attached: bool,
     /// The interpreter is said to have pandas, matplotlib and pillow.
     pub(crate) packages: bool,
 }
@@ -77,6 +79,7 @@ fn reason(need: &str) -> String {
     match need {
         "strict" => "not applicable: isolation is not strict here".to_owned(),
         "local" => "not applicable: sandboxes do not run on this host".to_owned(),
+        "attached" => "not applicable: sandboxes outlive their handles here".to_owned(),
         "a verb" => "not applicable: it describes output, and there is no verb to call".to_owned(),
         "packages" => {
             "SANDBOX_TEST_PYTHON does not name a Python with pandas, matplotlib and pillow"

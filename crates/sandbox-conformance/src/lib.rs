@@ -38,6 +38,7 @@ mod report;
 mod runner;
 mod support;
 mod target;
+mod wheel;
 
 pub use report::{CaseReport, Outcome, Report};
 pub use runner::{case_names, main, run};

@@ -139,6 +139,7 @@ fn conditions(target: &Target, variant: Variant, capabilities: Capabilities) -> 
         capabilities,
         strict: target.isolation == IsolationMode::Strict,
         local: variant.is_local(),
+        attached: !target.stays,
         packages: std::env::var_os("SANDBOX_TEST_PYTHON").is_some(),
     }
 }

@@ -15,6 +15,7 @@ pub struct Target {
     pub(crate) make_backend: Arc<MakeBackend>,
     pub(crate) configure: Arc<Configure>,
     pub(crate) isolation: IsolationMode,
+    pub(crate) stays: bool,
 }
 
 impl Target {
@@ -30,6 +31,7 @@ impl Target {
             make_backend: Arc::new(backend),
             configure: Arc::new(|builder| builder),
             isolation: IsolationMode::Strict,
+            stays: false,
         }
     }
 
@@ -37,6 +39,13 @@ impl Target {
     #[must_use]
     pub fn isolation(mut self, mode: IsolationMode) -> Self {
         self.isolation = mode;
+        self
+    }
+
+    /// Says that the sandboxes outlive their handles and their process. Cases that need the opposite are ignored.
+    #[must_use]
+    pub fn stays(mut self) -> Self {
+        self.stays = true;
         self
     }
 

@@ -53,7 +53,7 @@ pub struct SandboxBuilder<R> {
     resolver: R,
     variant: Option<Variant>,
     timeout: Duration,
-    spec: CreateSpec,
+    pub(crate) spec: CreateSpec,
     layers: Vec<Box<dyn Layer>>,
     problem: Option<Error>,
 }
@@ -244,6 +244,12 @@ impl<R: Resolve> SandboxBuilder<R> {
     /// # Errors
     /// `InvalidArgument` with the field; `Unsupported` for what the variant cannot do or enforce.
     pub fn build(self) -> Result<R::Sandbox> {
+        let (backend, spec, timeout) = self.checked()?;
+        Ok(Sandbox::unstarted(backend, spec, timeout).into())
+    }
+
+    /// The backend, and what is asked of it.
+    pub(crate) fn checked(self) -> Result<(Arc<dyn Backend>, CreateSpec, Duration)> {
         if let Some(problem) = self.problem {
             return Err(problem);
         }
@@ -257,7 +263,7 @@ impl<R: Resolve> SandboxBuilder<R> {
             .capabilities()
             .check(&self.spec)
             .map_err(|error| error.with_context("variant", variant.as_str()))?;
-        Ok(Sandbox::unstarted(backend, self.spec, self.timeout).into())
+        Ok((backend, self.spec, self.timeout))
     }
 
     /// Makes the sandbox and starts it.

@@ -164,6 +164,8 @@ pub struct StreamCollector {
     head: usize,
     tail: VecDeque<u8>,
     total: u64,
+    /// Something is missing after the head, so that nothing more belongs to it.
+    cut: bool,
     last_timestamp: f64,
 }
 
@@ -172,7 +174,8 @@ impl StreamCollector {
     pub fn push(&mut self, data: &[u8], timestamp: f64, error: bool) -> Vec<OutputMessage> {
         self.total += data.len() as u64;
         self.last_timestamp = timestamp;
-        let room = KEEP_EACH_END.saturating_sub(self.head).min(data.len());
+        let room = if self.cut { 0 } else { KEEP_EACH_END.saturating_sub(self.head) };
+        let room = room.min(data.len());
         let (head, tail) = data.split_at(room);
         let mut lines = split_lines(&self.decoder.push(head), timestamp, error);
         if !head.is_empty() {
@@ -193,11 +196,18 @@ impl StreamCollector {
         self.tail.extend(data);
     }
 
+    /// Counts bytes that are lost between what came before and what comes next.
+    pub fn skip(&mut self, bytes: u64) {
+        self.total += bytes;
+        self.cut |= bytes > 0;
+    }
+
     fn clear(&mut self) {
         self.messages.clear();
         self.tail.clear();
         self.head = 0;
         self.total = 0;
+        self.cut = false;
     }
 
     /// Every kept line, and how much there was. A cut is marked by a line of its own.

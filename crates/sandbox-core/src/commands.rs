@@ -11,11 +11,12 @@ use futures_util::StreamExt as _;
 use crate::call::CallContext;
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::collect::StreamCollector;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::instance::{Command, CommandEvent, CommandInfo};
 use crate::model::{CommandResult, Logs, OutputMessage, OutputStream};
 use crate::request::{ByteStream, CommandLine, PtySize, StartCommand, Stdin};
 use crate::sandbox::Sandbox;
+use crate::script::script_command;
 use crate::time::unix_now;
 
 /// The commands of a sandbox. They run beside the interpreter and survive its death.
@@ -37,6 +38,38 @@ impl<'a> Commands<'a> {
             sandbox: self.sandbox,
             request: StartCommand::new(command),
             callbacks: NoCallbacks,
+            problem: None,
+        }
+    }
+
+    /// Describes a program that is given as its text, with its arguments.
+    ///
+    /// `language` is a name, such as `python`, `bash`, `node`, `ruby` or `perl`, or a line such as
+    /// `#!/usr/bin/env -S awk -f`. Empty: the text begins with such a line. The text is put into a file of its own below
+    /// the home directory of the sandbox, at most 1 MiB, and is there until the sandbox ends. Standard input is free for
+    /// the program, and its exit status, signals and streams are its own. It needs a POSIX shell in the sandbox.
+    ///
+    /// ```no_run
+    /// # async fn example(sandbox: sandbox_core::Sandbox) -> sandbox_core::Result<()> {
+    /// let text = "import sys\nprint(sys.argv[1:])";
+    /// let result = sandbox.commands().run_script("python", text, ["a", "b c"]).await?;
+    /// assert_eq!(result.stdout, "['a', 'b c']\n");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When it is awaited or started: `InvalidArgument` for a language that is not known, a text that is too long, or has
+    /// NUL, and whatever [`CommandBuilder::start`] answers. A missing interpreter is exit status 127.
+    pub fn run_script<S: Into<String>>(
+        &self,
+        language: &str,
+        text: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> CommandBuilder<'a> {
+        match script_command(language, text, args.into_iter().map(Into::into).collect()) {
+            Ok(argv) => self.run(argv),
+            Err(problem) => CommandBuilder { problem: Some(problem), ..self.run("true") },
         }
     }
 
@@ -82,6 +115,8 @@ pub struct CommandBuilder<'a, C = NoCallbacks> {
     sandbox: &'a Sandbox,
     request: StartCommand,
     callbacks: C,
+    /// What was wrong when it was described.
+    problem: Option<Error>,
 }
 
 impl<C> fmt::Debug for CommandBuilder<'_, C> {
@@ -100,7 +135,7 @@ impl CommandBuilder<'_> {
     /// # Cancellation
     /// Dropping the future or the events ends the command and everything it started, unless it is a background one.
     pub async fn start(self) -> Result<Command> {
-        launch(self.sandbox, self.request).await
+        launch(self.sandbox, self.request, self.problem).await
     }
 }
 
@@ -135,13 +170,25 @@ impl<'a, C> CommandBuilder<'a, C> {
         self
     }
 
-    /// Runs it on a terminal.
+    /// Keeps standard input open after what else is given, for
+    /// [`write_stdin`](crate::CommandControl::write_stdin). It has to be [`start`](CommandBuilder::start)ed then: awaiting
+    /// it is `InvalidArgument`, because nobody could end its input.
+    pub fn interactive(mut self) -> Self {
+        self.request.interactive = true;
+        self
+    }
+
+    /// Runs it on a terminal: both streams are standard output, bytes are as the terminal shows them, and Ctrl-C is the
+    /// byte 3. `TERM` is `xterm-256color` unless the environment says otherwise.
+    ///
+    /// A terminal stays open for input, unless the request gives the input or the command is awaited.
     pub fn pty(mut self, size: PtySize) -> Self {
         self.request.pty = Some(size);
         self
     }
 
-    /// Keeps it and its output when nobody listens.
+    /// Lets it go on when nobody listens, and keeps of each stream the first and the last 256 KiB for who
+    /// [`connect`](Commands::connect)s.
     pub fn background(mut self) -> Self {
         self.request.background = true;
         self
@@ -152,7 +199,12 @@ impl<'a, C: Into<Callbacks<'a>>> CommandBuilder<'a, C> {
     fn with(self, set: impl FnOnce(&mut Callbacks<'a>)) -> CommandBuilder<'a, Callbacks<'a>> {
         let mut callbacks = self.callbacks.into();
         set(&mut callbacks);
-        CommandBuilder { sandbox: self.sandbox, request: self.request, callbacks }
+        CommandBuilder {
+            sandbox: self.sandbox,
+            request: self.request,
+            callbacks,
+            problem: self.problem,
+        }
     }
 
     /// Hears standard output while it comes: whole lines, and parts of lines with `terminated` false.
@@ -172,14 +224,29 @@ impl<'a, C: Into<Callbacks<'a>>> CommandBuilder<'a, C> {
     }
 }
 
-async fn launch(sandbox: &Sandbox, request: StartCommand) -> Result<Command> {
+async fn launch(
+    sandbox: &Sandbox,
+    request: StartCommand,
+    problem: Option<Error>,
+) -> Result<Command> {
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
     request.validate()?;
     sandbox.instance("start_command")?.start_command(&CallContext::new(), request).await
 }
 
 async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandResult> {
-    let CommandBuilder { sandbox, request, mut callbacks } = command;
-    let mut command = launch(sandbox, request).await?;
+    let CommandBuilder { sandbox, mut request, mut callbacks, problem } = command;
+    if request.interactive {
+        let message = "stays open, so the command has to be started and not awaited";
+        return Err(Error::invalid("interactive", message));
+    }
+    if request.pty.is_some() && matches!(request.stdin, Stdin::Empty) {
+        // Nobody is there to type.
+        request.stdin = Stdin::Bytes(Bytes::new());
+    }
+    let mut command = launch(sandbox, request, problem).await?;
     let mut collectors = [StreamCollector::default(), StreamCollector::default()];
     let mut result = CommandResult::default();
     while let Some(event) = command.events.next().await {
@@ -188,6 +255,9 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
                 let error = stream == OutputStream::Stderr;
                 let messages = collectors[usize::from(error)].push(&data, unix_now(), error);
                 callbacks.tell_output(&messages);
+            }
+            CommandEvent::Skipped { stream, bytes } => {
+                collectors[usize::from(stream == OutputStream::Stderr)].skip(bytes);
             }
             CommandEvent::Finished(outcome) => {
                 result.exit_code = outcome.exit_code;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::Stream;
-use futures_core::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -17,13 +16,14 @@ use crate::call::CallContext;
 use crate::capability::Capabilities;
 use crate::error::Result;
 use crate::model::{
-    Context, Event, Failure, FileInfo, OutputStream, SandboxInfo, SnapshotInfo, Tags, Usage,
-    WatchEvent,
+    Context, Event, Failure, FileInfo, OutputStream, SandboxInfo, SnapshotInfo, StreamTotals, Tags,
+    Usage, WatchEvent,
 };
 use crate::request::{
     ByteRange, ByteStream, ContextSpec, FindFiles, FoundFile, InstallPackages, PtySize, RunCode,
     StartCommand, WriteOptions,
 };
+use crate::tool::Tool;
 
 /// The events of one run. Ends after [`EventKind::Finished`](crate::EventKind). Dropping it cancels the run:
 /// the code is interrupted, and killed when that does not end it.
@@ -116,7 +116,10 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// Commands that run, and background ones that ended. Requires `command_background`.
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>>;
 
-    /// Connects to a command, with its retained output first. Requires `command_background`.
+    /// Connects to a background command, with its retained output first. Requires `command_background`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it does not run in the background: its output goes to whoever started it.
     async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command>;
 
     /// Reads a file. Requires `files`.
@@ -239,6 +242,9 @@ pub struct Command {
     /// Its process id inside, where that is known.
     pub pid: Option<u32>,
     /// What it prints, and last how it ended. Dropping it kills a command that is not in the background.
+    ///
+    /// Output that is not read holds a command back. A background one is held back only by who has begun to read, and
+    /// not for long: who does not go on reading is told [`CommandEvent::Skipped`] later.
     pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
     /// Its controls.
     pub control: Arc<dyn CommandControl>,
@@ -266,6 +272,13 @@ pub enum CommandEvent {
         #[serde(skip)]
         data: Bytes,
     },
+    /// Bytes of a stream that were not kept: they came between what was told before of that stream and what follows.
+    Skipped {
+        /// Which stream.
+        stream: OutputStream,
+        /// How many.
+        bytes: u64,
+    },
     /// It is over. Always last, exactly once.
     Finished(CommandOutcome),
 }
@@ -288,14 +301,25 @@ pub struct CommandOutcome {
 /// Controls of a running command.
 ///
 /// # Errors
-/// `Unsupported` for what its request did not ask for, such as the size of a terminal that it does not have. Otherwise
-/// whatever keeps the sandbox from doing it.
+/// `Unsupported` for what its request did not ask for, such as the size of a terminal that it does not have, or to write
+/// where the request gave all of the input. `InvalidArgument` for a signal that does not exist. Otherwise whatever keeps
+/// the sandbox from doing it.
 #[async_trait]
 pub trait CommandControl: fmt::Debug + Send + Sync + 'static {
-    /// Writes to its standard input; waits while it does not read.
+    /// Writes all of it to its standard input; waits while it does not read. Writers take turns.
+    ///
+    /// # Errors
+    /// `ConnectionLost` when nobody reads any more: the command has ended, or closed its input; `NotFound` after
+    /// `close_stdin`.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, a part may have been written.
     async fn write_stdin(&self, data: Bytes) -> Result<()>;
 
-    /// Ends its standard input.
+    /// Ends its standard input. Repeating it, or doing it after the end of the command, does nothing.
+    ///
+    /// A terminal stays open: it gets the end-of-file character (Ctrl-D), which ends the input of a program that reads
+    /// lines and is a byte to one that reads keys.
     async fn close_stdin(&self) -> Result<()>;
 
     /// Tells it the size of its terminal.
@@ -318,29 +342,24 @@ pub struct CommandInfo {
     pub started_at: f64,
     /// Its exit status, once it has ended.
     pub exit_code: Option<i32>,
-}
-
-/// A function of the host that code may call.
-#[derive(Clone)]
-pub struct Tool {
-    /// Its name.
-    pub name: String,
-    /// What it does, for whoever writes the code.
-    pub description: String,
-    /// JSON schema of its arguments.
-    pub parameters: Option<Value>,
-    /// The function: arguments in, result or error message out.
-    pub call: ToolFunction,
-}
-
-/// The type of a [`Tool`]'s function.
-pub type ToolFunction =
-    Arc<dyn Fn(Map<String, Value>) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
-
-impl fmt::Debug for Tool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tool").field("name", &self.name).finish_non_exhaustive()
-    }
+    /// The signal that ended it.
+    #[serde(default)]
+    pub signal: Option<i32>,
+    /// Why it did not end by itself.
+    #[serde(default)]
+    pub failure: Option<Failure>,
+    /// When it ended, unix seconds.
+    #[serde(default)]
+    pub ended_at: Option<f64>,
+    /// Whether it goes on when nobody listens, and can be connected to.
+    #[serde(default)]
+    pub background: bool,
+    /// What a background command has printed so far, and how much of it is kept. On a terminal, both streams.
+    #[serde(default)]
+    pub stdout: StreamTotals,
+    /// The same for standard error.
+    #[serde(default)]
+    pub stderr: StreamTotals,
 }
 
 /// Where an exposed port is reached.

@@ -19,17 +19,24 @@ mod collect;
 mod commands;
 mod directory;
 mod error;
+mod execute;
 mod files;
 mod id;
 mod instance;
 mod layer;
 mod model;
+mod packages;
 mod request;
+mod reuse;
 mod run;
 mod sandbox;
+mod script;
 mod secret;
 mod spec;
+pub mod tar;
 mod time;
+mod tool;
+mod transfer;
 mod units;
 
 pub use backend::{Backend, Check, Health};
@@ -45,7 +52,7 @@ pub use files::{Files, MOST_IN_MEMORY};
 pub use id::{SandboxId, new_run_id, random_hex};
 pub use instance::{
     Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome, EventStream, Instance,
-    Metrics, Tool, ToolFunction, TunnelInfo,
+    Metrics, TunnelInfo,
 };
 pub use layer::Layer;
 pub use model::variant::IntoVariant;
@@ -61,9 +68,12 @@ pub use request::{
     InstallPackages, ListQuery, Page, PtySize, RunCode, StartCommand, Stdin, WriteOptions,
     check_context_id,
 };
+pub use reuse::DEFAULT_DETACHED;
 pub use run::RunCodeBuilder;
 pub use sandbox::{DEFAULT_TIMEOUT, Sandbox};
 pub use secret::Secret;
 pub use spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse, check_env, check_path};
 pub use time::unix_now;
+pub use tool::{Tool, ToolFunction, ToolResult};
+pub use transfer::{Progress, Transfer, Transferred};
 pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, seconds};

@@ -193,13 +193,19 @@ impl From<Vec<String>> for CommandLine {
     }
 }
 
-/// Size of a terminal, in characters.
+/// Size of a terminal, in characters. Default: 80 columns and 24 rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PtySize {
-    /// Columns.
+    /// Columns, at least 1.
     pub columns: u16,
-    /// Rows.
+    /// Rows, at least 1.
     pub rows: u16,
+}
+
+impl Default for PtySize {
+    fn default() -> Self {
+        Self { columns: 80, rows: 24 }
+    }
 }
 
 /// A request to start a command.
@@ -216,6 +222,9 @@ pub struct StartCommand {
     pub timeout: Option<Duration>,
     /// Standard input.
     pub stdin: Stdin,
+    /// Standard input stays open after `stdin`, for [`CommandControl::write_stdin`](crate::CommandControl), until it is
+    /// closed there. That of a terminal always does, unless `stdin` is given.
+    pub interactive: bool,
     /// Run it on a terminal of that size; both streams are one then.
     pub pty: Option<PtySize>,
     /// Keep it and its output when nobody listens.
@@ -231,6 +240,7 @@ impl StartCommand {
             env: BTreeMap::new(),
             timeout: None,
             stdin: Stdin::Empty,
+            interactive: false,
             pty: None,
             background: false,
         }
@@ -248,6 +258,9 @@ impl StartCommand {
         }
         if argv.iter().any(|argument| argument.contains('\0')) {
             return Err(Error::invalid("command", "must not contain NUL"));
+        }
+        if self.pty.is_some_and(|size| size.columns == 0 || size.rows == 0) {
+            return Err(Error::invalid("pty", "must have at least one column and one row"));
         }
         Ok(())
     }
@@ -285,12 +298,20 @@ impl Default for WriteOptions {
 pub struct FindFiles {
     /// Where to look.
     pub root: String,
-    /// Glob that the path below the root must match.
+    /// Glob that the path below the root must match: `*`, `?`, `[a-z]`, `**` for directories. Without a `/` it is about the
+    /// last name alone, at any depth.
     pub name: Option<String>,
-    /// Text that a line of the file must contain.
+    /// Text that a line of the file must contain, as it is. There is one result for each such line.
     pub contains: Option<String>,
-    /// Most results.
+    /// Most results, 1 to 100,000. Default: 10,000.
     pub limit: Option<usize>,
+}
+
+impl FindFiles {
+    /// Everything below a directory.
+    pub fn below(root: impl Into<String>) -> Self {
+        Self { root: root.into(), ..Self::default() }
+    }
 }
 
 /// A file that was found, and where in it.

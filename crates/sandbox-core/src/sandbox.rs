@@ -15,11 +15,12 @@ use crate::capability::Capabilities;
 use crate::commands::Commands;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
-use crate::instance::{Instance, Metrics, Tool, TunnelInfo};
+use crate::instance::{Instance, Metrics, TunnelInfo};
 use crate::model::{Context, SandboxInfo, SandboxStatus, SnapshotInfo, Tags, Variant};
-use crate::request::{ContextSpec, InstallPackages};
+use crate::request::ContextSpec;
 use crate::run::RunCodeBuilder;
 use crate::spec::CreateSpec;
+use crate::tool::Tool;
 use crate::units::{check_duration, check_life};
 
 /// How long a run may take when nothing else is said.
@@ -79,7 +80,8 @@ impl Sandbox {
 
     /// A handle to a sandbox that runs already.
     pub fn from_instance(backend: Arc<dyn Backend>, instance: Arc<dyn Instance>) -> Self {
-        let sandbox = Self::unstarted(backend, CreateSpec::default(), DEFAULT_TIMEOUT);
+        let spec = CreateSpec { tags: instance.info().tags, ..CreateSpec::default() };
+        let sandbox = Self::unstarted(backend, spec, DEFAULT_TIMEOUT);
         sandbox.state().phase = Phase::Running(instance);
         sandbox
     }
@@ -373,24 +375,9 @@ impl Sandbox {
         self.instance("reset")?.reset(&CallContext::new()).await
     }
 
-    /// Installs Python packages.
-    ///
-    /// # Errors
-    /// `NotStarted`, `Terminated`, `Unsupported`, and whatever keeps the packages from being installed.
-    pub async fn install_packages<S: Into<String>>(
-        &self,
-        packages: impl IntoIterator<Item = S>,
-    ) -> Result<()> {
-        let packages = InstallPackages::Python(packages.into_iter().map(Into::into).collect());
-        self.instance("install_packages")?.install_packages(&CallContext::new(), packages).await
-    }
-
-    /// Lets code call a function of the host by name. Registered again after a restart.
-    ///
-    /// # Errors
-    /// `Unsupported` when code cannot call the host; `Terminated` when it ended by itself. On a handle that does not run,
-    /// such errors come with the next start.
-    pub async fn register_tool(&self, tool: Tool) -> Result<()> {
+    /// Registers a tool where it runs, and again with each start. Waits for a start or a stop that is under way.
+    pub(crate) async fn keep_tool(&self, tool: Tool) -> Result<()> {
+        let _one_at_a_time = self.shared.lifecycle.lock().await;
         if let Some(instance) = self.running() {
             instance.register_tool(&CallContext::new(), tool.clone()).await?;
         }
@@ -477,6 +464,9 @@ mod tests {
             assert_send(sandbox.run_code("1").stream());
             assert_send(std::future::IntoFuture::into_future(sandbox.run_code("1")));
             assert_send(sandbox.commands().run("true").start());
+            assert_send(sandbox.files().read("x"));
+            assert_send(sandbox.files().write("x", "y"));
+            assert_send(std::future::IntoFuture::into_future(sandbox.files().upload("x", "y")));
             assert_send(builder.create());
         }
         // Compiling it is the test.

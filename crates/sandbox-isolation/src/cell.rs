@@ -158,6 +158,16 @@ impl Cell {
         self.inner.identity
     }
 
+    /// The user and group, as this process counts them, that files made for the cell belong to, when that is not the user
+    /// of this process: a cell made by root. `None`: whatever this process makes belongs to the cell already.
+    #[must_use]
+    pub fn file_owner(&self) -> Option<(u32, u32)> {
+        let identity = self.inner.identity;
+        let other =
+            self.kind() == CellKind::Strict && self.inner.maker.privilege() == Privilege::Root;
+        other.then_some((identity.maker_uid, identity.maker_gid))
+    }
+
     /// Makes a pipe belong to the user of the cell, so that code there can open it by its name,
     /// such as `/dev/stdout`. Done for what [`Cell::spawn`] gives; only cells made by root need it.
     /// Anything but an anonymous pipe is left alone.
@@ -181,9 +191,16 @@ impl Cell {
     /// Waits until the cell's first process is gone, and with it everything in the cell; without
     /// isolation, until the private directory is removed too. Can be dropped at any time.
     pub async fn closed(&self) {
+        self.closing().await;
+    }
+
+    /// The same as a future that does not keep the cell alive.
+    pub fn closing(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut gone = self.inner.link.gone.subscribe();
-        // Fails only when the sender is gone, and the link, which we hold, has it.
-        let _ = gone.wait_for(|gone| *gone).await;
+        async move {
+            // Fails when the sender is gone, and with it everything that could know of the cell.
+            let _ = gone.wait_for(|gone| *gone).await;
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! Workers are forked from a [`Zygote`] into the cell; programs are started by the cell's PID 1.
 
+mod files;
 mod process;
 mod streams;
+mod terminal;
 mod zygote;
 
 use std::fmt;
@@ -14,13 +16,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_core::{Error, ErrorKind, PtySize, Result};
 use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED};
 
+pub use self::files::CellFiles;
 use self::process::{Kills, ProgramProcess, WorkerProcess};
 use self::streams::{control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
-use crate::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec, Writable};
+use crate::box_io::{BoxIo, Process, Spawn, Spawned, WorkerIo, WorkerSpec, Writable};
 use crate::zygote_message::{Fork, ResourceLimit};
 
 /// Gives the zygote that workers of a box are forked from, starting it when it is not there.
@@ -51,6 +54,27 @@ impl CellBox {
         &self.cell
     }
 
+    async fn start(&self, start: SpawnSpec, spec: &Spawn) -> Result<Arc<dyn Process>> {
+        let process = self.cell.spawn(start).await.map_err(|error| not_started(error, spec))?;
+        Ok(Arc::new(ProgramProcess::new(process, Arc::clone(&self.kills))))
+    }
+
+    async fn spawn_on_terminal(&self, spec: &Spawn, size: PtySize) -> Result<Spawned> {
+        let terminal::Pair { near, far } = terminal::open(&self.cell, size).map_err(no_terminal)?;
+        let mut start = start_spec(spec);
+        start.stdin = Some(far.try_clone().map_err(no_descriptors)?);
+        start.stdout = Some(far.try_clone().map_err(no_descriptors)?);
+        start.stderr = Some(far);
+        start.controlling_terminal = true;
+        Ok(Spawned {
+            process: self.start(start, spec).await?,
+            stdin: Some(Box::new(near.clone())),
+            stdout: Box::new(near.clone()),
+            stderr: None,
+            terminal: Some(Box::new(near)),
+        })
+    }
+
     fn is_isolated(&self) -> bool {
         self.cell.kind() == CellKind::Strict
     }
@@ -70,6 +94,12 @@ impl CellBox {
     }
 }
 
+fn start_spec(spec: &Spawn) -> SpawnSpec {
+    let mut start = SpawnSpec::new(&spec.argv).cwd(&spec.cwd);
+    start.env = spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    start
+}
+
 fn wire_limit(limit: &Rlimit) -> ResourceLimit {
     let value = |value| (value != UNLIMITED).then_some(value);
     ResourceLimit {
@@ -82,6 +112,9 @@ fn wire_limit(limit: &Rlimit) -> ResourceLimit {
 #[async_trait]
 impl BoxIo for CellBox {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        if let Some(size) = spec.terminal {
+            return self.spawn_on_terminal(&spec, size).await;
+        }
         let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
         let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
         let (their_stdin, stdin) = if spec.stdin {
@@ -90,17 +123,16 @@ impl BoxIo for CellBox {
         } else {
             (None, None)
         };
-        let mut start = SpawnSpec::new(&spec.argv).cwd(&spec.cwd);
-        start.env = spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let mut start = start_spec(&spec);
         start.stdin = their_stdin;
         start.stdout = Some(their_stdout);
         start.stderr = Some(their_stderr);
-        let process = self.cell.spawn(start).await.map_err(|error| not_started(error, &spec))?;
         Ok(Spawned {
-            process: Arc::new(ProgramProcess::new(process, Arc::clone(&self.kills))),
+            process: self.start(start, &spec).await?,
             stdin,
             stdout: Box::new(stdout),
-            stderr: Box::new(stderr),
+            stderr: Some(Box::new(stderr)),
+            terminal: None,
         })
     }
 
@@ -156,6 +188,12 @@ fn no_descriptors(error: std::io::Error) -> Error {
     Error::new(ErrorKind::ResourceExhausted, "start", "could not make pipes for a process")
         .with_source(error)
         .with_hint("raise the limit of open files (ulimit -n)")
+}
+
+fn no_terminal(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::ResourceExhausted, "start", "could not make a terminal for a process")
+        .with_source(error)
+        .with_hint("end other terminals, or raise the limits of open files and of kernel.pty")
 }
 
 fn not_started(error: sandbox_isolation::Error, spec: &Spawn) -> Error {

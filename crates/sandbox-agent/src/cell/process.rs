@@ -254,7 +254,10 @@ impl Process for ProgramProcess {
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
-        self.process.root().signal_tree(signal).await.map_err(lost)
+        match self.process.root().signal_tree(signal).await {
+            Err(sandbox_isolation::Error::Io { source, .. }) if is_nobody(&source) => Ok(()),
+            sent => sent.map_err(lost),
+        }
     }
 
     /// A program ends with everything it started, or it ends by itself.
@@ -267,6 +270,10 @@ impl Process for ProgramProcess {
     fn peak_memory(&self) -> Option<u64> {
         None
     }
+}
+
+fn is_nobody(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 fn lost(error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -50,7 +50,7 @@ pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
 }
 
 /// Reads whatever is there, also when the reactor has not heard of it yet.
-fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
     let mut asked = false;
     let result = fd.try_io(Interest::READABLE, |fd| {
         asked = true;
@@ -60,7 +60,7 @@ fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Writes what fits, also when the reactor has not heard of the room yet.
-fn write_now(
+pub(crate) fn write_now(
     fd: &AsyncFd<OwnedFd>,
     write: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
 ) -> io::Result<usize> {

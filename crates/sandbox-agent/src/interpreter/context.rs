@@ -13,6 +13,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 
 use super::outcome::EndReason;
 use super::run::{ActiveRun, unexpected};
+use super::tools::{ToolCalls, ToolSet};
 use super::watchdog::{Cause, Limits, Watchdog};
 use super::worker::{Happening, Worker};
 use crate::box_io::{BoxIo, WorkerSpec};
@@ -33,6 +34,7 @@ struct Inner {
     box_io: Arc<dyn BoxIo>,
     spec: WorkerSpec,
     ended: Arc<EndReason>,
+    tools: ToolSet,
     /// First in, first out. A restart begins a new queue.
     slot: Mutex<Arc<AsyncMutex<Slot>>>,
     /// Tells who waits in a queue that there is a new one.
@@ -77,15 +79,16 @@ pub struct RunRequest {
 }
 
 impl InterpreterContext {
-    /// A context without an interpreter yet.
+    /// A context without an interpreter yet, whose code may call these tools.
     pub fn new(
         id: String,
         box_io: Arc<dyn BoxIo>,
         spec: WorkerSpec,
         ended: Arc<EndReason>,
+        tools: ToolSet,
     ) -> Self {
         let (slot, watchdog, renewed) = (Mutex::default(), Mutex::default(), Notify::new());
-        Self { inner: Arc::new(Inner { id, box_io, spec, ended, slot, renewed, watchdog }) }
+        Self { inner: Arc::new(Inner { id, box_io, spec, ended, tools, slot, renewed, watchdog }) }
     }
 
     /// Its id.
@@ -185,13 +188,15 @@ impl InterpreterContext {
             argv: request.argv,
             has_stdin,
         });
-        worker.watchdog.begin(id, limits);
+        let calls = ToolCalls::new(id, self.inner.tools.clone(), Arc::clone(&worker.outbox));
+        worker.watchdog.begin(id, limits, Some(Arc::clone(&calls)));
         let mut run = ActiveRun::new(
             slot,
             id,
             request.run_id.unwrap_or_else(new_run_id),
             limits.wall,
             Arc::clone(&self.inner.ended),
+            calls,
         );
         run.started(&self.inner.id, restarted);
         run.network_hint = request.network_hint;
@@ -238,7 +243,7 @@ impl InterpreterContext {
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
         let request = request(id);
-        worker.watchdog.begin(id, Limits { wall: Some(VARIABLE_BOUND), cpu: None });
+        worker.watchdog.begin(id, Limits { wall: Some(VARIABLE_BOUND), cpu: None }, None);
         let task = tokio::spawn(answer(slot, id, request, operation));
         task.await.unwrap_or_else(|_| Err(no_worker()))
     }

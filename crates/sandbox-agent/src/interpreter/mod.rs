@@ -4,9 +4,11 @@ mod context;
 mod inbox;
 mod outcome;
 mod run;
+mod tools;
 mod watchdog;
 mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
 pub use outcome::EndReason;
-pub use run::feed;
+pub(crate) use run::{feed_open, write_all};
+pub use tools::ToolSet;

@@ -15,12 +15,13 @@ use sandbox_core::{
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::context::Slot;
 use super::outcome::{EndReason, alive, broken, dead, gave_up};
+use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
 use crate::box_io::{Exit, Writable};
@@ -49,6 +50,7 @@ pub(crate) struct ActiveRun {
     cpu_before: Option<Duration>,
     limit: String,
     ended: Arc<EndReason>,
+    calls: Arc<ToolCalls>,
     stdin: Option<JoinHandle<()>>,
     /// Why the interpreter exits, as it says itself.
     last_words: Option<String>,
@@ -62,6 +64,7 @@ impl ActiveRun {
         run_id: String,
         wall: Option<Duration>,
         ended: Arc<EndReason>,
+        calls: Arc<ToolCalls>,
     ) -> Self {
         let cpu_before = slot.worker.as_ref().and_then(|worker| worker.io.process.cpu_time());
         Self {
@@ -77,6 +80,7 @@ impl ActiveRun {
             cpu_before,
             limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
             ended,
+            calls,
             stdin: None,
             last_words: None,
             network_hint: None,
@@ -171,7 +175,31 @@ impl ActiveRun {
                 self.outcome.background_threads = background_threads;
                 self.finish_alive().await;
             }
+            Reply::ToolCall { id, call, name, arguments } if id == self.id => {
+                self.tool(|calls, room| calls.call(call, name, arguments, room)).await;
+            }
+            Reply::ListTools { id, call } if id == self.id => {
+                self.tool(|calls, room| calls.list(call, room)).await;
+            }
+            Reply::CancelTool { id, call } if id == self.id => {
+                self.calls.cancel(call);
+            }
             other => self.finish_broken(&unexpected(&other)).await,
+        }
+    }
+
+    /// Something that code wants of the host's tools.
+    async fn tool(
+        &mut self,
+        begin: impl FnOnce(&Arc<ToolCalls>, OwnedSemaphorePermit) -> Result<(), String>,
+    ) {
+        let id = self.id;
+        let Some(room) = self.calls.room().await else { return };
+        if !self.worker().is_some_and(|worker| worker.watchdog.called(id)) {
+            return;
+        }
+        if let Err(problem) = begin(&self.calls, room) {
+            self.finish_broken(&problem).await;
         }
     }
 
@@ -348,22 +376,33 @@ fn abandon(mut slot: OwnedMutexGuard<Slot>) {
 }
 
 /// Writes standard input to its end, or until nobody reads it any more.
-pub async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
+pub(super) async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
+    feed_open(&*input, stdin).await;
+}
+
+/// The same, and what comes after it is for others to write. Returns the last byte.
+pub(crate) async fn feed_open(input: &dyn Writable, stdin: Stdin) -> Option<u8> {
+    let mut last = None;
     match stdin {
         Stdin::Empty => {}
-        Stdin::Bytes(bytes) => drop(write_all(&*input, &bytes).await),
+        Stdin::Bytes(bytes) => {
+            last = bytes.last().copied();
+            let _ = write_all(input, &bytes).await;
+        }
         Stdin::Stream(mut stream) => {
             while let Some(Ok(chunk)) = stream.next().await {
-                if write_all(&*input, &chunk).await.is_err() {
-                    return;
+                last = chunk.last().copied().or(last);
+                if write_all(input, &chunk).await.is_err() {
+                    break;
                 }
             }
         }
     }
+    last
 }
 
 /// Writes everything, waiting while the reader does not read.
-async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
+pub(crate) async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
     let mut rest: &[u8] = data;
     while !rest.is_empty() {
         match output.try_write(rest) {
@@ -408,6 +447,9 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
         Reply::Done { .. } => "done",
         Reply::Value { .. } => "value",
         Reply::Failed { .. } => "failed",
+        Reply::ToolCall { .. } => "tool call",
+        Reply::ListTools { .. } => "list tools",
+        Reply::CancelTool { .. } => "cancel tool",
     };
     format!("a message `{name}` that does not belong here")
 }

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::inbox::{Answer, Inbox};
+use super::tools::ToolCalls;
 use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
 
@@ -70,6 +71,9 @@ struct Watched {
     cause: Option<Cause>,
     /// Whether the whole request has been sent. Before that, nothing else may go out.
     sent: bool,
+    /// The code has called a tool, so that it has begun, and answers may be on their way out.
+    called: bool,
+    calls: Option<Arc<ToolCalls>>,
     /// An interrupt waits for that.
     wanted: bool,
     /// The worker was in the middle of its answer when the time was up; until then it may go on.
@@ -86,6 +90,12 @@ struct Watched {
 impl Watched {
     fn is_active(&self) -> bool {
         !self.over && !self.killed
+    }
+
+    fn end_calls(&self) {
+        if let Some(calls) = &self.calls {
+            calls.end();
+        }
     }
 }
 
@@ -122,7 +132,7 @@ impl Watchdog {
     }
 
     /// A run begins. The clock starts now.
-    pub(crate) fn begin(&self, id: i64, limits: Limits) {
+    pub(crate) fn begin(&self, id: i64, limits: Limits, calls: Option<Arc<ToolCalls>>) {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
         let mut state = self.state();
@@ -132,6 +142,8 @@ impl Watchdog {
             cpu_end,
             cause: None,
             sent: false,
+            called: false,
+            calls,
             wanted: false,
             held_back: None,
             over: false,
@@ -153,6 +165,14 @@ impl Watchdog {
         }
     }
 
+    /// The run has called a tool. Says whether it may: not once it is to end.
+    pub(crate) fn called(&self, id: i64) -> bool {
+        let mut state = self.state();
+        let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return false };
+        run.called = true;
+        run.is_active()
+    }
+
     /// The run is over. Says what was done to it.
     pub(crate) fn end(&self, id: i64) -> Ended {
         let mut state = self.state();
@@ -161,15 +181,19 @@ impl Watchdog {
         } else {
             None
         };
+        run.iter().for_each(Watched::end_calls);
         let (cause, at_most) = run.as_ref().map_or((None, None), |run| (run.cause, run.at_most));
         let (over, killed) = run.map_or((false, false), |run| (run.over, run.killed));
         Ended { cause, at_most, over, killed }
     }
 
-    /// Interrupts. The worker learns first which request is meant, so that no other is hit.
+    /// Interrupts. The worker learns first which request is meant, so that no other is hit. A run that has called a tool
+    /// has begun, and needs no such message, which might get into the middle of an answer.
     fn tell(&self, run: &mut Watched) {
         run.wanted = !run.sent;
-        if run.sent {
+        if run.sent && run.called {
+            let _ = self.process.signal(SIGINT);
+        } else if run.sent {
             let mut frame = Vec::new();
             let request = Request::Interrupt { id: run.id };
             if request.encode(&mut frame).is_ok() {
@@ -189,6 +213,9 @@ impl Watchdog {
         let Some(run) = state.run.as_mut().filter(|run| run.is_active()) else { return false };
         run.cause.get_or_insert(Cause::Interrupt);
         self.tell(run);
+        if let Some(calls) = &run.calls {
+            calls.interrupt();
+        }
         true
     }
 
@@ -227,6 +254,7 @@ impl Watchdog {
         let end = Instant::now() + GRACE;
         (run.deadline, run.at_most, run.held_back) = (Some(end), Some(end), None);
         self.tell(run);
+        run.end_calls();
     }
 
     fn reschedule(&self, state: &mut State, due: Option<Instant>) {
@@ -237,7 +265,10 @@ impl Watchdog {
 
     /// Stops watching.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        let mut state = self.state();
+        state.closed = true;
+        state.run.iter().for_each(Watched::end_calls);
+        drop(state);
         self.wake.notify_one();
     }
 
@@ -315,6 +346,7 @@ impl Watchdog {
                 }
                 run.deadline = None;
                 run.killed = true;
+                run.end_calls();
                 run.at_most = run.at_most.or(Some(now + GRACE));
                 Step::Kill
             }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::inbox::{CHUNK, Heard, Inbox, Told, would_block};
 use super::outcome::EndReason;
+use super::tools::Outbox;
 use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
 use crate::box_io::{BoxIo, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable};
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
@@ -45,6 +46,7 @@ const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 pub(crate) struct Worker {
     pub(crate) io: WorkerIo,
     pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) outbox: Arc<Outbox>,
     box_io: Arc<dyn BoxIo>,
     ended: Arc<EndReason>,
     inbox: Arc<Inbox>,
@@ -108,9 +110,11 @@ impl Worker {
         let io = box_io.start_worker(spec).await?;
         let inbox = Arc::new(Inbox::new(Arc::clone(&io.control)));
         let watchdog = Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io));
+        let outbox = Outbox::new(Arc::clone(&io.control), Arc::clone(&io.process));
         let mut worker = Self {
             io,
             watchdog,
+            outbox,
             box_io: Arc::clone(box_io),
             ended: Arc::clone(ended),
             inbox,
@@ -178,6 +182,8 @@ impl Worker {
         request
             .encode(&mut frame)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        // The answer to a call of an earlier run may be half written.
+        let _turn = self.outbox.turn().await;
         let mut rest: &[u8] = &frame;
         let mut input = None;
         while !rest.is_empty() {
@@ -368,7 +374,13 @@ fn start_error(message: String) -> Error {
 /// Whether nothing can be started in the box any more. Asks for a program that cannot be executed.
 async fn is_gone(box_io: &dyn BoxIo) -> bool {
     let root = String::from("/");
-    let ask = Spawn { argv: vec![root.clone()], env: BTreeMap::new(), cwd: root, stdin: false };
+    let ask = Spawn {
+        argv: vec![root.clone()],
+        env: BTreeMap::new(),
+        cwd: root,
+        stdin: false,
+        terminal: None,
+    };
     match timeout(BOX_BOUND, box_io.spawn(ask)).await {
         Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),
         Err(_) => false,

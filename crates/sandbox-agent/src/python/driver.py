@@ -14,7 +14,7 @@ from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import _exit, chdir, getcwd, getpid, mkdir, register_at_fork, write
+from posix import _exit, chdir, getcwd, getpid, mkdir, register_at_fork, stat, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
@@ -25,7 +25,9 @@ streams = load("streams")
 BUILTINS = __builtins__
 
 PROTOCOL = 1
-RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT = 1, 2, 3, 4
+RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT = 1, 2, 3, 4, 5
+# What a host may still say to a run that is over.
+LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
 INVALID = 2
 RESULT = 0
@@ -78,6 +80,9 @@ class Driver:
         self.socket = None
         self.control = None
         self.work_dir = None
+        self.isolated = True
+        self.site = ""  # known once this is a worker
+        self.site_changed = None
         self.pid = None
         self.buffer = b""
         self.files = []
@@ -93,6 +98,7 @@ class Driver:
         self.signalled = False
         self.interrupted = False
         self.cancel = None
+        self.calls = None  # of tools, once there are any
         self.streams = STREAMS
         self.cells = cell["Cells"](self)
         self.recursion_limit = getrecursionlimit()
@@ -106,6 +112,7 @@ class Driver:
         self.streams.adopt()
         self.streams.burst.deliver_interrupt = self.deliver
         self.cells.hook_up(self.cells.main)
+        self.isolated = request.isolated
 
     def retire(self):
         """Ends a driver that only rehearsed."""
@@ -162,6 +169,10 @@ class Driver:
         else:
             self.buffer = buffer[end:]
         return buffer[4], split(bytes(buffer[5:end]))
+
+    def buffered_answer(self):
+        """The same, and a request stays where it is."""
+        return self.buffered_request() if len(self.buffer) > 4 and self.buffer[4] in LATE else None
 
     def receive(self, flags=0):
         # Most requests are small, and room for a large one costs more than to take one.
@@ -278,9 +289,8 @@ class Driver:
             self.run(Run(fields))
         elif kind in (GET_VARIABLE, SET_VARIABLES):
             self.variable(kind, fields)
-        elif kind != INTERRUPT:  # one for a request that is over
+        elif kind not in LATE:
             _exit(2)
-
 
     def run(self, run):
         self.count += 1
@@ -310,6 +320,8 @@ class Driver:
                 self.send(outcome + frame(REFUSED, text("audit hook"), text(problem)))
                 _exit(1)
             self.send(outcome + self.done(run))
+        if self.calls is not None:
+            self.calls.end()
 
     def begin(self, request):
         """From here on an interrupt is meant for this request."""
@@ -323,8 +335,8 @@ class Driver:
     def was_meant(self, request):
         """Whether a signal that came before this request began was meant for it, and not for the one before.
 
-        The host names the request on the control stream before it signals. While a request runs, it says
-        nothing else there.
+        The host names the request on the control stream before it signals, unless the request has called a
+        tool. Before that, it says nothing else there, but answers for an earlier request may still come.
         """
         self.receive(MSG_DONTWAIT)
         meant = False
@@ -333,9 +345,9 @@ class Driver:
             if told is None:
                 return meant
             kind, fields = told
-            if kind != INTERRUPT:
+            if kind not in LATE:
                 _exit(2)
-            meant = meant or codec["as_number"](fields[0]) == request
+            meant = meant or kind == INTERRUPT and codec["as_number"](fields[0]) == request
 
     def done(self, run):
         return frame(
@@ -349,6 +361,7 @@ class Driver:
     def prepare(self, run, stdin, undo):
         """Settings of this run. `undo` gets what brings the former ones back."""
         self.streams.restore()
+        self.look_for_packages()
         if stdin is not None:
             self.streams.give_stdin(stdin)
             undo.append(self.streams.take_stdin)
@@ -359,6 +372,19 @@ class Driver:
         for key, value in run.env:
             undo.append(lambda key=key, value=environ.get(key): set_variable(key, value))
             environ[key] = value
+
+    def look_for_packages(self):
+        """What was installed since the last run becomes importable."""
+        try:
+            changed = stat(self.site).st_mtime_ns
+        except OSError:
+            return
+        if changed != self.site_changed:
+            self.site_changed = changed
+            try:
+                load("installed")["show"](self.site)
+            except Exception as error:
+                self.streams.note("packages cannot be shown: %s" % error)
 
     def enter_directory(self, path):
         try:
@@ -448,28 +474,8 @@ def set_variable(key, value):
         environ[key] = value
 
 
-def offer(driver):
-    """What user code finds among the builtins."""
-
-    def display(*objects, **options):
-        """Shows objects in their richest form."""
-        return load("rich")["display"](driver, objects, **options)
-
-    def update_display(obj, *, display_id, **options):
-        """Shows an object in the place of an earlier one."""
-        load("rich")["display"](driver, (obj,), display_id=display_id, update=True, **options)
-
-    def clear_output(wait=False):
-        """Clears what was shown so far."""
-        load("rich")["clear"](driver, wait)
-
-    for function in (display, update_display, clear_output):
-        function.__module__ = "builtins"
-        setattr(builtins, function.__name__, function)
-
-
 DRIVER = Driver()
-offer(DRIVER)
+load("offers")["offer"](DRIVER)
 
 
 def in_copy():
@@ -480,6 +486,7 @@ def in_copy():
 def serve(request):
     """The whole life of a worker after it entered its cell."""
     DRIVER.adopt(request)
+    DRIVER.site = environ.get("HOME", "/home/sandbox") + "/.packages"
     set_signal(SIGINT, DRIVER.on_interrupt)
     load("hooks")["attach"](DRIVER)
     register_at_fork(before=DRIVER.streams.flush, after_in_child=in_copy)

@@ -8,6 +8,7 @@ import builtins
 import sys
 
 SHELL = "__sandbox_shell__"
+INSTALL = "install from outside, with `sandbox.install_packages([...])`"
 HINT = "run it with the jupyter engine, which has IPython"
 
 
@@ -66,6 +67,8 @@ def shell(command, collect):
     caller = sys._getframe(1)
     command = interpolate(command, caller.f_globals, caller.f_locals)
     pip = command.startswith("%pip")
+    if pip:
+        check_pip(command.split()[1:])
     arguments = ["/bin/sh", "-c", command]
     if pip:
         arguments[2] = 'exec "$0" -m pip ' + command[len("%pip") :]
@@ -80,6 +83,14 @@ def shell(command, collect):
     if collect:
         return done.stdout.decode("utf-8", "replace").splitlines()
     return None
+
+
+def check_pip(words):
+    """In a cell pip has no network and cannot write where it would install."""
+    verb = [word for word in words if not word.startswith("-")][:1]
+    offline = "--no-index" in words
+    if load("hooks")["STATE"]["driver"].isolated and verb in (["install"], ["download"]) and not offline:
+        raise RuntimeError("%pip {} has no network here; {}".format(verb[0], INSTALL))
 
 
 def interpolate(command, global_names, local_names):

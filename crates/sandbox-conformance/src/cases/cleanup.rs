@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     let all = cases!("cleanup", [run_code, local], {
         nothing_is_left_after_terminate;
         nothing_is_left_after_kill;
-        nothing_is_left_after_the_last_handle_is_dropped;
+        nothing_is_left_after_the_last_handle_is_dropped needs attached;
         nothing_is_left_after_a_dropped_create;
         nothing_is_left_after_an_error_in_scope;
         nothing_is_left_of_what_went_into_the_background;
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         nothing_is_left_after_deaths_and_timeouts;
         nothing_is_left_after_commands needs commands;
         nothing_is_left_after_many;
-        nothing_is_left_after_the_owner_is_killed;
+        nothing_is_left_after_the_owner_is_killed needs attached;
         nothing_is_left_in_the_file_system;
     });
     all.into_iter().map(Case::alone).collect()

@@ -157,7 +157,7 @@ async fn stdin_is_at_its_end_by_default(f: Fixture) -> Checked {
 }
 
 /// Reads a command to its end.
-async fn finish(mut command: Command) -> Checked<(String, CommandOutcome)> {
+pub(super) async fn finish(mut command: Command) -> Checked<(String, CommandOutcome)> {
     let (mut output, mut end) = (Vec::new(), None);
     while let Some(event) = within(PATIENCE, command.events.next()).await? {
         ensure!(end.is_none(), "an event after the end: {event:?}");
@@ -174,7 +174,7 @@ async fn finish(mut command: Command) -> Checked<(String, CommandOutcome)> {
 }
 
 /// Reads until that text has come.
-async fn read_until(command: &mut Command, wanted: &str) -> Checked<String> {
+pub(super) async fn read_until(command: &mut Command, wanted: &str) -> Checked<String> {
     let mut output = String::new();
     while !output.contains(wanted) {
         match within(PATIENCE, command.events.next()).await? {
@@ -347,7 +347,8 @@ async fn a_terminal(f: Fixture) -> Checked {
     command.control.write_stdin("go\n".into()).await?;
     let (output, _) = finish(command).await?;
     ensure!(output.contains("10 40"), "size after resize: {output:?}");
-    let ended = sandbox.commands().run("cat").pty(size).start().await?;
+    // No shell: one that has not yet begun to wait for its program forgets the signal.
+    let ended = sandbox.commands().run(["cat"]).pty(size).start().await?;
     ended.control.write_stdin("\u{3}".into()).await?;
     ensure_eq!(finish(ended).await?.1.exit_code, 130, "Ctrl-C");
     Ok(())

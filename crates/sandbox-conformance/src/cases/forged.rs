@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Finds the driver and speaks as it does. Control is descriptor 100.
-const FORGE: &str = "
+pub(super) const FORGE: &str = "
 import os, signal, struct, threading, time
 def field(data): return struct.pack('<I', len(data)) + data
 def number(n): return field(struct.pack('<q', n))
@@ -47,13 +47,13 @@ async fn forger(f: &Fixture) -> Checked<Sandbox> {
 }
 
 /// Runs forging code, whatever it makes of its own result.
-async fn forge(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult> {
+pub(super) async fn forge(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult> {
     let limit = Duration::from_secs(3);
     within(limit + SLACK, sandbox.run_code(code).timeout(limit)).await?.map_err(Into::into)
 }
 
 /// Requires that the next run tells the truth: a success is one of its own code.
-async fn is_truthful(sandbox: &Sandbox) -> Checked<ExecutionResult> {
+pub(super) async fn is_truthful(sandbox: &Sandbox) -> Checked<ExecutionResult> {
     let code = "import time; time.sleep(0.3)\nprint('really')\n6 * 7";
     let next = forge(sandbox, code).await?;
     if next.success() {

@@ -1,17 +1,24 @@
 //! Every case, by group.
 
+mod archives;
+mod background;
 mod cancellation;
 mod cleanup;
 mod command_faults;
+mod command_input;
 mod commands;
 mod concurrency;
 mod config;
 mod contexts;
+mod detached;
 mod driver;
 mod driver_fork;
 mod errors;
 mod exec;
 mod fidelity;
+mod files;
+mod files_faults;
+mod files_hostile;
 mod forged;
 pub(crate) mod honesty;
 mod interrupt;
@@ -24,14 +31,22 @@ mod lifecycle;
 mod limits;
 mod lost_directory;
 mod models;
+mod packages;
 mod reference;
 mod reference_state;
 mod rich;
 mod rich_packages;
 mod streams;
+mod terminal;
 mod timeout;
 mod timeout_hard;
+mod tools;
+mod tools_cancel;
+mod tools_hostile;
+mod tools_time;
+mod transfer;
 mod variables;
+mod watch;
 
 use crate::case::Case;
 
@@ -51,6 +66,7 @@ pub(crate) fn all() -> Vec<Case> {
         interrupt::cases(),
         cancellation::cases(),
         contexts::cases(),
+        detached::cases(),
         variables::cases(),
         rich::cases(),
         rich_packages::cases(),
@@ -58,6 +74,12 @@ pub(crate) fn all() -> Vec<Case> {
         driver_fork::cases(),
         forged::cases(),
         fidelity::cases(),
+        files::cases(),
+        files_faults::cases(),
+        files_hostile::cases(),
+        archives::cases(),
+        transfer::cases(),
+        watch::cases(),
         isolation::cases(),
         isolation_network::cases(),
         isolation_process::cases(),
@@ -67,6 +89,14 @@ pub(crate) fn all() -> Vec<Case> {
         cleanup::cases(),
         commands::cases(),
         command_faults::cases(),
+        command_input::cases(),
+        terminal::cases(),
+        background::cases(),
+        packages::cases(),
+        tools::cases(),
+        tools_time::cases(),
+        tools_cancel::cases(),
+        tools_hostile::cases(),
         reference::cases(),
         reference_state::cases(),
     ];

@@ -1,26 +1,24 @@
-//! Commands that run beside the interpreters.
+//! A running command, from its streams and its process to events.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::stream::unfold;
-use sandbox_agent::box_io::{Exit, Process, Readable, Spawned};
-use sandbox_agent::interpreter::{EndReason, feed};
 use sandbox_core::{
-    Command, CommandControl, CommandEvent, CommandOutcome, Error, Failure, FailureKind,
-    OutputStream, PtySize, Result, Stdin, Usage, random_hex,
+    CommandEvent, CommandOutcome, Failure, FailureKind, OutputStream, Result, Usage,
 };
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::expiry::InUse;
+use super::{Guard, STREAMS};
+use crate::box_io::{Exit, Process, Readable};
+use crate::interpreter::EndReason;
 
 /// Most bytes taken from a stream at once.
 const CHUNK: usize = 64 << 10;
@@ -28,92 +26,78 @@ const CHUNK: usize = 64 << 10;
 /// More than a pipe holds back: after that much, everything the command itself wrote has been read.
 const DRAIN_BOUND: usize = 1 << 20;
 
-const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
+const SIGKILL: i32 = 9;
 
-/// Makes a command of a started program.
-///
-/// `started` is when it was asked for: when this is called it may be over.
-pub(crate) fn command(
-    spawned: Spawned,
-    started: Instant,
-    stdin: Stdin,
-    timeout: Option<Duration>,
-    in_use: InUse,
-    ended: Arc<EndReason>,
-) -> Command {
-    let Spawned { process, stdin: input, stdout, stderr } = spawned;
-    let end = Arc::new(End::default());
-    let watch = watch(Arc::clone(&process), timeout, Arc::clone(&end));
-    let mut tasks = vec![tokio::spawn(watch).abort_handle()];
-    if let Some(input) = input {
-        tasks.push(tokio::spawn(feed(input, stdin)).abort_handle());
-    }
-    let pid = process.pid();
-    let control = Arc::new(Control { process: Arc::clone(&process) });
-    let running = Running {
-        process,
-        streams: [Some(stdout), Some(stderr)],
-        buffer: vec![0; CHUNK],
-        exit: None,
-        owed: [DRAIN_BOUND; 2],
-        started,
-        limit: timeout,
-        end,
-        finished: false,
-        tasks,
-        ended,
-        _in_use: in_use,
-    };
-    let events = unfold(running, |mut running| async move {
-        let event = running.next_event().await?;
-        Some((event, running))
-    });
-    Command { id: random_hex(4), pid: Some(pid), events: Box::pin(events), control }
+/// When a command ended, whether or not anybody reads its events by then.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    timed_out: AtomicBool,
+    at: watch::Sender<Option<Instant>>,
 }
 
-/// How a command ended, whether or not anybody reads its events by then.
-#[derive(Debug, Default)]
-struct End {
-    timed_out: AtomicBool,
-    at: OnceLock<Instant>,
+impl End {
+    pub(super) fn is_over(&self) -> bool {
+        self.at.borrow().is_some()
+    }
+
+    /// Waits until it is over.
+    pub(super) async fn over(&self) {
+        // Fails only when the sender is gone, and that is `self`.
+        let _ = self.at.subscribe().wait_for(Option::is_some).await;
+    }
+
+    fn set(&self) {
+        self.at.send_replace(Some(Instant::now()));
+    }
 }
 
 /// Kills a command that is not over in time, and notes when it was over.
-async fn watch(process: Arc<dyn Process>, limit: Option<Duration>, end: Arc<End>) {
+pub(super) async fn watch(process: Arc<dyn Process>, limit: Option<Duration>, end: Arc<End>) {
     let mut exit = process.exit();
     if let Some(limit) = limit {
         tokio::select! {
             biased;
-            _ = &mut exit => drop(end.at.set(Instant::now())),
+            _ = &mut exit => return end.set(),
             () = sleep(limit) => {
                 end.timed_out.store(true, Ordering::Release);
                 let _ = process.kill_tree().await;
             }
         }
     }
-    if end.at.get().is_none() {
-        let _ = exit.await;
-        let _ = end.at.set(Instant::now());
-    }
+    let _ = exit.await;
+    end.set();
 }
 
 /// A running command as a stream of events. Dropping it ends the command.
 #[derive(Debug)]
-struct Running {
-    process: Arc<dyn Process>,
-    streams: [Option<Box<dyn Readable>>; 2],
+pub(super) struct Running {
+    pub(super) process: Arc<dyn Process>,
+    pub(super) streams: [Option<Box<dyn Readable>>; 2],
+    pub(super) started: Instant,
+    pub(super) limit: Option<Duration>,
+    pub(super) end: Arc<End>,
+    /// Ends with the events.
+    pub(super) tasks: Vec<AbortHandle>,
+    /// Why the sandbox ended, when it has.
+    pub(super) ended: Arc<EndReason>,
+    pub(super) _guard: Guard,
+    pub(super) progress: Progress,
+}
+
+/// How far the events have come.
+#[derive(Debug)]
+pub(super) struct Progress {
     buffer: Vec<u8>,
     exit: Option<Result<Exit>>,
     /// Bytes of each stream to look for once the command has ended.
     owed: [usize; 2],
-    started: Instant,
-    limit: Option<Duration>,
-    end: Arc<End>,
     finished: bool,
-    tasks: Vec<AbortHandle>,
-    /// Why the sandbox ended, when it has.
-    ended: Arc<EndReason>,
-    _in_use: InUse,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { buffer: vec![0; CHUNK], exit: None, owed: [DRAIN_BOUND; 2], finished: false }
+    }
 }
 
 enum Next {
@@ -122,20 +106,20 @@ enum Next {
 }
 
 impl Running {
-    async fn next_event(&mut self) -> Option<CommandEvent> {
-        if self.finished {
+    pub(super) async fn next_event(&mut self) -> Option<CommandEvent> {
+        if self.progress.finished {
             return None;
         }
-        if self.exit.is_none() {
+        if self.progress.exit.is_none() {
             match self.output_or_exit().await {
                 Next::Output(stream, data) => return Some(CommandEvent::Output { stream, data }),
-                Next::Exited(exit) => self.exit = Some(exit),
+                Next::Exited(exit) => self.progress.exit = Some(exit),
             }
         }
         if let Some(event) = self.rest_of_output() {
             return Some(event);
         }
-        self.finished = true;
+        self.progress.finished = true;
         Some(CommandEvent::Finished(self.outcome()))
     }
 
@@ -164,12 +148,13 @@ impl Running {
     /// What the command itself had written when it ended. Background children may write on; that is not waited for.
     fn rest_of_output(&mut self) -> Option<CommandEvent> {
         for (index, stream) in STREAMS.into_iter().enumerate() {
-            if self.streams[index].is_some() && self.owed[index] > 0 {
+            if self.streams[index].is_some() && self.progress.owed[index] > 0 {
                 if let Ok(Some(data)) = self.read(index) {
-                    self.owed[index] = self.owed[index].saturating_sub(data.len());
+                    let owed = &mut self.progress.owed[index];
+                    *owed = owed.saturating_sub(data.len());
                     return Some(CommandEvent::Output { stream, data });
                 }
-                self.owed[index] = 0;
+                self.progress.owed[index] = 0;
             }
         }
         None
@@ -177,18 +162,20 @@ impl Running {
 
     fn read(&mut self, index: usize) -> io::Result<Option<Bytes>> {
         let Some(source) = &self.streams[index] else { return Ok(None) };
-        let count = source.try_read(&mut self.buffer)?;
-        Ok((count > 0).then(|| Bytes::copy_from_slice(&self.buffer[..count])))
+        let buffer = &mut self.progress.buffer;
+        let count = source.try_read(buffer)?;
+        Ok((count > 0).then(|| Bytes::copy_from_slice(&buffer[..count])))
     }
 
     fn outcome(&mut self) -> CommandOutcome {
         self.stop_tasks();
-        let end = self.end.at.get().copied().unwrap_or_else(Instant::now);
+        let end = self.end.at.borrow().unwrap_or_else(Instant::now);
+        self.end.set();
         let mut outcome = CommandOutcome {
             duration: end.saturating_duration_since(self.started).as_secs_f64(),
             ..CommandOutcome::default()
         };
-        match self.exit.take() {
+        match self.progress.exit.take() {
             Some(Ok(exit)) => {
                 outcome.exit_code = exit.status();
                 outcome.signal = exit.signal;
@@ -198,7 +185,7 @@ impl Running {
                 };
             }
             _ => {
-                outcome.exit_code = 137;
+                outcome.exit_code = 128 + SIGKILL;
                 outcome.failure = Some(sandbox_ended(self.ended.get()));
             }
         }
@@ -232,50 +219,14 @@ fn failure(kind: FailureKind, message: &str) -> Failure {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop_tasks();
-        if self.finished {
+        if self.progress.finished {
             return;
         }
+        self.end.set();
         let process = Arc::clone(&self.process);
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move { process.kill_tree().await })),
-            Err(_) => {
-                const SIGKILL: i32 = 9;
-                let _ = process.signal(SIGKILL);
-            }
+            Err(_) => drop(process.signal(SIGKILL)),
         }
     }
-}
-
-#[derive(Debug)]
-struct Control {
-    process: Arc<dyn Process>,
-}
-
-#[async_trait]
-impl CommandControl for Control {
-    async fn write_stdin(&self, _data: Bytes) -> Result<()> {
-        Err(no_open_stdin("write_stdin"))
-    }
-
-    async fn close_stdin(&self) -> Result<()> {
-        Err(no_open_stdin("close_stdin"))
-    }
-
-    async fn resize(&self, _size: PtySize) -> Result<()> {
-        Err(Error::unsupported("resize", "the command has no terminal"))
-    }
-
-    async fn signal(&self, signal: i32, tree: bool) -> Result<()> {
-        const SIGKILL: i32 = 9;
-        match (tree, signal) {
-            (true, SIGKILL) => self.process.kill_tree().await,
-            (true, _) => self.process.signal_tree(signal).await,
-            (false, _) => self.process.signal(signal),
-        }
-    }
-}
-
-fn no_open_stdin(operation: &'static str) -> Error {
-    Error::unsupported(operation, "the standard input of this command was given with its request")
-        .with_hint("give the command a stream as its standard input")
 }

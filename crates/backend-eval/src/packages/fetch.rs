@@ -1,0 +1,333 @@
+//! From names of packages to wheels in a directory of the host.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use sandbox_core::{Error, ErrorKind, Result, Retry};
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::OPERATION;
+
+const PROGRAM: &str = include_str!("fetch.py");
+
+/// Settings of pip that would make it do something else than what is asked of it here.
+const UNSET: [&str; 9] = [
+    "PIP_DOWNLOAD",
+    "PIP_DRY_RUN",
+    "PIP_PLATFORM",
+    "PIP_PREFIX",
+    "PIP_REPORT",
+    "PIP_REQUIRE_VIRTUALENV",
+    "PIP_ROOT",
+    "PIP_TARGET",
+    "PIP_USER",
+];
+
+const MOST_NAMES: usize = 1000;
+const MOST_LENGTH: usize = 500;
+
+/// What an option of pip may be about: where packages come from, and how they are reached.
+const SOURCES: [&str; 11] = [
+    "--cert",
+    "--client-cert",
+    "--constraint",
+    "--extra-index-url",
+    "--find-links",
+    "--index-url",
+    "--no-index",
+    "--pre",
+    "--proxy",
+    "--timeout",
+    "--trusted-host",
+];
+
+/// Checks options for pip: each is one of [`SOURCES`], with its value after `=`.
+pub(crate) fn is_option(option: &str) -> bool {
+    let name = option.split('=').next().unwrap_or_default();
+    let alone = matches!(name, "--no-index" | "--pre");
+    SOURCES.contains(&name) && alone != option.contains('=')
+}
+
+/// The interpreter's own pip, on the host.
+#[derive(Debug)]
+pub(super) struct Pip {
+    executable: PathBuf,
+    options: Vec<String>,
+}
+
+/// One distribution to install.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pinned {
+    pub(super) name: String,
+    pub(super) version: String,
+}
+
+/// Wheels that are removed with this.
+#[derive(Debug)]
+pub(super) struct Wheels {
+    directory: TempDir,
+    names: Vec<PathBuf>,
+}
+
+impl Wheels {
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.names.iter().map(|name| self.directory.path().join(name)).collect()
+    }
+}
+
+/// Requirements as pip takes them: a name with extras, versions and a marker. No option, no path and no address, because
+/// those can be sources, and sources run code when they are built.
+pub(super) fn requirements(names: Vec<String>) -> Result<Vec<String>> {
+    let invalid = |name: &str, why: &str| {
+        Err(Error::invalid("packages", format!("{why}, got {name:.100?}"))
+            .with_hint("name packages as in `requests>=2,<3`; of sources make a wheel first"))
+    };
+    if names.len() > MOST_NAMES {
+        return Err(Error::invalid("packages", format!("must be at most {MOST_NAMES}")));
+    }
+    let mut checked = Vec::new();
+    for name in names {
+        let name = name.trim();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-[]<>=!~,;()'\"*+ ".contains(c);
+        if name.len() > MOST_LENGTH || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            return invalid(name, "must be a name, and perhaps versions");
+        }
+        if !name.chars().all(allowed) {
+            return invalid(name, "must have no address, path or other special character");
+        }
+        checked.push(name.to_owned());
+    }
+    Ok(checked)
+}
+
+/// Whether two requirements are about one package.
+pub(super) fn is_same(one: &str, other: &str) -> bool {
+    let in_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name = |requirement: &str| {
+        canonical(requirement.split(|c| !in_name(c)).next().unwrap_or_default())
+    };
+    name(one) == name(other)
+}
+
+/// A name as all spellings of it.
+pub(super) fn canonical(name: &str) -> String {
+    name.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+impl Pip {
+    pub(super) fn new(executable: PathBuf, options: Vec<String>) -> Self {
+        Self { executable, options }
+    }
+
+    async fn run(&self, verb: &str, directory: &Path, arguments: &[String]) -> Result<()> {
+        let mut pip = Command::new(&self.executable);
+        pip.args(["-I", "-c", PROGRAM, verb])
+            .args(["--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"])
+            .args(["--retries=2"])
+            .args(&self.options)
+            .args(arguments)
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        for name in UNSET {
+            pip.env_remove(name);
+        }
+        let output = pip.output().await.map_err(host_problem)?;
+        if output.status.success() { Ok(()) } else { Err(refused(&output)) }
+    }
+
+    /// Everything that has to be installed beside what the interpreter has.
+    pub(super) async fn resolve(&self, requirements: &[String]) -> Result<Vec<Pinned>> {
+        let directory = tempfile::tempdir().map_err(host_problem)?;
+        let report = directory.path().join("report.json");
+        let mut arguments = vec!["--dry-run".to_owned()];
+        arguments.push(format!("--report={}", report.display()));
+        arguments.push("--".to_owned());
+        arguments.extend_from_slice(requirements);
+        self.run("install", directory.path(), &arguments).await?;
+        pinned(&fs::read(&report).map_err(host_problem)?)
+    }
+
+    /// The wheels of exactly those.
+    pub(super) async fn download(&self, pinned: &[Pinned]) -> Result<Wheels> {
+        let directory = tempfile::tempdir().map_err(host_problem)?;
+        let empty = tempfile::tempdir().map_err(host_problem)?;
+        let mut arguments = vec!["--no-deps".to_owned()];
+        arguments.push(format!("--dest={}", directory.path().display()));
+        arguments.push("--".to_owned());
+        arguments.extend(pinned.iter().map(|pin| format!("{}=={}", pin.name, pin.version)));
+        self.run("download", empty.path(), &arguments).await?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(directory.path()).map_err(host_problem)? {
+            let entry = entry.map_err(host_problem)?;
+            let name = PathBuf::from(entry.file_name());
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            if !is_file || name.extension().is_none_or(|extension| extension != "whl") {
+                let message = format!("{} is no wheel", name.display());
+                return Err(Error::new(ErrorKind::Unexpected, OPERATION, message));
+            }
+            names.push(name);
+        }
+        names.sort();
+        Ok(Wheels { directory, names })
+    }
+}
+
+fn pinned(report: &[u8]) -> Result<Vec<Pinned>> {
+    #[derive(Deserialize)]
+    struct Report {
+        install: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        metadata: Metadata,
+        #[serde(default)]
+        is_direct: bool,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: String,
+        version: String,
+    }
+    let report: Report = serde_json::from_slice(report).map_err(|error| {
+        Error::new(ErrorKind::Unexpected, OPERATION, "pip wrote no report").with_source(error)
+    })?;
+    let pin = |item: Item| {
+        let Metadata { name, version } = item.metadata;
+        if item.is_direct {
+            let message = format!("{name} is named by an address, which may be sources");
+            return Err(Error::new(ErrorKind::InvalidArgument, OPERATION, message));
+        }
+        Ok(Pinned { name, version })
+    };
+    report.install.into_iter().map(pin).collect()
+}
+
+/// What pip's failure means.
+fn refused(output: &Output) -> Error {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words = last_words(&said);
+    let has = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
+    let error = |kind, message| Error::new(kind, OPERATION, message);
+    if has(&["No module named pip"]) {
+        return error(ErrorKind::Unsupported, "the interpreter has no pip".to_owned()).with_hint(
+            "install it: `python -m ensurepip`, or Debian: apt-get install python3-pip",
+        );
+    }
+    if has(&["no such option: --report", "no such option: --dry-run"]) {
+        return error(ErrorKind::Unsupported, "the interpreter's pip is too old".to_owned())
+            .with_hint("pip 22.2 or later is needed");
+    }
+    if has(&[
+        "Connection",
+        "Failed to establish",
+        "Could not fetch URL",
+        "timed out",
+        "Temporary failure",
+    ]) {
+        return error(
+            ErrorKind::Unavailable,
+            format!("the package index cannot be reached: {words}"),
+        )
+        .with_retry(Retry::Temporary);
+    }
+    if has(&["No matching distribution", "Could not find a version"]) {
+        return error(ErrorKind::NotFound, words)
+            .with_hint("there is no such package or version, or it has no wheel for this interpreter; sources are not built");
+    }
+    if has(&["ResolutionImpossible", "conflict", "Invalid requirement", "usage:", "Usage:"]) {
+        return error(ErrorKind::InvalidArgument, words);
+    }
+    error(ErrorKind::Unexpected, format!("pip failed: {words}"))
+}
+
+/// The last lines that say something, as one.
+pub(super) fn last_words(said: &str) -> String {
+    const MOST: usize = 4;
+    let wanted =
+        |line: &&str| !line.is_empty() && !line.starts_with("WARNING: There was an error checking");
+    let mut lines: Vec<&str> = said.lines().map(str::trim).filter(wanted).collect();
+    if let Some(first) = lines.iter().position(|line| line.starts_with("ERROR:")) {
+        lines.drain(..first);
+        lines.truncate(MOST);
+    } else {
+        lines.drain(..lines.len().saturating_sub(MOST));
+    }
+    let words: Vec<&str> = lines.iter().map(|line| line.trim_start_matches("ERROR: ")).collect();
+    words.join("; ").chars().take(1000).collect()
+}
+
+pub(super) fn host_problem(error: io::Error) -> Error {
+    let message = "wheels cannot be fetched on this host";
+    Error::new(ErrorKind::Unavailable, OPERATION, message).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_are_requirements() {
+        let one = |name: &str| requirements(vec![name.to_owned()]);
+        for fine in ["requests", "a.b_c-d[x,y]>=1.0,!=2.*; python_version < '4'", " numpy == 2 "] {
+            one(fine).unwrap();
+        }
+        for bad in [
+            "",
+            "-r x",
+            "--index-url=http://x",
+            "./here",
+            "/there",
+            "a/b",
+            "x @ file:///y",
+            "git+https://h/x",
+            "a\nb",
+            "a\\b",
+            "é",
+        ] {
+            assert_eq!(one(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_package_is_known_by_its_name() {
+        assert!(is_same("Foo_Bar[x]>=1", "foo.bar==2"));
+        assert!(!is_same("foo>1", "foo-bar>1"));
+    }
+
+    #[test]
+    fn options_are_about_sources_alone() {
+        for fine in ["--no-index", "--find-links=/x", "--index-url=https://h/simple", "--pre"] {
+            assert!(is_option(fine), "{fine}");
+        }
+        for bad in ["--find-links", "--no-index=1", "--no-binary=:all:", "x", "", "--target=/"] {
+            assert!(!is_option(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_read_and_addresses_are_refused() {
+        let item = |direct: bool| {
+            format!(
+                r#"{{"install": [{{"metadata": {{"name": "a", "version": "1"}}, "is_direct": {direct}}}]}}"#
+            )
+        };
+        let expected = Pinned { name: "a".into(), version: "1".into() };
+        assert_eq!(pinned(item(false).as_bytes()).unwrap(), [expected]);
+        assert_eq!(pinned(item(true).as_bytes()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(pinned(b"x").unwrap_err().kind(), ErrorKind::Unexpected);
+    }
+
+    #[test]
+    fn what_pip_says_is_told_in_short() {
+        let said = "WARNING: x\nERROR: Could not find a version that satisfies the requirement a\nERROR: No matching distribution found for a\n";
+        assert_eq!(
+            last_words(said),
+            "Could not find a version that satisfies the requirement a; No matching distribution found for a"
+        );
+    }
+}

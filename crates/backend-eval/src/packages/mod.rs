@@ -1,0 +1,211 @@
+//! Python packages for a sandbox: the host fetches wheels, the box installs them.
+//!
+//! A box has no network, and what packages bring along shall never run on the host. So the interpreter's own pip resolves
+//! and downloads here, wheels alone: of those nothing is executed, and a pip that would start a program is stopped. The
+//! wheels go into the box as files, and pip in there unpacks them into `.packages` below the home directory.
+
+mod fetch;
+
+pub(crate) use self::fetch::is_option;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::{StreamExt as _, stream};
+use sandbox_agent::box_io::BoxFiles as _;
+use sandbox_agent::cell::CellFiles;
+use sandbox_core::{
+    ByteStream, CommandEvent, Error, ErrorKind, Result, StartCommand, WriteOptions,
+};
+use tokio::fs::File;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::Mutex;
+
+use self::fetch::{Pinned, Pip};
+use crate::instance::EvalInstance;
+
+const OPERATION: &str = "install_packages";
+
+/// Below the home directory of the box. The worker looks there (`python/installed.py`).
+const SITE: &str = ".packages";
+
+/// Below it: wheels that are being installed.
+const INCOMING: &str = ".incoming";
+
+const PROGRAM: &str = include_str!("install.py");
+
+/// Bytes of a wheel on their way at once.
+const PIECE: usize = 1 << 20;
+
+/// Bytes of what pip says that an error may quote.
+const MOST_SAID: usize = 4 << 10;
+
+/// What was installed into one sandbox.
+#[derive(Debug)]
+pub(crate) struct Packages {
+    pip: Pip,
+    executable: PathBuf,
+    /// Everything that was asked for so far. What is asked for next has to fit it. Held while packages are installed.
+    wanted: Mutex<Vec<String>>,
+    any: AtomicBool,
+}
+
+impl Packages {
+    pub(crate) fn new(executable: PathBuf, options: Vec<String>) -> Self {
+        let pip = Pip::new(executable.clone(), options);
+        Self { pip, executable, wanted: Mutex::default(), any: AtomicBool::new(false) }
+    }
+}
+
+/// What is installed of a distribution: `name-version.dist-info`, with the name as file names have it.
+fn installed(names: impl Iterator<Item = String>) -> BTreeSet<(String, String)> {
+    let parts = |name: String| {
+        let (name, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+        Some((fetch::canonical(name), version.to_owned()))
+    };
+    names.filter_map(parts).collect()
+}
+
+impl EvalInstance {
+    fn site(&self) -> String {
+        format!("{}/{SITE}", self.base.env.get("HOME").map_or("/home/sandbox", String::as_str))
+    }
+
+    /// The environment of commands, which find what was installed.
+    pub(crate) fn command_env(&self) -> BTreeMap<String, String> {
+        let mut env = self.base.env.clone();
+        if self.packages.any.load(Ordering::Acquire) {
+            let site = self.site();
+            let join = |first: &str, second: Option<&String>| match second {
+                Some(second) if !second.is_empty() => format!("{first}:{second}"),
+                _ => first.to_owned(),
+            };
+            let path = join(&format!("{site}/bin"), env.get("PATH"));
+            let modules = join(&site, env.get("PYTHONPATH"));
+            env.extend([("PATH".to_owned(), path), ("PYTHONPATH".to_owned(), modules)]);
+        }
+        env
+    }
+
+    /// Installs what is missing of those packages and of what they need.
+    pub(crate) async fn install_python(&self, names: Vec<String>) -> Result<()> {
+        let names = fetch::requirements(names)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut wanted = self.packages.wanted.lock().await;
+        // The last word about a package counts.
+        let is_new = |name: &String| names.iter().any(|new| fetch::is_same(new, name));
+        let mut all: Vec<_> = wanted.iter().filter(|name| !is_new(name)).cloned().collect();
+        all.extend(names.iter().cloned());
+        let pinned = self.packages.pip.resolve(&all).await?;
+        let missing = self.missing(pinned).await?;
+        if !missing.is_empty() {
+            let wheels = self.packages.pip.download(&missing).await?;
+            let incoming = format!("{}/{INCOMING}", self.site());
+            let done = self.install_wheels(&incoming, wheels.paths()).await;
+            let removed = self.remove(&incoming).await;
+            done.and(removed)?;
+        }
+        *wanted = all;
+        Ok(())
+    }
+
+    async fn missing(&self, pinned: Vec<Pinned>) -> Result<Vec<Pinned>> {
+        let site = self.site();
+        let list = |files: CellFiles| async move {
+            match files.list(&site).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+                listed => listed,
+            }
+        };
+        let entries = self.with_files(OPERATION, list).await?;
+        let there = installed(entries.into_iter().map(|entry| entry.name));
+        let is_missing =
+            |pin: &Pinned| !there.contains(&(fetch::canonical(&pin.name), pin.version.clone()));
+        Ok(pinned.into_iter().filter(is_missing).collect())
+    }
+
+    async fn remove(&self, path: &str) -> Result<()> {
+        let remove = |files: CellFiles| async move {
+            match files.remove(path, true).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                removed => removed,
+            }
+        };
+        self.with_files(OPERATION, remove).await
+    }
+
+    async fn install_wheels(&self, incoming: &str, wheels: Vec<PathBuf>) -> Result<()> {
+        // Of an earlier call that nobody waited for.
+        self.remove(incoming).await?;
+        for wheel in wheels {
+            let name = wheel.file_name().unwrap_or_default().to_string_lossy();
+            let target = format!("{incoming}/{name}");
+            let file = File::open(&wheel).await.map_err(fetch::host_problem)?;
+            let write = |files: CellFiles| async move {
+                files.write(&target, content(file), WriteOptions::default()).await
+            };
+            self.with_files(OPERATION, write).await?;
+        }
+        let python = self.packages.executable.to_string_lossy().into_owned();
+        let program = [&python, "-I", "-c", PROGRAM, incoming, &self.site()].map(str::to_owned);
+        self.run_installer(StartCommand::new(program.to_vec())).await?;
+        self.packages.any.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    async fn run_installer(&self, request: StartCommand) -> Result<()> {
+        let in_use = Box::new(self.expiry.in_use());
+        let env = self.base.env.clone();
+        let started = self.commands.start(env, "/", request, in_use).await;
+        let mut command = started.map_err(|error| self.alive(OPERATION).err().unwrap_or(error))?;
+        let mut said = Vec::new();
+        while let Some(event) = command.events.next().await {
+            match event {
+                CommandEvent::Output { data, .. } => {
+                    said.extend_from_slice(&data);
+                    let excess = said.len().saturating_sub(MOST_SAID);
+                    said.drain(..excess);
+                }
+                CommandEvent::Finished(end) if end.exit_code == 0 => return Ok(()),
+                _ => {}
+            }
+        }
+        self.alive(OPERATION)?;
+        let said = String::from_utf8_lossy(&said);
+        let full = said.contains("No space left on device");
+        let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Unexpected };
+        let message = format!("pip in the sandbox failed: {}", fetch::last_words(&said));
+        let error = Error::new(kind, OPERATION, message);
+        Err(if full { error.with_hint("give the sandbox more disk") } else { error })
+    }
+}
+
+/// A file of the host, piece by piece.
+fn content(file: File) -> ByteStream {
+    Box::pin(stream::unfold(Some(file), |file| async move {
+        let mut file = file?;
+        let mut piece = Vec::with_capacity(PIECE);
+        match (&mut file).take(PIECE as u64).read_to_end(&mut piece).await {
+            Ok(0) => None,
+            Ok(_) => Some((Ok(piece.into()), Some(file))),
+            Err(error) => Some((Err(fetch::host_problem(error)), None)),
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distributions_are_known_by_their_metadata() {
+        let names =
+            ["Foo_Bar-1.0.dist-info", "foo_bar", "bin", "x-2!1.0+l.dist-info", ".dist-info"];
+        let found = installed(names.into_iter().map(str::to_owned));
+        let expected = [("foo-bar", "1.0"), ("x", "2!1.0+l")];
+        assert!(found.iter().map(|(n, v)| (n.as_str(), v.as_str())).eq(expected));
+    }
+}

@@ -1,0 +1,309 @@
+//! What a background command has printed, as far as it is kept, and who listens.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandbox_core::{CommandEvent, CommandOutcome, OutputStream, StreamTotals};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::STREAMS;
+
+/// Bytes kept of the beginning of a stream, and again of its end.
+const KEEP_EACH_END: usize = 256 << 10;
+
+/// Pieces kept likewise, because each costs more than its bytes.
+const MOST_CHUNKS: usize = 4096;
+
+/// Neighbours become one piece up to that size.
+const CHUNK: usize = 16 << 10;
+
+/// How far a listener may stay behind before the command is held back. Less than what is kept, so it misses nothing.
+const MOST_BEHIND: u64 = (KEEP_EACH_END / 2) as u64;
+
+/// How long a command is held back for a listener that does not read.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The output of one command, how it ended, and where each listener is.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    state: Mutex<State>,
+    /// Told to listeners: there is more.
+    more: Notify,
+    /// Told to the command: a listener has read, or is gone.
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    streams: [Stream; 2],
+    /// Number of the last piece, of both streams together.
+    last: u64,
+    outcome: Option<CommandOutcome>,
+    listeners: HashMap<u64, Cursor>,
+}
+
+/// Where a listener is: bytes of each stream that it has heard, or heard to be lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    heard: [u64; 2],
+    /// Whether the command waits for it.
+    awaited: bool,
+}
+
+impl Kept {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn push(&self, stream: OutputStream, data: &[u8]) {
+        self.state().push(index(stream), data);
+        self.more.notify_waiters();
+    }
+
+    pub(super) fn finish(&self, outcome: CommandOutcome) {
+        self.state().outcome = Some(outcome);
+        self.more.notify_waiters();
+    }
+
+    pub(super) fn outcome(&self) -> Option<CommandOutcome> {
+        self.state().outcome.clone()
+    }
+
+    /// Of standard output and standard error.
+    pub(super) fn totals(&self) -> [StreamTotals; 2] {
+        self.state().streams.each_ref().map(Stream::totals)
+    }
+
+    /// Waits until no listener is far behind, though not for long.
+    pub(super) async fn room(&self) {
+        while self.state().is_held_back() {
+            if timeout(PATIENCE, self.room.notified()).await.is_err() {
+                self.state().wait_for_none();
+            }
+        }
+    }
+
+    /// The next event for a listener, and last how the command ended.
+    pub(super) async fn next(&self, listener: u64) -> CommandEvent {
+        loop {
+            let more = self.more.notified();
+            if let Some(event) = self.state().next(listener) {
+                self.room.notify_one();
+                return event;
+            }
+            more.await;
+        }
+    }
+
+    pub(super) fn forget(&self, listener: u64) {
+        self.state().listeners.remove(&listener);
+        self.room.notify_one();
+    }
+}
+
+fn index(stream: OutputStream) -> usize {
+    usize::from(stream == OutputStream::Stderr)
+}
+
+impl State {
+    fn push(&mut self, index: usize, data: &[u8]) {
+        for data in data.chunks(CHUNK) {
+            if self.streams[index].push(self.last, data) {
+                self.last += 1;
+            }
+        }
+    }
+
+    fn is_behind(&self, cursor: &Cursor) -> bool {
+        let behind = |index: usize| self.streams[index].total - cursor.heard[index];
+        behind(0).max(behind(1)) > MOST_BEHIND
+    }
+
+    fn is_held_back(&self) -> bool {
+        self.listeners.values().any(|cursor| cursor.awaited && self.is_behind(cursor))
+    }
+
+    /// Those who are far behind have had their time.
+    fn wait_for_none(&mut self) {
+        let mut listeners = std::mem::take(&mut self.listeners);
+        for cursor in listeners.values_mut() {
+            cursor.awaited &= !self.is_behind(cursor);
+        }
+        self.listeners = listeners;
+    }
+
+    fn next(&mut self, listener: u64) -> Option<CommandEvent> {
+        let mut cursor = self.listeners.get(&listener).copied().unwrap_or_default();
+        cursor.awaited = true;
+        let event = self.next_output(&mut cursor);
+        self.listeners.insert(listener, cursor);
+        event.or_else(|| self.outcome.clone().map(CommandEvent::Finished))
+    }
+
+    /// What comes next for a listener, in the order in which it was printed.
+    fn next_output(&self, cursor: &mut Cursor) -> Option<CommandEvent> {
+        let next = |index: usize| Some((index, self.streams[index].after(cursor.heard[index])?));
+        let (index, chunk) =
+            [next(0), next(1)].into_iter().flatten().min_by_key(|(_, chunk)| chunk.number)?;
+        let (stream, heard) = (STREAMS[index], &mut cursor.heard[index]);
+        if chunk.start > *heard {
+            let bytes = chunk.start - *heard;
+            *heard = chunk.start;
+            return Some(CommandEvent::Skipped { stream, bytes });
+        }
+        // Within one piece, so it fits.
+        let data = &chunk.data[(*heard - chunk.start) as usize..];
+        *heard = chunk.end();
+        Some(CommandEvent::Output { stream, data: Bytes::copy_from_slice(data) })
+    }
+}
+
+#[derive(Debug)]
+struct Chunk {
+    /// Of both streams together, in order.
+    number: u64,
+    /// Bytes of the stream before it.
+    start: u64,
+    data: Vec<u8>,
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.start + self.data.len() as u64
+    }
+}
+
+/// The beginning and the end of one stream.
+#[derive(Debug, Default)]
+struct Stream {
+    head: VecDeque<Chunk>,
+    tail: VecDeque<Chunk>,
+    head_bytes: usize,
+    tail_bytes: usize,
+    total: u64,
+}
+
+impl Stream {
+    /// Adds bytes, at most a piece. Whether they became a piece of their own, numbered one above `last`.
+    fn push(&mut self, last: u64, data: &[u8]) -> bool {
+        let start = self.total;
+        self.total += data.len() as u64;
+        let to_head = self.tail.is_empty()
+            && self.head_bytes + data.len() <= KEEP_EACH_END
+            && self.head.len() < MOST_CHUNKS;
+        let (part, bytes) = match to_head {
+            true => (&mut self.head, &mut self.head_bytes),
+            false => (&mut self.tail, &mut self.tail_bytes),
+        };
+        *bytes += data.len();
+        let joined = part.back_mut().filter(|chunk| {
+            chunk.number == last && chunk.end() == start && chunk.data.len() + data.len() <= CHUNK
+        });
+        let is_new = match joined {
+            Some(chunk) => {
+                chunk.data.extend_from_slice(data);
+                false
+            }
+            None => {
+                part.push_back(Chunk { number: last + 1, start, data: data.to_vec() });
+                true
+            }
+        };
+        self.forget_middle();
+        is_new
+    }
+
+    fn forget_middle(&mut self) {
+        while let Some(oldest) = self.tail.front().map(|chunk| chunk.data.len())
+            && (self.tail_bytes - oldest >= KEEP_EACH_END || self.tail.len() > MOST_CHUNKS)
+        {
+            self.tail_bytes -= oldest;
+            self.tail.pop_front();
+        }
+    }
+
+    /// The first piece with bytes behind those that were heard.
+    fn after(&self, heard: u64) -> Option<&Chunk> {
+        let in_part = |part: &VecDeque<Chunk>| part.partition_point(|chunk| chunk.end() <= heard);
+        self.head.get(in_part(&self.head)).or_else(|| self.tail.get(in_part(&self.tail)))
+    }
+
+    fn totals(&self) -> StreamTotals {
+        let bytes_kept = (self.head_bytes + self.tail_bytes) as u64;
+        StreamTotals { bytes_total: self.total, bytes_kept }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything for a listener that is there now: output, bytes lost.
+    fn heard(state: &mut State, listener: u64) -> ([Vec<u8>; 2], [u64; 2]) {
+        let (mut output, mut lost) = ([Vec::new(), Vec::new()], [0, 0]);
+        while let Some(event) = state.next(listener) {
+            match event {
+                CommandEvent::Output { stream, data } => output[index(stream)].extend(&data),
+                CommandEvent::Skipped { stream, bytes } => lost[index(stream)] += bytes,
+                other => panic!("{other:?}"),
+            }
+        }
+        (output, lost)
+    }
+
+    #[test]
+    fn the_beginning_and_the_end_are_kept_and_all_of_it_is_counted() {
+        let mut state = State::default();
+        let all: Vec<u8> = (0..5_000_000_u32).map(|i| (i / 7) as u8).collect();
+        all.chunks(1000).for_each(|data| state.push(0, data));
+        let ([output, _], [lost, _]) = heard(&mut state, 1);
+        let totals = state.streams[0].totals();
+        assert_eq!((totals.bytes_total, totals.bytes_kept), (5_000_000, output.len() as u64));
+        assert_eq!(output.len() as u64 + lost, 5_000_000);
+        assert!((2 * KEEP_EACH_END - CHUNK..2 * KEEP_EACH_END + CHUNK).contains(&output.len()));
+        let head = state.streams[0].head_bytes;
+        assert_eq!(output[..head], all[..head]);
+        assert!(all.ends_with(&output[head..]));
+    }
+
+    #[test]
+    fn streams_keep_their_order_and_small_pieces_are_bounded() {
+        let mut state = State::default();
+        for (index, data) in [(0, "a"), (1, "b"), (0, "c"), (0, "d"), (1, "e")] {
+            state.push(index, data.as_bytes());
+        }
+        let mut order = String::new();
+        while let Some(CommandEvent::Output { data, .. }) = state.next(1) {
+            order.push_str(std::str::from_utf8(&data).unwrap());
+        }
+        assert_eq!(order, "abcde");
+        for _ in 0..100_000 {
+            state.push(0, b"x");
+            state.push(1, b"y");
+        }
+        for stream in &state.streams {
+            assert!(stream.head.len() + stream.tail.len() <= 2 * MOST_CHUNKS);
+        }
+        let (output, lost) = heard(&mut state, 2);
+        assert_eq!(output[0].len() as u64 + lost[0], 100_003);
+        assert!(lost[0] > 0);
+    }
+
+    #[test]
+    fn who_reads_is_waited_for_and_who_does_not_is_not() {
+        let mut state = State::default();
+        state.push(0, &vec![0; 2 * MOST_BEHIND as usize]);
+        assert!(!state.is_held_back());
+        state.next(1);
+        assert!(state.is_held_back());
+        state.wait_for_none();
+        assert!(!state.is_held_back());
+        assert_eq!(heard(&mut state, 1).1, [0, 0]);
+        state.push(0, &vec![0; 8 * KEEP_EACH_END]);
+        assert!(state.is_held_back());
+        assert!(heard(&mut state, 1).1[0] > 0);
+    }
+}

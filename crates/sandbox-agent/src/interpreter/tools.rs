@@ -1,0 +1,234 @@
+//! Functions of the host, and the calls of one run to them.
+//!
+//! Every byte of a call is a claim of code that nobody trusts. What one run may have going on at once is bounded in
+//! number, in bytes and in values, and the future of a call is dropped as soon as nothing waits for its answer.
+
+mod outbox;
+mod set;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+
+pub(crate) use outbox::Outbox;
+use set::Room;
+pub use set::ToolSet;
+
+use crate::message::Request;
+
+/// Calls of one run that may wait for their answers at once. A worker holds more of them back by itself.
+const MOST_CALLS: usize = 64;
+
+/// Bytes of arguments of one call, and of one result: 16 MiB.
+const LONGEST: usize = 16 << 20;
+
+/// Bytes of arguments that the open calls of one run may have together. A worker holds more back by itself.
+const MOST_BYTES: usize = 2 * LONGEST;
+
+/// JSON values in the arguments of all calls of one run that work at the same time. Parsed they take many times the
+/// bytes of their text. Calls wait for each other; one with more alone is refused.
+const MOST_VALUES: usize = 2_000_000;
+
+/// Tasks of one run, those of calls that are gone and not yet cleared away included.
+const MOST_TASKS: usize = 2 * MOST_CALLS;
+
+const INTERRUPTED: &str = "the call was cancelled, because the run was interrupted";
+
+/// The calls of one run.
+#[derive(Debug)]
+pub(crate) struct ToolCalls {
+    run: i64,
+    tools: ToolSet,
+    outbox: Arc<Outbox>,
+    room: Room,
+    tasks: Arc<Semaphore>,
+    /// Where the tools work. Runs are interrupted from elsewhere too.
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    over: bool,
+    /// Calls whose answers have not begun to be written.
+    open: HashMap<i64, Open>,
+    bytes: usize,
+    begun: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    bytes: usize,
+    /// Tells it from an earlier call to which the worker gave the same number.
+    serial: u64,
+    /// The tool at work; `None` once there is an answer.
+    task: Option<AbortHandle>,
+    /// Kept here, so that it goes when nobody waits for it any more.
+    answer: Option<Outcome>,
+}
+
+/// The JSON of a result, or why there is none.
+type Outcome = Result<String, String>;
+
+impl State {
+    fn remove(&mut self, call: i64) -> Option<Open> {
+        let open = self.open.remove(&call)?;
+        self.bytes -= open.bytes;
+        Some(open)
+    }
+
+    /// The call, unless the worker has given its number to another one since.
+    fn find(&mut self, call: i64, serial: u64) -> Option<&mut Open> {
+        self.open.get_mut(&call).filter(|open| open.serial == serial)
+    }
+}
+
+impl ToolCalls {
+    /// Calls of a run of this runtime.
+    pub(crate) fn new(run: i64, tools: ToolSet, outbox: Arc<Outbox>) -> Arc<Self> {
+        let (room, tasks) = (Room::new(), Arc::new(Semaphore::new(MOST_TASKS)));
+        let (runtime, state) = (Handle::current(), Mutex::default());
+        Arc::new(Self { run, tools, outbox, room, tasks, runtime, state })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is room for one more task.
+    pub(crate) async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.tasks).acquire_owned().await.ok()
+    }
+
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// What no worker of ours would ask.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        call: i64,
+        name: String,
+        arguments: String,
+        room: OwnedSemaphorePermit,
+    ) -> Result<(), String> {
+        let bytes = arguments.len();
+        let mut state = self.state();
+        if state.over {
+            return Ok(());
+        }
+        if state.open.contains_key(&call) {
+            return Err(format!("a second tool call {call}"));
+        }
+        if state.open.len() >= MOST_CALLS || state.bytes + bytes > MOST_BYTES || bytes > LONGEST {
+            return Err("more tool calls at once than there may be".to_owned());
+        }
+        state.begun += 1;
+        let (calls, serial) = (Arc::clone(self), state.begun);
+        let task = self.runtime.spawn(async move {
+            let outcome = calls.tools.carry_out(&name, arguments, &calls.room).await;
+            calls.answer(call, serial, outcome, room);
+        });
+        state.bytes += bytes;
+        state
+            .open
+            .insert(call, Open { bytes, serial, task: Some(task.abort_handle()), answer: None });
+        Ok(())
+    }
+
+    /// Answers which tools there are.
+    ///
+    /// # Errors
+    /// As [`ToolCalls::call`].
+    pub(crate) fn list(
+        self: &Arc<Self>,
+        call: i64,
+        room: OwnedSemaphorePermit,
+    ) -> Result<(), String> {
+        let mut state = self.state();
+        if state.over {
+            return Ok(());
+        }
+        if state.open.len() >= MOST_CALLS || state.open.contains_key(&call) {
+            return Err("more tool calls at once than there may be".to_owned());
+        }
+        state.begun += 1;
+        let serial = state.begun;
+        state.open.insert(
+            call,
+            Open { bytes: 0, serial, task: None, answer: Some(self.tools.listing()) },
+        );
+        drop(state);
+        self.deliver(call, serial, Some(room));
+        Ok(())
+    }
+
+    /// Nobody waits for the answer any more. One that is over is no error.
+    pub(crate) fn cancel(&self, call: i64) {
+        let open = self.state().remove(call);
+        if let Some(task) = open.and_then(|open| open.task) {
+            task.abort();
+        }
+    }
+
+    /// Cancels what works now, and says so to whoever waits for it. The run may go on, and call again.
+    pub(crate) fn interrupt(self: &Arc<Self>) {
+        let mut cancelled = Vec::new();
+        for (call, open) in &mut self.state().open {
+            if let Some(task) = open.task.take() {
+                task.abort();
+                open.answer = Some(Err(INTERRUPTED.to_owned()));
+                cancelled.push((*call, open.serial));
+            }
+        }
+        for (call, serial) in cancelled {
+            self.deliver(call, serial, None);
+        }
+    }
+
+    /// The run is over, or about to be: cancels everything, for good.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        state.over = true;
+        state.bytes = 0;
+        for task in state.open.drain().filter_map(|(_, open)| open.task) {
+            task.abort();
+        }
+    }
+
+    fn answer(
+        self: &Arc<Self>,
+        call: i64,
+        serial: u64,
+        outcome: Outcome,
+        room: OwnedSemaphorePermit,
+    ) {
+        let mut state = self.state();
+        // One that was interrupted at the same time has its answer already.
+        let Some(open) = state.find(call, serial).filter(|open| open.task.is_some()) else {
+            return;
+        };
+        (open.task, open.answer) = (None, Some(outcome));
+        drop(state);
+        self.deliver(call, serial, Some(room));
+    }
+
+    /// Sends an answer in its turn, unless nobody waits for it by then. A task of its own, which nothing aborts: half a
+    /// message must never be left.
+    fn deliver(self: &Arc<Self>, call: i64, serial: u64, room: Option<OwnedSemaphorePermit>) {
+        let calls = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let run = calls.run;
+            let answer = || {
+                let mut state = calls.state();
+                state.find(call, serial)?;
+                let outcome = state.remove(call)?.answer?;
+                Some(Request::ToolResult { id: run, call, outcome })
+            };
+            calls.outbox.send(answer).await;
+            drop(room);
+        });
+    }
+}

@@ -1,0 +1,221 @@
+//! The tools of one sandbox, and what a single call to one of them comes to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt as _;
+use sandbox_core::{Tool, ToolFunction};
+use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::{LONGEST, MOST_VALUES};
+
+/// Characters kept of an error that a tool gives.
+const LONGEST_ERROR: usize = 64 << 10;
+
+/// Bytes of JSON that are read and written at once.
+const SMALL: usize = 64 << 10;
+
+/// The tools that the code of a sandbox may call. All clones are the same set.
+#[derive(Clone, Debug, Default)]
+pub struct ToolSet {
+    tools: Arc<Mutex<BTreeMap<String, Tool>>>,
+}
+
+impl ToolSet {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn tools(&self) -> MutexGuard<'_, BTreeMap<String, Tool>> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a tool, or replaces the one of that name. Code that runs now finds it with its next call.
+    ///
+    /// # Errors
+    /// As [`Tool::check`].
+    pub fn register(&self, tool: Tool) -> sandbox_core::Result<()> {
+        tool.check()?;
+        self.tools().insert(tool.name.clone(), tool);
+        Ok(())
+    }
+
+    /// Name, description and parameters of each, as a JSON list sorted by name.
+    pub(super) fn listing(&self) -> Result<String, String> {
+        let anything = || json!({"type": "object"});
+        let described = |tool: &Tool| {
+            let parameters = tool.parameters.clone().unwrap_or_else(anything);
+            json!({"name": tool.name, "description": tool.description, "parameters": parameters})
+        };
+        encoded(&Value::Array(self.tools().values().map(described).collect()), LONGEST)
+    }
+
+    fn find(&self, name: &str) -> Result<ToolFunction, String> {
+        let tools = self.tools();
+        if let Some(tool) = tools.get(name) {
+            return Ok(Arc::clone(&tool.call));
+        }
+        let name: String = name.chars().take(200).collect();
+        let known: Vec<&str> = tools.keys().map(String::as_str).take(100).collect();
+        Err(if known.is_empty() {
+            format!("there is no tool {name:?}: the host has registered none")
+        } else {
+            format!("there is no tool {name:?}; there are: {}", known.join(", "))
+        })
+    }
+
+    /// Calls a tool.
+    pub(super) async fn carry_out(
+        &self,
+        name: &str,
+        arguments: String,
+        room: &Room,
+    ) -> Result<String, String> {
+        let function = self.find(name)?;
+        let large = arguments.len() > SMALL;
+        let counted = room.apart(large, move || (count_values(&arguments), arguments));
+        let (count, arguments) = counted.await?;
+        if count > MOST_VALUES {
+            return Err(format!(
+                "the arguments hold {count} values, over the limit of {MOST_VALUES}"
+            ));
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let _values = room.values.acquire_many(count).await.map_err(|closed| closed.to_string())?;
+        let parsed =
+            room.apart(large, move || serde_json::from_str::<Map<String, Value>>(&arguments));
+        let parsed =
+            parsed.await?.map_err(|error| format!("the arguments cannot be read: {error}"))?;
+        // The closure itself may panic too, before there is a future.
+        let called = AssertUnwindSafe(async { function(parsed).await }).catch_unwind();
+        match called.await {
+            Ok(Ok(result)) => match encoded(&result, SMALL) {
+                Ok(text) => Ok(text),
+                Err(_) => room.apart(true, move || encoded(&result, LONGEST)).await?,
+            },
+            Ok(Err(message)) => Err(cut(message)),
+            Err(_) => Err(format!("the tool {name:?} panicked")),
+        }
+    }
+}
+
+/// What the calls of one run share.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// A permit for each JSON value that may be in use.
+    values: Semaphore,
+    /// Large texts are read and written by one thread at a time, beside the runtime, which has limits to keep.
+    turn: Arc<Semaphore>,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self { values: Semaphore::new(MOST_VALUES), turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    async fn apart<T: Send + 'static>(
+        &self,
+        large: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        if !large {
+            return Ok(work());
+        }
+        let turn =
+            Arc::clone(&self.turn).acquire_owned().await.map_err(|closed| closed.to_string())?;
+        let done = spawn_blocking(move || {
+            // Kept when the call is cancelled meanwhile, so that no more than one is ever at work.
+            let _turn = turn;
+            work()
+        });
+        done.await.map_err(|error| error.to_string())
+    }
+}
+
+/// How many values a JSON text has, or a few more. Texts that are no JSON have some number too.
+fn count_values(text: &str) -> usize {
+    let (mut count, mut quoted, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b',' | b'[' | b'{' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// The JSON of a result, written no further than it may be long.
+fn encoded(result: &Value, longest: usize) -> Result<String, String> {
+    let mut text = Bounded { text: Vec::new(), longest };
+    // A value that is there already can always be written; only the limit stops it.
+    serde_json::to_writer(&mut text, result)
+        .map_err(|_| format!("the result is over the limit of {longest} bytes of JSON"))?;
+    String::from_utf8(text.text).map_err(|error| error.to_string())
+}
+
+struct Bounded {
+    text: Vec<u8>,
+    longest: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.text.len() + data.len() > self.longest {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.text.extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn cut(message: String) -> String {
+    match message.char_indices().nth(LONGEST_ERROR) {
+        Some((end, _)) => format!("{}... [cut]", &message[..end]),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        for (text, least, most) in [
+            ("{}", 1, 2),
+            (r#"{"a": "1,2,[{", "b\"": [1, 2, {"c": null}]}"#, 6, 8),
+            ("[0,0,0,0]", 4, 6),
+            (r#""\\""#, 1, 1),
+        ] {
+            let count = count_values(text);
+            assert!((least..=most).contains(&count), "{text}: {count}");
+        }
+    }
+
+    #[test]
+    fn results_are_bounded() {
+        assert_eq!(encoded(&json!([1, "é"]), 8), Ok("[1,\"é\"]".into()));
+        assert!(encoded(&json!("x".repeat(LONGEST - 2)), LONGEST).is_ok());
+        let error = encoded(&json!("x".repeat(LONGEST - 1)), LONGEST).unwrap_err();
+        assert_eq!(error, "the result is over the limit of 16777216 bytes of JSON");
+    }
+
+    #[test]
+    fn long_errors_are_cut() {
+        assert_eq!(cut("é".into()), "é");
+        let long = cut("é".repeat(LONGEST_ERROR + 1));
+        assert!(long.ends_with("é... [cut]"), "{}", long.len());
+    }
+}

@@ -1,0 +1,101 @@
+//! Between a thread that may block and a task that may not.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+
+use bytes::Bytes;
+use futures_channel::{mpsc, oneshot};
+use futures_util::StreamExt as _;
+use futures_util::future::poll_fn;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Pieces that lie between the two sides.
+const WAITING: usize = 4;
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future on a thread that has nothing else to do.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Where the task puts pieces.
+pub(super) struct Giver(mpsc::Sender<Result<Bytes>>);
+
+/// Where they are taken.
+pub(super) type Taker = mpsc::Receiver<Result<Bytes>>;
+
+pub(super) fn bridge() -> (Giver, Taker) {
+    // The sender has one place of its own beside these.
+    let (sender, receiver) = mpsc::channel(WAITING - 1);
+    (Giver(sender), receiver)
+}
+
+impl Giver {
+    /// Gives a piece; waits while there is no room. `false`: nobody takes anything any more.
+    pub(super) async fn give(&mut self, piece: Result<Bytes>) -> bool {
+        let room = poll_fn(|cx| self.0.poll_ready(cx)).await;
+        room.is_ok() && self.0.start_send(piece).is_ok()
+    }
+
+    /// Tells that this was all, with a piece that is empty. Being dropped tells nothing.
+    pub(super) async fn complete(mut self) {
+        self.give(Ok(Bytes::new())).await;
+    }
+
+    /// The same as [`Giver::give`], on a thread.
+    pub(super) fn give_blocking(&mut self, piece: Result<Bytes>) -> bool {
+        block_on(self.give(piece))
+    }
+}
+
+/// Takes the next piece on a thread. `None`: there are no more.
+pub(super) fn take_blocking(taker: &mut Taker) -> Option<Result<Bytes>> {
+    block_on(taker.next())
+}
+
+/// What becomes of a thread.
+pub(super) struct Outcome<T>(oneshot::Receiver<Result<T>>);
+
+/// Does work on a thread of its own.
+pub(super) fn start<T: Send + 'static>(
+    operation: &'static str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<Outcome<T>> {
+    let (done, outcome) = oneshot::channel();
+    thread::Builder::new()
+        .name("sandbox-transfer".to_owned())
+        .spawn(move || {
+            let _ = done.send(work());
+        })
+        .map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, operation, "no thread for the local side")
+                .with_source(error)
+        })?;
+    Ok(Outcome(outcome))
+}
+
+impl<T> Outcome<T> {
+    pub(super) async fn get(self, operation: &'static str) -> Result<T> {
+        self.0.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Unexpected, operation, "the thread of the transfer died"))
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! An archive of a sandbox into a new local directory.
+//!
+//! The directory is new and its owner's alone, so nobody else puts links into it; and links of the archive are made last,
+//! so nothing can be written through one.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::Transferred;
+use super::bridge::{Taker, take_blocking};
+use super::local::{create, create_directory, failed, link, make_program, name};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tar::{Decoder, Entry, EntryKind, Item, is_inside};
+
+const DOWNLOAD: &str = "download";
+
+/// An archive that is being unpacked below `root`.
+struct Unpacker {
+    root: PathBuf,
+    file: Option<(PathBuf, File, u32)>,
+    links: Vec<(Vec<u8>, Vec<u8>)>,
+    done: Transferred,
+}
+
+/// Unpacks all that comes into `root`, which is new and empty.
+pub(super) fn unpack(root: &Path, taker: &mut Taker) -> Result<Transferred> {
+    let mut unpacker = Unpacker {
+        root: root.to_owned(),
+        file: None,
+        links: Vec::new(),
+        done: Transferred::default(),
+    };
+    let mut decoder = Decoder::default();
+    while let Some(piece) = take_blocking(taker) {
+        decoder.feed(piece?);
+        while let Some(item) = decoder.next()? {
+            unpacker.item(item)?;
+        }
+    }
+    decoder.finish()?;
+    unpacker.make_links()?;
+    Ok(unpacker.done)
+}
+
+fn refused(path: &[u8], problem: &str) -> Error {
+    let path = String::from_utf8_lossy(path);
+    Error::new(
+        ErrorKind::InvalidArgument,
+        DOWNLOAD,
+        format!("the archive has {path:?}, which {problem}"),
+    )
+}
+
+impl Unpacker {
+    fn item(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Entry(entry) => self.entry(entry),
+            Item::Data(bytes) => match &mut self.file {
+                Some((path, file, _)) => {
+                    self.done.bytes += bytes.len() as u64;
+                    file.write_all(&bytes).map_err(|error| failed(DOWNLOAD, path, error))
+                }
+                None => Ok(()),
+            },
+            Item::FileEnd => {
+                self.done.files += 1;
+                match self.file.take() {
+                    Some((path, file, mode)) if mode & 0o100 != 0 => {
+                        make_program(&file).map_err(|error| failed(DOWNLOAD, &path, error))
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Where a name of the archive is, with the directories above it made. None of them is a link.
+    fn place(&self, path: &[u8]) -> Result<PathBuf> {
+        let mut place = self.root.clone();
+        let mut parts = path.split(|byte| *byte == b'/').peekable();
+        while let Some(part) = parts.next() {
+            let part = name(part).ok_or_else(|| refused(path, "cannot be a name here"))?;
+            place.push(part);
+            if parts.peek().is_some() {
+                match create_directory(&place) {
+                    Ok(()) => {}
+                    Err(_) if is_directory(&place) => {}
+                    Err(error) => return Err(failed(DOWNLOAD, &place, error)),
+                }
+            }
+        }
+        Ok(place)
+    }
+
+    fn entry(&mut self, entry: Entry) -> Result<()> {
+        let place = self.place(&entry.path)?;
+        let done = match entry.kind {
+            EntryKind::Directory => match create_directory(&place) {
+                Err(_) if is_directory(&place) => Ok(()),
+                other => other,
+            },
+            EntryKind::File(_) => create(&place).map(|file| {
+                self.file = Some((place.clone(), file, entry.mode));
+            }),
+            EntryKind::Symlink(target) => {
+                self.links.push((entry.path, target));
+                Ok(())
+            }
+            EntryKind::HardLink(target) => {
+                let target = self.place(&target)?;
+                if !fs::symlink_metadata(&target).is_ok_and(|metadata| metadata.is_file()) {
+                    return Err(refused(
+                        &entry.path,
+                        "is a link to what the archive does not have",
+                    ));
+                }
+                fs::hard_link(target, &place)
+            }
+        };
+        done.map_err(|error| failed(DOWNLOAD, &place, error))
+    }
+
+    fn make_links(&mut self) -> Result<()> {
+        let mut made = Vec::new();
+        for (path, target) in std::mem::take(&mut self.links) {
+            if is_inside(&path, &target) {
+                let place = self.place(&path)?;
+                link(&target, &place).map_err(|error| failed(DOWNLOAD, &place, error))?;
+                made.push((path, place));
+            } else {
+                self.skip(&path);
+            }
+        }
+        // Links that go through other links may lead out although none of them looks like it. Taking one away can only
+        // make others lead nowhere.
+        let root = fs::canonicalize(&self.root).map_err(|e| failed(DOWNLOAD, &self.root, e))?;
+        for (path, place) in made {
+            if fs::canonicalize(&place).is_ok_and(|real| !real.starts_with(&root)) {
+                fs::remove_file(&place).map_err(|error| failed(DOWNLOAD, &place, error))?;
+                self.skip(&path);
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, path: &[u8]) {
+        self.done.skipped.push(String::from_utf8_lossy(path).into_owned());
+    }
+}
+
+fn is_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+}
