@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::command::shown;
-use crate::environment::virtual_environment;
+use crate::environment::{PYTHON_PACKAGES, virtual_environment};
 use crate::setup::system_python;
 use crate::suites::cargo;
 use crate::workspace;
@@ -15,7 +15,9 @@ const PEERS: [&str; 3] = ["code-sandboxes", "ipykernel", "jupyter_client"];
 /// Runs the table; whether every bar was met.
 pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let target = workspace::target();
-    let Some(packages_python) = virtual_environment(&target.join("test-env/python")) else {
+    let Some(packages_python) =
+        virtual_environment(&target.join("test-env/python"), &PYTHON_PACKAGES)
+    else {
         return Err("a Python with numpy and pandas could not be made".to_owned());
     };
     let peers = target.join("bench-env");

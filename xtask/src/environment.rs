@@ -10,7 +10,11 @@ use crate::setup::system_python;
 use crate::workspace;
 
 /// What the tests about rich results need.
-const PYTHON_PACKAGES: [&str; 3] = ["matplotlib", "pandas", "pillow"];
+pub(crate) const PYTHON_PACKAGES: [&str; 3] = ["matplotlib", "pandas", "pillow"];
+
+/// What the tests of the Jupyter protocol need: a kernel, its client, a server, and a kernel of another language.
+const JUPYTER_PACKAGES: [&str; 4] =
+    ["bash_kernel", "ipykernel", "jupyter_client", "jupyter_server"];
 
 /// What runs TypeScript where node alone cannot.
 const NODE_PACKAGES: [&str; 2] = ["tsx", "typescript"];
@@ -20,6 +24,8 @@ const NODE_PACKAGES: [&str; 2] = ["tsx", "typescript"];
 pub(crate) struct Environment {
     /// An interpreter that has the packages.
     pub(crate) python: Option<PathBuf>,
+    /// An interpreter that has Jupyter.
+    pub(crate) jupyter: Option<PathBuf>,
     /// A folder with programs that were installed for the tests.
     pub(crate) programs: Option<PathBuf>,
 }
@@ -29,29 +35,37 @@ impl Environment {
     pub(crate) fn prepare() -> (Self, Vec<&'static str>) {
         let folder = workspace::target().join("test-env");
         let mut missing = Vec::new();
-        let python = virtual_environment(&folder.join("python"));
+        let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
+        let jupyter = virtual_environment(&folder.join("jupyter"), &JUPYTER_PACKAGES);
         if python.is_none() {
             missing.push("a Python with pandas, matplotlib and pillow");
+        }
+        if jupyter.is_none() {
+            missing.push("a Python with ipykernel, jupyter_server and bash_kernel");
         }
         let programs = if node_strips_types() { None } else { node_programs(&folder.join("node")) };
         if programs.is_none() && !node_strips_types() {
             missing.push("tsx or typescript for node");
         }
-        (Self { python, programs }, missing)
+        (Self { python, jupyter, programs }, missing)
     }
 
     /// What is there already, with nothing made.
     pub(crate) fn found() -> Self {
         let folder = workspace::target().join("test-env");
         let python = Some(folder.join("python/bin/python")).filter(|path| path.exists());
+        let jupyter = Some(folder.join("jupyter/bin/python")).filter(|path| path.exists());
         let programs = Some(folder.join("node/node_modules/.bin")).filter(|path| path.exists());
-        Self { python, programs }
+        Self { python, jupyter, programs }
     }
 
     /// Sets the variables that test programs read.
     pub(crate) fn apply(&self, command: &mut Command) {
         if let Some(python) = &self.python {
             command.env("SANDBOX_TEST_PYTHON", python);
+        }
+        if let Some(jupyter) = &self.jupyter {
+            command.env("SANDBOX_TEST_JUPYTER_PYTHON", jupyter);
         }
         command.env("SANDBOX_TEST_LANGUAGES", self.languages().join(","));
         command.env("PATH", self.path());
@@ -81,9 +95,9 @@ impl Environment {
 }
 
 /// A virtual environment with the packages. It is reused while it was made from the same list.
-pub(crate) fn virtual_environment(folder: &Path) -> Option<PathBuf> {
+pub(crate) fn virtual_environment(folder: &Path, packages: &[&str]) -> Option<PathBuf> {
     let (python, stamp) = (folder.join("bin/python"), folder.join("packages.txt"));
-    let list = format!("{}\n{}\n", system_python(), PYTHON_PACKAGES.join("\n"));
+    let list = format!("{}\n{}\n", system_python(), packages.join("\n"));
     if fs::read_to_string(&stamp).is_ok_and(|made| made == list) && python.exists() {
         return Some(python);
     }
@@ -91,7 +105,7 @@ pub(crate) fn virtual_environment(folder: &Path) -> Option<PathBuf> {
         && shown(
             Command::new(&python)
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-                .args(PYTHON_PACKAGES),
+                .args(packages),
         );
     (made && fs::write(stamp, list).is_ok()).then_some(python)
 }

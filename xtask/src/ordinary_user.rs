@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{heard, quietly, shown};
-use crate::environment::{Environment, virtual_environment};
+use crate::environment::{Environment, PYTHON_PACKAGES, virtual_environment};
 use crate::suites::{Built, TestProgram};
 use crate::tally::Tally;
 use crate::workspace;
@@ -16,7 +16,10 @@ use crate::workspace;
 /// Where system programs are, for a user with nothing of its own.
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Runs every test program as an ordinary user.
+/// Packages to which it makes no difference who runs them. Once is enough.
+const ANYBODY: [&str; 3] = ["xtask", "code-sandboxes-jupyter-protocol", "code-sandboxes-remote"];
+
+/// Runs every test program as an ordinary user, but for those of [`ANYBODY`].
 pub(crate) fn run(
     built: &Built,
     environment: &Environment,
@@ -31,7 +34,7 @@ pub(crate) fn run(
         tally.check("a Python for an ordinary user", false);
     }
     println!("\nAs an ordinary user (uid {}):", place.user);
-    for program in built.tests.iter().filter(|program| program.package != "xtask") {
+    for program in built.tests.iter().filter(|test| !ANYBODY.contains(&test.package.as_str())) {
         let executable = place.copy(&program.executable)?;
         let mut command = place.command(program, &executable);
         command.env("PATH", &own_path).env("SANDBOX_TEST_LANGUAGES", &languages);
@@ -103,8 +106,9 @@ impl Place {
             quietly(command.args(["-c", "import pandas, matplotlib, PIL"]))
         };
         let shared = environment.python.clone().filter(usable);
-        let python =
-            shared.or_else(|| virtual_environment(&self.root.join("python")).filter(usable));
+        let python = shared.or_else(|| {
+            virtual_environment(&self.root.join("python"), &PYTHON_PACKAGES).filter(usable)
+        });
         let mut path = SYSTEM_PATH.to_owned();
         if let Some(programs) = &environment.programs {
             let tsx = programs.join("tsx");

@@ -1,5 +1,7 @@
 //! The command line as types. Nothing here looks at the world outside of the arguments.
 
+mod detached;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -7,6 +9,10 @@ use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Su
 use clap_complete::Shell;
 use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
 
+use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
+pub(crate) use self::detached::{
+    CopyArgs, CreateArgs, EndArgs, ExecArgs, ListArgs, LogsArgs, SupervisorArgs,
+};
 use crate::exit;
 use crate::languages::{self, Language};
 
@@ -84,6 +90,26 @@ pub(crate) enum Command {
         after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit::HELP),
     )]
     Run(Box<RunArgs>),
+    /// Create a sandbox that stays, and print its id
+    Create(Box<CreateArgs>),
+    /// List the sandboxes that run
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Run a command, inline code or a program in a sandbox that is there
+    #[command(after_help = EXEC_EXAMPLES)]
+    Exec(Box<ExecArgs>),
+    /// Copy a file or a directory to a sandbox, or from it
+    #[command(after_help = CP_EXAMPLES)]
+    Cp(CopyArgs),
+    /// Show what was run in a sandbox, and what it printed
+    Logs(LogsArgs),
+    /// End sandboxes; what was run in them can still be shown for a while
+    Stop(EndArgs),
+    /// End sandboxes and forget them
+    #[command(visible_alias = "destroy")]
+    Rm(EndArgs),
+    /// Make a sandbox of each variant, run something in it, and end it
+    Test(ProviderArgs),
     /// List environments that sandboxes can be created from
     Environments(ProviderArgs),
     /// List the variants: which this build has, which are usable, what they can do
@@ -95,6 +121,9 @@ pub(crate) enum Command {
         /// The shell to complete for
         shell: Shell,
     },
+    /// Be the process that sandboxes belong to which stay
+    #[command(hide = true)]
+    Supervisor(SupervisorArgs),
 }
 
 /// The choice of a variant.
@@ -124,6 +153,14 @@ pub(crate) struct RunArgs {
     /// Download the modules of the go.mod beside the file first
     #[arg(long)]
     pub(crate) deps: bool,
+
+    /// Keep the sandbox, for `sandboxes exec` and until its lifetime is over
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    /// Use a running sandbox with these labels if there is one, and keep it
+    #[arg(long, requires = "label")]
+    pub(crate) reuse: bool,
 
     /// Print each event as a line of JSON when it happens, and the result last
     #[arg(long, conflicts_with = "json")]
@@ -226,6 +263,42 @@ pub(crate) struct SandboxArgs {
     pub(crate) idle_timeout: Option<f64>,
 }
 
+impl SandboxArgs {
+    /// Nothing but a variant and a limit for runs.
+    fn of_provider(provider: ProviderArgs, timeout: f64) -> Self {
+        Self {
+            provider,
+            env: Vec::new(),
+            timeout,
+            workdir: None,
+            isolation: None,
+            network: None,
+            allow: Vec::new(),
+            memory: None,
+            cpus: None,
+            disk: None,
+            processes: None,
+            gpu: None,
+            environment: None,
+            image: None,
+            label: Vec::new(),
+            lifetime: None,
+            idle_timeout: None,
+        }
+    }
+}
+
+impl Command {
+    /// The words of a program, and whether the first one can have no arguments.
+    fn words(&self) -> Option<(&[String], bool)> {
+        match self {
+            Self::Run(run) => Some((&run.words, run.first_word_is_all())),
+            Self::Exec(exec) => Some((&exec.words, exec.as_run().first_word_is_all())),
+            _ => None,
+        }
+    }
+}
+
 /// Parses the arguments, program name included.
 ///
 /// # Errors
@@ -235,7 +308,7 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
     match flags_first(&cli, argv) {
         Some(argv) => {
             let again = parse_in_order(&argv)?;
-            let one_word = matches!(&again.command, Command::Run(run) if run.words.len() == 1);
+            let one_word = again.command.words().is_some_and(|(words, _)| words.len() == 1);
             Ok(if one_word { again } else { cli })
         }
         None => Ok(cli),
@@ -245,21 +318,25 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
 fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(argv)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
-    if let Command::Run(run) = &mut cli.command {
-        let (before, words) = argv.split_at(argv.len() - run.words.len());
-        run.after_dashes = !words.is_empty() && before.last().is_some_and(|last| last == "--");
+    let words = cli.command.words().map_or(0, |(words, _)| words.len());
+    let (before, words) = argv.split_at(argv.len() - words);
+    let after_dashes = !words.is_empty() && before.last().is_some_and(|last| last == "--");
+    match &mut cli.command {
+        Command::Run(run) => run.after_dashes = after_dashes,
+        Command::Exec(exec) => exec.after_dashes = after_dashes,
+        _ => {}
     }
     Ok(cli)
 }
 
 /// The arguments with the first word last, when it takes no arguments and flags follow it: they must be ours.
 fn flags_first(cli: &Cli, argv: &[OsString]) -> Option<Vec<OsString>> {
-    let Command::Run(run) = &cli.command else { return None };
-    let flags_follow = run.words.get(1).is_some_and(|word| word.starts_with('-'));
-    if !run.first_word_is_all() || !flags_follow {
+    let (words, first_is_all) = cli.command.words()?;
+    let flags_follow = words.get(1).is_some_and(|word| word.starts_with('-'));
+    if !first_is_all || !flags_follow {
         return None;
     }
-    let (before, words) = argv.split_at(argv.len() - run.words.len());
+    let (before, words) = argv.split_at(argv.len() - words.len());
     let (word, flags) = words.split_first()?;
     Some([before, flags, std::slice::from_ref(word)].concat())
 }

@@ -9,6 +9,7 @@ mod printer;
 mod problem;
 mod readiness;
 mod settings;
+mod supervisor;
 
 use std::process::ExitCode;
 

@@ -1,9 +1,11 @@
 //! From flags to a sandbox. The core checks the values, and enforces or refuses them.
 
 use std::env::{self, VarError};
+use std::time::Duration;
 
 use code_sandboxes::{
-    NetworkPolicy, Registry, Sandbox, SandboxBuilder, SingleUse, Variant, seconds,
+    DEFAULT_DETACHED, NetworkPolicy, Registry, Sandbox, SandboxBuilder, SingleUse, Tags, Variant,
+    seconds,
 };
 
 use crate::args::{ProviderArgs, SandboxArgs};
@@ -17,17 +19,19 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
     }
 }
 
-/// A builder for a sandbox that serves one run.
+/// A builder for a sandbox, which may be made for one run alone.
 pub(crate) fn builder(
     args: &SandboxArgs,
-    purpose: SingleUse,
+    purpose: Option<SingleUse>,
 ) -> Result<SandboxBuilder<Registry>, Problem> {
     let mut builder = Sandbox::builder()
         .variant(variant(&args.provider)?)
-        .single_use(purpose)
         .timeout(seconds("timeout", args.timeout)?)
         .isolation(args.isolation.unwrap_or_default())
         .network(network(args)?);
+    if let Some(purpose) = purpose {
+        builder = builder.single_use(purpose);
+    }
     for item in &args.env {
         let (name, value) = environment_variable(item)?;
         builder = builder.env(name, value);
@@ -37,6 +41,20 @@ pub(crate) fn builder(
         builder = builder.tag(key, value);
     }
     resources(places(builder, args), args)
+}
+
+/// How long a sandbox stays that outlives this command.
+pub(crate) fn stay(args: &SandboxArgs) -> Result<Duration, Problem> {
+    match args.lifetime {
+        Some(lifetime) => Ok(seconds("lifetime", lifetime)?),
+        None => Ok(DEFAULT_DETACHED),
+    }
+}
+
+/// Labels as they are given.
+pub(crate) fn labels(items: &[String]) -> Result<Tags, Problem> {
+    let pairs = items.iter().map(|item| label(item));
+    pairs.map(|pair| pair.map(|(key, value)| (key.to_owned(), value.to_owned()))).collect()
 }
 
 fn places(mut builder: SandboxBuilder<Registry>, args: &SandboxArgs) -> SandboxBuilder<Registry> {
@@ -86,7 +104,7 @@ fn network(args: &SandboxArgs) -> Result<NetworkPolicy, Problem> {
 }
 
 /// `NAME=VALUE`, or `NAME` for the value that this process has.
-fn environment_variable(item: &str) -> Result<(String, String), Problem> {
+pub(crate) fn environment_variable(item: &str) -> Result<(String, String), Problem> {
     let wrong = |why: String| Problem::usage(format!("--env {why}"), "use -e NAME=VALUE");
     if let Some((name, value)) = item.split_once('=') {
         return match name {

@@ -17,13 +17,16 @@
 //! # }
 //! ```
 //!
-//! Each backend is a feature and a crate of its own; `default` is `eval` and `blocking`.
+//! Each backend is a feature and a crate of its own; `default` is `eval`, `blocking` and `detached`.
 //! Everything of [`sandbox_core`] is here too.
 
 #![warn(clippy::missing_errors_doc)]
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
+#[cfg(feature = "detached")]
+pub mod detached;
+mod once;
 mod registry;
 mod sandbox;
 
@@ -32,6 +35,7 @@ pub use sandbox_core::*;
 #[cfg(feature = "eval")]
 pub use backend_eval as eval;
 
+pub use once::{run, run_many};
 pub use registry::{Registry, VariantStatus};
 pub use sandbox::{Sandbox, list_environments};
 

@@ -75,12 +75,31 @@ impl Registry {
             .map(Arc::clone)
             .ok_or_else(|| missing(variant, &BACKENDS))
     }
+
+    /// The backend of a variant whose sandboxes end with this process, as the supervisor itself uses it.
+    ///
+    /// # Errors
+    /// As [`Registry::backend`].
+    #[cfg(feature = "detached")]
+    pub fn backend_of_process(self, variant: Variant) -> Result<Arc<dyn Backend>> {
+        let make = entry(variant).and_then(|entry| entry.make);
+        make.map(|make| make()).ok_or_else(|| missing(variant, &BACKENDS))
+    }
 }
 
 impl Entry {
     fn backend(&self) -> Option<&Arc<dyn Backend>> {
-        self.make.map(|make| self.made.get_or_init(make))
+        self.make.map(|make| self.made.get_or_init(|| detachable(make())))
     }
+}
+
+/// What runs on this host ends with its process, unless the supervisor has it.
+fn detachable(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    #[cfg(feature = "detached")]
+    if backend.variant().is_local() {
+        return Arc::new(crate::detached::Detachable::new(backend));
+    }
+    backend
 }
 
 fn entry(variant: Variant) -> Option<&'static Entry> {

@@ -3,7 +3,8 @@
 use std::ops::Deref;
 
 use sandbox_core::{
-    CallContext, IntoVariant, Result, SandboxBuilder, SandboxEnvironment, SandboxId, SandboxInfo,
+    CallContext, Error, ErrorKind, IntoVariant, Result, SandboxBuilder, SandboxEnvironment,
+    SandboxId, SandboxInfo, Tags, Variant,
 };
 
 use crate::Registry;
@@ -26,9 +27,85 @@ impl Sandbox {
     /// `NotFound`, or `Unsupported` when the variant has no sandboxes that outlive their process.
     pub async fn from_id(id: &str) -> Result<Self> {
         let id: SandboxId = id.parse()?;
+        Self::connect(&id).await
+    }
+
+    async fn connect(id: &SandboxId) -> Result<Self> {
         let backend = Registry::new().backend(id.variant())?;
-        let instance = backend.attach(&CallContext::new(), &id).await?;
+        let instance = backend.attach(&CallContext::new(), id).await?;
         Ok(sandbox_core::Sandbox::from_instance(backend, instance).into())
+    }
+
+    /// Connects to a running sandbox by its id, with or without the variant, by a prefix of the id that no other has, or
+    /// by its name.
+    ///
+    /// # Errors
+    /// `NotFound`, with similar ids as the hint; `InvalidArgument` for a prefix of several; `Unsupported` when no variant
+    /// has sandboxes that outlive their process.
+    pub async fn attach(id_or_name: &str) -> Result<Self> {
+        if id_or_name.contains('/') {
+            return Self::from_id(id_or_name).await;
+        }
+        let mut refused = None;
+        for variant in detachable() {
+            let Ok(id) = SandboxId::new(variant, id_or_name) else { continue };
+            match Self::connect(&id).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    refused.get_or_insert(error);
+                }
+                found => return found,
+            }
+        }
+        if let Some(sandbox) = Self::named(id_or_name).await? {
+            return Ok(sandbox);
+        }
+        Err(refused.unwrap_or_else(|| {
+            let message = format!("{id_or_name:?} is no id and no name of a sandbox");
+            Error::new(ErrorKind::NotFound, "attach", message)
+        }))
+    }
+
+    async fn named(name: &str) -> Result<Option<Self>> {
+        for variant in detachable() {
+            let all = Self::list(variant).await?;
+            let found = all.into_iter().find(|info| info.name.as_deref() == Some(name));
+            if let Some(info) = found {
+                return Self::from_id(&info.id).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The oldest running sandbox with all these tags that outlives its process, of any variant of this build.
+    ///
+    /// # Errors
+    /// Whatever keeps a backend from listing its sandboxes.
+    pub async fn find<K: Into<String>, V: Into<String>>(
+        tags: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Option<Self>> {
+        let tags: Tags = tags.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        for variant in detachable() {
+            let backend = Registry::new().backend(variant)?;
+            if let Some(found) = sandbox_core::Sandbox::find(&backend, &tags).await? {
+                return Ok(Some(found.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds a sandbox with all these tags, or makes one with default settings that lives for 24 hours. For other settings
+    /// see [`SandboxBuilder::get_or_create`].
+    ///
+    /// It is atomic across processes: of several that ask at one time, one makes the sandbox and all get it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` without tags; otherwise as [`SandboxBuilder::create`].
+    pub async fn get_or_create<K: Into<String>, V: Into<String>>(
+        tags: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self> {
+        let builder =
+            tags.into_iter().fold(Self::builder(), |builder, (key, value)| builder.tag(key, value));
+        builder.get_or_create().await
     }
 
     /// Sandboxes of a variant: those of this process, and those that outlive theirs.
@@ -66,6 +143,15 @@ impl Sandbox {
 pub async fn list_environments(variant: impl IntoVariant) -> Result<Vec<SandboxEnvironment>> {
     let backend = Registry::new().backend(variant.into_variant()?)?;
     backend.environments(&CallContext::new()).await
+}
+
+/// Variants of this build whose sandboxes may outlive their process.
+fn detachable() -> Vec<Variant> {
+    let registry = Registry::new();
+    let can = |variant: &Variant| {
+        registry.backend(*variant).is_ok_and(|backend| backend.capabilities().detached)
+    };
+    Variant::ALL.into_iter().filter(can).collect()
 }
 
 impl From<sandbox_core::Sandbox> for Sandbox {

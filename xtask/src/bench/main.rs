@@ -4,8 +4,10 @@
 //! counts. Started by `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table goes to the terminal")]
 
+mod commands;
 mod create;
 mod echo;
+mod files;
 mod host;
 mod memory;
 mod output;
@@ -34,6 +36,11 @@ enum Measurement {
     Bytes,
     Run,
     RunOff,
+    CommandStart,
+    CommandEcho,
+    FilesSmall,
+    FilesLarge,
+    FilesInterrupt,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -41,7 +48,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 18] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -52,6 +59,11 @@ impl Measurement {
         Self::Bytes,
         Self::Run,
         Self::RunOff,
+        Self::CommandStart,
+        Self::CommandEcho,
+        Self::FilesSmall,
+        Self::FilesLarge,
+        Self::FilesInterrupt,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -70,6 +82,11 @@ impl Measurement {
             Self::Memory => "memory",
             Self::Run => "run",
             Self::RunOff => "run-off",
+            Self::CommandStart => "command-start",
+            Self::CommandEcho => "command-echo",
+            Self::FilesSmall => "files-small",
+            Self::FilesLarge => "files-large",
+            Self::FilesInterrupt => "files-interrupt",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -99,6 +116,11 @@ impl Measurement {
             Self::Memory => memory::rows(setup).await,
             Self::Run => vec![program::run(setup).await],
             Self::RunOff => vec![program::run_off(setup).await],
+            Self::CommandStart => vec![commands::start(setup).await],
+            Self::CommandEcho => vec![commands::echo(setup).await],
+            Self::FilesSmall => vec![files::small().await],
+            Self::FilesLarge => files::large(setup).await,
+            Self::FilesInterrupt => vec![files::interrupt(setup).await],
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

@@ -7,6 +7,8 @@ use crate::sample::Measured;
 pub(crate) enum Bar {
     /// At most that many times the yardstick.
     Ratio(f64),
+    /// The same, and that much besides, in the unit of the row.
+    RatioAnd(f64, f64),
     /// Less than that much, in the unit of the row.
     Below(f64),
     /// At least that much, in the unit of the row.
@@ -72,6 +74,10 @@ impl Row {
                 let ratio = self.yardstick.map(|yardstick| yardstick.ratio);
                 Some(value.is_some() && ratio.is_some_and(|ratio| ratio <= most))
             }
+            Bar::RatioAnd(most, more) => {
+                let most = self.yardstick.map(|yardstick| most * yardstick.value + more);
+                Some(value.zip(most).is_some_and(|(value, most)| value <= most))
+            }
         }
     }
 
@@ -106,5 +112,11 @@ mod tests {
         assert!(!row(0.25).misses());
         assert!(row(0.6).misses());
         assert!(Row::compared("x", Err("broken".into()), 0.5).misses());
+        let with = |value, more| {
+            let yardstick = Yardstick { name: "y", value: 4.0, ratio: 9.0 };
+            Row { bar: Bar::RatioAnd(1.5, more), ..Row::compared("x", Ok((value, yardstick)), 1.0) }
+        };
+        assert!(!with(6.25, 0.3).misses());
+        assert!(with(6.25, 0.2).misses());
     }
 }

@@ -84,6 +84,7 @@ fn verdict(row: &Row) -> &'static str {
 fn bar(row: &Row) -> String {
     match row.bar {
         Bar::Ratio(most) => format!("<= {most}x"),
+        Bar::RatioAnd(most, more) => format!("<= {most}x + {more} {}", row.unit),
         Bar::Below(most) => format!("< {most} {}", row.unit),
         Bar::Least(least) => format!(">= {least} {}", row.unit),
         Bar::Information => String::new(),

@@ -1,19 +1,30 @@
 //! One module per command. Each returns an exit status, or the problem that kept it from its work.
 
+mod attach;
 mod completion;
+mod cp;
+mod create;
 mod doctor;
+mod end;
 mod environments;
+mod exec;
+mod list;
+mod logs;
 mod providers;
 mod run;
+mod test;
 
 use std::io;
 
+use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command, GlobalArgs};
 use crate::exit;
 use crate::printer::Printer;
 use crate::problem::Problem;
+use crate::supervisor::supervise;
+use end::End;
 
 /// The variable that chooses what is logged, as in other Rust programs.
 const LOG_VARIABLE: &str = "RUST_LOG";
@@ -21,9 +32,13 @@ const LOG_VARIABLE: &str = "RUST_LOG";
 /// Carries out a command and returns the exit status.
 pub(crate) fn execute(cli: Cli) -> u8 {
     log(&cli.global);
-    let stream_json = matches!(&cli.command, Command::Run(run) if run.stream_json);
+    let stream_json = match &cli.command {
+        Command::Run(run) => run.stream_json,
+        Command::Exec(exec) => exec.stream_json,
+        _ => false,
+    };
     let printer = Printer::new(&cli.global, stream_json);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
         Err(error) => {
             printer.failure(&format!("the runtime does not start: {error}"), None);
@@ -44,13 +59,32 @@ pub(crate) fn execute(cli: Cli) -> u8 {
     status
 }
 
+/// One thread is enough, and quicker, for all but the one command that serves many.
+fn runtime(command: &Command) -> io::Result<Runtime> {
+    match command {
+        Command::Supervisor(_) => {
+            Builder::new_multi_thread().worker_threads(2).enable_all().build()
+        }
+        _ => Builder::new_current_thread().enable_all().build(),
+    }
+}
+
 async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
     match command {
         Command::Run(args) => run::run(*args, printer).await,
+        Command::Create(args) => create::create(&args, printer).await,
+        Command::List(args) => list::list(&args, printer).await,
+        Command::Exec(args) => exec::exec(&args, printer).await,
+        Command::Cp(args) => cp::cp(&args, printer).await,
+        Command::Logs(args) => logs::logs(&args, printer).await,
+        Command::Stop(args) => end::end(&args, End::Stop, printer).await,
+        Command::Rm(args) => end::end(&args, End::Remove, printer).await,
+        Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,
         Command::Providers => providers::providers(printer).await,
         Command::Doctor(args) => doctor::doctor(&args, printer).await,
         Command::Completion { shell } => completion::completion(shell, printer).await,
+        Command::Supervisor(args) => supervise(&args, printer).await,
     }
 }
 

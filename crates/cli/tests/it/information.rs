@@ -18,6 +18,14 @@ fn the_help_has_examples_and_exit_statuses() {
 
     Commands:
       run           Run a command, inline code or a program in a sandbox of its own
+      create        Create a sandbox that stays, and print its id
+      list          List the sandboxes that run [alias: ls]
+      exec          Run a command, inline code or a program in a sandbox that is there
+      cp            Copy a file or a directory to a sandbox, or from it
+      logs          Show what was run in a sandbox, and what it printed
+      stop          End sandboxes; what was run in them can still be shown for a while
+      rm            End sandboxes and forget them [alias: destroy]
+      test          Make a sandbox of each variant, run something in it, and end it
       environments  List environments that sandboxes can be created from
       providers     List the variants: which this build has, which are usable, what they can do
       doctor        Check what works here, and say how to fix what does not
@@ -78,6 +86,8 @@ fn the_help_of_run_tells_every_flag() {
           --lang <LANGUAGE>  Language of the code; by default the extension of the file says it [alias:
                              --language]
           --deps             Download the modules of the go.mod beside the file first
+          --keep             Keep the sandbox, for `sandboxes exec` and until its lifetime is over
+          --reuse            Use a running sandbox with these labels if there is one, and keep it
           --stream-json      Print each event as a line of JSON when it happens, and the result last
           --json             Print one JSON object, errors included
       -q, --quiet            Print no warnings, notes and hints

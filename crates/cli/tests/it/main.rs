@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
 mod commands;
+mod detached;
 mod documents;
 mod information;
 mod json;

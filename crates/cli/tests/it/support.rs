@@ -63,6 +63,9 @@ pub(crate) fn shell(line: &str, directory: &Path) -> Outcome {
     let mut command = Command::new("sh");
     command.args(["-c", line]).current_dir(directory).env("PATH", path);
     command.env_remove("RUST_LOG").env_remove("COLUMNS");
+    // A supervisor of its own, which does not stay.
+    command.env("CODE_SANDBOXES_RUNTIME_DIR", directory.join(".supervisor"));
+    command.env("CODE_SANDBOXES_SUPERVISOR_IDLE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Call { command, stdin: None }.output()
 }

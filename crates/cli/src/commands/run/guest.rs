@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use code_sandboxes::{
-    ByteStream, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine, CommandOutcome,
-    Event, EventKind, EventStream, RunOutcome, Sandbox, random_hex, unix_now,
+    ByteStream, CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
+    CommandOutcome, Error, Event, EventKind, EventStream, RunOutcome, Sandbox, random_hex,
+    unix_now,
 };
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -63,14 +64,15 @@ enum Running {
     /// Nothing of the user's yet.
     #[default]
     Nothing,
-    Code,
+    /// In that context.
+    Code(Option<String>),
     Command(Arc<dyn CommandControl>),
 }
 
 impl Guest {
     /// Says that code runs in the interpreter.
-    pub(crate) fn follow_code(&self) {
-        *self.running.borrow_mut() = Running::Code;
+    pub(crate) fn follow_code(&self, context: Option<String>) {
+        *self.running.borrow_mut() = Running::Code(context);
     }
 
     /// Says that a command runs, and gives its events as if it were code.
@@ -91,7 +93,7 @@ impl Guest {
         let running = self.running.borrow().clone();
         let passed_on = match running {
             Running::Nothing => Ok(false),
-            Running::Code => sandbox.interrupt().await,
+            Running::Code(context) => interrupt(sandbox, context.as_deref()).await,
             Running::Command(control) => control.signal(SIGINT, true).await.map(|()| true),
         };
         debug!(?passed_on, "interrupted");
@@ -99,6 +101,10 @@ impl Guest {
             interrupts.next().await;
         }
     }
+}
+
+async fn interrupt(sandbox: &Sandbox, context: Option<&str>) -> Result<bool, Error> {
+    sandbox.instance("interrupt")?.interrupt(&CallContext::new(), context).await
 }
 
 /// The events of a command in the vocabulary of code, so that one report serves both.

@@ -7,12 +7,16 @@ mod source;
 
 use std::time::Duration;
 
-use code_sandboxes::{Error, ErrorKind, IsolationMode, Sandbox, seconds};
+use code_sandboxes::{
+    CommandBuilder, Error, ErrorKind, EventStream, IsolationMode, RunCodeBuilder, Sandbox, seconds,
+};
 use tracing::debug;
 
-use self::guest::{Guest, Interrupts};
+use self::guest::Guest;
+pub(crate) use self::guest::Interrupts;
 use self::report::Report;
-use self::source::{Source, Task};
+use self::source::Source;
+pub(crate) use self::source::Task;
 use crate::args::RunArgs;
 use crate::input;
 use crate::printer::Printer;
@@ -23,80 +27,149 @@ use crate::settings;
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
     let task = Task::of(&args)?;
     let timeout = seconds("timeout", args.sandbox.timeout)?;
-    let builder = settings::builder(&args.sandbox, task.source.purpose())?;
+    let stays = args.keep || args.reuse;
+    let purpose = (!stays).then(|| task.source.purpose());
+    let mut builder = settings::builder(&args.sandbox, purpose)?;
+    let mut extras = Extras::default();
+    if stays {
+        builder = builder.detached(settings::stay(&args.sandbox)?);
+    }
+    if args.reuse {
+        // The sandbox may have been made with others.
+        extras = Extras::of(&args.sandbox.env, args.sandbox.workdir.clone(), None)?;
+    }
+    let create =
+        async { if args.reuse { builder.get_or_create().await } else { builder.create().await } };
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
-        created = builder.create() => created?,
+        created = create => created?,
         () = interrupts.next() => return Err(interrupted()),
     };
     debug!(id = sandbox.id(), "sandbox is ready");
     warn_of_weak_isolation(&args, &sandbox, printer);
-    attend(task, timeout, &sandbox, &mut interrupts, printer).await
+    if stays {
+        let id = sandbox.id().unwrap_or_default();
+        printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
+    }
+    let visit = Visit { task, timeout, extras, stays };
+    visit.attend(&sandbox, &mut interrupts, printer).await
 }
 
-fn interrupted() -> Problem {
+pub(crate) fn interrupted() -> Problem {
     Error::new(ErrorKind::Cancelled, "create", "interrupted").into()
 }
 
-/// Runs the task to whatever end, and ends the sandbox before anything is said about it.
-async fn attend(
-    task: Task,
-    timeout: Duration,
-    sandbox: &Sandbox,
-    interrupts: &mut Interrupts,
-    printer: &Printer,
-) -> Result<u8, Problem> {
-    let guest = Guest::default();
-    let mut report = Report::new(printer, sandbox, task.language);
-    let ended = {
-        let work = async {
-            let events = start(task, timeout, sandbox, &guest).await?;
-            report.follow(events).await
-        };
-        tokio::select! {
-            ended = work => ended,
-            () = guest.heed(interrupts, sandbox) => Ok(()),
-        }
-    };
-    if let Err(error) = sandbox.kill().await {
-        printer.warning(&format!("the sandbox may still be there: {error}"));
-    }
-    ended?;
-    report.finish(guest.is_interrupted()).await
+/// What is said of one run alone, in a sandbox that is there already.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    env: Vec<(String, String)>,
+    workdir: Option<String>,
+    context: Option<String>,
 }
 
-/// Starts the task and gives its events.
-async fn start(
-    task: Task,
-    timeout: Duration,
-    sandbox: &Sandbox,
-    guest: &Guest,
-) -> Result<code_sandboxes::EventStream, Problem> {
-    let stdin = if task.reads_stdin { input::for_program() } else { None };
-    let run = match task.source {
-        Source::Cell(code) => sandbox.run_code(code),
-        Source::Script { code, name, arguments } => sandbox.run_code(code).script(name, arguments),
-        Source::Shell(line) => {
-            let command = guest::command(sandbox, line, timeout, stdin).start().await?;
-            return Ok(guest.follow_command(command));
+impl Extras {
+    /// From flags.
+    pub(crate) fn of(
+        env: &[String],
+        workdir: Option<String>,
+        context: Option<String>,
+    ) -> Result<Self, Problem> {
+        let env = env.iter().map(|item| settings::environment_variable(item));
+        Ok(Self { env: env.collect::<Result<_, _>>()?, workdir, context })
+    }
+
+    fn command<'a>(&self, mut command: CommandBuilder<'a>) -> CommandBuilder<'a> {
+        for (name, value) in &self.env {
+            command = command.env(name, value);
         }
-        Source::Command(argv) => {
-            let command = guest::command(sandbox, argv, timeout, stdin).start().await?;
-            return Ok(guest.follow_command(command));
+        match &self.workdir {
+            Some(path) => command.cwd(path),
+            None => command,
         }
-        Source::Program(program) => {
-            let place = program::place(sandbox, &program, timeout).await?;
-            let command = place.command(sandbox, program.arguments, timeout, stdin);
-            return Ok(guest.follow_command(command.start().await?));
+    }
+
+    fn code<'a>(&self, mut run: RunCodeBuilder<'a>) -> RunCodeBuilder<'a> {
+        for (name, value) in &self.env {
+            run = run.env(name, value);
         }
-    };
-    let run = run.timeout(timeout);
-    let run = match stdin {
-        Some(stdin) => run.stdin_stream(stdin),
-        None => run,
-    };
-    guest.follow_code();
-    Ok(run.stream().await?)
+        if let Some(path) = &self.workdir {
+            run = run.cwd(path);
+        }
+        match &self.context {
+            Some(context) => run.context(context),
+            None => run,
+        }
+    }
+}
+
+/// One run in a sandbox.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    pub(crate) task: Task,
+    pub(crate) timeout: Duration,
+    pub(crate) extras: Extras,
+    /// Whether the sandbox is still there afterwards.
+    pub(crate) stays: bool,
+}
+
+impl Visit {
+    /// Runs the task to whatever end, and ends the sandbox, unless it stays, before anything is said about it.
+    pub(crate) async fn attend(
+        self,
+        sandbox: &Sandbox,
+        interrupts: &mut Interrupts,
+        printer: &Printer,
+    ) -> Result<u8, Problem> {
+        let (guest, stays) = (Guest::default(), self.stays);
+        let mut report = Report::new(printer, sandbox, self.task.language);
+        let ended = {
+            let work = async {
+                let events = self.start(sandbox, &guest).await?;
+                report.follow(events).await
+            };
+            tokio::select! {
+                ended = work => ended,
+                () = guest.heed(interrupts, sandbox) => Ok(()),
+            }
+        };
+        if !stays && let Err(error) = sandbox.kill().await {
+            printer.warning(&format!("the sandbox may still be there: {error}"));
+        }
+        ended?;
+        report.finish(guest.is_interrupted()).await
+    }
+
+    /// Starts the task and gives its events.
+    async fn start(self, sandbox: &Sandbox, guest: &Guest) -> Result<EventStream, Problem> {
+        let Self { task, timeout, extras, .. } = self;
+        let stdin = if task.reads_stdin { input::for_program() } else { None };
+        let run = match task.source {
+            Source::Cell(code) => sandbox.run_code(code),
+            Source::Script { code, name, arguments } => {
+                sandbox.run_code(code).script(name, arguments)
+            }
+            Source::Shell(line) => {
+                let command = guest::command(sandbox, line, timeout, stdin);
+                return Ok(guest.follow_command(extras.command(command).start().await?));
+            }
+            Source::Command(argv) => {
+                let command = guest::command(sandbox, argv, timeout, stdin);
+                return Ok(guest.follow_command(extras.command(command).start().await?));
+            }
+            Source::Program(program) => {
+                let place = program::place(sandbox, &program, timeout).await?;
+                let command = place.command(sandbox, program.arguments, timeout, stdin);
+                return Ok(guest.follow_command(extras.command(command).start().await?));
+            }
+        };
+        let run = extras.code(run.timeout(timeout));
+        let run = match stdin {
+            Some(stdin) => run.stdin_stream(stdin),
+            None => run,
+        };
+        guest.follow_code(extras.context);
+        Ok(run.stream().await?)
+    }
 }
 
 fn warn_of_weak_isolation(args: &RunArgs, sandbox: &Sandbox, printer: &Printer) {

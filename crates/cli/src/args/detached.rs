@@ -1,0 +1,191 @@
+//! Arguments of the commands about sandboxes that outlive the command that made them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{ProviderArgs, RunArgs, SandboxArgs};
+use crate::languages::{self, Language};
+
+pub(super) const EXEC_EXAMPLES: &str = "\
+Examples:
+  sandboxes exec 9f3a 'ls -la | wc -l'
+  sandboxes exec 9f3a --lang python 'x + 1'         in the same interpreter as before
+  sandboxes exec 9f3a -e DEBUG=1 --file script.py
+  echo data | sandboxes exec 9f3a tr a-z A-Z
+
+The sandbox is named by its id, by a beginning of the id that no other has, or by its name.
+What the words mean is as in `sandboxes run`.";
+
+pub(super) const CP_EXAMPLES: &str = "\
+Examples:
+  sandboxes cp data.csv 9f3a:data.csv
+  sandboxes cp ./project 9f3a:/workspace/
+  sandboxes cp 9f3a:out/report.pdf .
+
+A place that is a directory, or ends in `/`, takes the file under its own name.
+A local name with a colon is written with `./` before it.";
+
+/// `sandboxes create`
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Name of the sandbox, by which it is found again
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Find a running sandbox with these labels instead, if there is one
+    #[arg(long, requires = "label")]
+    pub(crate) reuse: bool,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+}
+
+/// `sandboxes ls`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+
+    /// Only sandboxes with that label
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    pub(crate) label: Vec<String>,
+}
+
+/// `sandboxes exec`
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The sandbox: its id, a beginning of it, or its name
+    #[arg(value_name = "SANDBOX")]
+    pub(crate) id: String,
+
+    /// A line for the shell, or a program and its arguments; with --lang: code, or `-` for standard
+    /// input; after --file: its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub(crate) words: Vec<String>,
+
+    /// Run the program in a file of this host; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Language of the code; by default the extension of the file says it
+    #[arg(long, visible_alias = "language", value_name = "LANGUAGE", value_parser = languages::find)]
+    pub(crate) lang: Option<&'static Language>,
+
+    /// Interpreter to run code in; it is made when it is new [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// Print each event as a line of JSON when it happens, and the result last
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) stream_json: bool,
+
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+
+    /// Set an environment variable for this run; without a value, take that of this host
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+
+    /// Seconds the program may run
+    #[arg(
+        short,
+        long,
+        value_name = "SECONDS",
+        default_value_t = 120.0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) timeout: f64,
+
+    /// Working directory of this run
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+
+    /// Whether the words came after `--`.
+    #[arg(skip)]
+    pub(crate) after_dashes: bool,
+}
+
+impl ExecArgs {
+    /// The same as arguments of `run`, for what both have.
+    pub(crate) fn as_run(&self) -> RunArgs {
+        RunArgs {
+            words: self.words.clone(),
+            file: self.file.clone(),
+            lang: self.lang,
+            deps: false,
+            keep: false,
+            reuse: false,
+            stream_json: self.stream_json,
+            sandbox: SandboxArgs::of_provider(self.provider.clone(), self.timeout),
+            after_dashes: self.after_dashes,
+        }
+    }
+}
+
+/// `sandboxes rm` and `sandboxes stop`
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    /// The sandboxes: ids, beginnings of ids, or names
+    #[arg(value_name = "SANDBOX", required_unless_present_any = ["all", "label"])]
+    pub(crate) ids: Vec<String>,
+
+    /// Every sandbox
+    #[arg(short, long, conflicts_with = "ids")]
+    pub(crate) all: bool,
+
+    /// Every sandbox with that label
+    #[arg(short, long, value_name = "KEY=VALUE", conflicts_with = "ids")]
+    pub(crate) label: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+}
+
+/// `sandboxes cp`
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// What to copy: a path here, or SANDBOX:PATH
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+
+    /// Where to: a path here, or SANDBOX:PATH
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
+
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+}
+
+/// `sandboxes logs`
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The sandbox: its id, a beginning of it, or its name
+    #[arg(value_name = "SANDBOX")]
+    pub(crate) id: String,
+
+    /// Go on until the sandbox ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+}
+
+/// `sandboxes supervisor`
+#[derive(Debug, Args)]
+pub(crate) struct SupervisorArgs {
+    /// Start one that belongs to nobody, and return
+    #[arg(long)]
+    pub(crate) launch: bool,
+
+    /// Seconds without a sandbox after which it ends
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60.0,
+        env = "CODE_SANDBOXES_SUPERVISOR_IDLE",
+        hide_env = true
+    )]
+    pub(crate) idle: f64,
+}

@@ -1,0 +1,59 @@
+//! `sandboxes stop` and `sandboxes rm`
+
+use serde_json::json;
+
+use super::attach::attach;
+use super::list::find;
+use crate::args::EndArgs;
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+use crate::settings;
+
+/// How a sandbox ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its logs can still be read.
+    Stop,
+    /// Nothing is left of it.
+    Remove,
+}
+
+/// Ends sandboxes. Each is tried; the first that fails decides the status.
+pub(crate) async fn end(args: &EndArgs, how: End, printer: &Printer) -> Result<u8, Problem> {
+    let mut ids = args.ids.clone();
+    if args.all || !args.label.is_empty() {
+        let labels = settings::labels(&args.label)?;
+        let found = find(&args.provider, &labels, printer).await?;
+        ids.extend(found.into_iter().map(|info| info.id));
+    }
+    let (mut ended, mut failed) = (Vec::new(), None);
+    for id in &ids {
+        match end_one(id, how, args).await {
+            Ok(id) => ended.push(id),
+            Err(problem) if failed.is_none() => failed = Some(problem),
+            Err(problem) => printer.failure(&problem.message(), problem.hint()),
+        }
+    }
+    if let Some(problem) = failed {
+        return Err(problem);
+    }
+    if printer.format() != Format::Text {
+        printer.json(&json!({ "ended": ended })).await?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+async fn end_one(id: &str, how: End, args: &EndArgs) -> Result<String, Problem> {
+    let sandbox = attach(id, &args.provider).await?;
+    let id = sandbox.id().unwrap_or_default();
+    match how {
+        End::Stop => sandbox.terminate().await?,
+        End::Remove => {
+            // In this order, so that nothing runs any more when it is forgotten.
+            sandbox.instance("terminate")?.terminate(&code_sandboxes::CallContext::new()).await?;
+            sandbox.kill().await?;
+        }
+    }
+    Ok(id)
+}

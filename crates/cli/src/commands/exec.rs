@@ -1,0 +1,23 @@
+//! `sandboxes exec`: one more run in a sandbox that is there.
+
+use code_sandboxes::seconds;
+
+use super::attach::attach;
+use super::run::{Extras, Interrupts, Task, Visit};
+use crate::args::ExecArgs;
+use crate::printer::Printer;
+use crate::problem::Problem;
+
+/// Runs what the arguments name. The status is that of the program; the sandbox stays.
+pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Problem> {
+    let task = Task::of(&args.as_run())?;
+    let timeout = seconds("timeout", args.timeout)?;
+    let extras = Extras::of(&args.env, args.workdir.clone(), args.context.clone())?;
+    let mut interrupts = Interrupts::listen()?;
+    let sandbox = tokio::select! {
+        found = attach(&args.id, &args.provider) => found?,
+        () = interrupts.next() => return Err(super::run::interrupted()),
+    };
+    let visit = Visit { task, timeout, extras, stays: true };
+    visit.attend(&sandbox, &mut interrupts, printer).await
+}

@@ -1,0 +1,99 @@
+//! `sandboxes ls`
+
+use code_sandboxes::{Registry, Sandbox, SandboxInfo, Tags, unix_now};
+use serde_json::{Value, json};
+
+use crate::args::{ListArgs, ProviderArgs};
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+use crate::settings;
+
+/// Lists the sandboxes that run.
+pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, Problem> {
+    let found = find(&args.provider, &settings::labels(&args.label)?, printer).await?;
+    match printer.format() {
+        Format::Text => {
+            let headers = ["ID", "Name", "Status", "Age", "Left", "Labels"];
+            printer.table(&headers, found.iter().map(row).collect()).await?;
+        }
+        Format::Json | Format::JsonLines => {
+            let objects: Vec<_> = found.iter().map(object).collect();
+            printer.json(&json!(objects)).await?;
+        }
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// The sandboxes with these labels, the oldest first.
+///
+/// One variant that cannot be asked does not hide the others, unless it is the one that was named.
+pub(crate) async fn find(
+    provider: &ProviderArgs,
+    labels: &Tags,
+    printer: &Printer,
+) -> Result<Vec<SandboxInfo>, Problem> {
+    let mut found = Vec::new();
+    if provider.provider.is_some() {
+        found = Sandbox::list(settings::variant(provider)?).await?;
+    } else {
+        for status in Registry::new().variants().into_iter().filter(|status| status.available) {
+            match Sandbox::list(status.variant).await {
+                Ok(infos) => found.extend(infos),
+                Err(error) => {
+                    printer.warning(&format!("{} is left out: {error}", status.variant));
+                }
+            }
+        }
+    }
+    found.retain(|info| labels.iter().all(|(key, value)| info.tags.get(key) == Some(value)));
+    found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
+    Ok(found)
+}
+
+/// What is known of a sandbox, also under the names that other programs of this kind use.
+pub(crate) fn object(info: &SandboxInfo) -> Value {
+    let mut object = json!(info);
+    object["provider"] = info.variant.as_str().into();
+    object["state"] = info.status.as_str().into();
+    object["labels"] = json!(info.tags);
+    object
+}
+
+fn row(info: &SandboxInfo) -> Vec<String> {
+    let labels: Vec<_> = info.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    vec![
+        info.id.clone(),
+        info.name.clone().unwrap_or_else(|| "-".into()),
+        info.status.as_str().into(),
+        span(unix_now() - info.created_at),
+        info.remaining_time().map_or_else(|| "-".into(), span),
+        if labels.is_empty() { "-".into() } else { labels.join(",") },
+    ]
+}
+
+/// A time in its largest unit.
+fn span(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
+    let (value, unit) = match seconds {
+        s if s < 120.0 => (s, "s"),
+        s if s < 7200.0 => (s / 60.0, "m"),
+        s if s < 172_800.0 => (s / 3600.0, "h"),
+        s => (s / 86_400.0, "d"),
+    };
+    format!("{value:.0}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+
+    #[test]
+    fn times_have_one_unit() {
+        for (seconds, text) in
+            [(-1.0, "0s"), (59.0, "59s"), (3600.0, "60m"), (86_400.0, "24h"), (864_000.0, "10d")]
+        {
+            assert_eq!(span(seconds), text);
+        }
+    }
+}

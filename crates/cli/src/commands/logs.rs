@@ -1,0 +1,54 @@
+//! `sandboxes logs`
+
+use code_sandboxes::CallContext;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::attach::attach;
+use crate::args::LogsArgs;
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+
+/// Shows what was run in a sandbox and what it printed. As JSON: one object a line.
+pub(crate) async fn logs(args: &LogsArgs, printer: &Printer) -> Result<u8, Problem> {
+    let sandbox = attach(&args.id, &args.provider).await?;
+    let instance = sandbox.instance("logs")?;
+    let mut lines = instance.logs(&CallContext::new(), args.follow).await?;
+    while let Some(line) = lines.next().await {
+        let mut line = line?;
+        if printer.format() != Format::Text {
+            line = object(&line).to_string();
+        }
+        line.push('\n');
+        printer.stdout(line.as_bytes()).await?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// The parts of a line: time, run, what it is, text.
+fn object(line: &str) -> Value {
+    let mut parts = line.splitn(4, ' ');
+    let (time, run, what) = (parts.next(), parts.next(), parts.next());
+    match (time, run.and_then(|run| run.parse::<u64>().ok()), what) {
+        (Some(time), Some(run), Some(what)) => {
+            json!({"time": time, "run": run, "type": what, "text": parts.next().unwrap_or("")})
+        }
+        _ => json!({ "text": line }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_parts() {
+        let line = object("2026-01-02T03:04:05.678Z 3 stdout a  b");
+        assert_eq!((line["run"].as_u64(), line["text"].as_str()), (Some(3), Some("a  b")));
+        assert_eq!(
+            object("12 earlier lines are not kept")["text"],
+            "12 earlier lines are not kept"
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! What the supervisor has: its sandboxes, those that have ended lately, and who is connected.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use code_sandboxes::{
+    Backend, CallContext, Error, ErrorKind, Instance as _, Result, Retry, Variant, unix_now,
+};
+use tokio::sync::Notify;
+
+use super::kept::Kept;
+
+/// Sandboxes that have ended are remembered for their logs, the last so many.
+const MOST_ENDED: usize = 100;
+/// How much later than its time a sandbox may be there before it is ended from here.
+const LATE: f64 = 2.0;
+
+/// Everything the supervisor has.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    entries: Mutex<Entries>,
+    connections: AtomicUsize,
+    retired: Notify,
+    /// Those who ask for the same thing take turns.
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// One backend of a kind, so that its warm parts are shared.
+    backends: Mutex<Vec<Arc<dyn Backend>>>,
+}
+
+#[derive(Debug)]
+struct Entries {
+    /// By age, the oldest first.
+    kept: Vec<Arc<Kept>>,
+    creating: usize,
+    retired: bool,
+    /// The last moment something was going on.
+    busy_at: Instant,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self { kept: Vec::new(), creating: 0, retired: false, busy_at: Instant::now() }
+    }
+}
+
+impl Entries {
+    fn running(&self) -> usize {
+        self.kept.iter().filter(|kept| kept.is_running()).count()
+    }
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+pub(super) struct Connected<'a>(&'a Ledger);
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.entries().busy_at = Instant::now();
+    }
+}
+
+/// A sandbox that is being made.
+#[derive(Debug)]
+pub(super) struct Creating<'a>(&'a Ledger);
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.0.entries();
+        entries.creating -= 1;
+        entries.busy_at = Instant::now();
+    }
+}
+
+impl Ledger {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The backend of a variant, made when it is first asked for.
+    pub(super) fn backend(
+        &self,
+        variant: Variant,
+        make: impl FnOnce() -> Result<Arc<dyn Backend>>,
+    ) -> Result<Arc<dyn Backend>> {
+        let mut backends = self.backends.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backend) = backends.iter().find(|backend| backend.variant() == variant) {
+            return Ok(Arc::clone(backend));
+        }
+        let backend = make()?;
+        backends.push(Arc::clone(&backend));
+        Ok(backend)
+    }
+
+    /// How many sandboxes run or are being made.
+    pub(super) fn count(&self) -> usize {
+        let entries = self.entries();
+        entries.running() + entries.creating
+    }
+
+    /// Notes a connection.
+    pub(super) fn connected(&self) -> Connected<'_> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        Connected(self)
+    }
+
+    /// Notes that a sandbox is being made.
+    pub(super) fn creating(&self) -> Result<Creating<'_>> {
+        let mut entries = self.entries();
+        if entries.retired {
+            let message = "the supervisor is about to end";
+            return Err(
+                Error::new(ErrorKind::Unavailable, "create", message).with_retry(Retry::Temporary)
+            );
+        }
+        entries.creating += 1;
+        Ok(Creating(self))
+    }
+
+    /// Waits until nobody else makes a sandbox with that key.
+    pub(super) async fn turn(&self, key: &str) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(key.to_owned()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Keeps a sandbox.
+    pub(super) fn keep(&self, kept: Arc<Kept>) {
+        self.entries().kept.push(kept);
+    }
+
+    /// Forgets a sandbox that has ended.
+    pub(super) fn forget(&self, id: &str) {
+        self.entries().kept.retain(|kept| kept.id() != id);
+    }
+
+    /// Every sandbox, those included that have ended lately.
+    pub(super) fn all(&self) -> Vec<Arc<Kept>> {
+        self.entries().kept.clone()
+    }
+
+    /// From now on nothing is made any more. `false` when there is something.
+    pub(super) fn retire(&self) -> bool {
+        let mut entries = self.entries();
+        if entries.running() + entries.creating > 0 {
+            return false;
+        }
+        entries.retired = true;
+        self.retired.notify_one();
+        true
+    }
+
+    /// Waits until this one is replaced.
+    pub(super) async fn retired(&self) {
+        self.retired.notified().await;
+    }
+
+    /// How long there has been nothing to do.
+    pub(super) fn idle_for(&self) -> Duration {
+        let mut entries = self.entries();
+        let busy = entries.running() + entries.creating > 0;
+        if busy || self.connections.load(Ordering::Relaxed) > 0 {
+            entries.busy_at = Instant::now();
+        }
+        entries.busy_at.elapsed()
+    }
+
+    /// Ends what is past its time, though it should have ended by itself, and forgets what ended long ago.
+    pub(super) async fn sweep(&self) {
+        for kept in self.all() {
+            let info = kept.info();
+            if kept.is_running() && info.end_at.is_some_and(|end| end + LATE < unix_now()) {
+                let ended = kept.terminate(&CallContext::new()).await;
+                tracing::warn!(id = info.id, ?ended, "a sandbox was past its time");
+            }
+            kept.note_end();
+        }
+        let mut entries = self.entries();
+        let ended = entries.kept.len() - entries.running();
+        let mut surplus = ended.saturating_sub(MOST_ENDED);
+        entries.kept.retain(|kept| {
+            let forget = surplus > 0 && !kept.is_running();
+            surplus -= usize::from(forget);
+            !forget
+        });
+    }
+
+    /// Ends everything.
+    pub(super) async fn end_all(&self) {
+        for kept in self.all() {
+            let _ = kept.terminate(&CallContext::new()).await;
+        }
+    }
+}

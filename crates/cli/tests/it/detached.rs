@@ -1,0 +1,434 @@
+//! Sandboxes that stay: made by one process, used by others, ended by whoever comes, and by nobody at all.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Call, Outcome, finish, sandboxes};
+
+/// A supervisor of its own, or none yet.
+struct World {
+    directory: TempDir,
+    idle: &'static str,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        Self { directory, idle: "60" }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn call(&self, arguments: &[&str]) -> Call {
+        sandboxes(arguments)
+            .env("CODE_SANDBOXES_RUNTIME_DIR", self.path().to_str().unwrap())
+            .env("CODE_SANDBOXES_SUPERVISOR_IDLE", self.idle)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Outcome {
+        self.call(arguments).output()
+    }
+
+    #[track_caller]
+    fn ok(&self, arguments: &[&str]) -> String {
+        let outcome = self.run(arguments);
+        assert_eq!(outcome.status, 0, "{arguments:?}: {}", outcome.transcript());
+        outcome.text().to_owned()
+    }
+
+    #[track_caller]
+    fn create(&self, arguments: &[&str]) -> String {
+        self.ok(&[&["create"], arguments].concat()).trim().to_owned()
+    }
+
+    #[track_caller]
+    fn ids(&self) -> Vec<String> {
+        let listed: Vec<Value> = serde_json::from_str(&self.ok(&["ls", "--json"])).unwrap();
+        listed.iter().map(|info| info["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Processes whose environment names this world: its supervisors, and what they started with it.
+    fn supervisors(&self) -> Vec<i32> {
+        let mark = format!("CODE_SANDBOXES_RUNTIME_DIR={}", self.path().display());
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let has_mark = environment.split(|byte| *byte == 0).any(|item| item == mark.as_bytes());
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            if has_mark && line.starts_with(b"sandboxes\0supervisor") {
+                found.push(pid);
+            }
+        }
+        found
+    }
+
+    #[track_caller]
+    fn supervisor(&self) -> i32 {
+        let found = self.supervisors();
+        assert_eq!(found.len(), 1, "supervisors: {found:?}");
+        found[0]
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for pid in self.supervisors() {
+            kill(pid, "KILL");
+        }
+    }
+}
+
+fn kill(pid: i32, signal: &str) {
+    let killed = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(killed.unwrap().success() || !Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(20), "never: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn running_with(text: &str) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let own = entry.file_name().to_string_lossy() == std::process::id().to_string();
+        !own && String::from_utf8_lossy(&line).contains(text)
+    })
+}
+
+#[test]
+fn state_stays_from_process_to_process() {
+    let world = World::new();
+    let id = world.create(&["-l", "project=a", "--name", "first"]);
+    assert!(id.starts_with("local-eval/"), "{id}");
+    let local = id.strip_prefix("local-eval/").unwrap();
+    world.run(&["exec", &id, "--lang", "python", "x = 41"]).assert(0, "");
+    world.run(&["exec", local, "--lang", "python", "x + 1"]).assert(0, "42\n");
+    world.run(&["exec", &local[..8], "--lang", "python", "x + 2"]).assert(0, "43\n");
+    world
+        .run(&["exec", "first", "--lang", "python", "--context", "b", "'x' in globals()"])
+        .assert(0, "False\n");
+    world
+        .run(&["exec", local, "-p", "eval", "echo $A; echo e >&2; exit 3", "-e", "A=1"])
+        .assert(3, "1\n");
+    world.run(&["exec", &id, "-w", "/tmp", "--", "pwd"]).assert(0, "/tmp\n");
+    world.call(&["exec", &id, "tr", "a-z", "A-Z"]).stdin("piped").output().assert(0, "PIPED");
+    let result = world.run(&["exec", &id, "--json", "--lang", "python", "1/0"]);
+    assert_eq!(result.status, 1);
+    assert_eq!(result.json()["code_error"]["name"], "ZeroDivisionError");
+    assert_eq!(result.json()["sandbox_id"], id.as_str());
+    let program = world.path().join("p.py");
+    fs::write(&program, "import sys; print(sys.argv[1:])").unwrap();
+    world.run(&["exec", &id, "--file", program.to_str().unwrap(), "a"]).assert(0, "['a']\n");
+}
+
+#[test]
+fn listings_show_what_runs() {
+    let world = World::new();
+    assert_eq!(world.ids(), Vec::<String>::new());
+    assert!(world.supervisors().is_empty(), "a listing needs no supervisor");
+    let a = world.create(&["-l", "env=prod", "-l", "n=1"]);
+    let b = world.create(&["-l", "env=test"]);
+    assert_eq!(world.ids(), [a.clone(), b.clone()]);
+    let prod = world.ok(&["list", "-l", "env=prod"]);
+    assert!(prod.contains(&a) && !prod.contains(&b), "{prod}");
+    let info: Value = serde_json::from_str(&world.ok(&["ls", "-p", "eval", "--json"])).unwrap();
+    assert_eq!(info[0]["labels"], json!({"env": "prod", "n": "1"}));
+    assert_eq!(info[0]["provider"], "local-eval");
+    assert_eq!(info[0]["state"], "running");
+    assert!(info[0]["end_at"].as_f64().unwrap() > info[0]["created_at"].as_f64().unwrap());
+    world.run(&["destroy", &a]).assert(0, "");
+    assert_eq!(world.ids(), [b]);
+    world.run(&["rm", "--all"]).assert(0, "");
+    assert_eq!(world.ids(), Vec::<String>::new());
+    world.run(&["rm", &a]);
+    assert_eq!(world.run(&["rm", &a]).status, 125, "it is gone");
+}
+
+#[test]
+fn one_run_can_leave_its_sandbox() {
+    let world = World::new();
+    let outcome = world.run(&["run", "--keep", "--json", "echo 1 > f; cat f"]);
+    assert_eq!(outcome.json()["stdout"], "1", "{}", outcome.transcript());
+    let id = outcome.json()["sandbox_id"].as_str().unwrap().to_owned();
+    world.run(&["exec", &id, "cat f"]).assert(0, "1\n");
+    let told = world.run(&["run", "--keep", "true"]);
+    assert_eq!(told.text(), "");
+    assert!(told.stderr.contains("the sandbox stays: local-eval/"), "{}", told.stderr);
+    world.run(&["run", "true"]).assert(0, "");
+    assert_eq!(world.ids().len(), 2);
+}
+
+#[test]
+fn labels_find_a_sandbox_again() {
+    let world = World::new();
+    let run = |code: &str| {
+        let arguments = ["run", "-l", "p=x", "--reuse", "--json", "--lang", "python", code];
+        world.run(&arguments).json()
+    };
+    let first = run("n = 1");
+    let second = run("n + 1");
+    assert_eq!(second["text"], "2", "{second}");
+    assert_eq!(first["sandbox_id"], second["sandbox_id"]);
+    let with_env = ["run", "-l", "p=x", "--reuse", "-e", "NEW=yes", "echo $NEW"];
+    world.run(&with_env).assert(0, "yes\n");
+    let other = world.run(&["run", "-l", "p=y", "--reuse", "--json", "true"]).json();
+    assert_ne!(other["sandbox_id"], first["sandbox_id"]);
+    assert_eq!(world.run(&["run", "--reuse", "true"]).status, 2, "without labels");
+}
+
+#[test]
+fn many_processes_make_one_sandbox_and_one_supervisor() {
+    let world = World::new();
+    let calls: Vec<_> =
+        (0..8).map(|_| world.call(&["create", "--reuse", "-l", "only=one"]).spawn()).collect();
+    let mut ids: Vec<_> = calls
+        .into_iter()
+        .map(|child| {
+            let outcome = finish(child);
+            assert_eq!(outcome.status, 0, "{}", outcome.transcript());
+            outcome.text().to_owned()
+        })
+        .collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    assert_eq!(world.ids().len(), 1);
+    world.supervisor();
+}
+
+#[test]
+fn wrong_names_are_told_what_there_is() {
+    let world = World::new();
+    let absent = world.run(&["exec", "9f3a", "true"]);
+    assert_eq!((absent.status, absent.text()), (125, ""));
+    assert!(absent.stderr.contains("no sandbox local-eval/9f3a"), "{}", absent.stderr);
+    let id = world.create(&["--name", "builder"]);
+    let local = id.strip_prefix("local-eval/").unwrap();
+    let typo = format!("{}{}", &local[..11], if local.ends_with('0') { '1' } else { '0' });
+    let outcome = world.run(&["exec", &typo, "true"]);
+    assert!(outcome.stderr.contains(&format!("similar: {local}")), "{}", outcome.stderr);
+    let outcome = world.run(&["exec", "bulider", "true", "--json"]);
+    assert!(outcome.stderr.contains("similar: builder"), "{}", outcome.stderr);
+    let error = world.run(&["rm", "--json", "nope"]).json();
+    assert_eq!(error["error"]["kind"], "not_found");
+    let taken = world.run(&["create", "--name", "builder"]);
+    assert_eq!(taken.status, 125);
+    assert!(taken.stderr.contains("belongs to"), "{}", taken.stderr);
+    for bad in ["", "a b", "../x", "nope/x", "local-eval/"] {
+        let outcome = world.run(&["exec", bad, "true"]);
+        assert!(matches!(outcome.status, 2 | 125), "{bad:?}: {}", outcome.transcript());
+    }
+    assert_eq!(world.run(&["rm"]).status, 2);
+    assert_eq!(world.run(&["create", "--lifetime", "nan"]).status, 2);
+}
+
+#[test]
+fn an_ambiguous_beginning_is_refused() {
+    let world = World::new();
+    // More than there are first digits.
+    let ids: Vec<_> = (0..17).map(|_| world.create(&[])).collect();
+    let first = |id: &String| id.as_bytes()["local-eval/".len()] as char;
+    let shared =
+        ids.iter().map(first).find(|c| ids.iter().filter(|id| first(id) == *c).count() > 1);
+    let shared = shared.unwrap().to_string();
+    let outcome = world.run(&["exec", &shared, "true"]);
+    assert_eq!(outcome.status, 2, "{}", outcome.transcript());
+    assert!(outcome.stderr.contains("is the beginning of"), "{}", outcome.stderr);
+    assert_eq!(world.ids().len(), 17, "none was touched");
+}
+
+#[test]
+fn when_the_supervisor_dies_everything_dies_and_the_next_one_starts_clean() {
+    let world = World::new();
+    let token = format!("sleep 31{:05}", std::process::id() % 100_000);
+    let id = world.create(&[]);
+    let busy = world.call(&["exec", &id, &format!("{token} & wait")]).spawn();
+    eventually("the command", || running_with(&token.replace(' ', "\0")));
+    kill(world.supervisor(), "KILL");
+    let cut = finish(busy);
+    assert_eq!(cut.status, 125, "{}", cut.transcript());
+    assert!(cut.stderr.contains("connection to the sandbox server broke"), "{}", cut.stderr);
+    eventually("the end of the command", || !running_with(&token.replace(' ', "\0")));
+    assert!(world.path().join("supervisor.sock").exists(), "nobody could remove it");
+    assert_eq!(world.ids(), Vec::<String>::new());
+    assert_eq!(world.run(&["exec", &id, "true"]).status, 125);
+    let next = world.create(&[]);
+    assert_eq!(world.ids(), [next]);
+}
+
+#[test]
+fn a_lifetime_ends_though_nobody_looks_and_then_the_supervisor() {
+    let mut world = World::new();
+    world.idle = "1";
+    let token = format!("sleep 32{:05}", std::process::id() % 100_000);
+    let id = world.create(&["--lifetime", "1.5"]);
+    let start = format!("import subprocess; p = subprocess.Popen('{token}'.split())");
+    world.run(&["exec", &id, "--lang", "python", &start]).assert(0, "");
+    assert!(running_with(&token.replace(' ', "\0")));
+    let supervisor = world.supervisor();
+    eventually("the end of the command", || !running_with(&token.replace(' ', "\0")));
+    eventually("the end of the supervisor", || !world.supervisors().contains(&supervisor));
+    assert!(!world.path().join("supervisor.sock").exists());
+    world.create(&[]);
+}
+
+#[test]
+fn a_supervisor_that_is_asked_to_end_takes_everything_along() {
+    let world = World::new();
+    let id = world.create(&[]);
+    kill(world.supervisor(), "TERM");
+    eventually("its end", || world.supervisors().is_empty());
+    assert!(!world.path().join("supervisor.sock").exists());
+    assert_eq!(world.run(&["exec", &id, "true"]).status, 125);
+}
+
+#[test]
+fn logs_tell_what_was_run_and_follow_to_the_end() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let mut follower = world.call(&["logs", "-f", &id]).spawn();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    world.run(&["exec", &id, "--lang", "python", "print('out')\n5"]).assert(0, "out\n5\n");
+    let next: Vec<_> = lines.by_ref().take(4).map(Result::unwrap).collect();
+    let texts: Vec<_> = next.iter().map(|line| line.split_once(' ').unwrap().1).collect();
+    assert_eq!(texts, ["1 code print('out')", "1 code 5", "1 stdout out", "1 result 5"]);
+    world.run(&["exec", &id, "echo e >&2; exit 3"]);
+    world.run(&["stop", &id]).assert(0, "");
+    let rest: Vec<_> = lines.map(Result::unwrap).collect();
+    assert!(rest.last().unwrap().ends_with("0 ended the sandbox has ended"), "{rest:?}");
+    assert!(follower.wait().unwrap().success());
+    assert_eq!(world.ids(), Vec::<String>::new());
+    let kept = world.ok(&["logs", &id, "--json"]);
+    let lines: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["type"] == "stderr" && line["text"] == "e"), "{kept}");
+    assert!(lines.iter().any(|line| line["type"] == "exit" && line["text"] == "3"), "{kept}");
+    world.run(&["rm", &id]).assert(0, "");
+    assert_eq!(world.run(&["logs", &id]).status, 125);
+}
+
+#[test]
+fn a_directory_that_others_can_enter_is_refused() {
+    let world = World::new();
+    fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let outcome = world.run(&["create", "--json"]);
+    assert_eq!(outcome.status, 125);
+    assert_eq!(outcome.json()["error"]["kind"], "permission_denied");
+    assert!(world.supervisors().is_empty());
+}
+
+/// Answers every client as a supervisor of another version, until it is asked to retire or for `most` times.
+fn impostor(world: &World, hello: Value, most: usize) -> thread::JoinHandle<Vec<String>> {
+    let socket = world.path().join("supervisor.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    thread::spawn(move || {
+        let mut asked = Vec::new();
+        while asked.len() < most {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut start = [0; 8];
+            stream.read_exact(&mut start).unwrap();
+            let length = u32::from_le_bytes(start[4..].try_into().unwrap());
+            let mut words = vec![0; length as usize];
+            stream.read_exact(&mut words).unwrap();
+            let words: Value = serde_json::from_slice(&words).unwrap();
+            let wants = words["wants"].as_str().unwrap().to_owned();
+            let answer = serde_json::to_vec(&hello).unwrap();
+            stream.write_all(b"CSBX").unwrap();
+            stream.write_all(&(answer.len() as u32).to_le_bytes()).unwrap();
+            stream.write_all(&answer).unwrap();
+            let retired = wants == "retire";
+            asked.push(wants);
+            if retired {
+                break;
+            }
+        }
+        fs::remove_file(&socket).unwrap();
+        asked
+    })
+}
+
+fn older(sandboxes: u64) -> Value {
+    json!({
+        "protocol": 0, "version": "0.0.1", "variant": "local-eval", "capabilities": [],
+        "about": {"sandboxes": sandboxes},
+    })
+}
+
+#[test]
+fn an_idle_older_supervisor_is_replaced() {
+    let world = World::new();
+    let impostor = impostor(&world, older(0), 10);
+    let id = world.create(&[]);
+    assert_eq!(impostor.join().unwrap().last().unwrap(), "retire");
+    assert_eq!(world.ids(), [id]);
+}
+
+#[test]
+fn a_busy_older_supervisor_is_told_apart() {
+    let world = World::new();
+    let impostor = impostor(&world, older(2), 1);
+    let outcome = world.run(&["create", "--json"]);
+    assert_eq!(outcome.status, 125);
+    let error = &outcome.json()["error"];
+    assert!(error["message"].as_str().unwrap().contains("version 0.0.1 and 2 sandboxes"));
+    assert!(error["hint"].as_str().unwrap().contains("end its sandboxes"), "{error}");
+    impostor.join().unwrap();
+}
+
+#[test]
+fn a_second_supervisor_steps_back() {
+    let world = World::new();
+    world.create(&[]);
+    let outcome = world.run(&["supervisor"]);
+    assert_eq!(outcome.status, 0);
+    assert!(outcome.stderr.contains("there is a supervisor already"), "{}", outcome.stderr);
+    assert_eq!(world.ids().len(), 1);
+}
+
+#[test]
+fn files_go_in_and_out() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let here = world.path().join("a file.bin");
+    let bytes: Vec<u8> = (0..300_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+    fs::write(&here, &bytes).unwrap();
+    let here = here.to_str().unwrap();
+    world.run(&["cp", here, &format!("{id}:in.bin")]).assert(0, "");
+    world.run(&["exec", &id, "wc -c < in.bin"]).assert(0, "300000\n");
+    let back = world.path().join("back.bin");
+    world.run(&["cp", &format!("{id}:in.bin"), back.to_str().unwrap()]).assert(0, "");
+    assert_eq!(fs::read(&back).unwrap(), bytes);
+    let missing = world.run(&["cp", &format!("{id}:missing"), back.to_str().unwrap()]);
+    assert_eq!(missing.status, 125, "{}", missing.transcript());
+    assert_eq!(world.run(&["cp", "a", "b"]).status, 2);
+    world.run(&["exec", &id, "mkdir -p d/e; echo 1 > d/e/f"]).assert(0, "");
+    let tree = world.path().join("tree");
+    world.run(&["cp", &format!("{id}:d"), tree.to_str().unwrap()]).assert(0, "");
+    assert_eq!(fs::read_to_string(tree.join("e/f")).unwrap(), "1\n");
+}
+
+#[test]
+fn every_variant_is_tried_out() {
+    let outcome = sandboxes(["test", "--json"]).output();
+    assert_eq!(outcome.status, 0, "{}", outcome.transcript());
+    let tested = outcome.json();
+    assert_eq!(tested[0]["variant"], "local-eval");
+    assert_eq!(tested[0]["works"], true);
+    assert_eq!(sandboxes(["test", "-p", "nope"]).output().status, 2);
+}

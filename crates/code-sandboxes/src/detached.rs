@@ -1,0 +1,32 @@
+//! Sandboxes that outlive their process, and how they are found again.
+//!
+//! On this host they belong to the supervisor: one process per user, started on demand, which is the program `sandboxes`.
+//! It is found by the variable `CODE_SANDBOXES_SUPERVISOR`, as this very program, or on `PATH`. When the supervisor dies,
+//! however it dies, all of its sandboxes end.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use code_sandboxes::Sandbox;
+//!
+//! # async fn example() -> code_sandboxes::Result<()> {
+//! let hour = Duration::from_secs(3600);
+//! let sandbox = Sandbox::builder().tag("project", "report").detached(hour).create().await?;
+//! sandbox.run_code("x = 41").await?;
+//! let id = sandbox.id();
+//! // In any later process:
+//! let sandbox = Sandbox::attach(&id.unwrap()).await?;
+//! assert_eq!(sandbox.run_code("x + 1").await?.text(), Some("42"));
+//! # Ok(())
+//! # }
+//! ```
+
+mod address;
+mod backend;
+mod connect;
+mod launch;
+
+pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
+pub(crate) use backend::Detachable;
+pub use connect::{RETIRE, SERVE, status};
+pub use launch::SUPERVISOR_VARIABLE;

@@ -1,0 +1,79 @@
+//! A backend whose sandboxes may outlive this process: those are the supervisor's.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sandbox_core::{
+    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
+    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
+};
+
+use super::connect::{existing, needed};
+
+/// A backend of this host, with the supervisor for whatever is to outlive this process.
+#[derive(Debug)]
+pub(crate) struct Detachable {
+    inner: Arc<dyn Backend>,
+}
+
+impl Detachable {
+    pub(crate) fn new(inner: Arc<dyn Backend>) -> Self {
+        Self { inner }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Backend for Detachable {
+    fn variant(&self) -> Variant {
+        self.inner.variant()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        // What the supervisor adds holds for its own sandboxes; each sandbox says what it can.
+        let inner = self.inner.capabilities();
+        Capabilities { detached: true, idempotent_create: true, logs: true, ..inner }
+    }
+
+    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        if spec.detached.is_none() {
+            return self.inner.create(call, spec).await;
+        }
+        needed(self.variant()).await?.create(call, spec).await
+    }
+
+    async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        match existing(self.variant()).await? {
+            Some(supervisor) => supervisor.attach(call, id).await,
+            None => Err(Error::new(ErrorKind::NotFound, "attach", format!("no sandbox {id}"))
+                .with_context("sandbox_id", id.to_string())
+                .with_hint("no sandbox outlives its process at the moment")),
+        }
+    }
+
+    async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
+        let is_first = query.cursor.is_none();
+        let mut page = self.inner.list(call, query.clone()).await?;
+        if is_first && let Some(supervisor) = existing(self.variant()).await? {
+            let kept = supervisor.list(call, query).await?;
+            page.items.extend(kept.items);
+        }
+        Ok(page)
+    }
+
+    async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        self.inner.environments(call).await
+    }
+
+    async fn health(&self, call: &CallContext) -> Result<Health> {
+        self.inner.health(call).await
+    }
+
+    async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        self.inner.list_snapshots(call).await
+    }
+
+    async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
+        self.inner.delete_snapshot(call, name).await
+    }
+}
