@@ -1,0 +1,358 @@
+//! Brings every message to whoever waits for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{oneshot, watch};
+
+use super::error::{ClientError, CloseReason, Effect};
+use super::mailbox::{Item, Mailbox};
+use crate::channel::Channel;
+use crate::content::{Content, ExecutionState, KernelInfoRequest};
+use crate::execution::Loss;
+use crate::limits::Limits;
+use crate::raw::RawMessage;
+use crate::session::Session;
+
+/// Who waits for the reply to a request.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A call for one reply.
+    Reply(oneshot::Sender<Result<RawMessage, ClientError>>),
+    /// An execution, which takes the reply with everything else.
+    Execution,
+}
+
+/// A request that was not answered yet.
+#[derive(Debug)]
+struct Pending {
+    channel: Channel,
+    subshell: Option<String>,
+    waiter: Waiter,
+    /// Whether it was given to a connection. Until then it waits, and goes to the next one.
+    sent: bool,
+    /// The fence that was sent after it, if the connection broke meanwhile.
+    fence: Option<String>,
+}
+
+/// A request whose answer tells that all earlier ones of the same queue were dealt with.
+#[derive(Debug)]
+struct Fence {
+    channel: Channel,
+    /// The session of the kernel before the connection broke.
+    kernel: Option<String>,
+}
+
+/// What is known, and who waits.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    pub(crate) session: Arc<Session>,
+    pub(crate) limits: Limits,
+    state: Mutex<State>,
+    kernel_state: watch::Sender<Option<ExecutionState>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: HashMap<String, Pending>,
+    executions: HashMap<String, Arc<Mailbox>>,
+    fences: HashMap<String, Fence>,
+    watchers: Vec<(Interest, Weak<Mailbox>)>,
+    /// The session of the kernel's process.
+    kernel: Option<String>,
+    connected: [bool; 5],
+    rejected: u64,
+    closed: Option<CloseReason>,
+}
+
+/// What a watcher wants to see.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Interest {
+    /// What is published.
+    IoPub,
+    /// Every message of every channel.
+    Everything,
+}
+
+impl Hub {
+    pub(crate) fn new(session: Arc<Session>, limits: Limits) -> Self {
+        Self { session, limits, state: Mutex::default(), kernel_state: watch::Sender::new(None) }
+    }
+
+    /// Takes a message that came in. Never waits.
+    pub(crate) fn deliver(&self, channel: Channel, message: RawMessage) {
+        let message = message.detached();
+        let kernel_state = self.kernel_state_of(channel, &message);
+        let mut state = self.state();
+        state.tell_watchers(channel, &message);
+        if let Some(kernel_state) = &kernel_state {
+            self.kernel_state.send_replace(Some(kernel_state.clone()));
+            if tells_of_a_new_process(kernel_state) {
+                state
+                    .executions
+                    .values()
+                    .for_each(|own| own.push_message(channel, message.clone()));
+                return;
+            }
+        }
+        match channel {
+            Channel::Shell | Channel::Control => state.deliver_reply(channel, message),
+            Channel::IoPub | Channel::Stdin => state.deliver_to_execution(channel, message),
+            Channel::Heartbeat => {}
+        }
+    }
+
+    /// Output is missing. Of one execution if it is known, else of all.
+    pub(crate) fn lost(&self, loss: Loss, parent: Option<&str>) {
+        let mut state = self.state();
+        let known = parent.and_then(|id| state.executions.get(id)).cloned();
+        match known {
+            Some(own) => own.push_note(Item::Lost(loss)),
+            None => state.executions.values().for_each(|own| own.push_note(Item::Lost(loss))),
+        }
+        state.note(&Item::Lost(loss));
+    }
+
+    /// Counts a message that was refused: not signed well, or not a message.
+    pub(crate) fn reject(&self) {
+        let mut state = self.state();
+        state.rejected = state.rejected.saturating_add(1);
+    }
+
+    /// How many messages were refused.
+    pub(crate) fn rejected(&self) -> u64 {
+        self.state().rejected
+    }
+
+    /// A channel is connected. If it was before, the messages to send in order to learn which replies are lost.
+    pub(crate) fn connected(&self, channel: Channel, again: bool) -> Vec<RawMessage> {
+        let mut state = self.state();
+        state.connected[channel as usize] = true;
+        state.note(&Item::Connected(channel));
+        if again { state.raise_fences(channel, &self.session) } else { Vec::new() }
+    }
+
+    /// The connection of a channel broke.
+    pub(crate) fn disconnected(&self, channel: Channel) {
+        self.state().connected[channel as usize] = false;
+        if channel == Channel::IoPub {
+            self.lost(Loss::Disconnected, None);
+        }
+    }
+
+    /// Whether the channels that every client needs are connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        let state = self.state();
+        [Channel::Shell, Channel::Control, Channel::IoPub]
+            .iter()
+            .all(|channel| state.connected[*channel as usize])
+    }
+
+    /// Nothing more will come: tells everybody.
+    pub(crate) fn close(&self, reason: &CloseReason) {
+        let mut state = self.state();
+        if state.closed.is_some() {
+            return;
+        }
+        state.closed = Some(reason.clone());
+        state.connected = Default::default();
+        for (_, pending) in state.pending.drain() {
+            if let Waiter::Reply(waiter) = pending.waiter {
+                let error = ClientError::Closed { reason: reason.clone(), effect: Effect::Unknown };
+                // Nobody waits any more.
+                let _ = waiter.send(Err(error));
+            }
+        }
+        for (_, own) in state.executions.drain() {
+            own.push_note(Item::Closed(reason.clone()));
+        }
+        state.note(&Item::Closed(reason.clone()));
+    }
+
+    /// Why it is closed, if it is.
+    pub(crate) fn closed(&self) -> Option<CloseReason> {
+        self.state().closed.clone()
+    }
+
+    /// Registers a request before it is sent.
+    pub(crate) fn expect_reply(
+        &self,
+        channel: Channel,
+        message: &RawMessage,
+        waiter: Waiter,
+    ) -> Result<(), ClientError> {
+        self.state().expect(channel, message, waiter)
+    }
+
+    /// Registers an execution before its request is sent.
+    pub(crate) fn expect_execution(
+        &self,
+        message: &RawMessage,
+        mailbox: &Arc<Mailbox>,
+    ) -> Result<(), ClientError> {
+        let mut state = self.state();
+        state.expect(Channel::Shell, message, Waiter::Execution)?;
+        state.executions.insert(message.header().msg_id.clone(), Arc::clone(mailbox));
+        Ok(())
+    }
+
+    /// A message is given to a connection now. Whether it arrives is not known.
+    pub(crate) fn sending(&self, message: &RawMessage) {
+        if let Some(pending) = self.state().pending.get_mut(&message.header().msg_id) {
+            pending.sent = true;
+        }
+    }
+
+    /// Nobody waits for a request any more.
+    pub(crate) fn forget(&self, id: &str) {
+        let mut state = self.state();
+        state.pending.remove(id);
+        state.executions.remove(id);
+    }
+
+    /// Shows messages to a mailbox until it is dropped.
+    pub(crate) fn watch(&self, interest: Interest, mailbox: &Arc<Mailbox>) {
+        let mut state = self.state();
+        if let Some(reason) = &state.closed {
+            mailbox.push_note(Item::Closed(reason.clone()));
+        }
+        state.watchers.retain(|(_, watcher)| watcher.strong_count() > 0);
+        state.watchers.push((interest, Arc::downgrade(mailbox)));
+    }
+
+    /// What the kernel said last about what it does.
+    pub(crate) fn kernel_state(&self) -> watch::Receiver<Option<ExecutionState>> {
+        self.kernel_state.subscribe()
+    }
+
+    fn kernel_state_of(&self, channel: Channel, message: &RawMessage) -> Option<ExecutionState> {
+        if channel != Channel::IoPub || message.msg_type() != "status" {
+            return None;
+        }
+        match message.parse_content(&self.limits) {
+            Content::Status(status) => Some(status.execution_state),
+            _ => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether what ran until now is gone.
+fn tells_of_a_new_process(state: &ExecutionState) -> bool {
+    matches!(
+        state,
+        ExecutionState::Starting
+            | ExecutionState::Restarting
+            | ExecutionState::Autorestarting
+            | ExecutionState::Dead
+    )
+}
+
+impl State {
+    fn tell_watchers(&mut self, channel: Channel, message: &RawMessage) {
+        for (interest, watcher) in &self.watchers {
+            let wanted = channel == Channel::IoPub || *interest == Interest::Everything;
+            if wanted && let Some(watcher) = watcher.upgrade() {
+                watcher.push_message(channel, message.clone());
+            }
+        }
+    }
+
+    fn note(&mut self, item: &Item) {
+        for watcher in self.watchers.iter().filter_map(|(_, watcher)| watcher.upgrade()) {
+            watcher.push_note(item.clone());
+        }
+    }
+
+    fn expect(
+        &mut self,
+        channel: Channel,
+        message: &RawMessage,
+        waiter: Waiter,
+    ) -> Result<(), ClientError> {
+        if let Some(reason) = &self.closed {
+            return Err(ClientError::not_sent(reason.clone()));
+        }
+        let subshell = message.header().subshell_id.clone();
+        let pending = Pending { channel, subshell, waiter, sent: false, fence: None };
+        self.pending.insert(message.header().msg_id.clone(), pending);
+        Ok(())
+    }
+
+    fn deliver_reply(&mut self, channel: Channel, message: RawMessage) {
+        let Some(id) = message.parent().msg_id().map(str::to_owned) else { return };
+        let kernel = message.header().session.clone();
+        if let Some(fence) = self.fences.remove(&id) {
+            self.pass_fence(&id, fence.kernel.is_some_and(|before| before != kernel));
+        }
+        self.kernel = Some(kernel);
+        let own = self.pending.get(&id).is_some_and(|pending| pending.channel == channel);
+        let Some(pending) = own.then(|| self.pending.remove(&id)).flatten() else { return };
+        match pending.waiter {
+            // Whoever gave up waiting is not told.
+            Waiter::Reply(waiter) => drop(waiter.send(Ok(message))),
+            Waiter::Execution => {
+                if let Some(own) = self.executions.get(&id) {
+                    own.push_reply(channel, message);
+                }
+            }
+        }
+    }
+
+    fn deliver_to_execution(&mut self, channel: Channel, message: RawMessage) {
+        let id = message.parent().msg_id();
+        if let Some(own) = id.and_then(|id| self.executions.get(id)) {
+            own.push_message(channel, message);
+        }
+    }
+
+    /// Requests that were sent before this fence, and are not answered by now, will not be.
+    fn pass_fence(&mut self, fence: &str, restarted: bool) {
+        let is_fenced = |pending: &Pending| pending.fence.as_deref() == Some(fence);
+        let fenced: Vec<String> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| is_fenced(pending))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in fenced {
+            let Some(pending) = self.pending.remove(&id) else { continue };
+            let (error, item) = if restarted {
+                (ClientError::KernelRestarted, Item::KernelRestarted)
+            } else {
+                (ClientError::ReplyLost, Item::ReplyLost)
+            };
+            match pending.waiter {
+                Waiter::Reply(waiter) => drop(waiter.send(Err(error))),
+                Waiter::Execution => {
+                    if let Some(own) = self.executions.get(&id) {
+                        own.push_note(item);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fences behind everything that was sent on a connection of before: one per subshell, because each has its own queue.
+    fn raise_fences(&mut self, channel: Channel, session: &Session) -> Vec<RawMessage> {
+        let mut raised: HashMap<Option<String>, RawMessage> = HashMap::new();
+        let sent = |pending: &&mut Pending| pending.channel == channel && pending.sent;
+        for pending in self.pending.values_mut().filter(sent) {
+            let fence = raised.entry(pending.subshell.clone()).or_insert_with(|| {
+                let mut request = session.request(KernelInfoRequest::default());
+                request.header.subshell_id.clone_from(&pending.subshell);
+                request.to_raw()
+            });
+            pending.fence = Some(fence.header().msg_id.clone());
+        }
+        self.fences.retain(|_, fence| fence.channel != channel);
+        for fence in raised.values() {
+            let known = Fence { channel, kernel: self.kernel.clone() };
+            self.fences.insert(fence.header().msg_id.clone(), known);
+        }
+        raised.into_values().collect()
+    }
+}

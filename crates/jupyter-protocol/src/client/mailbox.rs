@@ -1,0 +1,244 @@
+//! Where messages wait for whoever wants them, with bounded memory.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::error::CloseReason;
+use crate::channel::Channel;
+use crate::execution::Loss;
+use crate::raw::RawMessage;
+
+/// Something that waits in a mailbox.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    /// A message.
+    Message(Channel, Box<RawMessage>),
+    /// Messages are missing here.
+    Lost(Loss),
+    /// A connection was made again.
+    Connected(Channel),
+    /// The kernel answered something later, so no reply will come.
+    ReplyLost,
+    /// The kernel is not the one it was.
+    KernelRestarted,
+    /// Nothing more will come.
+    Closed(CloseReason),
+}
+
+/// What a message costs beside its bytes.
+const OVERHEAD: usize = 512;
+
+/// Room for messages that are needed to know where things stand, beyond the budget for the others, in bytes.
+const RESERVE: usize = 1024 * 1024;
+
+/// A queue that never makes the sender wait. What does not fit is dropped and counted.
+///
+/// The one who fills it reads from the kernel, and must go on reading: a kernel whose output is not taken drops it itself,
+/// and tells nobody.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    budget: usize,
+    queue: Mutex<Queue>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    bytes: usize,
+}
+
+impl Mailbox {
+    /// A mailbox for so many bytes.
+    pub(crate) fn new(budget: usize) -> Self {
+        Self { budget, queue: Mutex::default(), arrived: Notify::new() }
+    }
+
+    /// Adds a message if there is room.
+    pub(crate) fn push_message(&self, channel: Channel, message: RawMessage) {
+        let cost = cost(&message);
+        let room = match importance(&message) {
+            Importance::Bulk => self.budget,
+            Importance::Needed => self.budget.saturating_add(RESERVE),
+        };
+        let mut queue = self.queue();
+        if queue.bytes.saturating_add(cost) > room {
+            queue.drop_message(cost - OVERHEAD);
+        } else {
+            queue.bytes += cost;
+            queue.items.push_back(Item::Message(channel, Box::new(message)));
+        }
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    /// Adds a reply, for which there always is room: each request has only one.
+    pub(crate) fn push_reply(&self, channel: Channel, message: RawMessage) {
+        let mut queue = self.queue();
+        queue.bytes = queue.bytes.saturating_add(cost(&message));
+        queue.items.push_back(Item::Message(channel, Box::new(message)));
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    /// Adds anything but a message. The same thing twice in a row is one.
+    pub(crate) fn push_note(&self, item: Item) {
+        let mut queue = self.queue();
+        let repeated = match (queue.items.back(), &item) {
+            (Some(Item::Lost(last)), Item::Lost(next)) => last == next,
+            (Some(Item::Connected(last)), Item::Connected(next)) => last == next,
+            (Some(Item::Closed(_)), Item::Closed(_)) => true,
+            (Some(last), next) => {
+                std::mem::discriminant(last) == std::mem::discriminant(next)
+                    && matches!(next, Item::ReplyLost | Item::KernelRestarted)
+            }
+            (None, _) => false,
+        };
+        if !repeated {
+            queue.items.push_back(item);
+        }
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for the next item. Dropping the future loses nothing.
+    pub(crate) async fn next(&self) -> Item {
+        loop {
+            let arrived = self.arrived.notified();
+            if let Some(item) = self.try_next() {
+                return item;
+            }
+            arrived.await;
+        }
+    }
+
+    /// The next item, if there is one.
+    pub(crate) fn try_next(&self) -> Option<Item> {
+        let mut queue = self.queue();
+        let item = queue.items.pop_front();
+        if let Some(Item::Message(_, message)) = &item {
+            queue.bytes = queue.bytes.saturating_sub(cost(message));
+        }
+        item
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Counts a message that did not fit, at the place where it would be.
+    fn drop_message(&mut self, size: usize) {
+        let size = size as u64;
+        if let Some(Item::Lost(Loss::Overflow { messages, bytes })) = self.items.back_mut() {
+            *messages += 1;
+            *bytes = bytes.saturating_add(size);
+        } else {
+            self.items.push_back(Item::Lost(Loss::Overflow { messages: 1, bytes: size }));
+        }
+    }
+}
+
+fn cost(message: &RawMessage) -> usize {
+    message.size().saturating_add(OVERHEAD)
+}
+
+enum Importance {
+    /// Output. There can be any amount of it.
+    Bulk,
+    /// What tells where an execution stands.
+    Needed,
+}
+
+fn importance(message: &RawMessage) -> Importance {
+    match message.msg_type() {
+        "status" | "execute_input" | "error" | "input_request" | "iopub_welcome"
+        | "clear_output" | "comm_open" | "comm_close" => Importance::Needed,
+        other if other.ends_with("_reply") => Importance::Needed,
+        _ => Importance::Bulk,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Session;
+    use crate::content::{Content, Status, Stream};
+
+    fn raw(content: impl Into<Content>) -> RawMessage {
+        Session::new("k").request(content).to_raw()
+    }
+
+    fn stream(text: &str) -> RawMessage {
+        raw(Stream { text: text.to_owned(), ..Stream::default() })
+    }
+
+    fn kinds(mailbox: &Mailbox) -> Vec<String> {
+        std::iter::from_fn(|| mailbox.try_next())
+            .map(|item| match item {
+                Item::Message(_, message) => message.msg_type().to_owned(),
+                Item::Lost(Loss::Overflow { messages, .. }) => format!("{messages} lost"),
+                other => format!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn output_is_dropped_and_status_is_kept() {
+        let mailbox = Mailbox::new(4000);
+        for _ in 0..1000 {
+            mailbox.push_message(Channel::IoPub, stream(&"x".repeat(500)));
+        }
+        mailbox.push_message(Channel::IoPub, raw(Status::default()));
+        mailbox.push_message(Channel::IoPub, stream(&"y".repeat(500)));
+        mailbox.push_reply(Channel::Shell, stream(&"z".repeat(5000)));
+        let kinds = kinds(&mailbox);
+        let kept = kinds.iter().filter(|kind| *kind == "stream").count();
+        assert!((2..=5).contains(&kept), "{kinds:?}");
+        assert_eq!(
+            kinds[kinds.len() - 4..],
+            [&format!("{} lost", 1000 - kept + 1), "status", "1 lost", "stream"]
+        );
+        assert_eq!(mailbox.queue().bytes, 0);
+    }
+
+    #[test]
+    fn a_flood_of_needed_messages_is_bounded_too() {
+        let mailbox = Mailbox::new(0);
+        for _ in 0..10_000 {
+            mailbox.push_message(Channel::IoPub, raw(Status::default()));
+        }
+        assert!(mailbox.queue().bytes <= RESERVE);
+        assert!(kinds(&mailbox).last().unwrap().ends_with("lost"));
+    }
+
+    #[test]
+    fn notes_do_not_pile_up() {
+        let mailbox = Mailbox::new(0);
+        for _ in 0..1000 {
+            mailbox.push_note(Item::Lost(Loss::RateLimited));
+        }
+        for _ in 0..1000 {
+            mailbox.push_note(Item::Closed(CloseReason::Closed));
+        }
+        assert_eq!(kinds(&mailbox).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn waiting_can_be_given_up() {
+        let mailbox = Mailbox::new(10_000);
+        for _ in 0..3 {
+            let waited = tokio::time::timeout(std::time::Duration::from_millis(1), mailbox.next());
+            assert!(waited.await.is_err());
+        }
+        mailbox.push_message(Channel::IoPub, stream("a"));
+        mailbox.push_message(Channel::IoPub, stream("b"));
+        for _ in 0..2 {
+            assert!(matches!(mailbox.next().await, Item::Message(..)));
+        }
+        assert!(mailbox.try_next().is_none());
+    }
+}

@@ -1,0 +1,322 @@
+//! A client of one kernel, over whichever transport.
+
+mod error;
+pub(crate) mod hub;
+mod mailbox;
+mod ready;
+mod running;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch as watching};
+use tokio::task::JoinSet;
+
+pub use error::{ClientError, CloseReason, Effect};
+pub use running::Running;
+pub use watch::{Seen, Watch};
+
+use crate::channel::Channel;
+use crate::content::{Content, ExecuteRequest, ExecutionState, MessageContent, Request};
+use crate::execution::{Execution, Grace};
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::raw::RawMessage;
+use crate::session::Session;
+use hub::{Hub, Interest, Waiter};
+use mailbox::Mailbox;
+
+/// What all transports have in common.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// Bounds on what is accepted.
+    pub limits: Limits,
+    /// Who we are. Default: a new session.
+    pub session: Arc<Session>,
+    /// How long an execution waits for what is missing.
+    pub grace: Grace,
+    /// How many bytes of output wait for [`Running::next`] and for [`Watch::next`]. Default: 64 MiB each.
+    pub buffered: usize,
+    /// How long to try to connect. A kernel that is just starting needs a second or more. Default: 60 s.
+    pub connect_timeout: Duration,
+    /// How long to try to connect again after the connection broke. Default: 30 s. Zero: not at all.
+    pub reconnect_timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            session: Arc::default(),
+            grace: Grace::default(),
+            buffered: 64 * 1024 * 1024,
+            connect_timeout: Duration::from_secs(60),
+            reconnect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Where messages go out. One for each channel; some transports use the same for all.
+pub(crate) type Outbox = mpsc::Sender<(Channel, RawMessage)>;
+
+/// A client of one kernel.
+///
+/// Cloning gives another handle to the same connection. The connection is closed when the last handle is
+/// dropped; the kernel goes on.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    hub: Arc<Hub>,
+    options: ClientOptions,
+    outboxes: [Outbox; 4],
+    /// Tells the transport to connect the stdin channel, where that is not done at once.
+    want_stdin: watching::Sender<bool>,
+    stdin_connected: watching::Receiver<bool>,
+    pulse: watching::Receiver<Pulse>,
+    _tasks: JoinSet<()>,
+}
+
+/// What a transport gives to its client.
+pub(crate) struct Transport {
+    pub(crate) hub: Arc<Hub>,
+    /// In the order of [`Channel::MESSAGES`].
+    pub(crate) outboxes: [Outbox; 4],
+    pub(crate) want_stdin: watching::Sender<bool>,
+    pub(crate) stdin_connected: watching::Receiver<bool>,
+    pub(crate) pulse: watching::Receiver<Pulse>,
+    /// Aborted with the client.
+    pub(crate) tasks: JoinSet<()>,
+}
+
+/// What the heartbeat shows: that the process has a thread that answers, and not that the kernel works.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Pulse {
+    /// When the process answered last.
+    pub last: Option<Instant>,
+    /// How many beats in a row were not answered.
+    pub missed: u32,
+}
+
+/// How long to wait for the stdin channel before code is sent that may ask for input. Some kernels listen on it only when
+/// they need it.
+const STDIN_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Client {
+    pub(crate) fn new(transport: Transport, options: ClientOptions) -> Self {
+        let Transport { hub, outboxes, want_stdin, stdin_connected, pulse, tasks } = transport;
+        let _tasks = tasks;
+        Self(Arc::new(Inner { hub, options, outboxes, want_stdin, stdin_connected, pulse, _tasks }))
+    }
+
+    /// Runs code.
+    ///
+    /// Returns when the request is on its way. Code that fails is no error: see [`Running`].
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`]. The code was not sent.
+    pub async fn execute(&self, request: ExecuteRequest) -> Result<Running, ClientError> {
+        self.execute_message(&self.session().request(request)).await
+    }
+
+    /// Runs code with a message of your own, for example one for a subshell: [`Session::request_in`].
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn execute_message(&self, request: &Message) -> Result<Running, ClientError> {
+        if matches!(&request.content, Content::ExecuteRequest(request) if request.allow_stdin) {
+            self.connect_stdin().await;
+        }
+        let raw = request.to_raw();
+        let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));
+        self.hub().expect_execution(&raw, &mailbox)?;
+        let execution = Execution::new(&request.header, self.0.options.grace);
+        // From here on, dropping it forgets the request.
+        let running = Running::new(self.clone(), mailbox, execution);
+        self.post(Channel::Shell, raw).await?;
+        Ok(running)
+    }
+
+    /// Asks the kernel something and waits for the answer, for as long as it takes. A busy kernel answers on the
+    /// shell channel when it is done.
+    ///
+    /// Dropping the future stops waiting; the kernel still gets the request. A reply that says that it went wrong is no
+    /// error: look at [`Reply::status`](crate::Reply::status).
+    ///
+    /// # Errors
+    /// [`ClientError`], see its variants and [`ClientError::effect`].
+    pub async fn request<R: Request>(&self, request: R) -> Result<R::Reply, ClientError> {
+        self.request_on(R::CHANNEL, request).await
+    }
+
+    /// As [`Client::request`], on a channel of your choice. `kernel_info_request` is answered on control too.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub async fn request_on<R: Request>(
+        &self,
+        channel: Channel,
+        request: R,
+    ) -> Result<R::Reply, ClientError> {
+        let reply = self.exchange(channel, &self.session().request(request)).await?;
+        R::Reply::from_content(reply.content).map_err(|content| match *content {
+            Content::Malformed(malformed) => ClientError::Malformed(Box::new(malformed)),
+            other => ClientError::Unexpected {
+                expected: R::Reply::MSG_TYPE,
+                found: other.msg_type().to_owned(),
+            },
+        })
+    }
+
+    /// Sends any request and waits for the message that answers it on the same channel.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub async fn exchange(
+        &self,
+        channel: Channel,
+        request: &Message,
+    ) -> Result<Message, ClientError> {
+        let raw = request.to_raw();
+        let (sender, receiver) = oneshot::channel();
+        self.hub().expect_reply(channel, &raw, Waiter::Reply(sender))?;
+        let _forget = Forget { hub: self.hub(), id: &request.header.msg_id };
+        self.post(channel, raw).await?;
+        let closed = || {
+            let reason = self.hub().closed().unwrap_or(CloseReason::Closed);
+            ClientError::Closed { reason, effect: Effect::Unknown }
+        };
+        let reply = receiver.await.map_err(|_| closed())??;
+        Ok(reply.parse(&self.hub().limits))
+    }
+
+    /// Sends a message that is not answered, such as one on a comm.
+    ///
+    /// Returns when the message is on its way, which is no proof that it arrives.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`]. The message was not sent.
+    pub async fn send(&self, channel: Channel, message: &Message) -> Result<(), ClientError> {
+        self.post(channel, message.to_raw()).await
+    }
+
+    /// Sees what the kernel publishes from now on, whoever caused it.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.mailbox(Interest::IoPub))
+    }
+
+    /// Sees every message of every channel from now on.
+    #[must_use]
+    pub fn watch_everything(&self) -> Watch {
+        Watch::new(self.mailbox(Interest::Everything))
+    }
+
+    /// What the kernel said last about what it does. `None` until it said something.
+    #[must_use]
+    pub fn kernel_state(&self) -> Option<ExecutionState> {
+        self.hub().kernel_state().borrow().clone()
+    }
+
+    /// Whether everything is connected that is needed to run code.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.hub().is_connected()
+    }
+
+    /// What the heartbeat shows, where the transport has one and it was asked for.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        *self.0.pulse.borrow()
+    }
+
+    /// Why the connection is closed for good, if it is.
+    #[must_use]
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.hub().closed()
+    }
+
+    /// How many messages were refused, because they were not signed well or were no messages.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.hub().rejected()
+    }
+
+    /// Who we are.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.hub().session
+    }
+
+    /// Closes the connection. Whoever waits is told so; the kernel goes on.
+    pub fn close(&self) {
+        self.hub().close(&CloseReason::Closed);
+    }
+
+    fn mailbox(&self, interest: Interest) -> Arc<Mailbox> {
+        let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));
+        self.hub().watch(interest, &mailbox);
+        mailbox
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.0.hub
+    }
+
+    async fn post(&self, channel: Channel, message: RawMessage) -> Result<(), ClientError> {
+        let unsupported = || ClientError::Unsupported(format!("messages on the {channel} channel"));
+        let at =
+            Channel::MESSAGES.iter().position(|own| *own == channel).ok_or_else(unsupported)?;
+        if channel == Channel::IoPub {
+            return Err(unsupported());
+        }
+        if let Some(reason) = self.hub().closed() {
+            return Err(ClientError::not_sent(reason));
+        }
+        if channel == Channel::Stdin {
+            self.0.want_stdin.send_replace(true);
+        }
+        self.0.outboxes[at]
+            .send((channel, message))
+            .await
+            .map_err(|_| ClientError::not_sent(self.hub().closed().unwrap_or(CloseReason::Closed)))
+    }
+
+    async fn connect_stdin(&self) {
+        self.0.want_stdin.send_replace(true);
+        let mut connected = self.0.stdin_connected.clone();
+        let wait = connected.wait_for(|connected| *connected);
+        // If it takes longer, the question of the code may be lost, and the code waits.
+        let _ = tokio::time::timeout(STDIN_PATIENCE, wait).await;
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Client");
+        shown.field("session", &self.session().id()).field("connected", &self.is_connected());
+        shown.field("closed", &self.close_reason()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.hub.close(&CloseReason::Closed);
+    }
+}
+
+/// Forgets a request when nobody waits for it any more.
+struct Forget<'a> {
+    hub: &'a Hub,
+    id: &'a str,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.hub.forget(self.id);
+    }
+}

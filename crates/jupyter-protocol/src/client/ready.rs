@@ -1,0 +1,71 @@
+//! Waiting until a kernel can be used.
+
+use std::time::{Duration, Instant};
+
+use super::error::{ClientError, Effect};
+use super::hub::Interest;
+use super::mailbox::{Item, Mailbox};
+use super::{Channel, Client};
+use crate::readiness::{Readiness, Ready, ReadyState};
+
+impl Client {
+    /// Waits until the kernel answers and what it publishes arrives.
+    ///
+    /// Asks on the control channel too, so that a kernel that is busy with the code of somebody else is found ready.
+    ///
+    /// # Errors
+    /// [`ClientError::NotReady`] after `timeout`, and [`ClientError::Closed`].
+    pub async fn ready(&self, timeout: Duration) -> Result<Ready, ClientError> {
+        let mailbox = self.mailbox(Interest::Everything);
+        let mut readiness = Readiness::default();
+        let wait = self.become_ready(&mailbox, &mut readiness);
+        match tokio::time::timeout(timeout, wait).await {
+            Ok(ready) => ready,
+            Err(_) => {
+                Err(ClientError::NotReady { within: timeout, state: Box::new(readiness.state()) })
+            }
+        }
+    }
+
+    async fn become_ready(
+        &self,
+        mailbox: &Mailbox,
+        readiness: &mut Readiness,
+    ) -> Result<Ready, ClientError> {
+        if self.is_connected() {
+            readiness.on_connected(Instant::now());
+        }
+        loop {
+            readiness.on_time(Instant::now(), self.session());
+            if let ReadyState::Ready(ready) = readiness.state() {
+                return Ok(*ready);
+            }
+            while let Some((channel, request)) = readiness.poll_send() {
+                self.send(channel, &request).await?;
+            }
+            let next = mailbox.next();
+            let item = match readiness.deadline() {
+                Some(deadline) => match tokio::time::timeout_at(deadline.into(), next).await {
+                    Ok(item) => item,
+                    Err(_) => continue,
+                },
+                None => next.await,
+            };
+            match item {
+                Item::Message(channel, message) => {
+                    let message = message.parse(&self.hub().limits);
+                    readiness.on_message(channel, &message, Instant::now());
+                }
+                Item::Connected(Channel::Shell | Channel::Control | Channel::IoPub)
+                    if self.is_connected() =>
+                {
+                    readiness.on_connected(Instant::now());
+                }
+                Item::Closed(reason) => {
+                    return Err(ClientError::Closed { reason, effect: Effect::Unknown });
+                }
+                _ => {}
+            }
+        }
+    }
+}

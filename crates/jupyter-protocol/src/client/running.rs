@@ -1,0 +1,114 @@
+//! Code that runs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Client;
+use super::error::ClientError;
+use super::mailbox::{Item, Mailbox};
+use crate::channel::Channel;
+use crate::execution::{End, Event, Execution, Outcome};
+
+/// A request to run code, and everything that comes of it.
+///
+/// Take events until there are none. What is not taken waits, within the memory set aside for it; beyond
+/// that it is dropped and told as [`Event::Lost`]. Dropping this leaves the code running.
+#[derive(Debug)]
+pub struct Running {
+    client: Client,
+    mailbox: Arc<Mailbox>,
+    execution: Execution,
+}
+
+impl Running {
+    pub(super) fn new(client: Client, mailbox: Arc<Mailbox>, execution: Execution) -> Self {
+        Self { client, mailbox, execution }
+    }
+
+    /// The id of the request.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.execution.id()
+    }
+
+    /// The next event. The last is [`Event::Finished`]; after it, `None`.
+    ///
+    /// Waits as long as the code runs. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.execution.poll_event() {
+                return Some(event);
+            }
+            if self.execution.is_finished() {
+                return None;
+            }
+            // Time passes only when nothing waits to be seen.
+            if let Some(item) = self.mailbox.try_next() {
+                self.take(item);
+                continue;
+            }
+            let Some(deadline) = self.execution.deadline() else {
+                let item = self.mailbox.next().await;
+                self.take(item);
+                continue;
+            };
+            match tokio::time::timeout_at(deadline.into(), self.mailbox.next()).await {
+                Ok(item) => self.take(item),
+                Err(_) => self.execution.on_time(Instant::now().max(deadline)),
+            }
+        }
+    }
+
+    /// Waits for the end. Output that was not taken is dropped.
+    pub async fn outcome(mut self) -> Outcome {
+        loop {
+            // An execution does not end without telling its outcome.
+            match self.next().await {
+                Some(Event::Finished(outcome)) => return *outcome,
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Answers the last question of the code, if it asked one.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`].
+    pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
+        match self.execution.input_reply(&self.client.hub().session, line) {
+            Some(reply) => self.client.send(Channel::Stdin, &reply).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The kernel is known to be dead, for example because its process has ended. Ends the execution.
+    pub fn kernel_died(&mut self) {
+        // What it said before it died is still true.
+        while let Some(item) = self.mailbox.try_next() {
+            self.take(item);
+        }
+        self.execution.on_end(End::KernelDied);
+    }
+
+    fn take(&mut self, item: Item) {
+        let now = Instant::now();
+        match item {
+            Item::Message(channel, message) => {
+                let message = message.parse(&self.client.hub().limits);
+                self.execution.on_message(channel, message, now);
+            }
+            Item::Lost(loss) => self.execution.on_loss(loss),
+            Item::ReplyLost => self.execution.on_reply_lost(now),
+            Item::KernelRestarted => self.execution.on_end(End::KernelRestarted),
+            Item::Closed(_) => self.execution.on_end(End::ConnectionLost),
+            Item::Connected(_) => {}
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.client.hub().forget(self.execution.id());
+    }
+}

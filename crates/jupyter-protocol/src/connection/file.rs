@@ -1,0 +1,182 @@
+//! Reading and writing connection files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::{ConnectionInfo, Endpoint};
+use crate::channel::Channel;
+
+/// No connection file is longer, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// Why there is no usable connection information.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// The text does not say where a kernel is.
+    #[error("invalid connection file: {0}")]
+    Invalid(String),
+    /// A file could not be read or written.
+    #[error("connection file: {0}")]
+    Io(#[from] io::Error),
+    /// The path of a Unix socket is longer than the system allows.
+    #[error("socket path of {length} bytes is over the limit of {}: {path}", Endpoint::MAX_PATH)]
+    PathTooLong {
+        /// The path.
+        path: String,
+        /// Its length in bytes.
+        length: usize,
+    },
+}
+
+impl ConnectionInfo {
+    /// Reads the text of a connection file.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Invalid`] for what is not a connection file, an unknown signature scheme included.
+    /// [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
+    pub fn from_json(text: &[u8]) -> Result<Self, ConnectionError> {
+        let info: Self = serde_json::from_slice(text)
+            .map_err(|error| ConnectionError::Invalid(error.to_string()))?;
+        info.check_paths()?;
+        Ok(info)
+    }
+
+    /// The text of a connection file. It holds the key.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Invalid`] when a key is not text, [`ConnectionError::PathTooLong`].
+    pub fn to_json(&self) -> Result<Zeroizing<Vec<u8>>, ConnectionError> {
+        self.check_paths()?;
+        let text = serde_json::to_vec_pretty(self);
+        text.map(Zeroizing::new).map_err(|error| ConnectionError::Invalid(error.to_string()))
+    }
+
+    /// Reads a connection file.
+    ///
+    /// # Errors
+    /// As [`ConnectionInfo::from_json`], and [`ConnectionError::Io`].
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConnectionError> {
+        let mut text = Zeroizing::new(Vec::new());
+        File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE {
+            return Err(ConnectionError::Invalid(format!("longer than {MAX_FILE} bytes")));
+        }
+        Self::from_json(&text)
+    }
+
+    /// Writes a new connection file, which only its owner can read.
+    ///
+    /// # Errors
+    /// As [`ConnectionInfo::to_json`], and [`ConnectionError::Io`], also when there is a file already. Then nothing
+    /// was written.
+    pub fn write_new(&self, path: impl AsRef<Path>) -> Result<(), ConnectionError> {
+        let text = self.to_json()?;
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path)?;
+        if let Err(error) = file.write_all(&text) {
+            drop(file);
+            // The reason for the failure is what matters to the caller.
+            let _ = fs::remove_file(path);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    fn check_paths(&self) -> Result<(), ConnectionError> {
+        for channel in Channel::MESSAGES.into_iter().chain([Channel::Heartbeat]) {
+            let Endpoint::Ipc { path } = self.endpoint(channel) else { continue };
+            let length = path.as_os_str().len();
+            if length > Endpoint::MAX_PATH {
+                return Err(ConnectionError::PathTooLong {
+                    path: path.display().to_string(),
+                    length,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Transport;
+    use crate::signature::{Key, SignatureScheme};
+    use serde_json::{Value, json};
+
+    fn file() -> Value {
+        json!({"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5,
+            "ip": "127.0.0.1", "key": "secret", "transport": "tcp", "signature_scheme": "hmac-sha512",
+            "kernel_name": "python3", "curve_publickey": "p", "curve_secretkey": "s", "vendor": [1]})
+    }
+
+    fn read(value: &Value) -> Result<ConnectionInfo, ConnectionError> {
+        ConnectionInfo::from_json(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn nothing_is_lost_and_no_secret_is_shown() {
+        let info = read(&file()).unwrap();
+        assert_eq!(info.signature_scheme, SignatureScheme::HmacSha512);
+        assert_eq!(serde_json::from_slice::<Value>(&info.to_json().unwrap()).unwrap(), file());
+        let shown = format!("{info:?}");
+        assert!(!shown.contains("secret\"") && !shown.contains("\"s\""), "{shown}");
+    }
+
+    #[test]
+    fn what_is_left_out_has_defaults() {
+        let info = read(&json!({"shell_port": "7", "ip": ""})).unwrap();
+        assert_eq!((info.shell_port, info.transport), (7, Transport::Tcp));
+        assert!(info.key.is_empty());
+        assert_eq!(info.endpoint(Channel::Shell).to_string(), "tcp://127.0.0.1:7");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for (key, value) in [
+            ("signature_scheme", json!("hmac-md5")),
+            ("transport", json!("pgm")),
+            ("shell_port", json!(70_000)),
+            ("key", json!(7)),
+        ] {
+            let mut file = file();
+            file[key] = value;
+            assert!(matches!(read(&file), Err(ConnectionError::Invalid(_))), "{key}");
+        }
+        assert!(ConnectionInfo::from_json(b"[]").is_err());
+    }
+
+    #[test]
+    fn long_socket_paths_are_refused() {
+        let fits = ConnectionInfo::ipc("x".repeat(Endpoint::MAX_PATH - 2));
+        assert_eq!(read(&serde_json::to_value(&fits).unwrap()).unwrap(), fits);
+        let error = ConnectionInfo::ipc("x".repeat(Endpoint::MAX_PATH - 1)).to_json().unwrap_err();
+        assert!(matches!(error, ConnectionError::PathTooLong { length: 108, .. }));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_are_private_and_never_overwritten() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(ConnectionInfo::new_file_name());
+        let info = ConnectionInfo::ipc(folder.path().join("k"));
+        info.write_new(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(ConnectionInfo::read(&path).unwrap(), info);
+        let other = ConnectionInfo { key: Key::new("x"), ..info.clone() };
+        assert!(matches!(other.write_new(&path), Err(ConnectionError::Io(_))));
+        assert_eq!(ConnectionInfo::read(&path).unwrap(), info);
+        fs::write(&path, vec![b' '; 1024 * 1024 + 1]).unwrap();
+        assert!(matches!(ConnectionInfo::read(&path), Err(ConnectionError::Invalid(_))));
+    }
+}

@@ -1,0 +1,57 @@
+//! TCP ports for a kernel that is about to start.
+
+use std::io;
+use std::net::TcpListener;
+
+use super::ConnectionInfo;
+
+/// Five ports that are held until this is dropped.
+///
+/// Drop it right before the kernel starts. Something else may take a port between the drop and the kernel; then the
+/// kernel fails to start, and another try helps. Unix sockets do not have this problem: [`ConnectionInfo::ipc`].
+#[derive(Debug)]
+pub struct ReservedPorts(Vec<TcpListener>);
+
+impl ReservedPorts {
+    /// Holds five free ports of an address of this machine.
+    ///
+    /// # Errors
+    /// When the address is not of this machine, or there are no ports.
+    pub fn reserve(ip: &str) -> io::Result<Self> {
+        let listeners = (0..5).map(|_| TcpListener::bind((ip, 0))).collect::<io::Result<_>>()?;
+        Ok(Self(listeners))
+    }
+
+    /// Connection information with these ports and a new key.
+    ///
+    /// # Errors
+    /// When the system does not tell the ports.
+    pub fn connection(&self) -> io::Result<ConnectionInfo> {
+        let mut ports = [0; 5];
+        let mut ip = String::new();
+        for (port, listener) in ports.iter_mut().zip(&self.0) {
+            let address = listener.local_addr()?;
+            *port = address.port();
+            ip = address.ip().to_string();
+        }
+        Ok(ConnectionInfo::tcp(ip, ports))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Channel;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ports_differ_and_are_free_afterwards() {
+        let reserved = ReservedPorts::reserve("127.0.0.1").unwrap();
+        let info = reserved.connection().unwrap();
+        let ports: HashSet<u16> = Channel::MESSAGES.map(|channel| info.port(channel)).into();
+        assert_eq!(ports.len(), 4);
+        assert!(TcpListener::bind(("127.0.0.1", info.shell_port)).is_err());
+        drop(reserved);
+        assert!(TcpListener::bind(("127.0.0.1", info.shell_port)).is_ok());
+    }
+}

@@ -1,0 +1,193 @@
+//! Running code.
+
+use serde_json::Value;
+
+use super::structs::content_struct;
+use super::text_enum::text_enum;
+use crate::json::JsonMap;
+
+text_enum! {
+    /// How a request went. Replies without a status are from kernels that only answer when it went well.
+    #[derive(Default)]
+    pub enum ReplyStatus {
+        /// Well.
+        #[default]
+        Ok = "ok",
+        /// Wrong; the reply says what.
+        Error = "error",
+        /// It was not done, because an earlier request failed.
+        Aborted = "aborted",
+    }
+}
+
+impl ReplyStatus {
+    /// Whether it went well.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        *self == Self::Ok
+    }
+
+    /// Whether it went wrong.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        *self == Self::Error
+    }
+
+    /// Whether it was not done. Also true for `abort`, as old kernels spell it.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        matches!(self, Self::Aborted) || self.as_str() == "abort"
+    }
+}
+
+content_struct! {
+    /// Runs code.
+    pub struct ExecuteRequest {
+        /// The code.
+        pub code: String,
+        /// Publish nothing and do not count. Turns [`ExecuteRequest::store_history`] off.
+        pub silent: bool,
+        /// Enter the code into the history. Default: true.
+        pub store_history: bool,
+        /// Expressions to evaluate afterwards, by name. Their values come in the reply.
+        pub user_expressions: JsonMap,
+        /// Whether the code may ask for input. Default of [`ExecuteRequest::new`]: false.
+        pub allow_stdin: bool,
+        /// If this fails, abort the requests that wait behind it. Default: true.
+        pub stop_on_error: bool,
+    }
+}
+
+impl ExecuteRequest {
+    /// Runs `code`, counted and remembered, without standard input.
+    #[must_use]
+    pub fn new(code: impl Into<String>) -> Self {
+        Self { code: code.into(), ..Self::default() }
+    }
+}
+
+impl Default for ExecuteRequest {
+    fn default() -> Self {
+        Self {
+            code: String::new(),
+            silent: false,
+            store_history: true,
+            user_expressions: JsonMap::new(),
+            allow_stdin: false,
+            stop_on_error: true,
+            extra: JsonMap::new(),
+        }
+    }
+}
+
+content_struct! {
+    /// The end of a request to run code.
+    #[derive(Default)]
+    pub reply ExecuteReply {
+        /// The number of the execution.
+        pub execution_count: Option<i64>,
+        /// Deprecated ways to act on the client, as they came. See [`ExecuteReply::payloads`].
+        pub payload: Vec<Value>,
+        /// Values of the expressions that were asked for.
+        pub user_expressions: JsonMap,
+    }
+}
+
+/// What a kernel wants the client to do after an execution. Deprecated, and still sent by IPython.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Payload {
+    /// Show something in a pager.
+    Page {
+        /// A MIME bundle.
+        data: JsonMap,
+        /// The line to begin at.
+        start: i64,
+    },
+    /// Put code into the next cell.
+    SetNextInput {
+        /// The code.
+        text: String,
+        /// Whether it replaces the current cell.
+        replace: bool,
+    },
+    /// Open a file in an editor.
+    EditMagic {
+        /// The file.
+        filename: String,
+        /// The line to begin at.
+        line_number: i64,
+    },
+    /// The code asked for the end of the session.
+    AskExit {
+        /// Whether the kernel shall stay.
+        keep_kernel: bool,
+    },
+    /// Anything else, as it came.
+    Other(Value),
+}
+
+impl ExecuteReply {
+    /// What the client is asked to do. Nothing is left out: see [`Payload::Other`].
+    pub fn payloads(&self) -> impl Iterator<Item = Payload> + '_ {
+        self.payload
+            .iter()
+            .map(|value| Payload::known(value).unwrap_or(Payload::Other(value.clone())))
+    }
+}
+
+impl Payload {
+    fn known(value: &Value) -> Option<Self> {
+        let number = |key: &str| value.get(key).and_then(Value::as_i64).unwrap_or_default();
+        let flag = |key: &str| value.get(key).and_then(Value::as_bool).unwrap_or_default();
+        let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+        Some(match value.get("source")?.as_str()? {
+            "page" => {
+                Self::Page { data: value.get("data")?.as_object()?.clone(), start: number("start") }
+            }
+            "set_next_input" => {
+                Self::SetNextInput { text: text("text")?, replace: flag("replace") }
+            }
+            "edit_magic" | "edit" => {
+                Self::EditMagic { filename: text("filename")?, line_number: number("line_number") }
+            }
+            "ask_exit" => Self::AskExit { keep_kernel: flag("keepkernel") },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_payload_comes_through() {
+        let reply: ExecuteReply = serde_json::from_value(json!({"status": "ok", "payload": [
+            {"source": "set_next_input", "text": "x"},
+            {"source": "page", "data": {"text/plain": "help"}},
+            {"source": "ask_exit", "keepkernel": true},
+            {"source": "edit_magic", "filename": "a.py", "line_number": 3},
+            {"source": "vendor", "x": 1},
+            7,
+        ]}))
+        .unwrap();
+        let payloads: Vec<Payload> = reply.payloads().collect();
+        assert_eq!(payloads[0], Payload::SetNextInput { text: "x".into(), replace: false });
+        assert!(matches!(&payloads[1], Payload::Page { start: 0, .. }));
+        assert_eq!(payloads[2], Payload::AskExit { keep_kernel: true });
+        assert_eq!(payloads[3], Payload::EditMagic { filename: "a.py".into(), line_number: 3 });
+        assert!(matches!(&payloads[4], Payload::Other(_)));
+        assert_eq!(payloads[5], Payload::Other(json!(7)));
+    }
+
+    #[test]
+    fn both_spellings_of_aborted_count() {
+        for word in ["aborted", "abort"] {
+            let status = ReplyStatus::from(word);
+            assert!(status.is_aborted() && !status.is_ok() && !status.is_error());
+            assert_eq!(status.as_str(), word, "written as it came");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What messages say: one type per message, and an enum of all of them.
+
+mod ask;
+mod control;
+mod execute;
+mod kernel_info;
+mod output;
+mod registry;
+pub(crate) mod structs;
+pub(crate) mod text_enum;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use ask::{
+    CommInfoReply, CommInfoRequest, CompleteReply, CompleteRequest, Completeness, HistoryAccess,
+    HistoryEntry, HistoryReply, HistoryRequest, InspectReply, InspectRequest, IsCompleteReply,
+    IsCompleteRequest,
+};
+pub use control::{
+    CreateSubshellReply, CreateSubshellRequest, DebugEvent, DebugReply, DebugRequest,
+    DeleteSubshellReply, DeleteSubshellRequest, InterruptReply, InterruptRequest,
+    ListSubshellReply, ListSubshellRequest, ShutdownReply, ShutdownRequest, UsageReply,
+    UsageRequest,
+};
+pub use execute::{ExecuteReply, ExecuteRequest, Payload, ReplyStatus};
+pub use kernel_info::{
+    ConnectReply, ConnectRequest, HelpLink, KernelInfoReply, KernelInfoRequest, LanguageInfo,
+};
+pub use output::{
+    ClearOutput, CommClose, CommMsg, CommOpen, DisplayData, ErrorContent, ExecuteInput,
+    ExecuteResult, ExecutionState, InputReply, InputRequest, IopubWelcome, Status, Stream,
+    StreamName, Transient, UpdateDisplayData,
+};
+pub use registry::Content;
+pub(crate) use registry::usual_channel;
+
+use crate::channel::Channel;
+
+/// The content of one type of message.
+pub trait MessageContent:
+    Clone + DeserializeOwned + Into<Content> + Send + Serialize + Sync + 'static
+{
+    /// The `msg_type` of its header.
+    const MSG_TYPE: &'static str;
+
+    /// Takes it out of a content, or gives the content back.
+    ///
+    /// # Errors
+    /// The content, when it is of another type.
+    fn from_content(content: Content) -> Result<Self, Box<Content>>;
+}
+
+/// A content that asks for an answer.
+pub trait Request: MessageContent {
+    /// The answer.
+    type Reply: MessageContent;
+
+    /// The channel it is sent on.
+    const CHANNEL: Channel;
+}
+
+/// An answer that says how it went.
+pub trait Reply: MessageContent {
+    /// How it went.
+    fn status(&self) -> &ReplyStatus;
+
+    /// What went wrong, if the status is [`ReplyStatus::Error`].
+    fn error(&self) -> Option<ErrorContent>;
+}
+
+/// A content of a type that is not in the specification, as it came.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Unknown {
+    /// The `msg_type` of the header.
+    pub msg_type: String,
+    /// The JSON text of the content.
+    pub text: Bytes,
+}
+
+impl Unknown {
+    /// A content of a type of your own.
+    ///
+    /// # Errors
+    /// When the content cannot be written as JSON.
+    pub fn new(msg_type: impl Into<String>, content: &impl Serialize) -> serde_json::Result<Self> {
+        Ok(Self { msg_type: msg_type.into(), text: serde_json::to_vec(content)?.into() })
+    }
+
+    /// Parses the content.
+    ///
+    /// # Errors
+    /// When the text is not JSON of that form.
+    pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.text)
+    }
+}
+
+/// A content that does not fit its type, as it came.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Malformed {
+    /// The `msg_type` of the header.
+    pub msg_type: String,
+    /// What is wrong.
+    pub error: String,
+    /// The text of the metadata, when it is the metadata that is wrong.
+    pub metadata: Option<Bytes>,
+    /// The text of the content. It may not be JSON.
+    pub text: Bytes,
+}

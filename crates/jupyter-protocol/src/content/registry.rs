@@ -1,0 +1,317 @@
+//! The enum of all contents, and which type of message is which.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::json::check_object;
+use crate::limits::Limits;
+
+/// Defines [`Content`] from one list, so that nothing is forgotten in any of its functions.
+macro_rules! contents {
+    ($( $(#[$meta:meta])* $variant:ident($type:ty) = $msg_type:literal on $channel:ident $(-> $reply:ty)?; )*) => {
+        /// What a message says.
+        ///
+        /// A type that is not in the specification is [`Content::Unknown`]; what does not fit its type is
+        /// [`Content::Malformed`]. Neither loses a byte.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum Content {
+            $( $(#[$meta])* $variant(Box<$type>), )*
+            /// A type of message that is not in the specification.
+            Unknown(Unknown),
+            /// A content that does not fit its type.
+            Malformed(Malformed),
+        }
+
+        impl Content {
+            /// The types of messages of the specification.
+            pub const MSG_TYPES: &[&str] = &[$($msg_type),*];
+
+            /// The `msg_type` that belongs to it.
+            #[must_use]
+            pub fn msg_type(&self) -> &str {
+                match self {
+                    $( Self::$variant(_) => $msg_type, )*
+                    Self::Unknown(unknown) => &unknown.msg_type,
+                    Self::Malformed(malformed) => &malformed.msg_type,
+                }
+            }
+
+            fn parse(msg_type: &str, text: &Bytes) -> Result<Self, serde_json::Error> {
+                Ok(match msg_type {
+                    $( $msg_type => Self::$variant(serde_json::from_slice(text)?), )*
+                    _ => Self::Unknown(Unknown {
+                        msg_type: msg_type.to_owned(),
+                        text: text.clone(),
+                    }),
+                })
+            }
+
+            fn write(&self) -> Result<Bytes, serde_json::Error> {
+                Ok(match self {
+                    $( Self::$variant(content) => serde_json::to_vec(content)?.into(), )*
+                    Self::Unknown(unknown) => unknown.text.clone(),
+                    Self::Malformed(malformed) => malformed.text.clone(),
+                })
+            }
+        }
+
+        /// Where a message belongs when nothing else says so.
+        pub(crate) fn usual_channel(msg_type: &str) -> Channel {
+            match msg_type {
+                $( $msg_type => Channel::$channel, )*
+                _ => Channel::Shell,
+            }
+        }
+
+        $(
+            impl MessageContent for $type {
+                const MSG_TYPE: &'static str = $msg_type;
+
+                fn from_content(content: Content) -> Result<Self, Box<Content>> {
+                    match content {
+                        Content::$variant(content) => Ok(*content),
+                        other => Err(Box::new(other)),
+                    }
+                }
+            }
+
+            impl From<$type> for Content {
+                fn from(content: $type) -> Self {
+                    Self::$variant(Box::new(content))
+                }
+            }
+
+            $(
+                impl Request for $type {
+                    type Reply = $reply;
+                    const CHANNEL: Channel = Channel::$channel;
+                }
+            )?
+        )*
+    };
+}
+
+contents! {
+    /// Runs code.
+    ExecuteRequest(ExecuteRequest) = "execute_request" on Shell -> ExecuteReply;
+    /// The end of a request to run code.
+    ExecuteReply(ExecuteReply) = "execute_reply" on Shell;
+    /// Asks about the thing at the cursor.
+    InspectRequest(InspectRequest) = "inspect_request" on Shell -> InspectReply;
+    /// What is known about it.
+    InspectReply(InspectReply) = "inspect_reply" on Shell;
+    /// Asks how the code can go on.
+    CompleteRequest(CompleteRequest) = "complete_request" on Shell -> CompleteReply;
+    /// How it can.
+    CompleteReply(CompleteReply) = "complete_reply" on Shell;
+    /// Asks for earlier code.
+    HistoryRequest(HistoryRequest) = "history_request" on Shell -> HistoryReply;
+    /// Earlier code.
+    HistoryReply(HistoryReply) = "history_reply" on Shell;
+    /// Asks whether code could be run.
+    IsCompleteRequest(IsCompleteRequest) = "is_complete_request" on Shell -> IsCompleteReply;
+    /// Whether it could.
+    IsCompleteReply(IsCompleteReply) = "is_complete_reply" on Shell;
+    /// Asks which comms are open.
+    CommInfoRequest(CommInfoRequest) = "comm_info_request" on Shell -> CommInfoReply;
+    /// The open comms.
+    CommInfoReply(CommInfoReply) = "comm_info_reply" on Shell;
+    /// Asks what the kernel is.
+    KernelInfoRequest(KernelInfoRequest) = "kernel_info_request" on Shell -> KernelInfoReply;
+    /// What it is.
+    KernelInfoReply(KernelInfoReply) = "kernel_info_reply" on Shell;
+    /// Asks for the ports.
+    ConnectRequest(ConnectRequest) = "connect_request" on Shell -> ConnectReply;
+    /// The ports.
+    ConnectReply(ConnectReply) = "connect_reply" on Shell;
+    /// Opens a comm.
+    CommOpen(CommOpen) = "comm_open" on Shell;
+    /// A message on a comm.
+    CommMsg(CommMsg) = "comm_msg" on Shell;
+    /// Closes a comm.
+    CommClose(CommClose) = "comm_close" on Shell;
+    /// Asks the kernel to end.
+    ShutdownRequest(ShutdownRequest) = "shutdown_request" on Control -> ShutdownReply;
+    /// It ends.
+    ShutdownReply(ShutdownReply) = "shutdown_reply" on Control;
+    /// Interrupts what runs.
+    InterruptRequest(InterruptRequest) = "interrupt_request" on Control -> InterruptReply;
+    /// It is interrupted.
+    InterruptReply(InterruptReply) = "interrupt_reply" on Control;
+    /// A request of the debugger.
+    DebugRequest(DebugRequest) = "debug_request" on Control -> DebugReply;
+    /// A response of the debugger.
+    DebugReply(DebugReply) = "debug_reply" on Control;
+    /// Asks for a new subshell.
+    CreateSubshellRequest(CreateSubshellRequest) = "create_subshell_request" on Control -> CreateSubshellReply;
+    /// The new subshell.
+    CreateSubshellReply(CreateSubshellReply) = "create_subshell_reply" on Control;
+    /// Ends a subshell.
+    DeleteSubshellRequest(DeleteSubshellRequest) = "delete_subshell_request" on Control -> DeleteSubshellReply;
+    /// It has ended.
+    DeleteSubshellReply(DeleteSubshellReply) = "delete_subshell_reply" on Control;
+    /// Asks which subshells there are.
+    ListSubshellRequest(ListSubshellRequest) = "list_subshell_request" on Control -> ListSubshellReply;
+    /// The subshells.
+    ListSubshellReply(ListSubshellReply) = "list_subshell_reply" on Control;
+    /// Asks what the kernel consumes.
+    UsageRequest(UsageRequest) = "usage_request" on Control -> UsageReply;
+    /// What it consumes.
+    UsageReply(UsageReply) = "usage_reply" on Control;
+    /// The code asks the user for a line.
+    InputRequest(InputRequest) = "input_request" on Stdin -> InputReply;
+    /// The line.
+    InputReply(InputReply) = "input_reply" on Stdin;
+    /// Text that was written.
+    Stream(Stream) = "stream" on IoPub;
+    /// Something to show.
+    DisplayData(DisplayData) = "display_data" on IoPub;
+    /// Something new to show in its place.
+    UpdateDisplayData(UpdateDisplayData) = "update_display_data" on IoPub;
+    /// Code that the kernel begins to run.
+    ExecuteInput(ExecuteInput) = "execute_input" on IoPub;
+    /// The value of the last expression.
+    ExecuteResult(ExecuteResult) = "execute_result" on IoPub;
+    /// An exception that the code did not catch.
+    Error(ErrorContent) = "error" on IoPub;
+    /// What the kernel does now.
+    Status(Status) = "status" on IoPub;
+    /// Removes what was shown.
+    ClearOutput(ClearOutput) = "clear_output" on IoPub;
+    /// The subscription is in effect.
+    IopubWelcome(IopubWelcome) = "iopub_welcome" on IoPub;
+    /// An event of the debugger.
+    DebugEvent(DebugEvent) = "debug_event" on IoPub;
+}
+
+impl Content {
+    /// Parses the text of a content. Never fails: see [`Content::Malformed`].
+    #[must_use]
+    pub fn from_json(msg_type: &str, text: &Bytes, limits: &Limits) -> Self {
+        let parsed = check_object(text, limits)
+            .map_err(|error| error.to_string())
+            .and_then(|()| Self::parse(msg_type, text).map_err(|error| error.to_string()));
+        parsed.unwrap_or_else(|error| {
+            Self::Malformed(Malformed {
+                msg_type: msg_type.to_owned(),
+                error,
+                metadata: None,
+                text: text.clone(),
+            })
+        })
+    }
+
+    /// The content as JSON text. What was unknown or malformed is written as it came.
+    #[must_use]
+    pub fn to_json(&self) -> Bytes {
+        // Every content is made of strings, numbers, lists and maps with string keys, which all can be written.
+        self.write().unwrap_or_else(|_| Bytes::from_static(b"{}"))
+    }
+
+    /// Whether it is [`Content::Malformed`].
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        matches!(self, Self::Malformed(_))
+    }
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Unknown(Unknown { msg_type: String::new(), text: Bytes::from_static(b"{}") })
+    }
+}
+
+impl From<Unknown> for Content {
+    fn from(content: Unknown) -> Self {
+        Self::Unknown(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(msg_type: &str, content: &Value) -> Content {
+        Content::from_json(msg_type, &content.to_string().into(), &Limits::default())
+    }
+
+    #[test]
+    fn every_type_is_read_from_an_empty_object_and_written_back() {
+        for msg_type in Content::MSG_TYPES {
+            let content = read(msg_type, &json!({}));
+            assert!(!content.is_malformed(), "{msg_type}: {content:?}");
+            assert_eq!(content.msg_type(), *msg_type);
+            let again = Content::from_json(msg_type, &content.to_json(), &Limits::default());
+            assert_eq!(again, content);
+        }
+    }
+
+    #[test]
+    fn unknown_fields_survive_in_every_type() {
+        for msg_type in Content::MSG_TYPES {
+            let content = read(msg_type, &json!({"x-vendor": {"deep": [1, null]}}));
+            let text = serde_json::from_slice::<Value>(&content.to_json()).unwrap();
+            assert_eq!(text["x-vendor"], json!({"deep": [1, null]}), "{msg_type}");
+        }
+    }
+
+    #[test]
+    fn kernels_that_leave_fields_out_are_understood() {
+        for (msg_type, content) in [
+            ("execute_reply", json!({"status": "abort"})),
+            (
+                "execute_reply",
+                json!({"status": "ok", "payload": [{"source": "new"}], "execution_count": null}),
+            ),
+            ("kernel_info_reply", json!({"status": "error"})),
+            (
+                "kernel_info_reply",
+                json!({"help_links": null, "language_info": {"name": "x", "codemirror_mode": {}}}),
+            ),
+            ("comm_open", json!({"comm_id": "1", "target_name": "t"})),
+            ("comm_close", json!({"comm_id": "1"})),
+            ("shutdown_reply", json!({"status": "ok"})),
+            ("interrupt_reply", json!({})),
+            ("error", json!({"ename": "E", "evalue": null})),
+            ("stream", json!({"name": "stdlog", "text": "x"})),
+        ] {
+            assert!(!read(msg_type, &content).is_malformed(), "{msg_type} {content}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_kept_as_it_came() {
+        for text in ["", "null", "{\"text\":1}", "{\"text\":NaN}", "{", "[]", "\u{0}"] {
+            let text = Bytes::from(text);
+            let content = Content::from_json("stream", &text, &Limits::default());
+            assert!(content.is_malformed(), "{text:?}");
+            assert_eq!((content.msg_type(), content.to_json()), ("stream", text));
+        }
+    }
+
+    #[test]
+    fn an_unknown_type_is_kept_as_it_came() {
+        let text = Bytes::from_static(b"{ \"a\" : 1.0 }");
+        let content = Content::from_json("vendor_thing", &text, &Limits::default());
+        assert_eq!(content.to_json(), text);
+        let Content::Unknown(unknown) = content else { panic!("{content:?}") };
+        assert_eq!(unknown.parse::<Value>().unwrap(), json!({"a": 1.0}));
+    }
+
+    #[test]
+    fn costly_content_is_not_parsed() {
+        let limits = Limits { json_values: 10, ..Limits::default() };
+        let text = Bytes::from(json!({"text": "x", "junk": vec![0; 20]}).to_string());
+        let Content::Malformed(malformed) = Content::from_json("stream", &text, &limits) else {
+            panic!("was parsed");
+        };
+        assert_eq!(malformed.error, "JSON has more than 10 values");
+    }
+
+    #[test]
+    fn a_message_is_small() {
+        assert!(size_of::<Content>() <= 120, "{}", size_of::<Content>());
+    }
+}

@@ -1,0 +1,327 @@
+//! One execution, from the request to its end, without I/O.
+//!
+//! Replies and output travel on different channels, so they arrive in any order, and on a flooded
+//! kernel some do not arrive at all. [`Execution`] is fed with messages and with the time, tells what they
+//! mean, and decides when it is over:
+//!
+//! - Reply and idle are both there, in whichever order.
+//! - The reply is there, and nothing was published for [`Grace::idle`]. Output may be missing.
+//! - Idle is there, and no reply came for [`Grace::reply`].
+//! - The kernel died or was started again, or the connection is lost.
+
+mod event;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+pub use event::{End, Event, Loss, Losses, Outcome};
+
+use crate::channel::Channel;
+use crate::content::{
+    Content, ErrorContent, ExecuteReply, ExecutionState, InputReply, MessageContent as _,
+    Reply as _,
+};
+use crate::header::{Header, Parent};
+use crate::message::Message;
+use crate::session::Session;
+
+/// How long an execution waits for what is missing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Grace {
+    /// After the reply, for the message that nothing more is published. Begins anew with every message. Default: 2 s.
+    pub idle: Duration,
+    /// After that message, for the reply. Default: 5 s.
+    pub reply: Duration,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self { idle: Duration::from_secs(2), reply: Duration::from_secs(5) }
+    }
+}
+
+/// What is known of the answer on the shell channel.
+#[derive(Clone, Debug, Default)]
+enum Answer {
+    #[default]
+    Awaited,
+    Here(Box<ExecuteReply>),
+    Malformed,
+    Lost,
+}
+
+/// One execution.
+///
+/// ```
+/// use std::time::Instant;
+/// use jupyter_protocol::content::Status;
+/// use jupyter_protocol::execution::{Event, Execution, Grace};
+/// use jupyter_protocol::{Channel, ExecuteReply, ExecuteRequest, Session};
+///
+/// let (client, kernel) = (Session::new("me"), Session::new("kernel"));
+/// let request = client.request(ExecuteRequest::new("pass"));
+/// let mut execution = Execution::new(&request.header, Grace::default());
+///
+/// let mut idle = Status::default();
+/// idle.execution_state = "idle".into();
+/// let now = Instant::now();
+/// execution.on_message(Channel::Shell, kernel.reply(&request, ExecuteReply::default()), now);
+/// execution.on_message(Channel::IoPub, kernel.reply(&request, idle), now);
+///
+/// let events: Vec<Event> = std::iter::from_fn(|| execution.poll_event()).collect();
+/// assert!(matches!(events.last(), Some(Event::Finished(outcome)) if outcome.is_ok()));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Execution {
+    id: String,
+    grace: Grace,
+    started: bool,
+    answer: Answer,
+    idle: bool,
+    error: Option<ErrorContent>,
+    execution_count: Option<i64>,
+    losses: Losses,
+    asked: Option<Header>,
+    last_message: Option<Instant>,
+    finished: bool,
+    events: VecDeque<Event>,
+}
+
+impl Execution {
+    /// The execution of a request that has this header.
+    #[must_use]
+    pub fn new(request: &Header, grace: Grace) -> Self {
+        Self {
+            id: request.msg_id.clone(),
+            grace,
+            started: false,
+            answer: Answer::Awaited,
+            idle: false,
+            error: None,
+            execution_count: None,
+            losses: Losses::default(),
+            asked: None,
+            last_message: None,
+            finished: false,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The id of the request.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether the kernel was seen to begin.
+    #[must_use]
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// Whether it is over. There may still be events to take.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The next event, or `None` until there is more to learn from.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Execution::on_time`] is to be called, if nothing else happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.finished {
+            return None;
+        }
+        let wait = match (&self.answer, self.idle) {
+            (Answer::Awaited, false) => return None,
+            (Answer::Awaited, true) => self.grace.reply,
+            (_, _) => self.grace.idle,
+        };
+        self.last_message?.checked_add(wait)
+    }
+
+    /// Takes a message. Those that belong to other requests are ignored, except that the kernel died or began anew.
+    pub fn on_message(&mut self, channel: Channel, message: Message, now: Instant) {
+        if self.finished {
+            return;
+        }
+        if message.parent_id() == Some(&self.id) {
+            self.last_message = Some(now);
+            self.take(channel, message);
+            self.conclude();
+        } else if let Content::Status(status) = &message.content {
+            self.on_kernel_state(&status.execution_state);
+        }
+    }
+
+    /// Takes the time: gives up on what did not come.
+    pub fn on_time(&mut self, now: Instant) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        if self.idle {
+            self.finish(End::ReplyLost);
+        } else {
+            self.on_loss(Loss::NoIdle);
+            self.finish_answered();
+        }
+    }
+
+    /// Output is missing at this point.
+    pub fn on_loss(&mut self, loss: Loss) {
+        if !self.finished {
+            self.losses.add(loss);
+            self.events.push_back(Event::Lost(loss));
+        }
+    }
+
+    /// The kernel has answered a later request of the same queue: the reply will not come any more.
+    pub fn on_reply_lost(&mut self, now: Instant) {
+        if !self.finished && matches!(self.answer, Answer::Awaited) {
+            self.answer = Answer::Lost;
+            self.last_message = Some(now);
+            self.conclude();
+        }
+    }
+
+    /// The kernel or the connection is gone.
+    pub fn on_end(&mut self, end: End) {
+        self.finish(end);
+    }
+
+    /// The answer to the last question of the code, to send on the stdin channel. `None` if it asked nothing, or was
+    /// answered.
+    pub fn input_reply(&mut self, session: &Session, line: impl Into<String>) -> Option<Message> {
+        let asked = self.asked.take()?;
+        let reply = InputReply { value: line.into(), ..InputReply::default() };
+        Some(session.message(Parent::of(&asked), reply))
+    }
+
+    fn take(&mut self, channel: Channel, message: Message) {
+        if !matches!(&message.content, Content::ExecuteReply(_) | Content::Malformed(_)) {
+            self.start();
+        }
+        let Message { identities, header, parent, metadata, content, buffers } = message;
+        let event = match content {
+            Content::Status(status) => return self.on_own_state(&status.execution_state),
+            Content::ExecuteReply(reply) => return self.on_reply(reply),
+            Content::ExecuteInput(input) => {
+                self.execution_count = input.execution_count.or(self.execution_count);
+                Event::Input(input)
+            }
+            Content::Error(error) => {
+                self.error = Some((*error).clone());
+                Event::Error(error)
+            }
+            Content::InputRequest(request) => {
+                self.asked = Some(header);
+                Event::InputRequest(request)
+            }
+            Content::Stream(stream) => Event::Stream(stream),
+            Content::DisplayData(display) => Event::Display { display, buffers },
+            Content::UpdateDisplayData(update) => Event::UpdateDisplay { update, buffers },
+            Content::ClearOutput(clear) => Event::ClearOutput { wait: clear.wait },
+            Content::ExecuteResult(result) => Event::Result { result, buffers },
+            content => {
+                if content.is_malformed() && header.msg_type == ExecuteReply::MSG_TYPE {
+                    self.answer = Answer::Malformed;
+                }
+                let message = Message { identities, header, parent, metadata, content, buffers };
+                Event::Message { channel, message: Box::new(message) }
+            }
+        };
+        self.events.push_back(event);
+    }
+
+    fn start(&mut self) {
+        if !self.started {
+            self.started = true;
+            self.events.push_back(Event::Started);
+        }
+    }
+
+    fn on_reply(&mut self, reply: Box<ExecuteReply>) {
+        if !reply.status.is_aborted() {
+            self.start();
+        }
+        self.execution_count = reply.execution_count.or(self.execution_count);
+        self.events.push_back(Event::Reply(reply.clone()));
+        self.answer = Answer::Here(reply);
+    }
+
+    /// What the kernel says of this request.
+    fn on_own_state(&mut self, state: &ExecutionState) {
+        match state {
+            ExecutionState::Idle if !self.idle => {
+                self.idle = true;
+                self.events.push_back(Event::Idle);
+            }
+            state => self.on_kernel_state(state),
+        }
+    }
+
+    /// What is said of the kernel as a whole.
+    fn on_kernel_state(&mut self, state: &ExecutionState) {
+        match state {
+            ExecutionState::Restarting | ExecutionState::Autorestarting => {
+                self.finish(End::KernelRestarted);
+            }
+            // A kernel that starts says so before it takes its first request.
+            ExecutionState::Starting if self.started => self.finish(End::KernelRestarted),
+            ExecutionState::Dead => self.finish(End::KernelDied),
+            _ => {}
+        }
+    }
+
+    /// Finishes when there is nothing left to wait for.
+    fn conclude(&mut self) {
+        if self.idle && !matches!(self.answer, Answer::Awaited) {
+            self.finish_answered();
+        }
+    }
+
+    /// The exception that ended the code. One that was merely published and then dealt with does not count.
+    fn uncaught(&mut self, reply: Option<&ExecuteReply>) -> Option<ErrorContent> {
+        let published = self.error.take();
+        let Some(reply) = reply else { return published };
+        let answered = reply.error()?;
+        if answered.ename.is_empty() { published.or(Some(answered)) } else { Some(answered) }
+    }
+
+    fn finish_answered(&mut self) {
+        self.finish(if matches!(self.answer, Answer::Lost) {
+            End::ReplyLost
+        } else {
+            End::Replied
+        });
+    }
+
+    fn finish(&mut self, end: End) {
+        if self.finished {
+            return;
+        }
+        self.finished = true;
+        let reply = match std::mem::take(&mut self.answer) {
+            Answer::Here(reply) => Some(*reply),
+            _ => None,
+        };
+        let error = self.uncaught(reply.as_ref());
+        let aborted = reply.as_ref().is_some_and(|reply| reply.status.is_aborted());
+        let outcome = Outcome {
+            end,
+            reply,
+            error,
+            execution_count: self.execution_count,
+            started: self.started && !aborted,
+            losses: self.losses,
+        };
+        self.events.push_back(Event::Finished(Box::new(outcome)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

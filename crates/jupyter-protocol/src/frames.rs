@@ -1,0 +1,212 @@
+//! The outermost layer: the frames of a multipart message.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::header::HeaderError;
+use crate::limits::Limits;
+use crate::signature::SignatureError;
+
+/// Separates routing identities from the message.
+pub const DELIMITER: &[u8] = b"<IDS|MSG>";
+
+/// Signature and four JSON frames.
+const LEAST_AFTER_DELIMITER: usize = 5;
+
+/// The frames of one message, told apart and not looked into.
+///
+/// On the wire: `[identities.., <IDS|MSG>, signature, header, parent_header, metadata, content, buffers..]`.
+/// Splitting and joining again gives the same frames.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Frames {
+    /// Routing identities, or the topic on IOPub.
+    pub identities: Vec<Bytes>,
+    /// The signature in hexadecimal. Empty when messages are not signed.
+    pub signature: Bytes,
+    /// The text of the header.
+    pub header: Bytes,
+    /// The text of the header of the message that is answered. `{}` if there is none.
+    pub parent_header: Bytes,
+    /// The text of the metadata.
+    pub metadata: Bytes,
+    /// The text of the content.
+    pub content: Bytes,
+    /// Raw buffers.
+    pub buffers: Vec<Bytes>,
+}
+
+/// Why frames are not a message.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// There is no delimiter within the first frames.
+    #[error("no delimiter <IDS|MSG>")]
+    NoDelimiter,
+    /// Signature, headers, metadata and content are not all there.
+    #[error("{found} frames after the delimiter, at least {LEAST_AFTER_DELIMITER} are needed")]
+    TooFewFrames {
+        /// Frames after the delimiter.
+        found: usize,
+    },
+    /// More frames than [`Limits::frames`].
+    #[error("{found} frames are over the limit of {limit}")]
+    TooManyFrames {
+        /// Frames in all.
+        found: usize,
+        /// The limit that holds.
+        limit: usize,
+    },
+    /// A frame is longer than [`Limits::frame`], or all together than [`Limits::message`].
+    #[error("{length} bytes are over the limit of {limit}")]
+    TooLong {
+        /// Length in bytes.
+        length: usize,
+        /// The limit that holds, in bytes.
+        limit: usize,
+    },
+    /// The signature is missing, wrong or was seen before.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// The header cannot be read.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+}
+
+/// Frames that are not taken as a message, and why. Nothing is lost: the frames are here.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[error("{error}")]
+pub struct Rejected {
+    /// What is wrong.
+    #[source]
+    pub error: FrameError,
+    /// The frames as they came.
+    pub frames: Vec<Bytes>,
+}
+
+impl Frames {
+    /// Tells the frames of a multipart message apart.
+    ///
+    /// # Errors
+    /// [`Rejected`] with the frames, when there are too many, too long, or too few.
+    pub fn split(frames: Vec<Bytes>, limits: &Limits) -> Result<Self, Rejected> {
+        match delimiter(&frames, limits) {
+            Ok(at) => Ok(Self::split_at(frames, at)),
+            Err(error) => Err(Rejected { error, frames }),
+        }
+    }
+
+    fn split_at(mut frames: Vec<Bytes>, delimiter: usize) -> Self {
+        let buffers = frames.split_off(delimiter + 1 + LEAST_AFTER_DELIMITER);
+        let mut parts = frames.split_off(delimiter + 1).into_iter();
+        frames.truncate(delimiter);
+        let mut next = || parts.next().unwrap_or_default();
+        Self {
+            identities: frames,
+            signature: next(),
+            header: next(),
+            parent_header: next(),
+            metadata: next(),
+            content: next(),
+            buffers,
+        }
+    }
+
+    /// All frames in their order on the wire.
+    #[must_use]
+    pub fn join(self) -> Vec<Bytes> {
+        let mut frames = self.identities;
+        frames.reserve(1 + LEAST_AFTER_DELIMITER + self.buffers.len());
+        frames.push(Bytes::from_static(DELIMITER));
+        frames.extend([
+            self.signature,
+            self.header,
+            self.parent_header,
+            self.metadata,
+            self.content,
+        ]);
+        frames.extend(self.buffers);
+        frames
+    }
+
+    /// What the signature covers: header, parent header, metadata, content.
+    #[must_use]
+    pub fn signed_parts(&self) -> [&[u8]; 4] {
+        [&self.header, &self.parent_header, &self.metadata, &self.content]
+    }
+}
+
+/// Where the delimiter is, in frames that are within the limits and complete.
+fn delimiter(frames: &[Bytes], limits: &Limits) -> Result<usize, FrameError> {
+    if frames.len() > limits.frames {
+        return Err(FrameError::TooManyFrames { found: frames.len(), limit: limits.frames });
+    }
+    let mut total = 0_usize;
+    for frame in frames {
+        if frame.len() > limits.frame {
+            return Err(FrameError::TooLong { length: frame.len(), limit: limits.frame });
+        }
+        total = total.saturating_add(frame.len());
+    }
+    if total > limits.message {
+        return Err(FrameError::TooLong { length: total, limit: limits.message });
+    }
+    let first = frames.iter().take(limits.identities.saturating_add(1));
+    let at =
+        first.into_iter().position(|frame| frame == DELIMITER).ok_or(FrameError::NoDelimiter)?;
+    let found = frames.len() - at - 1;
+    if found < LEAST_AFTER_DELIMITER {
+        return Err(FrameError::TooFewFrames { found });
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(texts: &[&'static str]) -> Vec<Bytes> {
+        texts.iter().map(|text| Bytes::from_static(text.as_bytes())).collect()
+    }
+
+    fn error(texts: &[&'static str], limits: &Limits) -> FrameError {
+        let rejected = Frames::split(frames(texts), limits).unwrap_err();
+        assert_eq!(rejected.frames, frames(texts), "nothing is lost");
+        rejected.error
+    }
+
+    #[test]
+    fn frames_are_told_apart_and_joined() {
+        let wire = frames(&["a", "b", "<IDS|MSG>", "s", "h", "p", "m", "c", "x", "<IDS|MSG>"]);
+        let split = Frames::split(wire.clone(), &Limits::default()).unwrap();
+        assert_eq!((split.identities.len(), split.buffers.len()), (2, 2));
+        assert_eq!(split.signed_parts(), [b"h", b"p", b"m", b"c"].map(|part| &part[..]));
+        assert_eq!(split.join(), wire);
+    }
+
+    #[test]
+    fn what_is_cut_is_rejected() {
+        let limits = Limits::default();
+        assert_eq!(error(&[], &limits), FrameError::NoDelimiter);
+        assert_eq!(error(&["a", "b"], &limits), FrameError::NoDelimiter);
+        for found in 0..5 {
+            let mut wire = vec!["<IDS|MSG>"];
+            wire.extend(["{}"; 5].iter().take(found));
+            assert_eq!(error(&wire, &limits), FrameError::TooFewFrames { found });
+        }
+    }
+
+    #[test]
+    fn limits_hold() {
+        let wire = ["i", "i", "<IDS|MSG>", "s", "h", "p", "m", "c", "buffer"];
+        let defaults = Limits::default();
+        let few = Limits { frames: 8, ..defaults };
+        assert_eq!(error(&wire, &few), FrameError::TooManyFrames { found: 9, limit: 8 });
+        let short = Limits { frame: 8, ..defaults };
+        assert_eq!(error(&wire, &short), FrameError::TooLong { length: 9, limit: 8 });
+        let small = Limits { message: 21, ..defaults };
+        assert_eq!(error(&wire, &small), FrameError::TooLong { length: 22, limit: 21 });
+        let direct = Limits { identities: 1, ..defaults };
+        assert_eq!(error(&wire, &direct), FrameError::NoDelimiter);
+        assert!(Frames::split(frames(&wire), &Limits { message: 22, ..defaults }).is_ok());
+    }
+}

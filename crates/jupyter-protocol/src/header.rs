@@ -1,0 +1,285 @@
+//! Headers: who sent a message, what it is, and what it answers.
+
+use bytes::Bytes;
+use chrono::{DateTime, FixedOffset};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::json::{JsonMap, ShapeError, check_object, is_empty_object};
+use crate::limits::Limits;
+
+/// The header of a message.
+///
+/// Reading is tolerant: only `msg_type` must be there. A known field of a wrong type counts as absent and
+/// is kept in [`Header::extra`] with all unknown fields, so that writing the header again loses nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Header {
+    /// Names this message. Answers carry it in their parent header.
+    pub msg_id: String,
+    /// Names the sending process. A kernel that was restarted has another one.
+    pub session: String,
+    /// Who sends. Informative.
+    pub username: String,
+    /// When it was sent, ISO 8601. See [`Header::sent_at`].
+    pub date: String,
+    /// What the content is, such as `execute_request`.
+    pub msg_type: String,
+    /// The protocol version of the sender, such as `5.4`. Kernels are known to tell different ones.
+    pub version: String,
+    /// The subshell that shall handle, or has handled, the request. Protocol 5.5.
+    pub subshell_id: Option<String>,
+    /// Fields that are not in the specification, and known ones of a wrong type.
+    pub extra: JsonMap,
+}
+
+/// Why bytes are not a header.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// Longer than [`Limits::header`].
+    #[error("header of {length} bytes is over the limit of {limit}")]
+    TooLong {
+        /// Length in bytes.
+        length: usize,
+        /// The limit that holds, in bytes.
+        limit: usize,
+    },
+    /// Not one JSON object.
+    #[error("header: {0}")]
+    Shape(#[from] ShapeError),
+    /// An object, but not valid JSON.
+    #[error("header is not valid JSON: {0}")]
+    Json(String),
+    /// No `msg_type`, or not a string.
+    #[error("header has no `msg_type`")]
+    NoMessageType,
+}
+
+impl Header {
+    /// Reads the text of a header.
+    ///
+    /// # Errors
+    /// [`HeaderError`], see its variants.
+    pub fn from_json(text: &[u8], limits: &Limits) -> Result<Self, HeaderError> {
+        if text.len() > limits.header {
+            return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
+        }
+        check_object(text, limits)?;
+        let map =
+            serde_json::from_slice(text).map_err(|error| HeaderError::Json(error.to_string()))?;
+        Self::from_map(map).ok_or(HeaderError::NoMessageType)
+    }
+
+    /// Reads a header that is parsed already. `None` without a `msg_type`.
+    #[must_use]
+    pub fn from_map(mut map: JsonMap) -> Option<Self> {
+        let mut header = Self { msg_type: take_text(&mut map, "msg_type")?, ..Self::default() };
+        for (key, field) in [
+            ("msg_id", &mut header.msg_id),
+            ("session", &mut header.session),
+            ("username", &mut header.username),
+            ("date", &mut header.date),
+            ("version", &mut header.version),
+        ] {
+            if let Some(text) = take_text(&mut map, key) {
+                *field = text;
+            }
+        }
+        header.subshell_id = take_text(&mut map, "subshell_id");
+        header.extra = map;
+        Some(header)
+    }
+
+    /// The header as a JSON object, with every field of [`Header::extra`].
+    #[must_use]
+    pub fn to_map(&self) -> JsonMap {
+        let mut map = JsonMap::new();
+        for (key, text) in [
+            ("msg_id", &self.msg_id),
+            ("session", &self.session),
+            ("username", &self.username),
+            ("date", &self.date),
+            ("msg_type", &self.msg_type),
+            ("version", &self.version),
+        ] {
+            map.insert(key.to_owned(), Value::from(text.as_str()));
+        }
+        if let Some(id) = &self.subshell_id {
+            map.insert("subshell_id".to_owned(), Value::from(id.as_str()));
+        }
+        map.extend(self.extra.clone());
+        map
+    }
+
+    /// The header as JSON text.
+    #[must_use]
+    pub fn to_json(&self) -> Bytes {
+        Bytes::from(Value::Object(self.to_map()).to_string())
+    }
+
+    /// When it was sent, if [`Header::date`] is a date.
+    #[must_use]
+    pub fn sent_at(&self) -> Option<DateTime<FixedOffset>> {
+        DateTime::parse_from_rfc3339(&self.date).ok()
+    }
+}
+
+impl Serialize for Header {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_map().serialize(serializer)
+    }
+}
+
+fn take_text(map: &mut JsonMap, key: &str) -> Option<String> {
+    if !map.get(key)?.is_string() {
+        return None;
+    }
+    match map.remove(key) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// What a message answers.
+///
+/// Holds the text as it came, so that it is passed on unaltered.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Parent {
+    /// Nothing: the message was sent on its own account.
+    #[default]
+    None,
+    /// The message with this header.
+    Header {
+        /// The parsed header.
+        header: Box<Header>,
+        /// Its text.
+        text: Bytes,
+    },
+    /// Something that is not a header. The message cannot be correlated, but it is there.
+    Malformed {
+        /// The text.
+        text: Bytes,
+        /// What is wrong with it.
+        error: HeaderError,
+    },
+}
+
+impl Parent {
+    /// Reads the text of a parent header. Never fails: see [`Parent::Malformed`].
+    #[must_use]
+    pub fn from_json(text: Bytes, limits: &Limits) -> Self {
+        if is_empty_object(&text) {
+            return Self::None;
+        }
+        match lenient(&text, limits) {
+            Ok(header) => Self::Header { header: Box::new(header), text },
+            Err(error) => Self::Malformed { text, error },
+        }
+    }
+
+    /// A parent from a header, for a message that answers it.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self::Header { header: Box::new(header.clone()), text: header.to_json() }
+    }
+
+    /// The header, if there is one.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        match self {
+            Self::Header { header, .. } => Some(header),
+            Self::None | Self::Malformed { .. } => None,
+        }
+    }
+
+    /// The id of the message that is answered. `None` also when it is empty.
+    #[must_use]
+    pub fn msg_id(&self) -> Option<&str> {
+        self.header().map(|header| header.msg_id.as_str()).filter(|id| !id.is_empty())
+    }
+
+    /// The text, as it came.
+    #[must_use]
+    pub fn to_json(&self) -> Bytes {
+        match self {
+            Self::None => Bytes::from_static(b"{}"),
+            Self::Header { text, .. } | Self::Malformed { text, .. } => text.clone(),
+        }
+    }
+}
+
+/// A parent header needs no type to be of use: its `msg_id` is what counts.
+fn lenient(text: &[u8], limits: &Limits) -> Result<Header, HeaderError> {
+    if text.len() > limits.header {
+        return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
+    }
+    check_object(text, limits)?;
+    let mut map: JsonMap =
+        serde_json::from_slice(text).map_err(|error| HeaderError::Json(error.to_string()))?;
+    let untyped = !map.get("msg_type").is_some_and(Value::is_string);
+    let odd = if untyped { map.insert("msg_type".to_owned(), Value::from("")) } else { None };
+    let mut header = Header::from_map(map).ok_or(HeaderError::NoMessageType)?;
+    header.extra.extend(odd.map(|odd| ("msg_type".to_owned(), odd)));
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parse(value: &Value) -> Result<Header, HeaderError> {
+        Header::from_json(value.to_string().as_bytes(), &Limits::default())
+    }
+
+    #[test]
+    fn nothing_is_lost() {
+        let value = json!({"msg_id": "a", "session": "s", "username": "u", "date": 7, "msg_type": "status",
+            "version": "5.4", "subshell_id": "x", "vendor": {"key": [1]}});
+        let header = parse(&value).unwrap();
+        assert_eq!((header.date.as_str(), header.subshell_id.as_deref()), ("", Some("x")));
+        assert_eq!(serde_json::from_slice::<Value>(&header.to_json()).unwrap(), value);
+    }
+
+    #[test]
+    fn only_the_type_is_needed() {
+        assert_eq!(parse(&json!({"msg_type": "status"})).unwrap().msg_type, "status");
+        assert_eq!(parse(&json!({"msg_id": "a"})), Err(HeaderError::NoMessageType));
+        assert_eq!(parse(&json!({"msg_type": 1})), Err(HeaderError::NoMessageType));
+        let limits = Limits { header: 8, ..Limits::default() };
+        let error = HeaderError::TooLong { length: 18, limit: 8 };
+        assert_eq!(Header::from_json(br#"{"msg_type":"abc"}"#, &limits), Err(error));
+    }
+
+    #[test]
+    fn dates_of_every_precision_are_read() {
+        for date in
+            ["2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00.5+01:00"]
+        {
+            let header = Header { date: date.to_owned(), ..Header::default() };
+            assert!(header.sent_at().is_some(), "{date}");
+        }
+        assert_eq!(Header::default().sent_at(), None);
+    }
+
+    #[test]
+    fn a_parent_without_a_type_still_correlates() {
+        let limits = Limits::default();
+        let parent =
+            Parent::from_json(Bytes::from_static(br#"{"msg_id":"a","msg_type":3}"#), &limits);
+        assert_eq!(parent.msg_id(), Some("a"));
+        assert_eq!(parent.header().unwrap().extra["msg_type"], 3);
+        assert_eq!(parent.to_json(), &br#"{"msg_id":"a","msg_type":3}"#[..]);
+        for text in ["", "{}", " { } "] {
+            assert_eq!(Parent::from_json(Bytes::from(text), &limits), Parent::None, "{text}");
+        }
+        for text in ["null", "[1]", "{", "{}{"] {
+            let parent = Parent::from_json(Bytes::from(text), &limits);
+            assert!(matches!(parent, Parent::Malformed { .. }), "{text}");
+            assert_eq!(parent.to_json(), text, "passed on as it came");
+        }
+    }
+}

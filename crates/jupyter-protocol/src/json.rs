@@ -1,0 +1,200 @@
+//! The outer shape of JSON text, found without building anything.
+//!
+//! Signatures cover the concatenation of the four JSON frames, so moving a byte from one frame to the
+//! next keeps the signature valid. A frame counts as an object only if it is one complete object by
+//! its brackets; then no moved border goes unnoticed. The same pass counts values and depth, so that
+//! the cost of parsing is known before it is paid.
+
+use thiserror::Error;
+
+use crate::limits::{Limits, MAX_JSON_DEPTH};
+
+/// A JSON object.
+pub type JsonMap = serde_json::Map<String, serde_json::Value>;
+
+/// Why text is not taken as a JSON object.
+#[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// It does not begin with `{`.
+    #[error("not a JSON object")]
+    NotAnObject,
+    /// Its brackets or quotes are not closed.
+    #[error("JSON ends too early")]
+    Unfinished,
+    /// Its brackets do not match.
+    #[error("JSON has brackets that do not match")]
+    Unbalanced,
+    /// Something follows after the object.
+    #[error("JSON object is followed by something else")]
+    Trailing,
+    /// It is nested deeper than [`Limits::json_depth`].
+    #[error("JSON is nested deeper than {limit}")]
+    TooDeep {
+        /// The limit that holds.
+        limit: usize,
+    },
+    /// It has more values than [`Limits::json_values`].
+    #[error("JSON has more than {limit} values")]
+    TooManyValues {
+        /// The limit that holds.
+        limit: usize,
+    },
+}
+
+/// Checks that `text` is one JSON object by its brackets, and within the limits.
+///
+/// Says nothing about what is between the brackets. Needs no memory, and time in proportion to the text.
+pub(crate) fn check_object(text: &[u8], limits: &Limits) -> Result<(), ShapeError> {
+    let start = text.iter().position(|byte| !is_space(*byte)).ok_or(ShapeError::NotAnObject)?;
+    if text[start] != b'{' {
+        return Err(ShapeError::NotAnObject);
+    }
+    let end = end_of_object(&text[start..], limits)?;
+    let rest = &text[start + end..];
+    if rest.iter().all(|byte| is_space(*byte)) { Ok(()) } else { Err(ShapeError::Trailing) }
+}
+
+/// Whether the text is an empty object, or nothing at all.
+pub(crate) fn is_empty_object(text: &[u8]) -> bool {
+    let mut visible = text.iter().copied().filter(|byte| !is_space(*byte));
+    match visible.next() {
+        None => true,
+        Some(b'{') => visible.eq([b'}']),
+        Some(_) => false,
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// The length of the bracketed text at the start.
+fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
+    let mut open = Brackets::new(limits.json_depth.min(MAX_JSON_DEPTH));
+    let mut values = 0_usize;
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        at += 1;
+        match byte {
+            b'"' => at += end_of_string(&text[at..])?,
+            b'{' | b'[' => {
+                open.push(*byte == b'{')?;
+                values += 1;
+            }
+            b',' | b':' => values += 1,
+            b'}' | b']' => {
+                open.pop(*byte == b'}')?;
+                if open.is_empty() {
+                    return Ok(at);
+                }
+            }
+            _ => {}
+        }
+        if values > limits.json_values {
+            return Err(ShapeError::TooManyValues { limit: limits.json_values });
+        }
+    }
+    Err(ShapeError::Unfinished)
+}
+
+/// The length of the rest of a string, with its closing quote.
+fn end_of_string(text: &[u8]) -> Result<usize, ShapeError> {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => return Ok(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    Err(ShapeError::Unfinished)
+}
+
+/// Which brackets are open: one bit each, set for a brace.
+struct Brackets {
+    bits: u128,
+    depth: usize,
+    limit: usize,
+}
+
+impl Brackets {
+    fn new(limit: usize) -> Self {
+        Self { bits: 0, depth: 0, limit }
+    }
+
+    fn push(&mut self, brace: bool) -> Result<(), ShapeError> {
+        if self.depth >= self.limit {
+            return Err(ShapeError::TooDeep { limit: self.limit });
+        }
+        self.bits = self.bits << 1 | u128::from(brace);
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn pop(&mut self, brace: bool) -> Result<(), ShapeError> {
+        if self.depth == 0 || (self.bits & 1 == 1) != brace {
+            return Err(ShapeError::Unbalanced);
+        }
+        self.bits >>= 1;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.depth == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(text: &str) -> Result<(), ShapeError> {
+        check_object(text.as_bytes(), &Limits::default())
+    }
+
+    #[test]
+    fn one_whole_object_passes() {
+        for text in ["{}", " {\n} ", r#"{"a":[1,{"b":"}]\"{"}]}"#, r#"{"a":NaN}"#, r#"{"\\":1}"#] {
+            assert_eq!(shape(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_does_not() {
+        for (text, error) in [
+            ("", ShapeError::NotAnObject),
+            ("null", ShapeError::NotAnObject),
+            ("[]", ShapeError::NotAnObject),
+            ("{", ShapeError::Unfinished),
+            ("}{}", ShapeError::NotAnObject),
+            ("{}{", ShapeError::Trailing),
+            ("{[}]", ShapeError::Unbalanced),
+            (r#"{"a}"#, ShapeError::Unfinished),
+            (r#"{"a\"#, ShapeError::Unfinished),
+        ] {
+            assert_eq!(shape(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_and_number_of_values_are_bounded() {
+        let nested =
+            |depth: usize| format!("{}{}", "{\"a\":".repeat(depth) + "1", "}".repeat(depth));
+        assert_eq!(shape(&nested(100)), Ok(()));
+        assert_eq!(shape(&nested(101)), Err(ShapeError::TooDeep { limit: 100 }));
+        let limits = Limits { json_values: 4, ..Limits::default() };
+        assert_eq!(check_object(b"{\"a\":[1,2]}", &limits), Ok(()));
+        let error = ShapeError::TooManyValues { limit: 4 };
+        assert_eq!(check_object(b"{\"a\":[1,2,3]}", &limits), Err(error));
+    }
+
+    #[test]
+    fn empty_objects_are_recognized() {
+        assert!(is_empty_object(b"") && is_empty_object(b"{}") && is_empty_object(b" { } "));
+        assert!(
+            !is_empty_object(b"{\"a\":1}") && !is_empty_object(b"null") && !is_empty_object(b"{")
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! The command that starts a kernel.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::substitute::{braces, dollars};
+use super::{InstalledKernel, PythonEnvironment};
+
+/// What a kernel is started with.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    connection_file: &'a Path,
+    python: Option<&'a PythonEnvironment>,
+}
+
+/// Why there is no command.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// The specification names no program.
+    #[error("the kernel specification has an empty `argv`")]
+    NoProgram,
+    /// A path is not UTF-8, and so cannot be put into an argument.
+    #[error("path is not UTF-8: {0}")]
+    NotText(PathBuf),
+    /// An environment variable of the specification is not text.
+    #[error("environment variable {0} is not text")]
+    Variable(String),
+}
+
+impl<'a> Launch<'a> {
+    /// With this connection file. Use an absolute path.
+    #[must_use]
+    pub fn new(connection_file: &'a Path) -> Self {
+        Self { connection_file, python: None }
+    }
+
+    /// With this Python environment: its interpreter stands for `python`, and its prefix for `{prefix}`. Without one, the
+    /// environment that the specification was found in is used, if there is one.
+    #[must_use]
+    pub fn with_python(mut self, python: Option<&'a PythonEnvironment>) -> Self {
+        self.python = python;
+        self
+    }
+}
+
+impl InstalledKernel {
+    /// The command that starts the kernel.
+    ///
+    /// In every argument, `{connection_file}`, `{resource_dir}` and `{prefix}` are replaced, and a program called
+    /// `python` becomes the interpreter of the Python environment. In the values of environment variables, `${NAME}` is
+    /// replaced by the value in this process. The command inherits the environment of this process; clear that first if the
+    /// kernel shall not see it.
+    ///
+    /// # Errors
+    /// [`LaunchError`], see its variants.
+    pub fn command(&self, launch: &Launch<'_>) -> Result<Command, LaunchError> {
+        let own = self.own_python();
+        let python = launch.python.or(own.as_ref());
+        let arguments = self.arguments(launch.connection_file, python)?;
+        let (program, rest) = arguments.split_first().ok_or(LaunchError::NoProgram)?;
+        let mut command = Command::new(program);
+        command.args(rest);
+        for (name, value) in self.variables(|name| std::env::var_os(name))? {
+            command.env(name, value);
+        }
+        Ok(command)
+    }
+
+    fn arguments(
+        &self,
+        connection_file: &Path,
+        python: Option<&PythonEnvironment>,
+    ) -> Result<Vec<String>, LaunchError> {
+        let connection_file = text(connection_file)?;
+        let resource_dir = text(&self.resource_dir)?;
+        let prefix = python.map(|python| text(&python.prefix)).transpose()?;
+        let known = |name: &str| match name {
+            "connection_file" => Some(connection_file.clone()),
+            "resource_dir" => Some(resource_dir.clone()),
+            "prefix" => prefix.clone(),
+            _ => None,
+        };
+        let mut arguments = self.spec.argv.clone();
+        if let (Some(program), Some(python)) = (arguments.first_mut(), python)
+            && python.is_meant_by(program)
+        {
+            *program = text(&python.executable)?;
+        }
+        Ok(arguments.iter().map(|argument| braces(argument, known)).collect())
+    }
+
+    fn variables(
+        &self,
+        outer: impl Fn(&OsStr) -> Option<OsString>,
+    ) -> Result<Vec<(String, String)>, LaunchError> {
+        let value = |name: &str| outer(OsStr::new(name)).and_then(|value| value.into_string().ok());
+        let pairs = self.spec.env.iter().map(|(name, template)| match template {
+            Value::String(template) => Ok((name.clone(), dollars(template, value))),
+            _ => Err(LaunchError::Variable(name.clone())),
+        });
+        pairs.collect()
+    }
+
+    /// The Python environment that the specification was found in: `<prefix>/share/jupyter/kernels/<name>`.
+    fn own_python(&self) -> Option<PythonEnvironment> {
+        let prefix = self.resource_dir.ancestors().nth(4)?;
+        PythonEnvironment::of(prefix.join("bin/python"))
+    }
+}
+
+fn text(path: &Path) -> Result<String, LaunchError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| LaunchError::NotText(path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernelspec::KernelSpec;
+
+    fn kernel(spec: &str) -> InstalledKernel {
+        InstalledKernel {
+            name: "k".to_owned(),
+            resource_dir: "/kernels/k".into(),
+            spec: KernelSpec::from_json(spec.as_bytes()).unwrap(),
+        }
+    }
+
+    fn python() -> PythonEnvironment {
+        PythonEnvironment {
+            executable: "/env/bin/python".into(),
+            prefix: "/env".into(),
+            version: (3, 11),
+            is_virtual: true,
+            sees_user_site: false,
+            site_packages: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn placeholders_are_replaced_inside_arguments() {
+        let kernel = kernel(
+            r#"{"argv": ["python3", "--file={connection_file}", "{resource_dir}/x", "{prefix}", "{no}"]}"#,
+        );
+        let file = Path::new("/run/k.json");
+        let with = kernel.arguments(file, Some(&python())).unwrap();
+        assert_eq!(with, ["/env/bin/python", "--file=/run/k.json", "/kernels/k/x", "/env", "{no}"]);
+        let without = kernel.arguments(file, None).unwrap();
+        assert_eq!(without, ["python3", "--file=/run/k.json", "/kernels/k/x", "{prefix}", "{no}"]);
+    }
+
+    #[test]
+    fn variables_refer_to_those_of_this_process() {
+        let kernel = kernel(r#"{"argv": ["x"], "env": {"A": "${HOME}/a:$NONE", "B": "b"}}"#);
+        let outer = |name: &OsStr| (name == "HOME").then(|| OsString::from("/home/u"));
+        let variables = kernel.variables(outer).unwrap();
+        let expected = [("A", "/home/u/a:$NONE"), ("B", "b")];
+        assert_eq!(variables, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let command = kernel.command(&Launch::new(Path::new("/f"))).unwrap();
+        assert_eq!(command.get_envs().count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_refused() {
+        let launch = Launch::new(Path::new("/f"));
+        assert_eq!(kernel("{}").command(&launch).unwrap_err(), LaunchError::NoProgram);
+        let odd = kernel(r#"{"argv": ["x"], "env": {"A": 1}}"#);
+        assert_eq!(odd.command(&launch).unwrap_err(), LaunchError::Variable("A".into()));
+    }
+}

@@ -1,0 +1,213 @@
+//! The kernels that are installed on this machine, found as `jupyter kernelspec list` finds them.
+//!
+//! A kernel is described by a folder with a file `kernel.json`. Such folders are searched in an order
+//! that depends on environment variables and on the Python environment in use. [`Search`] knows the order,
+//! and [`KernelSpec`] what the file says and how to start the kernel from it.
+//!
+//! ```no_run
+//! use jupyter_protocol::kernelspec::{Launch, Search};
+//! use jupyter_protocol::ConnectionInfo;
+//!
+//! let search = Search::from_env();
+//! let kernel = search.find("python3")?;
+//! let folder = std::env::temp_dir();
+//! let connection_file = folder.join(ConnectionInfo::new_file_name());
+//! ConnectionInfo::ipc(folder.join("k")).write_new(&connection_file)?;
+//! let process = kernel.command(&Launch::new(&connection_file).with_python(search.python()))?.spawn()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod command;
+mod environment;
+mod native;
+mod python;
+mod search;
+mod substitute;
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+pub use command::{Launch, LaunchError};
+pub use environment::Environment;
+pub use python::PythonEnvironment;
+pub use search::{Found, Problem, Search};
+
+use crate::json::JsonMap;
+
+/// No `kernel.json` is longer, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// How a kernel is interrupted.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum InterruptMode {
+    /// By the signal SIGINT.
+    #[default]
+    Signal,
+    /// By an [`InterruptRequest`](crate::content::InterruptRequest) on the control channel.
+    Message,
+}
+
+impl<'de> Deserialize<'de> for InterruptMode {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.to_lowercase().as_str() {
+            "signal" => Ok(Self::Signal),
+            "message" => Ok(Self::Message),
+            other => Err(serde::de::Error::custom(format!("unknown interrupt_mode {other:?}"))),
+        }
+    }
+}
+
+/// What a `kernel.json` says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct KernelSpec {
+    /// The program and its arguments, with placeholders. See [`InstalledKernel::command`].
+    pub argv: Vec<String>,
+    /// Environment variables for the program, with placeholders.
+    pub env: JsonMap,
+    /// What to call the kernel in a list.
+    pub display_name: String,
+    /// The language it runs.
+    pub language: String,
+    /// How it is interrupted.
+    pub interrupt_mode: InterruptMode,
+    /// Anything else about it.
+    pub metadata: JsonMap,
+    /// The protocol version it claims to speak. Often empty.
+    pub kernel_protocol_version: String,
+    /// Keys that are not in the specification, as they came. Not part of lists.
+    #[serde(flatten, skip_serializing)]
+    pub extra: JsonMap,
+}
+
+/// Why a folder holds no kernel.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KernelSpecError {
+    /// The file cannot be read.
+    #[error("cannot read kernel.json: {0}")]
+    Io(#[from] io::Error),
+    /// The file is no kernel specification.
+    #[error("invalid kernel.json: {0}")]
+    Invalid(String),
+    /// The kernel is started by a provisioner that is not installed.
+    #[error("kernel provisioner {0:?} is not available")]
+    NoProvisioner(String),
+    /// There is no kernel of this name.
+    #[error("no kernel is named {name:?}; there are: {}", available.join(", "))]
+    NotFound {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        available: Vec<String>,
+    },
+}
+
+impl KernelSpec {
+    /// Reads the text of a `kernel.json`.
+    ///
+    /// # Errors
+    /// [`KernelSpecError::Invalid`].
+    pub fn from_json(text: &[u8]) -> Result<Self, KernelSpecError> {
+        let invalid = |error: serde_json::Error| KernelSpecError::Invalid(error.to_string());
+        // By way of a map, because a key that is there twice counts the last time.
+        let map: JsonMap = serde_json::from_slice(text).map_err(invalid)?;
+        serde_json::from_value(Value::Object(map)).map_err(invalid)
+    }
+
+    /// Reads the `kernel.json` of a folder.
+    ///
+    /// # Errors
+    /// [`KernelSpecError::Io`] and [`KernelSpecError::Invalid`].
+    pub fn read(folder: &Path) -> Result<Self, KernelSpecError> {
+        let mut text = Vec::new();
+        File::open(folder.join("kernel.json"))?.take(MAX_FILE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_FILE {
+            return Err(KernelSpecError::Invalid(format!("longer than {MAX_FILE} bytes")));
+        }
+        Self::from_json(&text)
+    }
+
+    /// The provisioner that must start it, if it names one.
+    #[must_use]
+    pub fn provisioner(&self) -> Option<&str> {
+        self.metadata.get("kernel_provisioner")?.get("provisioner_name")?.as_str()
+    }
+
+    /// Whether it says that it can encrypt its connections with CURVE.
+    #[must_use]
+    pub fn supports_curve(&self) -> bool {
+        let supported = self.metadata.get("supported_encryption").and_then(Value::as_array);
+        supported.is_some_and(|names| names.iter().any(|name| name == "curve"))
+    }
+}
+
+/// A kernel and where it was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct InstalledKernel {
+    /// Its name, in lower case.
+    #[serde(skip)]
+    pub name: String,
+    /// The folder with its `kernel.json` and its logos.
+    pub resource_dir: PathBuf,
+    /// What the file says.
+    pub spec: KernelSpec,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(value: &Value) -> Result<KernelSpec, KernelSpecError> {
+        KernelSpec::from_json(value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn defaults_are_those_of_jupyter() {
+        let spec = read(&json!({"argv": ["x"], "vendor": 1})).unwrap();
+        let listed = json!({"argv": ["x"], "env": {}, "display_name": "", "language": "",
+            "interrupt_mode": "signal", "metadata": {}, "kernel_protocol_version": ""});
+        assert_eq!(serde_json::to_value(&spec).unwrap(), listed);
+        assert_eq!(spec.extra["vendor"], 1);
+    }
+
+    #[test]
+    fn what_jupyter_refuses_is_refused() {
+        for spec in [
+            json!([]),
+            json!({"argv": "x"}),
+            json!({"interrupt_mode": "no"}),
+            json!({"env": null}),
+            json!({"display_name": 1}),
+        ] {
+            assert!(read(&spec).is_err(), "{spec}");
+        }
+        assert_eq!(
+            read(&json!({"interrupt_mode": "Message"})).unwrap().interrupt_mode,
+            InterruptMode::Message
+        );
+        assert_eq!(
+            KernelSpec::from_json(br#"{"language":"a","language":"b"}"#).unwrap().language,
+            "b"
+        );
+    }
+
+    #[test]
+    fn metadata_is_understood() {
+        let spec = read(&json!({"metadata": {"supported_encryption": ["curve"],
+            "kernel_provisioner": {"provisioner_name": "remote"}}}))
+        .unwrap();
+        assert!(spec.supports_curve());
+        assert_eq!(spec.provisioner(), Some("remote"));
+    }
+}

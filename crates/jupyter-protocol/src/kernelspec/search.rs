@@ -1,0 +1,323 @@
+//! Where kernels are searched, and which are found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{Environment, InstalledKernel, KernelSpec, KernelSpecError, PythonEnvironment, native};
+
+/// The provisioner that starts kernels as processes of this machine.
+const LOCAL_PROVISIONER: &str = "local-provisioner";
+
+/// A search for kernels.
+///
+/// The order is that of `jupyter kernelspec list` in the same environment: `JUPYTER_PATH`, the user and the Python
+/// environment (the latter first if it is a virtual one of this user), the system, IPython's folder. The first kernel of a
+/// name wins. If none is called `python3`, the package `ipykernel` of the Python environment offers one.
+#[derive(Clone, Debug)]
+pub struct Search {
+    folders: Vec<PathBuf>,
+    python: Option<PythonEnvironment>,
+    native: bool,
+    default_provisioner: String,
+}
+
+/// What a search found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// Kernels by name.
+    pub kernels: BTreeMap<String, InstalledKernel>,
+    /// Folders with a `kernel.json` that is no kernel.
+    pub problems: Vec<Problem>,
+}
+
+/// A folder with a `kernel.json` that is no kernel.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The name it would have.
+    pub name: String,
+    /// The folder.
+    pub folder: PathBuf,
+    /// What is wrong.
+    pub error: KernelSpecError,
+}
+
+impl Found {
+    /// What `jupyter kernelspec list --json` prints.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({"kernelspecs": self.kernels})
+    }
+}
+
+impl Search {
+    /// A search in the environment of this process, with the Python environment in use.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let environment = Environment::current();
+        let python = PythonEnvironment::in_use(&environment);
+        Self::new(&environment, python)
+    }
+
+    /// A search in an environment, with a Python environment. What Jupyter finds depends on where Jupyter itself is
+    /// installed, so that is the one to name.
+    #[must_use]
+    pub fn new(environment: &Environment, python: Option<PythonEnvironment>) -> Self {
+        let mut folders = data_dirs(environment, python.as_ref());
+        for folder in &mut folders {
+            folder.push("kernels");
+        }
+        if python.as_ref().is_none_or(|python| python.package("IPython").is_some()) {
+            folders.push(environment.ipython_dir().join("kernels"));
+        }
+        let default = environment.get("JUPYTER_DEFAULT_PROVISIONER_NAME");
+        let default = default.map(|name| name.to_string_lossy().into_owned());
+        Self {
+            folders,
+            python,
+            native: true,
+            default_provisioner: default.unwrap_or_else(|| LOCAL_PROVISIONER.to_owned()),
+        }
+    }
+
+    /// A search in these folders and nowhere else.
+    #[must_use]
+    pub fn in_folders(folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self {
+            folders: folders.into_iter().collect(),
+            python: None,
+            native: false,
+            default_provisioner: LOCAL_PROVISIONER.to_owned(),
+        }
+    }
+
+    /// The folders that are searched, in order.
+    #[must_use]
+    pub fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// The Python environment that the search goes by.
+    #[must_use]
+    pub fn python(&self) -> Option<&PythonEnvironment> {
+        self.python.as_ref()
+    }
+
+    /// All kernels.
+    #[must_use]
+    pub fn find_all(&self) -> Found {
+        let provisioners = self.provisioners();
+        let mut found = Found { kernels: BTreeMap::new(), problems: Vec::new() };
+        for (name, folder) in self.named_folders() {
+            match self.load(&name, &folder, &provisioners) {
+                Ok(kernel) => drop(found.kernels.insert(name, kernel)),
+                Err(error) => found.problems.push(Problem { name, folder, error }),
+            }
+        }
+        found
+    }
+
+    /// The kernel of a name. Case does not matter.
+    ///
+    /// # Errors
+    /// [`KernelSpecError::NotFound`] with the names that there are, or what is wrong with its folder.
+    pub fn find(&self, name: &str) -> Result<InstalledKernel, KernelSpecError> {
+        let folders = self.named_folders();
+        let key = name.to_lowercase();
+        match folders.get(&key) {
+            Some(folder) => self.load(&key, folder, &self.provisioners()),
+            None => Err(KernelSpecError::NotFound {
+                name: name.to_owned(),
+                available: folders.into_keys().collect(),
+            }),
+        }
+    }
+
+    /// Folders by the name of their kernel. The first wins.
+    fn named_folders(&self) -> BTreeMap<String, PathBuf> {
+        let mut named = BTreeMap::new();
+        for folder in &self.folders {
+            for (name, path) in kernels_in(folder) {
+                named.entry(name).or_insert(path);
+            }
+        }
+        if let Some(kernel) = self.native_kernel() {
+            named.entry(kernel.name).or_insert(kernel.resource_dir);
+        }
+        named
+    }
+
+    fn native_kernel(&self) -> Option<InstalledKernel> {
+        self.python.as_ref().filter(|_| self.native).and_then(native::kernel)
+    }
+
+    fn provisioners(&self) -> BTreeSet<String> {
+        let mut names =
+            self.python.as_ref().map(PythonEnvironment::provisioners).unwrap_or_default();
+        names.insert(LOCAL_PROVISIONER.to_owned());
+        names
+    }
+
+    fn load(
+        &self,
+        name: &str,
+        folder: &Path,
+        provisioners: &BTreeSet<String>,
+    ) -> Result<InstalledKernel, KernelSpecError> {
+        let own = self
+            .native_kernel()
+            .filter(|kernel| kernel.name == name && kernel.resource_dir == folder);
+        let mut kernel = match own {
+            Some(kernel) => kernel,
+            None => InstalledKernel {
+                name: name.to_owned(),
+                resource_dir: folder.to_owned(),
+                spec: KernelSpec::read(folder)?,
+            },
+        };
+        let provisioner = kernel.spec.provisioner().unwrap_or(&self.default_provisioner);
+        if !provisioners.contains(provisioner) {
+            return Err(KernelSpecError::NoProvisioner(provisioner.to_owned()));
+        }
+        complete_provisioner(&mut kernel.spec);
+        Ok(kernel)
+    }
+}
+
+/// A provisioner always has a configuration.
+fn complete_provisioner(spec: &mut KernelSpec) {
+    if let Some(Value::Object(provisioner)) = spec.metadata.get_mut("kernel_provisioner")
+        && provisioner.contains_key("provisioner_name")
+    {
+        provisioner.entry("config").or_insert_with(|| json!({}));
+    }
+}
+
+/// Folders with Jupyter's data, in order.
+fn data_dirs(environment: &Environment, python: Option<&PythonEnvironment>) -> Vec<PathBuf> {
+    let mut user = vec![environment.data_dir()];
+    if python.is_none_or(|python| sees_user_site(environment, python)) {
+        let base = environment.get("PYTHONUSERBASE").map(PathBuf::from);
+        let folder = base.unwrap_or_else(|| environment.home.join(".local")).join("share/jupyter");
+        if !user.contains(&folder) {
+            user.push(folder);
+        }
+    }
+    let system = environment.system_dirs();
+    let of_python =
+        python.map(PythonEnvironment::data_dir).filter(|folder| !system.contains(folder));
+    let mut folders = environment.jupyter_path();
+    if prefers_python(environment, python) {
+        folders.extend(of_python);
+        folders.extend(user);
+    } else {
+        folders.extend(user);
+        folders.extend(of_python);
+    }
+    for folder in system {
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    folders
+}
+
+fn sees_user_site(environment: &Environment, python: &PythonEnvironment) -> bool {
+    python.sees_user_site && environment.get("PYTHONNOUSERSITE").is_none()
+}
+
+/// Whether kernels of the Python environment win over those of the user.
+fn prefers_python(environment: &Environment, python: Option<&PythonEnvironment>) -> bool {
+    if let Some(said) = environment.switch("JUPYTER_PREFER_ENV_PATH") {
+        return said;
+    }
+    python.is_some_and(|python| {
+        let conda =
+            environment.get("CONDA_PREFIX").is_some_and(|prefix| python.prefix.starts_with(prefix))
+                && environment.get("CONDA_DEFAULT_ENV").is_some_and(|name| name != "base");
+        (python.is_virtual || conda) && python.is_own()
+    })
+}
+
+/// The kernels of one folder, by name.
+fn kernels_in(folder: &Path) -> BTreeMap<String, PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
+    let named = entries.flatten().filter_map(|entry| {
+        let path = entry.path();
+        let name = entry.file_name().to_str()?.to_lowercase();
+        path.join("kernel.json").is_file().then_some((name, path))
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn install(folder: &Path, name: &str, spec: &Value) {
+        let folder = folder.join("kernels").join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("kernel.json"), spec.to_string()).unwrap();
+    }
+
+    fn environment(root: &Path) -> Environment {
+        Environment::default()
+            .with_home(root.join("home"))
+            .with("JUPYTER_DATA_DIR", root.join("data"))
+            .with(
+                "JUPYTER_PATH",
+                std::env::join_paths([root.join("one"), root.join("two")]).unwrap(),
+            )
+    }
+
+    #[test]
+    fn the_first_of_a_name_wins_whatever_its_case() {
+        let root = tempfile::tempdir().unwrap();
+        for (at, name) in [("data", "bash"), ("two", "Bash"), ("two", "other"), ("one", "BASH")] {
+            install(&root.path().join(at), name, &json!({"display_name": at}));
+        }
+        let search = Search::new(&environment(root.path()), None);
+        let found = search.find_all();
+        assert_eq!(found.kernels["bash"].spec.display_name, "one");
+        assert_eq!(found.kernels["other"].spec.display_name, "two");
+        assert_eq!(search.find("OTHER").unwrap(), found.kernels["other"]);
+        let error = search.find("none").unwrap_err().to_string();
+        assert_eq!(error, "no kernel is named \"none\"; there are: bash, other");
+    }
+
+    #[test]
+    fn broken_kernels_do_not_hide_others() {
+        let root = tempfile::tempdir().unwrap();
+        let data = root.path().join("data");
+        install(
+            &data,
+            "good",
+            &json!({"metadata": {"kernel_provisioner": {"provisioner_name": "local-provisioner"}}}),
+        );
+        install(&data, "broken", &json!([]));
+        install(
+            &data,
+            "remote",
+            &json!({"metadata": {"kernel_provisioner": {"provisioner_name": "none"}}}),
+        );
+        fs::create_dir_all(data.join("kernels/empty")).unwrap();
+        let found = Search::new(&environment(root.path()), None).find_all();
+        assert_eq!(found.kernels.keys().collect::<Vec<_>>(), ["good"]);
+        assert_eq!(found.problems.len(), 2);
+        let listed = &found.to_json()["kernelspecs"]["good"]["spec"]["metadata"];
+        assert_eq!(listed["kernel_provisioner"]["config"], json!({}));
+    }
+
+    #[test]
+    fn only_the_named_folders_are_searched() {
+        let root = tempfile::tempdir().unwrap();
+        install(root.path(), "k", &json!({}));
+        let search = Search::in_folders([root.path().join("kernels")]);
+        assert_eq!(search.find_all().kernels.len(), 1);
+        assert_eq!(Search::in_folders([]).find_all().kernels.len(), 0);
+    }
+}

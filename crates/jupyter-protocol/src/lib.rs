@@ -1,0 +1,61 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # The modules
+//!
+//! Without I/O:
+//! - [`content`]: what messages say, one type per message. [`Content`] is one of them.
+//! - [`framing`]: the forms that messages have on a WebSocket.
+//! - [`readiness`], [`execution`]: state machines that tell when a kernel can be used and when code has ended.
+//! - [`outputs`]: the outputs of an execution as a notebook shows them.
+//!
+//! With I/O, each behind a feature: `kernelspec`, `zmq`, `websocket`, `test_kernel`; and `client`, which the
+//! clients have in common.
+
+mod channel;
+#[cfg(any(feature = "websocket", all(feature = "zmq", unix)))]
+pub mod client;
+mod codec;
+mod connection;
+pub mod content;
+pub mod execution;
+mod frames;
+pub mod framing;
+mod header;
+mod json;
+#[cfg(all(feature = "kernelspec", unix))]
+pub mod kernelspec;
+mod limits;
+mod media;
+mod message;
+pub mod outputs;
+mod raw;
+pub mod readiness;
+mod replay;
+mod session;
+mod signature;
+#[cfg(all(feature = "test-kernel", unix))]
+pub mod test_kernel;
+#[cfg(feature = "websocket")]
+pub mod websocket;
+#[cfg(all(feature = "zmq", unix))]
+pub mod zmq;
+#[cfg(all(feature = "test-kernel", not(feature = "zmq"), unix))]
+mod zmtp;
+#[cfg(all(feature = "zmq", unix))]
+pub mod zmtp;
+
+pub use channel::{Channel, UnknownChannel};
+pub use codec::Codec;
+pub use connection::{ConnectionError, ConnectionInfo, Endpoint, ReservedPorts, Transport};
+pub use content::{Content, MessageContent, Reply, Request};
+pub use content::{ExecuteReply, ExecuteRequest, KernelInfoReply, KernelInfoRequest};
+pub use frames::{DELIMITER, FrameError, Frames, Rejected};
+pub use header::{Header, HeaderError, Parent};
+pub use json::{JsonMap, ShapeError};
+pub use limits::Limits;
+pub use media::MimeBundle;
+pub use message::Message;
+pub use raw::RawMessage;
+pub use replay::ReplayWindow;
+pub use session::{PROTOCOL_VERSION, Session};
+pub use signature::{Key, SignatureError, SignatureScheme, Signer, UnknownScheme};

@@ -1,0 +1,105 @@
+//! One thing in several formats.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::json::JsonMap;
+
+/// The same thing in several formats, by MIME type.
+///
+/// Text formats are strings, JSON formats any value, and binary formats strings in base64. Nothing is
+/// decoded here.
+///
+/// ```
+/// use jupyter_protocol::MimeBundle;
+///
+/// let bundle = MimeBundle::text("42").with("text/html", "<b>42</b>");
+/// assert_eq!(bundle.plain().as_deref(), Some("42"));
+/// assert_eq!(bundle.best(&["image/png", "text/html"]).unwrap().0, "text/html");
+/// ```
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct MimeBundle(pub JsonMap);
+
+impl MimeBundle {
+    /// Plain text alone.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::default().with("text/plain", text.into())
+    }
+
+    /// The bundle with one more format.
+    #[must_use]
+    pub fn with(mut self, mime_type: &str, value: impl Into<Value>) -> Self {
+        self.0.insert(mime_type.to_owned(), value.into());
+        self
+    }
+
+    /// A format as it came.
+    #[must_use]
+    pub fn get(&self, mime_type: &str) -> Option<&Value> {
+        self.0.get(mime_type)
+    }
+
+    /// A format as text. A list of lines, as in notebook files, is joined.
+    #[must_use]
+    pub fn get_text(&self, mime_type: &str) -> Option<String> {
+        match self.get(mime_type)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Array(lines) => lines.iter().map(Value::as_str).collect(),
+            _ => None,
+        }
+    }
+
+    /// The plain text.
+    #[must_use]
+    pub fn plain(&self) -> Option<String> {
+        self.get_text("text/plain")
+    }
+
+    /// The first of the wanted formats that is there.
+    #[must_use]
+    pub fn best<'a>(&'a self, wanted: &[&str]) -> Option<(&'a str, &'a Value)> {
+        let found = wanted.iter().find_map(|mime_type| self.0.get_key_value(*mime_type));
+        found.map(|(mime_type, value)| (mime_type.as_str(), value))
+    }
+
+    /// All formats.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(mime_type, value)| (mime_type.as_str(), value))
+    }
+
+    /// Whether there is no format at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<JsonMap> for MimeBundle {
+    fn from(map: JsonMap) -> Self {
+        Self(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn text_is_joined_from_lines() {
+        let bundle = MimeBundle::default().with("text/plain", json!(["a\n", "b"]));
+        assert_eq!(bundle.plain().as_deref(), Some("a\nb"));
+        assert_eq!(bundle.clone().with("text/plain", json!(["a", 1])).plain(), None);
+        assert_eq!(bundle.with("text/plain", json!({})).plain(), None);
+    }
+
+    #[test]
+    fn the_first_wanted_format_wins() {
+        let bundle = MimeBundle::text("t").with("image/png", "aGk=");
+        assert_eq!(bundle.best(&["image/png", "text/plain"]).unwrap().1, "aGk=");
+        assert_eq!(bundle.best(&["text/latex"]), None);
+        assert_eq!(bundle.iter().count(), 2);
+    }
+}

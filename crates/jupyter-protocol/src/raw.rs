@@ -1,0 +1,271 @@
+//! The middle layer: messages whose header is read and whose rest is kept byte for byte.
+
+use bytes::Bytes;
+
+use crate::channel::Channel;
+use crate::content::Content;
+use crate::frames::{FrameError, Frames, Rejected};
+use crate::header::{Header, HeaderError, Parent};
+use crate::limits::Limits;
+use crate::message::Message;
+
+/// A message with its header read and its content untouched.
+///
+/// This is the layer for whoever passes messages on: no byte of the four JSON frames is altered, and
+/// content is parsed only when it is asked for. Cloning is cheap.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawMessage {
+    identities: Vec<Bytes>,
+    header: Header,
+    header_text: Bytes,
+    parent: Parent,
+    parent_text: Bytes,
+    metadata: Bytes,
+    content: Bytes,
+    buffers: Vec<Bytes>,
+}
+
+impl RawMessage {
+    /// Reads header and parent header. The signature is not looked at: see [`Codec`](crate::Codec).
+    ///
+    /// Only a header that cannot be read is an error. Whatever else is wrong shows where it is used: see
+    /// [`Parent::Malformed`] and [`Content::Malformed`].
+    ///
+    /// # Errors
+    /// [`Rejected`] with the frames.
+    pub fn from_frames(frames: Frames, limits: &Limits) -> Result<Self, Rejected> {
+        match Header::from_json(&frames.header, limits) {
+            Ok(header) => Ok(Self {
+                parent: Parent::from_json(frames.parent_header.clone(), limits),
+                parent_text: frames.parent_header,
+                identities: frames.identities,
+                header,
+                header_text: frames.header,
+                metadata: frames.metadata,
+                content: frames.content,
+                buffers: frames.buffers,
+            }),
+            Err(error) => Err(Rejected { error: FrameError::Header(error), frames: frames.join() }),
+        }
+    }
+
+    /// Puts a message together from the four JSON texts and the buffers.
+    ///
+    /// # Errors
+    /// [`HeaderError`] when the first text is not a header.
+    pub fn from_parts(
+        [header, parent_header, metadata, content]: [Bytes; 4],
+        buffers: Vec<Bytes>,
+        limits: &Limits,
+    ) -> Result<Self, HeaderError> {
+        Ok(Self {
+            identities: Vec::new(),
+            header: Header::from_json(&header, limits)?,
+            header_text: header,
+            parent: Parent::from_json(parent_header.clone(), limits),
+            parent_text: parent_header,
+            metadata,
+            content,
+            buffers,
+        })
+    }
+
+    /// A message from what is parsed already.
+    pub(crate) fn assembled(
+        identities: Vec<Bytes>,
+        header: Header,
+        parent: Parent,
+        [header_text, parent_text, metadata, content]: [Bytes; 4],
+    ) -> Self {
+        let buffers = Vec::new();
+        Self { identities, header, header_text, parent, parent_text, metadata, content, buffers }
+    }
+
+    /// The frames, not signed.
+    #[must_use]
+    pub fn to_frames(&self) -> Frames {
+        let [header, parent_header, metadata, content] = self.parts();
+        Frames {
+            identities: self.identities.clone(),
+            signature: Bytes::new(),
+            header,
+            parent_header,
+            metadata,
+            content,
+            buffers: self.buffers.clone(),
+        }
+    }
+
+    /// The four JSON texts as they came: header, parent header, metadata, content.
+    #[must_use]
+    pub fn parts(&self) -> [Bytes; 4] {
+        [
+            self.header_text.clone(),
+            self.parent_text.clone(),
+            self.metadata.clone(),
+            self.content.clone(),
+        ]
+    }
+
+    /// The header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What the message answers.
+    #[must_use]
+    pub fn parent(&self) -> &Parent {
+        &self.parent
+    }
+
+    /// What the content is, such as `stream`.
+    #[must_use]
+    pub fn msg_type(&self) -> &str {
+        &self.header.msg_type
+    }
+
+    /// The text of the metadata.
+    #[must_use]
+    pub fn metadata(&self) -> &Bytes {
+        &self.metadata
+    }
+
+    /// The text of the content.
+    #[must_use]
+    pub fn content(&self) -> &Bytes {
+        &self.content
+    }
+
+    /// Raw buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &[Bytes] {
+        &self.buffers
+    }
+
+    /// Routing identities, or the topic on IOPub.
+    #[must_use]
+    pub fn identities(&self) -> &[Bytes] {
+        &self.identities
+    }
+
+    /// The same message with other routing identities.
+    #[must_use]
+    pub fn with_identities(mut self, identities: Vec<Bytes>) -> Self {
+        self.identities = identities;
+        self
+    }
+
+    /// The same message with other buffers.
+    #[must_use]
+    pub fn with_buffers(mut self, buffers: Vec<Bytes>) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Bytes of the four texts, the buffers and the identities.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let parts = self.parts().iter().map(Bytes::len).sum::<usize>();
+        let rest = self.buffers.iter().chain(&self.identities).map(Bytes::len).sum::<usize>();
+        parts.saturating_add(rest)
+    }
+
+    /// Parses the content. Never fails: see [`Content::Malformed`].
+    #[must_use]
+    pub fn parse_content(&self, limits: &Limits) -> Content {
+        Content::from_json(&self.header.msg_type, &self.content, limits)
+    }
+
+    /// Parses everything. Never fails: see [`Content::Malformed`].
+    #[must_use]
+    pub fn parse(&self, limits: &Limits) -> Message {
+        Message::from_raw(self, limits)
+    }
+
+    /// Where a message of this type belongs when nothing else says so.
+    ///
+    /// Some types may travel on two channels: `kernel_info_request` on shell and control, comm messages on shell and
+    /// IOPub. Then it is shell.
+    #[must_use]
+    pub fn usual_channel(&self) -> Channel {
+        crate::content::usual_channel(self.msg_type())
+    }
+
+    /// Copies short frames out of the memory they are a view of.
+    ///
+    /// A few bytes can keep a receive buffer of many megabytes alive. Call this before a message is kept for long.
+    #[must_use]
+    pub fn detached(self) -> Self {
+        let parent_text = detach(self.parent_text);
+        let parent = match self.parent {
+            Parent::Header { header, .. } => Parent::Header { header, text: parent_text.clone() },
+            Parent::Malformed { error, .. } => {
+                Parent::Malformed { text: parent_text.clone(), error }
+            }
+            Parent::None => Parent::None,
+        };
+        Self {
+            identities: self.identities.into_iter().map(detach).collect(),
+            header: self.header,
+            header_text: detach(self.header_text),
+            parent,
+            parent_text,
+            metadata: detach(self.metadata),
+            content: detach(self.content),
+            buffers: self.buffers.into_iter().map(detach).collect(),
+        }
+    }
+}
+
+/// Frames up to this length, in bytes, are copied. Longer ones have memory of their own.
+const SHORT: usize = 128 * 1024;
+
+fn detach(frame: Bytes) -> Bytes {
+    if frame.len() <= SHORT { Bytes::copy_from_slice(&frame) } else { frame }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(header: &'static [u8]) -> Frames {
+        Frames {
+            identities: vec![Bytes::from_static(b"topic")],
+            header: Bytes::from_static(header),
+            parent_header: Bytes::from_static(b"{ \"msg_id\" : \"p\", \"x\":1.0 }"),
+            metadata: Bytes::from_static(b"{ }"),
+            content: Bytes::from_static(b"not even JSON"),
+            buffers: vec![Bytes::from_static(&[0, 255])],
+            ..Frames::default()
+        }
+    }
+
+    #[test]
+    fn passing_on_alters_no_byte() {
+        let frames = frames(b"{\"msg_type\" : \"stream\", \"a\":1e3}");
+        let raw = RawMessage::from_frames(frames.clone(), &Limits::default()).unwrap();
+        assert_eq!(raw.to_frames(), frames);
+        assert_eq!(raw.clone().detached(), raw);
+        assert_eq!((raw.msg_type(), raw.parent().msg_id()), ("stream", Some("p")));
+        assert_eq!(raw.size(), frames.join().iter().map(Bytes::len).sum::<usize>() - 9);
+    }
+
+    #[test]
+    fn an_absent_parent_is_passed_on_as_it_came() {
+        for text in ["", " { } ", "{}", "null"] {
+            let frames =
+                Frames { parent_header: Bytes::from(text), ..frames(br#"{"msg_type":"a"}"#) };
+            let raw = RawMessage::from_frames(frames.clone(), &Limits::default()).unwrap();
+            assert_eq!(raw.detached().to_frames(), frames);
+        }
+    }
+
+    #[test]
+    fn a_message_without_a_header_is_given_back() {
+        let frames = frames(b"{}");
+        let rejected = RawMessage::from_frames(frames.clone(), &Limits::default()).unwrap_err();
+        assert_eq!(rejected.error, FrameError::Header(HeaderError::NoMessageType));
+        assert_eq!(rejected.frames, frames.join());
+    }
+}

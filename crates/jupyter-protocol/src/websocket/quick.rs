@@ -1,0 +1,64 @@
+//! A connection that acknowledges at once.
+//!
+//! A system may wait 40 ms before it acknowledges what it received, and the other side may wait for that before it sends the
+//! next small piece. Every short call would take that long.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A TCP connection without pauses in either direction.
+#[derive(Debug)]
+pub(super) struct QuickStream(TcpStream);
+
+impl QuickStream {
+    /// Takes over a connection.
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let quick = Self(stream);
+        quick.acknowledge_at_once();
+        Ok(quick)
+    }
+
+    /// The system forgets this setting as it pleases, so it is made anew with every read.
+    fn acknowledge_at_once(&self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        // Without it, it is slower and as correct.
+        let _ = self.0.set_quickack(true);
+    }
+}
+
+impl AsyncRead for QuickStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.0).poll_read(context, buffer);
+        if polled.is_ready() {
+            self.acknowledge_at_once();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for QuickStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

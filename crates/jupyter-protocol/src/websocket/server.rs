@@ -1,0 +1,219 @@
+//! A Jupyter Server and its kernels.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::address::Address;
+use super::error::ServerError;
+use super::http::Http;
+use super::models::{KernelModel, ServerKernelSpecs};
+use super::{Options, Token, task};
+use crate::client::{Client, ClientError};
+
+/// How to talk to a server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerOptions {
+    /// How long a request may take. Starting a kernel is one. Default: 60 s.
+    pub timeout: Duration,
+    /// The longest answer that is accepted, in bytes. Default: 256 MiB, for the contents of files.
+    pub max_body: usize,
+    /// Certificates to trust beside those of the system, in PEM.
+    pub extra_roots: Vec<u8>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(60),
+            max_body: 256 * 1024 * 1024,
+            extra_roots: Vec::new(),
+        }
+    }
+}
+
+/// A Jupyter Server. Cloning is cheap.
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+struct Inner {
+    address: Address,
+    token: Token,
+    options: ServerOptions,
+    http: Http,
+}
+
+impl Server {
+    /// A server at this address, such as `https://host:8888/user/me/`.
+    ///
+    /// # Errors
+    /// [`ServerError::Address`] and [`ServerError::Tls`]. Nothing is sent.
+    pub fn new(address: &str, token: Token) -> Result<Self, ServerError> {
+        Self::with_options(address, token, ServerOptions::default())
+    }
+
+    /// A server at this address.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn with_options(
+        address: &str,
+        token: Token,
+        options: ServerOptions,
+    ) -> Result<Self, ServerError> {
+        Self::at(Address::parse(address)?, token, options)
+    }
+
+    /// A server by what its start message or a browser shows: `http://host:8888/lab?token=..`.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn from_page(address: &str) -> Result<Self, ServerError> {
+        let (address, token) = Address::parse_page(address)?;
+        Self::at(address, token, ServerOptions::default())
+    }
+
+    fn at(address: Address, token: Token, options: ServerOptions) -> Result<Self, ServerError> {
+        let http = Http::new(&token, &options)?;
+        Ok(Self(Arc::new(Inner { address, token, options, http })))
+    }
+
+    /// The version of the server. Answered without a token too.
+    ///
+    /// # Errors
+    /// [`ServerError`], see its variants.
+    pub async fn version(&self) -> Result<String, ServerError> {
+        let answer: Value = self.get(&["api"]).await?;
+        let version = answer.get("version").and_then(Value::as_str).map(str::to_owned);
+        version.ok_or_else(|| ServerError::Malformed { why: "no version".to_owned() })
+    }
+
+    /// What the server does: when it was started, how many kernels and connections there are.
+    ///
+    /// # Errors
+    /// [`ServerError`], see its variants.
+    pub async fn status(&self) -> Result<Value, ServerError> {
+        self.get(&["api", "status"]).await
+    }
+
+    /// The kernels that can be started.
+    ///
+    /// # Errors
+    /// [`ServerError`], see its variants.
+    pub async fn kernelspecs(&self) -> Result<ServerKernelSpecs, ServerError> {
+        self.get(&["api", "kernelspecs"]).await
+    }
+
+    /// The kernels that run.
+    ///
+    /// # Errors
+    /// [`ServerError`], see its variants.
+    pub async fn kernels(&self) -> Result<Vec<KernelModel>, ServerError> {
+        self.get(&["api", "kernels"]).await
+    }
+
+    /// One kernel that runs.
+    ///
+    /// # Errors
+    /// [`ServerError::NotFound`] and the others.
+    pub async fn kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
+        self.get(&["api", "kernels", id]).await
+    }
+
+    /// Starts a kernel, in a folder of the server if one is given. It runs until it is deleted.
+    ///
+    /// # Errors
+    /// [`ServerError`], see its variants. A kernel may have been started when the effect is unknown.
+    pub async fn start_kernel(
+        &self,
+        name: &str,
+        folder: Option<&str>,
+    ) -> Result<KernelModel, ServerError> {
+        let mut body = json!({"name": name});
+        if let Some(folder) = folder {
+            body["path"] = folder.into();
+        }
+        self.request(Method::POST, &["api", "kernels"], Some(&body)).await
+    }
+
+    /// Interrupts what a kernel runs.
+    ///
+    /// # Errors
+    /// [`ServerError::NotFound`] and the others.
+    pub async fn interrupt_kernel(&self, id: &str) -> Result<(), ServerError> {
+        let url = self.0.address.resource(["api", "kernels", id, "interrupt"]);
+        self.0.http.done(Method::POST, url, None).await
+    }
+
+    /// Starts a kernel again. Its state is lost; clients stay connected.
+    ///
+    /// # Errors
+    /// [`ServerError::NotFound`] and the others.
+    pub async fn restart_kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
+        self.request(Method::POST, &["api", "kernels", id, "restart"], None).await
+    }
+
+    /// Ends a kernel. Servers do not tell those who are connected to it: close their clients.
+    ///
+    /// # Errors
+    /// [`ServerError::NotFound`] and the others.
+    pub async fn delete_kernel(&self, id: &str) -> Result<(), ServerError> {
+        let url = self.0.address.resource(["api", "kernels", id]);
+        self.0.http.done(Method::DELETE, url, None).await
+    }
+
+    /// Connects to a kernel that runs.
+    ///
+    /// Returns when the connection is made. To know that the kernel answers, call [`Client::ready`].
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`], with [`CloseReason::Refused`](crate::client::CloseReason::Refused) when there is no such
+    /// kernel or the server does not let us.
+    pub async fn connect(&self, id: &str, options: Options) -> Result<Client, ClientError> {
+        task::connect(self.clone(), id, options).await
+    }
+
+    async fn get<T: serde::de::DeserializeOwned>(&self, path: &[&str]) -> Result<T, ServerError> {
+        self.request(Method::GET, path, None).await
+    }
+
+    pub(super) async fn request<T: serde::de::DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<T, ServerError> {
+        let url = self.0.address.resource(path.iter().copied());
+        self.0.http.json(method, url, body).await
+    }
+
+    pub(super) fn http(&self) -> &Http {
+        &self.0.http
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.0.address
+    }
+
+    pub(super) fn token(&self) -> &Token {
+        &self.0.token
+    }
+
+    pub(super) fn options(&self) -> &ServerOptions {
+        &self.0.options
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Server");
+        shown
+            .field("address", &self.0.address.as_str())
+            .field("token", &self.0.token)
+            .finish_non_exhaustive()
+    }
+}

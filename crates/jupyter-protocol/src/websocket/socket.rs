@@ -1,0 +1,154 @@
+//! One WebSocket to one kernel.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::error::{ProtocolError, SubProtocolError};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::http::{authorization, refusal};
+use super::quick::QuickStream;
+use super::server::Server;
+use super::tls;
+use crate::channel::Channel;
+use crate::framing::{FramingError, V1_SUBPROTOCOL, v0, v1};
+use crate::limits::Limits;
+use crate::raw::RawMessage;
+
+/// Something that carries bytes.
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A connection, and the form that messages have on it.
+pub(super) struct Socket {
+    pub(super) stream: WebSocketStream<Box<dyn Io>>,
+    pub(super) form: Form,
+}
+
+/// The form that messages have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Form {
+    V0,
+    V1,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum ConnectError {
+    /// It may work later.
+    Later(String),
+    /// The server says no.
+    Refused(String),
+}
+
+/// More than the message itself: the table of offsets, and the envelope of the older form.
+const FRAMING: usize = 1024 * 1024;
+
+/// Connects to a kernel. An old server does not know the newer form, and is asked again without it.
+pub(super) async fn connect(
+    server: &Server,
+    kernel_id: &str,
+    session_id: &str,
+    limits: &Limits,
+) -> Result<Socket, ConnectError> {
+    let url = server.address().channels(kernel_id, session_id);
+    match attempt(server, &url, Form::V1, limits).await {
+        Err(Error::Protocol(ProtocolError::SecWebSocketSubProtocolError(
+            SubProtocolError::NoSubProtocol,
+        ))) => attempt(server, &url, Form::V0, limits).await.map_err(told),
+        other => other.map_err(told),
+    }
+}
+
+async fn attempt(server: &Server, url: &Url, form: Form, limits: &Limits) -> Result<Socket, Error> {
+    let mut request = url.as_str().into_client_request()?;
+    let headers = request.headers_mut();
+    let token = authorization(server.token()).map_err(|error| io_error(error.to_string()))?;
+    headers.extend(token.map(|token| (AUTHORIZATION, token)));
+    if form == Form::V1 {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(V1_SUBPROTOCOL));
+    }
+    let most = limits.message.saturating_add(FRAMING);
+    let config = WebSocketConfig::default()
+        .write_buffer_size(0)
+        .max_message_size(Some(most))
+        .max_frame_size(Some(most));
+    let stream = open(server, url).await?;
+    let connecting = tokio_tungstenite::client_async_with_config(request, stream, Some(config));
+    let (stream, _) = connecting.await?;
+    Ok(Socket { stream, form })
+}
+
+/// Opens the connection below the WebSocket.
+async fn open(server: &Server, url: &Url) -> Result<Box<dyn Io>, Error> {
+    let host = url.host_str().unwrap_or_default();
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = url.port_or_known_default().unwrap_or(80);
+    let stream = QuickStream::new(TcpStream::connect((bare, port)).await?)?;
+    if url.scheme() != "wss" {
+        return Ok(Box::new(stream));
+    }
+    let name =
+        ServerName::try_from(bare.to_owned()).map_err(|error| io_error(error.to_string()))?;
+    let tls = tls::configuration(&server.options().extra_roots);
+    let tls = tls.map_err(|error| io_error(error.to_string()))?;
+    Ok(Box::new(TlsConnector::from(Arc::clone(&tls)).connect(name, stream).await?))
+}
+
+fn io_error(why: String) -> Error {
+    Error::Io(std::io::Error::other(why))
+}
+
+/// A status between 400 and 499 will be the same the next time; anything else may pass.
+fn told(error: Error) -> ConnectError {
+    match error {
+        Error::Http(response) => {
+            let status = response.status();
+            let body = response.body().as_deref().unwrap_or_default();
+            let why = refusal(status, body).to_string();
+            let passes = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
+            if passes { ConnectError::Later(why) } else { ConnectError::Refused(why) }
+        }
+        other => ConnectError::Later(other.to_string()),
+    }
+}
+
+impl Form {
+    /// Writes a message.
+    pub(super) fn encode(
+        self,
+        channel: Channel,
+        message: &RawMessage,
+    ) -> Result<Message, FramingError> {
+        if self == Self::V1 {
+            return Ok(Message::Binary(v1::encode(channel, message)));
+        }
+        Ok(match v0::encode(channel, message)? {
+            v0::Encoded::Text(text) => Message::text(text),
+            v0::Encoded::Binary(bytes) => Message::Binary(bytes),
+        })
+    }
+
+    /// Reads a message. `None` for those that carry none.
+    pub(super) fn decode(
+        self,
+        message: Message,
+        limits: &Limits,
+    ) -> Option<Result<(Channel, RawMessage), FramingError>> {
+        match (message, self) {
+            (Message::Binary(bytes), Self::V1) => Some(v1::decode(&bytes, limits)),
+            (Message::Binary(bytes), Self::V0) => Some(v0::decode_binary(&bytes, limits)),
+            (Message::Text(text), _) => Some(v0::decode_text(&Bytes::from(text), limits)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Keeps the WebSocket of a kernel connected, and moves its messages.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::Options;
+use super::server::Server;
+use super::socket::{self, ConnectError, Form, Socket};
+use crate::channel::Channel;
+use crate::client::hub::Hub;
+use crate::client::{Client, ClientError, CloseReason, Effect, Pulse, Transport};
+use crate::content::Content;
+use crate::execution::Loss;
+use crate::raw::RawMessage;
+
+/// Messages that wait to be sent, before callers wait too.
+const WAITING: usize = 64;
+
+/// The first pause between two tries to connect. Each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause between two tries to connect.
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A connection that broke sooner than this is not taken as one that worked.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// What a server writes to standard error of an execution whose output it drops begins with this.
+const NOTICES: [&str; 2] = ["IOPub message rate exceeded", "IOPub data rate exceeded"];
+
+/// Connects to a kernel of a server.
+pub(super) async fn connect(
+    server: Server,
+    kernel_id: &str,
+    options: Options,
+) -> Result<Client, ClientError> {
+    let hub = Arc::new(Hub::new(Arc::clone(&options.client.session), options.client.limits));
+    let (outbox, outgoing) = mpsc::channel(WAITING);
+    let (tell, mut connected) = watch::channel(false);
+    let (want_stdin, _) = watch::channel(false);
+    let task = SocketTask {
+        server,
+        kernel_id: kernel_id.to_owned(),
+        hub: Arc::clone(&hub),
+        options: options.clone(),
+        outgoing,
+        connected: tell,
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(task.run());
+    let transport = Transport {
+        hub,
+        outboxes: Channel::MESSAGES.map(|_| outbox.clone()),
+        want_stdin,
+        stdin_connected: connected.clone(),
+        pulse: watch::channel(Pulse::default()).1,
+        tasks,
+    };
+    let client = Client::new(transport, options.client);
+    // The sender goes away only when it is closed.
+    let _ = connected.wait_for(|connected| *connected).await;
+    match client.close_reason() {
+        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::NotSent }),
+        None => Ok(client),
+    }
+}
+
+struct SocketTask {
+    server: Server,
+    kernel_id: String,
+    hub: Arc<Hub>,
+    options: Options,
+    outgoing: mpsc::Receiver<(Channel, RawMessage)>,
+    /// Tells whether it is connected.
+    connected: watch::Sender<bool>,
+}
+
+/// How a connection ended.
+enum Ended {
+    /// It broke.
+    Lost(String),
+    /// The other side sent more than is allowed.
+    Violation(String),
+    /// The client is gone.
+    Closed,
+}
+
+impl SocketTask {
+    /// Runs until the client is gone, or there is no way to connect any more.
+    async fn run(mut self) {
+        let mut within = self.options.client.connect_timeout;
+        let mut again = false;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let socket = match self.connect(within, &mut pause).await {
+                Ok(socket) => socket,
+                Err(reason) => return self.hub.close(&reason),
+            };
+            let since = Instant::now();
+            let fences = self.announce(again);
+            let ended = self.serve(socket, fences).await;
+            self.connected.send_replace(false);
+            Channel::MESSAGES.iter().for_each(|channel| self.hub.disconnected(*channel));
+            match ended {
+                Ended::Closed => return,
+                Ended::Violation(why) => {
+                    let channel = Channel::IoPub;
+                    return self.hub.close(&CloseReason::Violation { channel, why });
+                }
+                Ended::Lost(why) if self.options.client.reconnect_timeout.is_zero() => {
+                    return self.hub.close(&unreachable(Duration::ZERO, why));
+                }
+                Ended::Lost(_) => {}
+            }
+            if since.elapsed() >= SETTLED {
+                pause = FIRST_PAUSE;
+            } else {
+                tokio::time::sleep(pause).await;
+            }
+            within = self.options.client.reconnect_timeout;
+            again = true;
+        }
+    }
+
+    /// Tells that all channels are connected. What to send in order to learn which replies are lost.
+    fn announce(&self, again: bool) -> Vec<(Channel, RawMessage)> {
+        let mut fences = Vec::new();
+        for channel in Channel::MESSAGES {
+            let own = self.hub.connected(channel, again);
+            fences.extend(own.into_iter().map(|fence| (channel, fence)));
+        }
+        self.connected.send_replace(true);
+        fences
+    }
+
+    /// Tries until it is connected, the server says no, or the time is over.
+    async fn connect(&self, within: Duration, pause: &mut Duration) -> Result<Socket, CloseReason> {
+        let mut why = "it took too long".to_owned();
+        let trying = async {
+            loop {
+                let session = self.hub.session.id();
+                let limits = &self.options.client.limits;
+                match socket::connect(&self.server, &self.kernel_id, session, limits).await {
+                    Ok(socket) => return Ok(socket),
+                    Err(ConnectError::Refused(why)) => return Err(CloseReason::Refused(why)),
+                    Err(ConnectError::Later(reason)) => why = reason,
+                }
+                tokio::time::sleep(*pause).await;
+                *pause = (*pause * 2).min(LAST_PAUSE);
+            }
+        };
+        match tokio::time::timeout(within, trying).await {
+            Ok(connected) => connected,
+            Err(_) => Err(unreachable(within, why)),
+        }
+    }
+
+    /// Moves messages both ways until the connection ends.
+    async fn serve(&mut self, socket: Socket, fences: Vec<(Channel, RawMessage)>) -> Ended {
+        let form = socket.form;
+        let (mut sink, mut stream) = socket.stream.split();
+        let (ping, mut pings) = mpsc::channel::<()>(1);
+        let (hub, outgoing) = (&self.hub, &mut self.outgoing);
+        let send = async {
+            let sent = |(channel, message): (Channel, RawMessage)| {
+                hub.sending(&message);
+                form.encode(channel, &message)
+            };
+            for fence in fences {
+                if let Ok(message) = sent(fence) {
+                    sink.send(message).await?;
+                }
+            }
+            loop {
+                let message = tokio::select! {
+                    next = outgoing.recv() => match next {
+                        Some(next) => sent(next),
+                        None => {
+                            // Best effort: the server notices anyhow.
+                            let _ = sink.close().await;
+                            return Ok(());
+                        }
+                    },
+                    Some(()) = pings.recv() => Ok(Message::Ping(bytes::Bytes::new())),
+                };
+                // Messages that are not JSON exist only where somebody made them so.
+                if let Ok(message) = message {
+                    sink.send(message).await?;
+                }
+            }
+        };
+        let receive = receive(hub, form, &mut stream, &ping, &self.options);
+        tokio::select! {
+            ended = receive => ended,
+            sent = send => match sent {
+                Ok(()) => Ended::Closed,
+                Err(error) => ended(&error),
+            },
+        }
+    }
+}
+
+/// Receives until the connection ends. Pings when nothing comes.
+async fn receive<S>(
+    hub: &Hub,
+    form: Form,
+    stream: &mut S,
+    ping: &mpsc::Sender<()>,
+    options: &Options,
+) -> Ended
+where
+    S: futures_util::Stream<Item = Result<Message, Error>> + Unpin,
+{
+    let mut silent = false;
+    loop {
+        let next = match tokio::time::timeout(options.ping, stream.next()).await {
+            Ok(next) => next,
+            Err(_) if silent => return Ended::Lost("the server does not answer".to_owned()),
+            Err(_) => {
+                silent = true;
+                // If one waits to be sent already, that is the one.
+                let _ = ping.try_send(());
+                continue;
+            }
+        };
+        silent = false;
+        match next {
+            None | Some(Ok(Message::Close(_))) => {
+                return Ended::Lost("the server closed it".to_owned());
+            }
+            Some(Err(error)) => return ended(&error),
+            Some(Ok(message)) => match form.decode(message, &options.client.limits) {
+                Some(Ok((channel, message))) => deliver(hub, channel, message),
+                Some(Err(_)) => hub.reject(),
+                None => {}
+            },
+        }
+        // A flood must not keep others from running.
+        tokio::task::consume_budget().await;
+    }
+}
+
+/// Gives a message to the hub, unless it is the server's word that it drops output.
+fn deliver(hub: &Hub, channel: Channel, message: RawMessage) {
+    if is_rate_notice(hub, channel, &message) {
+        hub.lost(Loss::RateLimited, message.parent().msg_id());
+    } else {
+        hub.deliver(channel, message);
+    }
+}
+
+/// The server writes its notice in our own session, which no kernel does.
+fn is_rate_notice(hub: &Hub, channel: Channel, message: &RawMessage) -> bool {
+    if channel != Channel::IoPub
+        || message.msg_type() != "stream"
+        || message.header().session != hub.session.id()
+    {
+        return false;
+    }
+    match message.parse_content(&hub.limits) {
+        Content::Stream(stream) => NOTICES.iter().any(|notice| stream.text.starts_with(notice)),
+        _ => false,
+    }
+}
+
+fn ended(error: &Error) -> Ended {
+    match error {
+        Error::Capacity(capacity) => Ended::Violation(capacity.to_string()),
+        other => Ended::Lost(other.to_string()),
+    }
+}
+
+fn unreachable(within: Duration, why: String) -> CloseReason {
+    CloseReason::Unreachable { channel: Channel::Shell, within, why }
+}

@@ -1,0 +1,103 @@
+//! Connecting to a kernel.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Options;
+use super::channel::ChannelTask;
+use super::dial::{Dialer, Endpoints};
+use super::heartbeat::beat;
+use super::private::PrivateFolder;
+use crate::channel::Channel;
+use crate::client::hub::Hub;
+use crate::client::{Client, ClientError, Effect, Pulse, Transport};
+use crate::codec::Codec;
+use crate::connection::ConnectionInfo;
+use crate::signature::Signer;
+
+/// Messages that wait to be sent on one channel, before callers wait too.
+const WAITING: usize = 64;
+
+/// Connects to a kernel that is running or just starting.
+///
+/// Shell, control and IOPub are connected at the same time, stdin when it is needed first. Returns when they are. To know
+/// that the kernel answers, call [`Client::ready`].
+///
+/// # Errors
+/// [`ClientError::Closed`] when a channel cannot be connected within
+/// [`connect_timeout`](crate::client::ClientOptions::connect_timeout), [`ClientError::Unsupported`] for a kernel whose
+/// connections are encrypted with CURVE, [`ClientError::Local`] when this machine has no place for a private socket.
+pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, ClientError> {
+    if info.curve_publickey.is_some() || info.curve_secretkey.is_some() {
+        let what = "connections that are encrypted with CURVE; use Unix sockets".to_owned();
+        return Err(ClientError::Unsupported(what));
+    }
+    let folder = PrivateFolder::new().map(Arc::new).map_err(|error| ClientError::Local {
+        what: "making a private folder for sockets",
+        why: error.to_string(),
+    })?;
+    let dialer: Arc<dyn Dialer> =
+        options.dialer.clone().unwrap_or_else(|| Arc::new(Endpoints::of(info)));
+    let (client, mut connected) = start(info, &options, &dialer, &folder);
+    for connected in &mut connected {
+        // The sender goes away only when it is closed.
+        if connected.wait_for(|connected| *connected).await.is_err() {
+            break;
+        }
+    }
+    match client.close_reason() {
+        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::NotSent }),
+        None => Ok(client),
+    }
+}
+
+/// Starts all tasks. The client, and what tells that a channel is connected.
+fn start(
+    info: &ConnectionInfo,
+    options: &Options,
+    dialer: &Arc<dyn Dialer>,
+    folder: &Arc<PrivateFolder>,
+) -> (Client, Vec<watch::Receiver<bool>>) {
+    let hub = Arc::new(Hub::new(Arc::clone(&options.client.session), options.client.limits));
+    let mut tasks = JoinSet::new();
+    let (want_stdin, wanted) = watch::channel(false);
+    let (stdin_sender, stdin_connected) = watch::channel(false);
+    let mut stdin_sender = Some(stdin_sender);
+    let mut connected = Vec::new();
+    let outboxes = Channel::MESSAGES.map(|channel| {
+        let (sender, outgoing) = mpsc::channel(WAITING);
+        let stdin = if channel == Channel::Stdin { stdin_sender.take() } else { None };
+        let is_stdin = stdin.is_some();
+        let tell = stdin.unwrap_or_else(|| {
+            let (tell, told) = watch::channel(false);
+            connected.push(told);
+            tell
+        });
+        let task = ChannelTask {
+            channel,
+            hub: Arc::clone(&hub),
+            dialer: Arc::clone(dialer),
+            folder: Arc::clone(folder),
+            options: options.client.clone(),
+            codec: Codec::new(Signer::new(info.signature_scheme, &info.key), options.client.limits),
+            outgoing,
+            connected: tell,
+        };
+        let mut wanted = wanted.clone();
+        tasks.spawn(async move {
+            if !is_stdin || wanted.wait_for(|wanted| *wanted).await.is_ok() {
+                task.run().await;
+            }
+        });
+        sender
+    });
+    let (pulse_sender, pulse) = watch::channel(Pulse::default());
+    if let Some(every) = options.heartbeat {
+        let limits = options.client.limits;
+        tasks.spawn(beat(Arc::clone(dialer), Arc::clone(folder), limits, every, pulse_sender));
+    }
+    let transport = Transport { hub, outboxes, want_stdin, stdin_connected, pulse, tasks };
+    (Client::new(transport, options.client.clone()), connected)
+}

@@ -1,0 +1,71 @@
+//! Ways to reach the sockets of a kernel.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+
+use async_trait::async_trait;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::channel::Channel;
+use crate::connection::{ConnectionInfo, Endpoint};
+
+/// Something that carries bytes both ways.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Opens connections to the channels of a kernel.
+///
+/// It is called once for every connection, and again whenever one broke or could not be made. What it opens
+/// must end at the kernel's socket for that channel, and must end when that does.
+#[async_trait]
+pub trait Dialer: Send + Sync + 'static {
+    /// Opens a connection to a channel.
+    ///
+    /// # Errors
+    /// When it could not be opened. It is tried again.
+    async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>>;
+}
+
+/// Sockets of this machine or of the network, one for each channel.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoints(HashMap<Channel, Endpoint>);
+
+impl Endpoints {
+    /// Where a connection file says.
+    #[must_use]
+    pub fn of(info: &ConnectionInfo) -> Self {
+        let channels = Channel::MESSAGES.into_iter().chain([Channel::Heartbeat]);
+        Self(channels.map(|channel| (channel, info.endpoint(channel))).collect())
+    }
+
+    /// The same with another address for a channel.
+    #[must_use]
+    pub fn with(mut self, channel: Channel, endpoint: Endpoint) -> Self {
+        self.0.insert(channel, endpoint);
+        self
+    }
+}
+
+#[async_trait]
+impl Dialer for Endpoints {
+    async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>> {
+        match self.0.get(&channel) {
+            Some(Endpoint::Tcp { host, port }) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            Some(Endpoint::Ipc { path }) => Ok(Box::new(UnixStream::connect(path).await?)),
+            None => Err(io::Error::other(format!("no address for the {channel} channel"))),
+        }
+    }
+}
+
+impl fmt::Debug for dyn Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dialer")
+    }
+}

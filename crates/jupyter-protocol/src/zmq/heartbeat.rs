@@ -1,0 +1,48 @@
+//! Sees whether the process of a kernel is alive.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use zeromq::{ReqSocket, ZmqMessage};
+use zeromq::{SocketRecv as _, SocketSend as _};
+
+use super::dial::Dialer;
+use super::link::{Link, Socket};
+use super::private::PrivateFolder;
+use crate::channel::Channel;
+use crate::client::Pulse;
+use crate::limits::Limits;
+
+/// Beats until it is dropped.
+pub(super) async fn beat(
+    dialer: Arc<dyn Dialer>,
+    folder: Arc<PrivateFolder>,
+    limits: Limits,
+    every: Duration,
+    pulse: watch::Sender<Pulse>,
+) {
+    loop {
+        // A request that was not answered leaves its socket unusable, so there is a new one after every miss.
+        if let Ok(link) = Link::open(&*dialer, Channel::Heartbeat, "", limits, &folder, 4096).await
+            && let (Socket::Req(mut socket), _ending) = link.split()
+        {
+            while answers(&mut socket, every).await {
+                pulse.send_replace(Pulse { last: Some(Instant::now()), missed: 0 });
+                tokio::time::sleep(every).await;
+            }
+        } else {
+            tokio::time::sleep(every).await;
+        }
+        pulse.send_modify(|pulse| pulse.missed = pulse.missed.saturating_add(1));
+    }
+}
+
+async fn answers(socket: &mut ReqSocket, within: Duration) -> bool {
+    let ping = ZmqMessage::from(Bytes::from_static(b"ping"));
+    if socket.send(ping).await.is_err() {
+        return false;
+    }
+    matches!(tokio::time::timeout(within, socket.recv()).await, Ok(Ok(_)))
+}

@@ -1,0 +1,235 @@
+//! One connection of one channel: a socket of the library, and the pump behind it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::{JoinError, JoinHandle};
+use zeromq::util::PeerIdentity;
+use zeromq::{
+    DealerRecvHalf, DealerSendHalf, DealerSocket, ReqSocket, SocketOptions, SubSocket, ZmqError,
+    ZmqMessage,
+};
+use zeromq::{Socket as _, SocketRecv};
+
+use super::dial::Dialer;
+use super::private::PrivateFolder;
+use super::pump::{Over, Stopped, pump};
+use crate::channel::Channel;
+use crate::limits::Limits;
+use crate::session::random_hex;
+use crate::zmtp::{Guard, Violation};
+
+/// How long a handshake may take. A tunnel may be slow; a kernel that accepts and says nothing must not keep us.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// After the pump has stopped in the middle of a frame, how long the library may take until the next message.
+const FRAGMENT: Duration = Duration::from_millis(500);
+
+/// After the pump has stopped, how long the library may take until the next message. The last is our own.
+const LEFTOVERS: Duration = Duration::from_secs(10);
+
+/// Why there is no link.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    /// It may work later.
+    #[error("{0}")]
+    Later(String),
+    /// The other side broke the rules, and would again.
+    #[error("{0}")]
+    Never(Violation),
+    /// This machine has no socket for it.
+    #[error("{0}")]
+    Local(std::io::Error),
+}
+
+/// A socket of the library.
+pub(super) enum Socket {
+    Dealer(DealerSendHalf, DealerRecvHalf),
+    Sub(SubSocket),
+    Req(ReqSocket),
+}
+
+/// A connection that works, until it does not.
+pub(super) struct Link {
+    pub(super) socket: Socket,
+    pump: JoinHandle<Over>,
+    mark: Bytes,
+}
+
+/// The types of sockets that a kernel has for a channel.
+fn peers(channel: Channel) -> &'static [&'static str] {
+    match channel {
+        Channel::IoPub => &["XPUB", "PUB"],
+        Channel::Heartbeat => &["REP", "ROUTER"],
+        Channel::Shell | Channel::Control | Channel::Stdin => &["ROUTER", "REP", "DEALER"],
+    }
+}
+
+impl Link {
+    /// Connects a channel.
+    pub(super) async fn open(
+        dialer: &dyn Dialer,
+        channel: Channel,
+        identity: &str,
+        limits: Limits,
+        folder: &PrivateFolder,
+        spool: usize,
+    ) -> Result<Self, LinkError> {
+        let later = |error: std::io::Error| LinkError::Later(error.to_string());
+        let kernel = tokio::time::timeout(HANDSHAKE, dialer.dial(channel));
+        let kernel =
+            kernel.await.map_err(|_| LinkError::Later("connecting took too long".to_owned()))?;
+        let kernel = kernel.map_err(later)?;
+        let private = folder.socket().map_err(LinkError::Local)?;
+        let mark = Bytes::from(random_hex(16));
+        let wire_mark = short_frame(&mark);
+        let guard = Guard::new(peers(channel), limits);
+        let endpoint = private.endpoint();
+        let pumping = async move {
+            match private.listener.accept().await {
+                Ok((library, _)) => {
+                    // Nobody else shall connect.
+                    drop(private);
+                    pump(kernel, library, guard, spool, wire_mark).await
+                }
+                Err(error) => Over { stopped: Stopped::Ended(error), marked: false },
+            }
+        };
+        let mut pump = AbortOnDrop(Some(tokio::spawn(pumping)));
+        let connected = tokio::select! {
+            connected = connect(channel, identity, &endpoint) => connected,
+            // The library waits for a handshake that will not come.
+            stopped = pump.handle() => return Err(why(stopped)),
+        };
+        match connected {
+            Ok(socket) => Ok(Self { socket, pump: pump.keep(), mark }),
+            Err(error) => {
+                // What the pump saw says more than what the library makes of it.
+                match tokio::time::timeout(Duration::from_millis(100), pump.handle()).await {
+                    Ok(stopped) => Err(why(stopped)),
+                    Err(_) => Err(LinkError::Later(error.to_string())),
+                }
+            }
+        }
+    }
+
+    /// Takes it apart: the socket, and what tells when everything was received.
+    pub(super) fn split(self) -> (Socket, Ending) {
+        (self.socket, Ending { pump: self.pump, mark: self.mark, over: None })
+    }
+}
+
+/// Knows when a connection has ended.
+pub(super) struct Ending {
+    pump: JoinHandle<Over>,
+    mark: Bytes,
+    over: Option<Over>,
+}
+
+impl Ending {
+    /// Receives a message. `None` when there will be no more.
+    pub(super) async fn receive<R: SocketRecv>(&mut self, socket: &mut R) -> Option<Vec<Bytes>> {
+        loop {
+            if let Some(over) = &self.over {
+                // The library has it all, and needs a moment to hand it over.
+                let patience = if over.marked { LEFTOVERS } else { FRAGMENT };
+                let next = tokio::time::timeout(patience, socket.recv()).await.ok()?;
+                return self.unless_marked(next);
+            }
+            tokio::select! {
+                next = socket.recv() => return self.unless_marked(next),
+                over = &mut self.pump => self.over = Some(or_panicked(over)),
+            }
+        }
+    }
+
+    fn unless_marked(&self, received: Result<ZmqMessage, ZmqError>) -> Option<Vec<Bytes>> {
+        let frames = received.ok()?.into_vec();
+        (frames.last() != Some(&self.mark)).then_some(frames)
+    }
+
+    /// Why the connection has ended. Call it when there are no more messages.
+    pub(super) async fn why(mut self) -> Stopped {
+        match self.over.take() {
+            Some(over) => over.stopped,
+            None => match tokio::time::timeout(FRAGMENT, &mut self.pump).await {
+                Ok(over) => or_panicked(over).stopped,
+                Err(_) => Stopped::Ours,
+            },
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+fn or_panicked(over: Result<Over, JoinError>) -> Over {
+    over.unwrap_or(Over { stopped: Stopped::Ours, marked: false })
+}
+
+fn why(over: Result<Over, JoinError>) -> LinkError {
+    match or_panicked(over).stopped {
+        Stopped::Violation(violation) => LinkError::Never(violation),
+        other => LinkError::Later(other.to_string()),
+    }
+}
+
+async fn connect(channel: Channel, identity: &str, endpoint: &str) -> Result<Socket, ZmqError> {
+    let mut options = SocketOptions::default();
+    options.connect_timeout(HANDSHAKE);
+    Ok(match channel {
+        Channel::IoPub => {
+            let mut socket = SubSocket::with_options(options);
+            // Before connecting, so that it is the first thing the kernel hears.
+            socket.subscribe("").await?;
+            socket.connect(endpoint).await?;
+            Socket::Sub(socket)
+        }
+        Channel::Heartbeat => {
+            let mut socket = ReqSocket::with_options(options);
+            socket.connect(endpoint).await?;
+            Socket::Req(socket)
+        }
+        Channel::Shell | Channel::Control | Channel::Stdin => {
+            options.peer_identity(identity.parse::<PeerIdentity>()?);
+            let mut socket = DealerSocket::with_options(options);
+            socket.connect(endpoint).await?;
+            let (sender, receiver) = socket.split();
+            Socket::Dealer(sender, receiver)
+        }
+    })
+}
+
+/// A message of one short frame.
+fn short_frame(body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, u8::try_from(body.len()).unwrap_or(u8::MAX)];
+    bytes.extend_from_slice(&body[..body.len().min(usize::from(u8::MAX))]);
+    bytes
+}
+
+/// A task that ends with this, unless it is kept.
+struct AbortOnDrop(Option<JoinHandle<Over>>);
+
+impl AbortOnDrop {
+    async fn handle(&mut self) -> Result<Over, JoinError> {
+        match &mut self.0 {
+            Some(handle) => handle.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn keep(mut self) -> JoinHandle<Over> {
+        self.0.take().unwrap_or_else(|| tokio::spawn(std::future::pending()))
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.abort();
+        }
+    }
+}

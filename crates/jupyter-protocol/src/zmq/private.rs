@@ -1,0 +1,102 @@
+//! Unix sockets that nobody else can reach, for the library to connect to.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::net::UnixListener;
+
+use crate::connection::Endpoint;
+use crate::session::random_hex;
+
+/// A folder of our own, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct PrivateFolder {
+    path: PathBuf,
+    next: AtomicU64,
+}
+
+/// A socket in the folder, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct PrivateSocket {
+    pub(super) listener: UnixListener,
+    path: PathBuf,
+}
+
+impl PrivateFolder {
+    /// Makes a folder that only this user can enter.
+    pub(super) fn new() -> io::Result<Self> {
+        let name = format!("jupyter-{}", random_hex(8));
+        let fits =
+            |folder: &PathBuf| folder.as_os_str().len() + name.len() + 24 < Endpoint::MAX_PATH;
+        let mut candidates = candidates().into_iter().filter(fits);
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        loop {
+            let Some(folder) = candidates.next() else { return Err(last) };
+            let path = folder.join(&name);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { path, next: AtomicU64::new(0) }),
+                Err(error) => last = error,
+            }
+        }
+    }
+
+    /// A new socket.
+    pub(super) fn socket(&self) -> io::Result<PrivateSocket> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.path.join(number.to_string());
+        Ok(PrivateSocket { listener: UnixListener::bind(&path)?, path })
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        // What is left over is a folder in a place for temporary files.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl PrivateSocket {
+    /// What the library connects to.
+    pub(super) fn endpoint(&self) -> String {
+        Endpoint::Ipc { path: self.path.clone() }.to_string()
+    }
+}
+
+impl Drop for PrivateSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Places for short-lived files, the best first.
+fn candidates() -> Vec<PathBuf> {
+    let runtime =
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let mut places: Vec<PathBuf> = runtime.into_iter().collect();
+    places.push(std::env::temp_dir());
+    places.push(Path::new("/tmp").to_owned());
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[tokio::test]
+    async fn nothing_is_left_and_nobody_else_can_enter() {
+        let folder = PrivateFolder::new().unwrap();
+        let path = folder.path.clone();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        let socket = folder.socket().unwrap();
+        assert!(socket.endpoint().starts_with("ipc:///"));
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+        drop(socket);
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

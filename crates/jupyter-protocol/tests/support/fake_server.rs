@@ -1,0 +1,157 @@
+//! A server that speaks WebSocket in front of a test kernel, and misbehaves when told to.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{SinkExt as _, StreamExt as _};
+use jupyter_protocol::content::Stream;
+use jupyter_protocol::framing::{V1_SUBPROTOCOL, v0, v1};
+use jupyter_protocol::test_kernel::{Action, Behaviour, TestKernel};
+use jupyter_protocol::{
+    Channel, Codec, Key, Limits, RawMessage, ReplayWindow, Session, SignatureScheme, Signer,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+
+/// How the server misbehaves. The default is not at all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    /// Does not know the newer form.
+    pub(crate) old: bool,
+    /// Answers every connection with this status.
+    pub(crate) status: Option<u16>,
+    /// Answers the second and later connections with this status.
+    pub(crate) status_again: Option<u16>,
+    /// Accepts, and then neither reads nor writes.
+    pub(crate) mute: bool,
+    /// Sends these bytes first.
+    pub(crate) greeting: Option<Vec<u8>>,
+    /// Tells that it drops output, before every reply.
+    pub(crate) rate_notice: bool,
+}
+
+pub(crate) struct FakeServer {
+    pub(crate) address: String,
+    pub(crate) requests: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl FakeServer {
+    pub(crate) async fn start(behaviour: Behaviour, faults: Faults) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}/base/", listener.local_addr().unwrap());
+        let kernel = TestKernel::new(SignatureScheme::default(), &Key::default(), behaviour);
+        let kernel = Arc::new(Mutex::new(kernel));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (kernel, faults) = (Arc::clone(&kernel), faults.clone());
+                tokio::spawn(serve(stream, kernel, faults, Arc::clone(&seen)));
+            }
+        });
+        Self { address, requests, task }
+    }
+}
+
+impl Drop for FakeServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[expect(clippy::result_large_err, reason = "the form of the library")]
+async fn serve(
+    stream: TcpStream,
+    kernel: Arc<Mutex<TestKernel>>,
+    faults: Faults,
+    requests: Arc<Mutex<Vec<String>>>,
+) {
+    let mut newer = false;
+    let decide = |request: &Request, mut response: Response| {
+        let token = request.headers().get("authorization").map(|value| value.to_str().unwrap());
+        let first = requests.lock().unwrap().is_empty();
+        requests.lock().unwrap().push(format!("{} {}", request.uri(), token.unwrap_or_default()));
+        let status = faults.status.or(faults.status_again.filter(|_| !first));
+        if let Some(status) = status {
+            let body = Some("{\"message\": \"because\"}".to_owned());
+            let mut refusal = ErrorResponse::new(body);
+            *refusal.status_mut() = status.try_into().unwrap();
+            return Err(refusal);
+        }
+        newer = !faults.old && request.headers().contains_key("sec-websocket-protocol");
+        if newer {
+            response
+                .headers_mut()
+                .insert("sec-websocket-protocol", V1_SUBPROTOCOL.parse().unwrap());
+        }
+        Ok(response)
+    };
+    let Ok(socket) = tokio_tungstenite::accept_hdr_async(stream, decide).await else { return };
+    if faults.mute {
+        tokio::time::sleep(Duration::from_secs(600)).await;
+    }
+    let (mut sink, mut source) = socket.split();
+    if let Some(bytes) = faults.greeting.clone() {
+        let _ = sink.send(Message::Binary(bytes.into())).await;
+    }
+    kernel.lock().unwrap().on_subscribe();
+    let mut codec =
+        Codec::new(Signer::new(SignatureScheme::default(), &Key::default()), Limits::default())
+            .with_replay_window(ReplayWindow::new(0));
+    loop {
+        loop {
+            let Some(action) = kernel.lock().unwrap().poll_action() else { break };
+            match action {
+                Action::Send { channel, frames } => {
+                    let message = codec.decode(frames).unwrap();
+                    if faults.rate_notice && message.msg_type() == "execute_reply" {
+                        let notice = notice(&requests.lock().unwrap()[0], &message);
+                        let _ = sink.send(encode(newer, Channel::IoPub, &notice)).await;
+                    }
+                    if sink.send(encode(newer, channel, &message)).await.is_err() {
+                        return;
+                    }
+                }
+                Action::Wait(duration) => tokio::time::sleep(duration).await,
+                _ => return,
+            }
+        }
+        let Some(Ok(message)) = source.next().await else { return };
+        let limits = Limits::default();
+        let decoded = match message {
+            Message::Binary(bytes) if newer => v1::decode(&bytes, &limits),
+            Message::Binary(bytes) => v0::decode_binary(&bytes, &limits),
+            Message::Text(text) => v0::decode_text(&Bytes::from(text), &limits),
+            _ => continue,
+        };
+        let (channel, message) = decoded.unwrap();
+        let message = message.with_identities(vec![Bytes::from_static(b"client")]);
+        kernel.lock().unwrap().on_message(channel, codec.encode(&message));
+    }
+}
+
+fn encode(newer: bool, channel: Channel, message: &RawMessage) -> Message {
+    if newer {
+        return Message::Binary(v1::encode(channel, message));
+    }
+    match v0::encode(channel, message).unwrap() {
+        v0::Encoded::Text(text) => Message::text(text),
+        v0::Encoded::Binary(bytes) => Message::Binary(bytes),
+        _ => panic!("no other form"),
+    }
+}
+
+/// What a server says when it drops output: in the session of the client.
+fn notice(request: &str, about: &RawMessage) -> RawMessage {
+    let session = request.split("session_id=").nth(1).unwrap().split_whitespace().next().unwrap();
+    let mut text = Stream::default();
+    text.name = "stderr".into();
+    text.text =
+        "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
+            .into();
+    Session::with_id(session, "server").message(about.parent().clone(), text).to_raw()
+}

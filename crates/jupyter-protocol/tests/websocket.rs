@@ -1,0 +1,284 @@
+//! The client of a Jupyter Server, against a server that misbehaves on purpose.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "support/fake_server.rs"]
+mod fake_server;
+
+use std::time::{Duration, Instant};
+
+use fake_server::{FakeServer, Faults};
+use jupyter_protocol::client::{Client, ClientError, CloseReason, Effect};
+use jupyter_protocol::content::CompleteRequest;
+use jupyter_protocol::execution::{End, Event, Grace, Loss};
+use jupyter_protocol::test_kernel::Behaviour;
+use jupyter_protocol::websocket::{Options, Server, ServerError, Token};
+use jupyter_protocol::{ExecuteRequest, Limits};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+const READY: Duration = Duration::from_secs(10);
+
+fn quick() -> Options {
+    let mut options = Options::default();
+    options.client.connect_timeout = Duration::from_secs(5);
+    options.client.reconnect_timeout = Duration::from_secs(5);
+    options.client.grace =
+        Grace { idle: Duration::from_millis(500), reply: Duration::from_millis(500) };
+    options
+}
+
+async fn connect(fake: &FakeServer) -> Result<Client, ClientError> {
+    let server = Server::new(&fake.address, Token::new("secret")).unwrap();
+    server.connect("the-kernel", quick()).await
+}
+
+async fn start(behaviour: Behaviour, faults: Faults) -> (FakeServer, Client) {
+    let fake = FakeServer::start(behaviour, faults).await;
+    let client = connect(&fake).await.unwrap();
+    client.ready(READY).await.unwrap();
+    (fake, client)
+}
+
+async fn text(client: &Client, code: &str) -> String {
+    let mut request = ExecuteRequest::new(code);
+    request.allow_stdin = true;
+    let mut running = client.execute(request).await.unwrap();
+    let mut out = String::new();
+    while let Some(event) = running.next().await {
+        match event {
+            Event::Stream(stream) => out.push_str(&stream.text),
+            Event::InputRequest(_) => running.reply_input("line").await.unwrap(),
+            _ => {}
+        }
+    }
+    out
+}
+
+#[tokio::test]
+async fn both_forms_carry_everything() {
+    for old in [false, true] {
+        let (fake, client) = start(Behaviour::default(), Faults { old, ..Faults::default() }).await;
+        assert_eq!(
+            text(&client, "print a\ninput name\nprint b").await,
+            "a\nline\nb\n",
+            "old: {old}"
+        );
+        let mut running = client.execute(ExecuteRequest::new("buffers 100000")).await.unwrap();
+        let mut size = 0;
+        while let Some(event) = running.next().await {
+            if let Event::Display { buffers, .. } = event {
+                size = buffers[0].len();
+            }
+        }
+        assert_eq!(size, 100_000, "old: {old}");
+        let request = fake.requests.lock().unwrap().last().unwrap().clone();
+        let expected =
+            format!("/base/api/kernels/the-kernel/channels?session_id={}", client.session().id());
+        assert_eq!(request, format!("{expected} token secret"), "the token is in a header");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_is_complete_when_it_is_taken() {
+    let (_fake, client) = start(Behaviour::default(), Faults::default()).await;
+    assert_eq!(text(&client, "flood 20000 100").await.len(), 2_000_000);
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_made_again_in_the_same_session() {
+    let (fake, client) = start(Behaviour::default(), Faults::default()).await;
+    let running =
+        client.execute(ExecuteRequest::new("print x\ndrop shell\nprint y")).await.unwrap();
+    // The server hands over what came while nobody was connected.
+    let outcome = running.outcome().await;
+    assert!(outcome.losses.disconnected, "{outcome:?}");
+    assert_eq!(text(&client, "print again").await, "again\n");
+    let requests = fake.requests.lock().unwrap().clone();
+    assert!(requests.len() == 2 && requests[0] == requests[1], "{requests:?}");
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_gone_ends_it() {
+    let faults = Faults { status_again: Some(404), ..Faults::default() };
+    let (_fake, client) = start(Behaviour::default(), faults).await;
+    let running = client.execute(ExecuteRequest::new("sleep 50\ndrop shell")).await.unwrap();
+    let behind = client.request(CompleteRequest::default());
+    let (outcome, error) = tokio::join!(running.outcome(), behind);
+    assert_eq!(outcome.end, End::ConnectionLost);
+    assert_eq!(error.unwrap_err().effect(), Effect::Unknown);
+    assert!(
+        matches!(client.close_reason(), Some(CloseReason::Refused(why)) if why.contains("because"))
+    );
+}
+
+#[tokio::test]
+async fn refusals_are_told_at_once() {
+    for status in [401, 403, 404] {
+        let fake = FakeServer::start(
+            Behaviour::default(),
+            Faults { status: Some(status), ..Faults::default() },
+        )
+        .await;
+        let before = Instant::now();
+        let error = connect(&fake).await.unwrap_err();
+        assert!(before.elapsed() < Duration::from_secs(2));
+        assert!(
+            matches!(&error, ClientError::Closed { reason: CloseReason::Refused(_), .. }),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains("because") && !error.to_string().contains("secret"),
+            "{error}"
+        );
+        assert_eq!(error.effect(), Effect::NotSent);
+    }
+}
+
+#[tokio::test]
+async fn a_server_in_trouble_is_waited_for() {
+    let fake =
+        FakeServer::start(Behaviour::default(), Faults { status: Some(503), ..Faults::default() })
+            .await;
+    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let mut options = quick();
+    options.client.connect_timeout = Duration::from_millis(700);
+    let error = server.connect("k", options).await.unwrap_err();
+    assert!(error.to_string().contains("503"), "{error}");
+    assert!(fake.requests.lock().unwrap().len() > 2, "it was tried again");
+}
+
+#[tokio::test]
+async fn a_silent_server_is_noticed() {
+    let fake =
+        FakeServer::start(Behaviour::default(), Faults { mute: true, ..Faults::default() }).await;
+    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let mut options = quick();
+    options.ping = Duration::from_millis(100);
+    let client = server.connect("k", options).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(fake.requests.lock().unwrap().len() > 1, "it was connected again");
+    drop(client);
+}
+
+#[tokio::test]
+async fn a_quiet_server_is_no_dead_one() {
+    let fake = FakeServer::start(Behaviour::default(), Faults::default()).await;
+    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let mut options = quick();
+    options.ping = Duration::from_millis(50);
+    let client = server.connect("k", options).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(fake.requests.lock().unwrap().len(), 1);
+    assert_eq!(text(&client, "print x").await, "x\n");
+}
+
+#[tokio::test]
+async fn dropped_output_is_told_and_not_taken_for_output() {
+    let (_fake, client) =
+        start(Behaviour::default(), Faults { rate_notice: true, ..Faults::default() }).await;
+    let mut running = client
+        .execute(ExecuteRequest::new("print x\nerr IOPub data rate exceeded."))
+        .await
+        .unwrap();
+    let (mut lost, mut out) = (0, String::new());
+    let mut outcome = None;
+    while let Some(event) = running.next().await {
+        match event {
+            Event::Lost(Loss::RateLimited) => lost += 1,
+            Event::Stream(stream) => out.push_str(&stream.text),
+            Event::Finished(finished) => outcome = Some(finished),
+            _ => {}
+        }
+    }
+    assert_eq!(lost, 1);
+    assert_eq!(out, "x\nIOPub data rate exceeded.\n", "what the code writes is output");
+    assert!(outcome.unwrap().losses.rate_limited);
+}
+
+#[tokio::test]
+async fn hostile_frames_harm_nobody() {
+    for greeting in [
+        u64::MAX.to_le_bytes().to_vec(),
+        (u64::MAX / 8).to_le_bytes().to_vec(),
+        vec![0xff; 100],
+        Vec::new(),
+        b"not a message".to_vec(),
+    ] {
+        for old in [false, true] {
+            let faults = Faults { old, greeting: Some(greeting.clone()), ..Faults::default() };
+            let (_fake, client) = start(Behaviour::default(), faults).await;
+            assert_eq!(text(&client, "print x").await, "x\n");
+            assert_eq!(client.rejected(), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_above_the_limit_is_cut() {
+    let fake = FakeServer::start(Behaviour::default(), Faults::default()).await;
+    let server = Server::new(&fake.address, Token::default()).unwrap();
+    let mut options = quick();
+    options.client.limits = Limits { message: 100_000, ..Limits::default() };
+    let client = server.connect("k", options).await.unwrap();
+    assert_eq!(text(&client, "print x").await, "x\n");
+    let running = client.execute(ExecuteRequest::new("buffers 3000000")).await.unwrap();
+    assert_eq!(running.outcome().await.end, End::ConnectionLost);
+    assert!(matches!(client.close_reason(), Some(CloseReason::Violation { .. })), "{client:?}");
+}
+
+/// A server that gives one answer to everything.
+async fn answering(response: &'static [u8]) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(response).await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn answers_are_errors_as_data() {
+    let json = |status: &str, body: &str| -> &'static [u8] {
+        let text = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        Box::leak(text.into_bytes().into_boxed_slice())
+    };
+    let ask = |response| async move {
+        let server = Server::new(&answering(response).await, Token::new("secret")).unwrap();
+        server.kernels().await.unwrap_err()
+    };
+    let error = ask(json("403 Forbidden", "{\"message\": \"no\"}")).await;
+    assert!(
+        matches!(&error, ServerError::Unauthorized { status: 403, message } if message == "no")
+    );
+    assert!(matches!(ask(json("404 Not Found", "<html>")).await, ServerError::NotFound { .. }));
+    assert!(
+        matches!(ask(json("302 Found", "")).await, ServerError::Status { status: 302, .. }),
+        "not followed"
+    );
+    assert!(matches!(ask(json("200 OK", "{")).await, ServerError::Malformed { .. }));
+    let unreachable = Server::new("http://127.0.0.1:1", Token::new("secret")).unwrap();
+    let error = unreachable.kernels().await.unwrap_err();
+    assert_eq!(error.effect(), Effect::NotSent);
+    assert!(!format!("{error} {error:?} {unreachable:?}").contains("secret"));
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_cut() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await;
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
+        while stream.write_all(&[b' '; 65536]).await.is_ok() {}
+    });
+    let mut options = jupyter_protocol::websocket::ServerOptions::default();
+    options.max_body = 1_000_000;
+    let server = Server::with_options(&address, Token::default(), options).unwrap();
+    assert!(matches!(server.kernels().await, Err(ServerError::TooLong { limit: 1_000_000 })));
+}

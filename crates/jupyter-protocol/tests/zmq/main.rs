@@ -1,0 +1,16 @@
+//! The client over ZeroMQ, against a kernel that misbehaves on purpose.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod execute;
+mod hostile;
+mod readiness;
+mod reconnect;
+#[path = "../support/mod.rs"]
+mod support;
+mod transport;
+
+use std::time::Duration;
+
+/// A busy machine takes its time.
+pub(crate) const READY: Duration = Duration::from_secs(20);

@@ -1,0 +1,129 @@
+//! Connections that break, kernels that end and begin.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Kernel, quick, text};
+use jupyter_protocol::client::{ClientError, Effect};
+use jupyter_protocol::content::CompleteRequest;
+use jupyter_protocol::execution::{End, Grace};
+use jupyter_protocol::test_kernel::{Behaviour, Wire};
+use jupyter_protocol::zmq::connect;
+use jupyter_protocol::{Channel, ExecuteRequest, KernelInfoRequest};
+
+use crate::READY;
+
+#[tokio::test]
+async fn a_broken_connection_is_made_again() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    for channel in ["iopub", "shell", "control"] {
+        let running = client
+            .execute(ExecuteRequest::new(format!("print x\ndrop {channel}\nsleep 200")))
+            .await;
+        let outcome = running.unwrap().outcome().await;
+        assert_eq!(outcome.losses.disconnected, channel == "iopub", "{channel} {outcome:?}");
+        assert_eq!(text(&client, "print again").await, "again\n", "after {channel}");
+        let info = client.request_on(Channel::Control, KernelInfoRequest::default()).await.unwrap();
+        assert_eq!(info.implementation, "test");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_known_by_a_later_one() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let mut options = quick();
+    options.client.grace = Grace { idle: Duration::from_secs(60), reply: Duration::from_secs(60) };
+    let client = connect(&kernel.info, options).await.unwrap();
+    client.ready(READY).await.unwrap();
+    let before = Instant::now();
+    // The reply is sent while nobody is connected.
+    let running = client.execute(ExecuteRequest::new("print x\ndrop shell")).await.unwrap();
+    let outcome = running.outcome().await;
+    assert_eq!(outcome.end, End::ReplyLost);
+    assert!(before.elapsed() < Duration::from_secs(10), "nobody waited for the grace");
+}
+
+#[tokio::test]
+async fn requests_of_a_dead_kernel_fail() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let mut options = quick();
+    options.client.reconnect_timeout = Duration::from_millis(500);
+    let client = connect(&kernel.info, options).await.unwrap();
+    client.ready(READY).await.unwrap();
+    let pending = client.execute(ExecuteRequest::new("print x\nsleep 100\ndie")).await.unwrap();
+    let behind = tokio::spawn({
+        let client = client.clone();
+        async move { client.request(CompleteRequest::default()).await }
+    });
+    assert_eq!(pending.outcome().await.end, End::ConnectionLost);
+    let error = behind.await.unwrap().unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
+    let error = client.execute(ExecuteRequest::new("x")).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::NotSent);
+    assert!(client.ready(READY).await.is_err());
+}
+
+#[tokio::test]
+async fn a_restarted_kernel_ends_what_ran() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    let running = client.execute(ExecuteRequest::new("print x\nrestart\nsleep 100")).await.unwrap();
+    assert_eq!(running.outcome().await.end, End::KernelRestarted);
+    assert_eq!(text(&client, "print y").await, "y\n");
+}
+
+#[tokio::test]
+async fn another_kernel_behind_the_same_sockets_is_noticed() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    let ignored = vec![(Channel::Shell, "complete_request")];
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let request = client.session().request(ExecuteRequest::new("sleep 60000"));
+            client.exchange(Channel::Shell, &request).await
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let kernel = kernel.replace(Behaviour { ignored, ..Behaviour::default() }).await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::KernelRestarted), "{error}");
+    assert_eq!(text(&client, "print x").await, "x\n");
+    drop(kernel);
+}
+
+#[tokio::test]
+async fn the_heart_beats() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let mut options = quick();
+    options.heartbeat = Some(Duration::from_millis(50));
+    let client = connect(&kernel.info, options).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let pulse = client.pulse();
+    assert!(pulse.last.is_some() && pulse.missed == 0, "{pulse:?}");
+    let _ = client.execute(ExecuteRequest::new("die")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(client.pulse().missed > 0);
+    let kernel = kernel.replace(Behaviour::default()).await;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    assert_eq!(client.pulse().missed, 0, "it recovers");
+    drop(kernel);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_inside_of_a_message_is_made_again() {
+    // The header of a frame of five bytes, nothing of it, some of it; then the end.
+    for fragment in [&[1, 5][..], &[1, 5, 0, 0], &[1, 0]] {
+        let after = Some((Channel::IoPub, fragment.to_vec()));
+        let wire = Wire { after_handshake: after, ..Wire::default() };
+        let kernel = Kernel::start(Behaviour::default(), wire).await;
+        let client = connect(&kernel.info, quick()).await.unwrap();
+        let kernel = kernel.replace(Behaviour::default()).await;
+        let before = Instant::now();
+        assert_eq!(text(&client, "print x").await, "x\n");
+        assert!(before.elapsed() < Duration::from_secs(5), "{fragment:?}");
+        drop(kernel);
+    }
+}
