@@ -64,7 +64,8 @@ impl Mailbox {
             Importance::Needed => self.budget.saturating_add(RESERVE),
         };
         let mut queue = self.queue();
-        if queue.bytes.saturating_add(cost) > room {
+        // A message alone is bounded by the limits, and whoever takes everything shall miss nothing.
+        if queue.bytes.saturating_add(cost) > room && !queue.items.is_empty() {
             queue.drop_message(cost - OVERHEAD);
         } else {
             queue.bytes += cost;
@@ -203,6 +204,16 @@ mod tests {
             [&format!("{} lost", 1000 - kept + 1), "status", "1 lost", "stream"]
         );
         assert_eq!(mailbox.queue().bytes, 0);
+    }
+
+    #[test]
+    fn one_message_always_fits() {
+        let mailbox = Mailbox::new(10);
+        for _ in 0..3 {
+            mailbox.push_message(Channel::IoPub, stream(&"x".repeat(5000)));
+            mailbox.push_message(Channel::IoPub, stream("y"));
+            assert_eq!(kinds(&mailbox), ["stream", "1 lost"]);
+        }
     }
 
     #[test]

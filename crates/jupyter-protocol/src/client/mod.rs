@@ -38,7 +38,8 @@ pub struct ClientOptions {
     pub session: Arc<Session>,
     /// How long an execution waits for what is missing.
     pub grace: Grace,
-    /// How many bytes of output wait for [`Running::next`] and for [`Watch::next`]. Default: 64 MiB each.
+    /// How many bytes of output wait for [`Running::next`] and for [`Watch::next`]. Default: 64 MiB each. One message may
+    /// always wait, however long it is.
     pub buffered: usize,
     /// How long to try to connect. A kernel that is just starting needs a second or more. Default: 60 s.
     pub connect_timeout: Duration,
