@@ -57,7 +57,7 @@ pub enum Reply {
     ///
     /// Fields: protocol, pid, python_version, self_check.
     Ready {
-        /// [`PROTOCOL_VERSION`] of its sources.
+        /// [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) of its sources.
         protocol: u32,
         /// Its process id as it sees it itself.
         pid: u32,
