@@ -74,12 +74,14 @@ pub enum ClientError {
         why: String,
     },
     /// The kernel was not ready in time.
-    #[error("the kernel was not ready within {within:?}: {}", describe(.state))]
+    #[error("the kernel was not ready within {within:?}: {}{}", describe(.state), refused(*.rejected))]
     NotReady {
         /// The time there was.
         within: Duration,
         /// How far it had come.
         state: Box<ReadyState>,
+        /// Messages of the kernel that were refused until then. If there are any, the key may be wrong.
+        rejected: u64,
     },
     /// The connection broke, and the kernel has gone on to later requests. The answer is lost.
     #[error("the connection broke and the reply is lost")]
@@ -87,6 +89,9 @@ pub enum ClientError {
     /// The kernel was started again. What it was to do is gone.
     #[error("the kernel was started again")]
     KernelRestarted,
+    /// The kernel is dead.
+    #[error("the kernel died")]
+    KernelDied,
     /// The kernel answered with something that is not a reply to this.
     #[error("the kernel answered with an invalid {}: {}", .0.msg_type, .0.error)]
     Malformed(Box<Malformed>),
@@ -110,13 +115,22 @@ impl ClientError {
         match self {
             Self::Closed { effect, .. } => *effect,
             Self::Unsupported(_) | Self::Local { .. } => Effect::NotSent,
-            Self::NotReady { .. } | Self::ReplyLost | Self::KernelRestarted => Effect::Unknown,
+            Self::NotReady { .. } | Self::ReplyLost | Self::KernelRestarted | Self::KernelDied => {
+                Effect::Unknown
+            }
             Self::Malformed(_) | Self::Unexpected { .. } | Self::Failed(_) => Effect::Answered,
         }
     }
 
     pub(crate) fn not_sent(reason: CloseReason) -> Self {
         Self::Closed { reason, effect: Effect::NotSent }
+    }
+}
+
+fn refused(rejected: u64) -> String {
+    match rejected {
+        0 => String::new(),
+        count => format!("; {count} of its messages were refused, is the key right?"),
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     state: Mutex<State>,
     kernel_state: watch::Sender<Option<ExecutionState>>,
+    is_closed: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +77,13 @@ pub(crate) enum Interest {
 
 impl Hub {
     pub(crate) fn new(session: Arc<Session>, limits: Limits) -> Self {
-        Self { session, limits, state: Mutex::default(), kernel_state: watch::Sender::new(None) }
+        Self {
+            session,
+            limits,
+            state: Mutex::default(),
+            kernel_state: watch::Sender::new(None),
+            is_closed: watch::Sender::new(false),
+        }
     }
 
     /// Takes a message that came in. Never waits.
@@ -167,6 +174,27 @@ impl Hub {
             own.push_note(Item::Closed(reason.clone()));
         }
         state.note(&Item::Closed(reason.clone()));
+        self.is_closed.send_replace(true);
+    }
+
+    /// Waits until it is closed.
+    pub(crate) async fn wait_closed(&self) {
+        // The sender is here, so this does not fail.
+        let _ = self.is_closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    /// The kernel is dead: tells everybody who waits for it. The connection stays, for the next kernel.
+    pub(crate) fn kernel_died(&self) {
+        let mut state = self.state();
+        for (_, pending) in state.pending.drain() {
+            if let Waiter::Reply(waiter) = pending.waiter {
+                // Nobody waits any more.
+                let _ = waiter.send(Err(ClientError::KernelDied));
+            }
+        }
+        for (_, own) in state.executions.drain() {
+            own.push_note(Item::KernelDied);
+        }
     }
 
     /// Why it is closed, if it is.

@@ -23,6 +23,8 @@ pub(crate) enum Item {
     ReplyLost,
     /// The kernel is not the one it was.
     KernelRestarted,
+    /// The kernel is dead.
+    KernelDied,
     /// Nothing more will come.
     Closed(CloseReason),
 }
@@ -93,7 +95,7 @@ impl Mailbox {
             (Some(Item::Closed(_)), Item::Closed(_)) => true,
             (Some(last), next) => {
                 std::mem::discriminant(last) == std::mem::discriminant(next)
-                    && matches!(next, Item::ReplyLost | Item::KernelRestarted)
+                    && matches!(next, Item::ReplyLost | Item::KernelRestarted | Item::KernelDied)
             }
             (None, _) => false,
         };

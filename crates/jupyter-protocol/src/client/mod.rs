@@ -34,7 +34,7 @@ use mailbox::Mailbox;
 pub struct ClientOptions {
     /// Bounds on what is accepted.
     pub limits: Limits,
-    /// Who we are. Default: a new session.
+    /// Who we are. Default: a new session. On a Jupyter Server, two clients of the same kernel need two.
     pub session: Arc<Session>,
     /// How long an execution waits for what is missing.
     pub grace: Grace,
@@ -251,6 +251,14 @@ impl Client {
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.hub().session
+    }
+
+    /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it.
+    ///
+    /// What the kernel said last may still be on its way; wait a moment before this. The connection stays, and a kernel that
+    /// is started again behind the same addresses can be used when it is [ready](Client::ready).
+    pub fn kernel_died(&self) {
+        self.hub().kernel_died();
     }
 
     /// Closes the connection. Whoever waits is told so; the kernel goes on.

@@ -21,9 +21,11 @@ impl Client {
         let wait = self.become_ready(&mailbox, &mut readiness);
         match tokio::time::timeout(timeout, wait).await {
             Ok(ready) => ready,
-            Err(_) => {
-                Err(ClientError::NotReady { within: timeout, state: Box::new(readiness.state()) })
-            }
+            Err(_) => Err(ClientError::NotReady {
+                within: timeout,
+                state: Box::new(readiness.state()),
+                rejected: self.rejected(),
+            }),
         }
     }
 

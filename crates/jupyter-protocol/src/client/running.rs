@@ -62,12 +62,10 @@ impl Running {
     /// Waits for the end. Output that was not taken is dropped.
     pub async fn outcome(mut self) -> Outcome {
         loop {
-            // An execution does not end without telling its outcome.
-            match self.next().await {
-                Some(Event::Finished(outcome)) => return *outcome,
-                Some(_) => {}
-                None => std::future::pending().await,
+            if let Some(outcome) = self.execution.outcome() {
+                return outcome.clone();
             }
+            self.next().await;
         }
     }
 
@@ -82,15 +80,6 @@ impl Running {
         }
     }
 
-    /// The kernel is known to be dead, for example because its process has ended. Ends the execution.
-    pub fn kernel_died(&mut self) {
-        // What it said before it died is still true.
-        while let Some(item) = self.mailbox.try_next() {
-            self.take(item);
-        }
-        self.execution.on_end(End::KernelDied);
-    }
-
     fn take(&mut self, item: Item) {
         let now = Instant::now();
         match item {
@@ -101,6 +90,7 @@ impl Running {
             Item::Lost(loss) => self.execution.on_loss(loss),
             Item::ReplyLost => self.execution.on_reply_lost(now),
             Item::KernelRestarted => self.execution.on_end(End::KernelRestarted),
+            Item::KernelDied => self.execution.on_end(End::KernelDied),
             Item::Closed(_) => self.execution.on_end(End::ConnectionLost),
             Item::Connected(_) => {}
         }

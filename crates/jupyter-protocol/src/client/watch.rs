@@ -47,7 +47,7 @@ impl Watch {
                 Item::Lost(loss) => return Some(Seen::Lost(loss)),
                 Item::Connected(channel) => return Some(Seen::Connected(channel)),
                 Item::Closed(reason) => self.closed = Some(reason),
-                Item::ReplyLost | Item::KernelRestarted => {}
+                Item::ReplyLost | Item::KernelRestarted | Item::KernelDied => {}
             }
         }
         None

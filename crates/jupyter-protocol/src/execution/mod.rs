@@ -83,7 +83,7 @@ pub struct Execution {
     losses: Losses,
     asked: Option<Header>,
     last_message: Option<Instant>,
-    finished: bool,
+    outcome: Option<Box<Outcome>>,
     events: VecDeque<Event>,
 }
 
@@ -102,7 +102,7 @@ impl Execution {
             losses: Losses::default(),
             asked: None,
             last_message: None,
-            finished: false,
+            outcome: None,
             events: VecDeque::new(),
         }
     }
@@ -122,7 +122,13 @@ impl Execution {
     /// Whether it is over. There may still be events to take.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.finished
+        self.outcome.is_some()
+    }
+
+    /// How it ended, when it is over.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_deref()
     }
 
     /// The next event, or `None` until there is more to learn from.
@@ -133,7 +139,7 @@ impl Execution {
     /// When [`Execution::on_time`] is to be called, if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        if self.finished {
+        if self.is_finished() {
             return None;
         }
         let wait = match (&self.answer, self.idle) {
@@ -146,7 +152,7 @@ impl Execution {
 
     /// Takes a message. Those that belong to other requests are ignored, except that the kernel died or began anew.
     pub fn on_message(&mut self, channel: Channel, message: Message, now: Instant) {
-        if self.finished {
+        if self.is_finished() {
             return;
         }
         if message.parent_id() == Some(&self.id) {
@@ -173,7 +179,7 @@ impl Execution {
 
     /// Output is missing at this point.
     pub fn on_loss(&mut self, loss: Loss) {
-        if !self.finished {
+        if !self.is_finished() {
             self.losses.add(loss);
             self.events.push_back(Event::Lost(loss));
         }
@@ -181,7 +187,7 @@ impl Execution {
 
     /// The kernel has answered a later request of the same queue: the reply will not come any more.
     pub fn on_reply_lost(&mut self, now: Instant) {
-        if !self.finished && matches!(self.answer, Answer::Awaited) {
+        if !self.is_finished() && matches!(self.answer, Answer::Awaited) {
             self.answer = Answer::Lost;
             self.last_message = Some(now);
             self.conclude();
@@ -301,10 +307,9 @@ impl Execution {
     }
 
     fn finish(&mut self, end: End) {
-        if self.finished {
+        if self.is_finished() {
             return;
         }
-        self.finished = true;
         let reply = match std::mem::take(&mut self.answer) {
             Answer::Here(reply) => Some(*reply),
             _ => None,
@@ -319,6 +324,7 @@ impl Execution {
             started: self.started && !aborted,
             losses: self.losses,
         };
+        self.outcome = Some(Box::new(outcome.clone()));
         self.events.push_back(Event::Finished(Box::new(outcome)));
     }
 }

@@ -20,7 +20,7 @@
 //! | `restart` | begins anew, as a kernel does that was started again |
 //! | `die` | closes all connections, and those to come |
 //! | `drop CHANNEL` | closes the connections of a channel once |
-//! | `env`, anything else | prints itself |
+//! | anything else | prints itself |
 
 mod behaviour;
 mod run;

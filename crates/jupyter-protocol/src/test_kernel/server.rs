@@ -84,6 +84,14 @@ impl TestServer {
     }
 }
 
+impl TestServer {
+    /// How many clients are subscribed to IOPub now.
+    #[must_use]
+    pub fn subscribers(&self) -> usize {
+        self.shared.clients().connected.values().filter(|client| client.subscribed).count()
+    }
+}
+
 impl Drop for TestServer {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);

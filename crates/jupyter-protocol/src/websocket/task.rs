@@ -52,7 +52,13 @@ pub(super) async fn connect(
         connected: tell,
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(task.run());
+    let closing = Arc::clone(&hub);
+    tasks.spawn(async move {
+        tokio::select! {
+            () = task.run() => {}
+            () = closing.wait_closed() => {}
+        }
+    });
     let transport = Transport {
         hub,
         outboxes: Channel::MESSAGES.map(|_| outbox.clone()),

@@ -33,6 +33,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 pub(super) struct ChannelTask {
     pub(super) channel: Channel,
     pub(super) hub: Arc<Hub>,
+    /// What the kernel sends replies to. The same for all channels, and after every reconnection.
+    pub(super) identity: Arc<str>,
     pub(super) dialer: Arc<dyn Dialer>,
     pub(super) folder: Arc<PrivateFolder>,
     pub(super) options: ClientOptions,
@@ -92,10 +94,10 @@ impl ChannelTask {
         let mut why = "the handshake took too long".to_owned();
         let trying = async {
             loop {
-                let identity = self.hub.session.id();
                 let limits = self.options.limits;
                 let (folder, spool) = (&self.folder, self.spool());
-                match Link::open(&*self.dialer, self.channel, identity, limits, folder, spool).await
+                match Link::open(&*self.dialer, self.channel, &self.identity, limits, folder, spool)
+                    .await
                 {
                     Ok(link) => return Ok(link),
                     Err(LinkError::Never(violation)) => return Err(violation),

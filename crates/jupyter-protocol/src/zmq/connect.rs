@@ -15,6 +15,7 @@ use crate::client::hub::Hub;
 use crate::client::{Client, ClientError, Effect, Pulse, Transport};
 use crate::codec::Codec;
 use crate::connection::ConnectionInfo;
+use crate::session::random_hex;
 use crate::signature::Signer;
 
 /// Messages that wait to be sent on one channel, before callers wait too.
@@ -41,11 +42,15 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
     let dialer: Arc<dyn Dialer> =
         options.dialer.clone().unwrap_or_else(|| Arc::new(Endpoints::of(info)));
     let (client, mut connected) = start(info, &options, &dialer, &folder);
-    for connected in &mut connected {
-        // The sender goes away only when it is closed.
-        if connected.wait_for(|connected| *connected).await.is_err() {
-            break;
+    let all = async {
+        for connected in &mut connected {
+            // The sender goes away only when it is closed.
+            let _ = connected.wait_for(|connected| *connected).await;
         }
+    };
+    tokio::select! {
+        () = all => {}
+        () = client.hub().wait_closed() => {}
     }
     match client.close_reason() {
         Some(reason) => Err(ClientError::Closed { reason, effect: Effect::NotSent }),
@@ -62,6 +67,7 @@ fn start(
 ) -> (Client, Vec<watch::Receiver<bool>>) {
     let hub = Arc::new(Hub::new(Arc::clone(&options.client.session), options.client.limits));
     let mut tasks = JoinSet::new();
+    let identity: Arc<str> = format!("{}-{}", hub.session.id(), random_hex(4)).into();
     let (want_stdin, wanted) = watch::channel(false);
     let (stdin_sender, stdin_connected) = watch::channel(false);
     let mut stdin_sender = Some(stdin_sender);
@@ -78,6 +84,7 @@ fn start(
         let task = ChannelTask {
             channel,
             hub: Arc::clone(&hub),
+            identity: Arc::clone(&identity),
             dialer: Arc::clone(dialer),
             folder: Arc::clone(folder),
             options: options.client.clone(),
@@ -86,9 +93,16 @@ fn start(
             connected: tell,
         };
         let mut wanted = wanted.clone();
-        tasks.spawn(async move {
+        let running = async move {
             if !is_stdin || wanted.wait_for(|wanted| *wanted).await.is_ok() {
                 task.run().await;
+            }
+        };
+        let hub = Arc::clone(&hub);
+        tasks.spawn(async move {
+            tokio::select! {
+                () = running => {}
+                () = hub.wait_closed() => {}
             }
         });
         sender

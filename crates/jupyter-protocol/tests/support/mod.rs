@@ -39,6 +39,10 @@ impl Kernel {
         self.serve(behaviour, Wire::default()).await
     }
 
+    pub(crate) fn subscribers(&self) -> usize {
+        self.server.as_ref().map_or(0, TestServer::subscribers)
+    }
+
     pub(crate) async fn client(&self) -> Client {
         connect(&self.info, quick()).await.unwrap()
     }

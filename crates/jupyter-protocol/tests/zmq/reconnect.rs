@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Kernel, quick, text};
 use jupyter_protocol::client::{ClientError, Effect};
 use jupyter_protocol::content::CompleteRequest;
-use jupyter_protocol::execution::{End, Grace};
+use jupyter_protocol::execution::{End, Event, Grace};
 use jupyter_protocol::test_kernel::{Behaviour, Wire};
 use jupyter_protocol::zmq::connect;
 use jupyter_protocol::{Channel, ExecuteRequest, KernelInfoRequest};
@@ -126,4 +126,47 @@ async fn a_connection_that_breaks_inside_of_a_message_is_made_again() {
         assert!(before.elapsed() < Duration::from_secs(5), "{fragment:?}");
         drop(kernel);
     }
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_known_to_be_dead_is_not_waited_for() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    let mut running = client.execute(ExecuteRequest::new("print x\nsleep 60000")).await.unwrap();
+    while !matches!(running.next().await, Some(Event::Stream(_))) {}
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.request(CompleteRequest::default()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    client.kernel_died();
+    while running.next().await.is_some() {}
+    assert_eq!(running.outcome().await.end, End::KernelDied, "it can be asked afterwards too");
+    assert!(matches!(waiting.await.unwrap(), Err(ClientError::KernelDied)));
+    let kernel = kernel.replace(Behaviour::default()).await;
+    assert_eq!(text(&client, "print y").await, "y\n");
+    drop(kernel);
+}
+
+#[tokio::test]
+async fn closing_closes_the_sockets() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    let watch = client.watch();
+    client.close();
+    assert!(client.execute(ExecuteRequest::new("x")).await.is_err());
+    // The handle is still there, and the connections are not.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(kernel.subscribers(), 0);
+    drop(watch);
+}
+
+#[tokio::test]
+async fn two_clients_may_have_the_same_options() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let options = quick();
+    let first = connect(&kernel.info, options.clone()).await.unwrap();
+    let second = connect(&kernel.info, options).await.unwrap();
+    let (a, b) = tokio::join!(text(&first, "print a"), text(&second, "print b"));
+    assert_eq!((a.as_str(), b.as_str()), ("a\n", "b\n"));
 }
