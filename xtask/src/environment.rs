@@ -36,7 +36,8 @@ impl Environment {
         let folder = workspace::target().join("test-env");
         let mut missing = Vec::new();
         let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
-        let jupyter = virtual_environment(&folder.join("jupyter"), &JUPYTER_PACKAGES);
+        let jupyter = virtual_environment(&folder.join("jupyter"), &JUPYTER_PACKAGES)
+            .filter(|python| has_bash_kernel(python) || install_bash_kernel(python));
         if python.is_none() {
             missing.push("a Python with pandas, matplotlib and pillow");
         }
@@ -108,6 +109,17 @@ pub(crate) fn virtual_environment(folder: &Path, packages: &[&str]) -> Option<Pa
                 .args(packages),
         );
     (made && fs::write(stamp, list).is_ok()).then_some(python)
+}
+
+/// The package brings no kernel specification along; its installer writes one.
+fn install_bash_kernel(python: &Path) -> bool {
+    shown(Command::new(python).args(["-m", "bash_kernel.install", "--sys-prefix"]))
+        && has_bash_kernel(python)
+}
+
+fn has_bash_kernel(python: &Path) -> bool {
+    let prefix = python.parent().and_then(Path::parent);
+    prefix.is_some_and(|prefix| prefix.join("share/jupyter/kernels/bash/kernel.json").exists())
 }
 
 fn node_strips_types() -> bool {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::command::{heard, shown};
+use crate::command::shown;
 use crate::environment::Environment;
 use crate::tally::Tally;
 use crate::{tidy, workspace};
@@ -37,11 +37,12 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
 
 /// Every test of the workspace, those in the documentation included.
 pub(crate) fn tests(environment: &Environment, tally: &mut Tally) {
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    environment.apply(&mut command);
-    let failed_before = tally.failed;
-    let succeeded = heard(&mut command, |line| tally.hear(line));
-    tally.ended("cargo test", succeeded, failed_before);
+    let command = |arguments: &[&str]| {
+        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+        environment.apply(command.args(arguments));
+        command
+    };
+    tally.run("cargo test", &mut command(&[]), |name| command(&["--", "--exact", name]));
 }
 
 /// Every example of the library, run to its end.
@@ -51,8 +52,9 @@ pub(crate) fn examples(environment: &Environment, tally: &mut Tally) -> Result<(
     tally.check("examples build", built);
     let sources = workspace::root().join("crates/code-sandboxes/examples");
     let entries = std::fs::read_dir(&sources).map_err(|error| format!("no examples: {error}"))?;
-    let mut names: Vec<_> =
-        entries.flatten().filter_map(|entry| Some(entry.path().file_stem()?.to_owned())).collect();
+    let sources = entries.flatten().map(|entry| entry.path());
+    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    let mut names: Vec<_> = sources.filter_map(|path| Some(path.file_stem()?.to_owned())).collect();
     names.sort();
     let output = workspace::target().join("examples-output");
     std::fs::create_dir_all(&output).map_err(|error| format!("no place for output: {error}"))?;

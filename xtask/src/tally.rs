@@ -1,6 +1,12 @@
 //! Counting what passed, failed and was skipped, over suites of every kind.
 
 use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::command::heard;
+
+/// As many failures of one command are tried again. More are no accident.
+const SECOND_CHANCES: usize = 5;
 
 /// What came of everything so far.
 #[derive(Debug, Default)]
@@ -9,6 +15,7 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     failures: Vec<String>,
+    unsteady: Vec<String>,
     reasons: BTreeMap<String, u64>,
 }
 
@@ -54,6 +61,44 @@ impl Tally {
         }
     }
 
+    /// Runs test programs. What fails runs once more, alone: when it passes then, it is unsteady, which is said and
+    /// counted and is no failure, because a machine that is busy with something else must not decide.
+    pub(crate) fn run(
+        &mut self,
+        what: &str,
+        command: &mut Command,
+        alone: impl Fn(&str) -> Command,
+    ) {
+        let (failed_before, known) = (self.failed, self.failures.len());
+        let succeeded = heard(command, |line| self.hear(line));
+        let mut names = self.failures[known..].to_vec();
+        names.sort();
+        names.dedup();
+        self.ended(what, succeeded, failed_before);
+        if names.len() > SECOND_CHANCES {
+            return;
+        }
+        for name in names {
+            let mut again = Self::default();
+            let succeeded = heard(&mut alone(&name), |line| again.hear(line));
+            self.second_chance(&name, known, succeeded && again.passed > 0 && again.failed == 0);
+        }
+    }
+
+    /// Takes back the failures of that name from there on, when it passed alone.
+    fn second_chance(&mut self, name: &str, from: usize, passed: bool) {
+        if !passed {
+            return;
+        }
+        let before = self.failures.len();
+        let late = self.failures.split_off(from);
+        self.failures.extend(late.into_iter().filter(|failure| failure != name));
+        let taken_back = (before - self.failures.len()) as u64;
+        self.failed = self.failed.saturating_sub(taken_back);
+        self.passed += taken_back;
+        self.unsteady.push(name.to_owned());
+    }
+
     /// Takes a run of a test program that ended. One that failed without saying how is a failure too.
     pub(crate) fn ended(&mut self, what: &str, succeeded: bool, failed_before: u64) {
         if !succeeded && self.failed == failed_before {
@@ -67,6 +112,9 @@ impl Tally {
         for (reason, count) in &self.reasons {
             println!("skipped ({count}): {reason}");
         }
+        for name in &self.unsteady {
+            println!("unsteady: {name} failed once, and passed alone");
+        }
         for failure in &self.failures {
             println!("failed: {failure}");
         }
@@ -75,7 +123,12 @@ impl Tally {
     }
 
     fn line(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+        let mut line =
+            format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped);
+        if !self.unsteady.is_empty() {
+            line += &format!(", {} unsteady", self.unsteady.len());
+        }
+        line
     }
 }
 
@@ -123,6 +176,44 @@ mod tests {
         tally.hear("test result: FAILED. 0 passed; 2 failed; 0 ignored");
         tally.ended("it", false, 1);
         assert_eq!(tally.failed, 3);
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    const ONE_FAILS: &str = "echo 'test a ... ok'; echo 'test b ... FAILED'
+echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 1";
+
+    #[test]
+    fn what_passes_alone_is_unsteady() {
+        let mut tally = Tally::default();
+        let passes = "echo 'test b ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+        tally.run("it", &mut shell(ONE_FAILS), |name| {
+            assert_eq!(name, "b");
+            shell(passes)
+        });
+        assert_eq!(tally.line(), "2 passed, 0 failed, 0 skipped, 1 unsteady");
+        assert!(tally.close());
+    }
+
+    #[test]
+    fn what_fails_again_is_a_failure() {
+        for alone in [ONE_FAILS, "exit 0", "exit 1"] {
+            let mut tally = Tally::default();
+            tally.run("it", &mut shell(ONE_FAILS), |_| shell(alone));
+            assert_eq!(tally.line(), "1 passed, 1 failed, 0 skipped", "{alone}");
+            assert!(!tally.close());
+        }
+    }
+
+    #[test]
+    fn a_program_that_only_dies_is_a_failure() {
+        let mut tally = Tally::default();
+        tally.run("it", &mut shell("exit 1"), |_| unreachable!("there is no name"));
+        assert_eq!(tally.line(), "0 passed, 1 failed, 0 skipped");
     }
 
     #[test]

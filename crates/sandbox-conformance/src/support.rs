@@ -13,7 +13,7 @@ use crate::case::{Checked, Failure, ensure, ensure_eq};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How much later than its limit a run may end: the grace before it is killed, and room for a busy machine.
-pub(crate) const SLACK: Duration = Duration::from_secs(5);
+pub(crate) const SLACK: Duration = Duration::from_secs(15);
 
 /// Runs code, whatever comes of it.
 pub(crate) async fn run(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult> {

@@ -15,6 +15,10 @@ use crate::wire::{FrameReader, MAX_FRAME};
 /// Most bytes taken from the stream at once.
 pub(crate) const CHUNK: usize = 64 << 10;
 
+/// Most messages that are read ahead, because small ones take more memory here than on the stream. A stream that nobody
+/// reads holds back far fewer.
+const MAX_AHEAD: usize = 1 << 14;
+
 /// The control stream of a worker, and what was read from it and not yet taken.
 #[derive(Debug)]
 pub(crate) struct Inbox {
@@ -126,7 +130,7 @@ impl Inbox {
             if state.answered == Some(id) {
                 break Answer::Complete;
             }
-            if state.ahead_bytes > MAX_FRAME || state.is_broken() {
+            if state.is_far_ahead() || state.is_broken() {
                 break Answer::Missing;
             }
             buffer.resize(CHUNK, 0);
@@ -176,9 +180,14 @@ impl State {
         self.ahead.back().is_some_and(Result::is_err)
     }
 
+    fn is_far_ahead(&self) -> bool {
+        self.ahead_bytes > MAX_FRAME || self.ahead.len() >= MAX_AHEAD
+    }
+
     /// Decodes what is complete.
     fn sort(&mut self) {
         while !self.is_broken()
+            && !self.is_far_ahead()
             && let Some(reply) = self.decode()
         {
             self.news = true;

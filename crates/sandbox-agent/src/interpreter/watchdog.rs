@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::inbox::{Answer, Inbox};
+use super::inbox::{Answer, Inbox, would_block};
 use super::tools::ToolCalls;
 use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
@@ -20,7 +20,7 @@ const KILL_BOUND: Duration = Duration::from_secs(1);
 /// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
 const HELD_BACK: Duration = Duration::from_millis(500);
 
-/// How soon an answer that has begun is looked for again.
+/// How soon an answer that has begun is looked for again, and an interrupt that had no room is sent again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// How often the CPU time of a limited run is looked at, at most and at least.
@@ -31,9 +31,13 @@ const SIGINT: i32 = 2;
 /// Why a run was interrupted or killed from outside. The first cause stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
+    /// The wall-clock limit passed.
     Timeout,
+    /// The CPU-time limit passed.
     CpuTime,
+    /// Somebody asked for it.
     Interrupt,
+    /// Nobody wants the run any more, or the interpreter.
     Cancelled,
 }
 
@@ -96,6 +100,10 @@ impl Watched {
         if let Some(calls) = &self.calls {
             calls.end();
         }
+    }
+
+    fn is_to_be_told(&self) -> bool {
+        self.wanted && self.sent && self.is_active()
     }
 }
 
@@ -163,6 +171,7 @@ impl Watchdog {
         if run.wanted {
             self.tell(run);
         }
+        self.tell_later(&mut state);
     }
 
     /// The run has called a tool. Says whether it may: not once it is to end.
@@ -196,10 +205,21 @@ impl Watchdog {
         } else if run.sent {
             let mut frame = Vec::new();
             let request = Request::Interrupt { id: run.id };
-            if request.encode(&mut frame).is_ok() {
-                let _ = self.control.try_write(&frame);
+            if request.encode(&mut frame).is_ok()
+                && self.control.try_write(&frame).is_err_and(|error| would_block(&error))
+            {
+                // It has not even read its request yet.
+                run.wanted = true;
+                return;
             }
             let _ = self.process.signal(SIGINT);
+        }
+    }
+
+    /// Sees to it that an interrupt that could not go out yet does so soon.
+    fn tell_later(&self, state: &mut State) {
+        if state.run.as_ref().is_some_and(Watched::is_to_be_told) {
+            self.reschedule(state, Some(Instant::now() + LOOK_AGAIN));
         }
     }
 
@@ -216,6 +236,7 @@ impl Watchdog {
         if let Some(calls) = &run.calls {
             calls.interrupt();
         }
+        self.tell_later(&mut state);
         true
     }
 
@@ -296,6 +317,9 @@ impl Watchdog {
             return Step::Close;
         }
         let Some(run) = &mut state.run else { return Step::Sleep(None) };
+        if run.is_to_be_told() {
+            self.tell(run);
+        }
         let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
         let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
         let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end);
@@ -308,6 +332,10 @@ impl Watchdog {
         } else if let Some((end, used)) = cpu {
             let pause = (end - used).clamp(CPU_POLL.0, CPU_POLL.1);
             due = Some(due.map_or(now + pause, |due| due.min(now + pause)));
+        }
+        if run.is_to_be_told() {
+            let soon = now + LOOK_AGAIN;
+            due = Some(due.map_or(soon, |due| due.min(soon)));
         }
         state.scheduled = due;
         Step::Sleep(due)

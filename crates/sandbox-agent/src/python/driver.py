@@ -222,14 +222,17 @@ class Driver:
                 self.nagging = False
 
     def nag(self):
-        try:
+        while True:
             while self.pending and self.running:
                 sleep(NAG_SECONDS)
                 if self.pending and self.running:
                     # A real signal, because only that wakes a call that blocks.
                     signal_thread(MAIN_THREAD, SIGINT)
-        finally:
             self.nagging = False
+            # One that came just now found this thread still there, and started no other.
+            if not (self.pending and self.running) or self.nagging:
+                return
+            self.nagging = True
 
     def settle_interrupts(self):
         """From here on no interrupt is meant for this request any more."""
@@ -330,7 +333,8 @@ class Driver:
         self.running = True
         if self.signalled:
             self.signalled = False
-            self.pending = self.was_meant(request)
+            if self.was_meant(request):
+                self.pending = True
 
     def was_meant(self, request):
         """Whether a signal that came before this request began was meant for it, and not for the one before.

@@ -10,7 +10,9 @@ use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::owner::Owner;
-use crate::support::{PATIENCE, eventually, failed_with, is_usable, ok, run, until_executing};
+use crate::support::{
+    PATIENCE, SLACK, eventually, failed_with, is_usable, ok, run, until_executing,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     let all = cases!("cleanup", [run_code, local], {
@@ -256,12 +258,10 @@ async fn nothing_is_left_after_the_owner_is_killed(_: Fixture) -> Checked {
     owner.kill()?;
     let processes = std::mem::take(&mut owner.processes);
     let alive = || processes.iter().filter_map(host::Process::now).collect::<Vec<_>>();
-    let gone = eventually("the end of its processes", Duration::from_secs(5), async || {
-        Ok(alive().is_empty())
-    });
+    let gone = eventually("the end of its processes", SLACK, async || Ok(alive().is_empty()));
     gone.await.map_err(|_| Failure::new(format!("still alive: {:?}", alive())))?;
     let directory = Path::new(&owner.directory);
-    eventually("the end of its files", Duration::from_secs(5), async || {
+    eventually("the end of its files", SLACK, async || {
         Ok(!directory.join("file").exists() && !is_sandbox_directory(directory))
     })
     .await
@@ -281,7 +281,7 @@ async fn nothing_is_left_in_the_file_system(f: Fixture) -> Checked {
     let directory = ok(&sandbox, &code).await?.stdout();
     sandbox.terminate().await?;
     let left = Path::new(&directory).join(&token);
-    eventually("the end of its files", Duration::from_secs(5), async || {
+    eventually("the end of its files", SLACK, async || {
         Ok(!left.exists() && !is_sandbox_directory(Path::new(&directory)))
     })
     .await?;

@@ -7,7 +7,7 @@ use sandbox_core::{Command, CommandEvent, CommandOutcome, FailureKind, OutputStr
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, is_usable, ok, run, text, until_executing, within};
+use crate::support::{PATIENCE, SLACK, is_usable, ok, run, text, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("commands", [run_code, commands], {
@@ -280,18 +280,14 @@ async fn files_are_those_of_the_code(f: Fixture) -> Checked {
 async fn it_runs_beside_busy_code(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let busy = sandbox.clone();
-    let busy = tokio::spawn(async move {
-        busy.run_code("sum(range(10 ** 13))").timeout(Duration::from_secs(3)).await
-    });
+    let busy =
+        tokio::spawn(async move { busy.run_code("sum(range(10 ** 13))").timeout(PATIENCE).await });
     until_executing(&sandbox).await?;
     let began = Instant::now();
     ensure_eq!(within(PATIENCE, sandbox.commands().run("echo beside")).await??.stdout, "beside\n");
-    ensure!(
-        began.elapsed() < Duration::from_secs(2),
-        "it waited {:?} for the code",
-        began.elapsed()
-    );
-    busy.await??;
+    ensure!(began.elapsed() < SLACK, "it waited {:?} for the code", began.elapsed());
+    // Nobody waits for the end of that.
+    busy.abort();
     Ok(())
 }
 

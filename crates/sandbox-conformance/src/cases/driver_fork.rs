@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::cases::driver::survives;
 use crate::fixture::Fixture;
-use crate::support::{describe, is_usable, ok, text, within};
+use crate::support::{SLACK, describe, is_usable, ok, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("driver", [run_code], {
@@ -78,7 +78,7 @@ async fn threads_that_go_on(f: Fixture) -> Checked {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let grown: u64 = text(&sandbox, "count").await?.parse().unwrap_or(0);
     ensure!(grown > 3, "the thread stands still: {grown}");
-    within(Duration::from_secs(5), sandbox.terminate()).await??;
+    within(SLACK, sandbox.terminate()).await??;
     Ok(())
 }
 

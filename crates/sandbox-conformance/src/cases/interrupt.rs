@@ -7,7 +7,9 @@ use tokio::task::JoinHandle;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, describe, is_usable, ok, refused, text, until_executing, within};
+use crate::support::{
+    PATIENCE, SLACK, describe, is_usable, ok, refused, text, until_executing, within,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("interrupt", [run_code, interrupt], {
@@ -19,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         code_may_catch_it;
         it_hits_no_later_run;
         it_is_not_lost_at_the_start;
+        it_is_not_lost_before_long_code_is_there;
         is_executing_follows_the_run;
         only_the_named_context_is_interrupted needs contexts;
         after_the_end_it_is_refused;
@@ -41,7 +44,7 @@ async fn interrupts(f: &Fixture, code: &'static str) -> Checked<ExecutionResult>
     ok(&sandbox, "marker = 'kept'").await?;
     let run = start(&sandbox, code).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
-    let result = within(Duration::from_secs(5), run).await???;
+    let result = within(SLACK, run).await???;
     ensure!(result.interrupted, "not marked: {}", describe(&result));
     ensure!(result.failure.is_none(), "an interruption is no failure: {}", describe(&result));
     ensure!(!result.success(), "an interruption is no success");
@@ -89,7 +92,7 @@ async fn code_may_catch_it(f: Fixture) -> Checked {
         "import time\ntry:\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
     let run = start(&sandbox, code).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
-    let result = within(Duration::from_secs(5), run).await???;
+    let result = within(SLACK, run).await???;
     ensure_eq!(result.stdout(), "caught");
     ensure_eq!(result.code_error, None);
     is_usable(&sandbox).await?;
@@ -127,7 +130,24 @@ async fn it_is_not_lost_at_the_start(f: Fixture) -> Checked {
         until_executing(&sandbox).await?;
         tokio::time::sleep(Duration::from_micros(round * 20)).await;
         ensure!(sandbox.interrupt().await?, "round {round}: nothing was interrupted");
-        let result = within(Duration::from_secs(5), run).await???;
+        let result = within(SLACK, run).await???;
+        ensure!(result.interrupted, "round {round}: {}", describe(&result));
+    }
+    Ok(())
+}
+
+/// Code that fills the stream to the interpreter leaves no room for more on it.
+async fn it_is_not_lost_before_long_code_is_there(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    is_usable(&sandbox).await?;
+    let long = format!("{}\nwhile True: pass", "#".repeat(8 << 20));
+    for round in 0..10_u64 {
+        let (running, code) = (sandbox.clone(), long.clone());
+        let run = tokio::spawn(async move { running.run_code(&code).no_timeout().await });
+        until_executing(&sandbox).await?;
+        tokio::time::sleep(Duration::from_millis(round)).await;
+        ensure!(sandbox.interrupt().await?, "round {round}: nothing was interrupted");
+        let result = within(SLACK, run).await???;
         ensure!(result.interrupted, "round {round}: {}", describe(&result));
     }
     Ok(())
@@ -158,7 +178,7 @@ async fn only_the_named_context_is_interrupted(f: Fixture) -> Checked {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     ensure!(instance.interrupt(&CallContext::new(), Some("other")).await?, "nothing interrupted");
-    let interrupted = within(Duration::from_secs(5), endless).await???;
+    let interrupted = within(SLACK, endless).await???;
     ensure!(interrupted.interrupted, "the other context: {}", describe(&interrupted));
     ensure_eq!(run.await??.text(), Some("'whole'"));
     Ok(())

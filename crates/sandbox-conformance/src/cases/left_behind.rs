@@ -8,7 +8,7 @@ use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::support::{
-    PATIENCE, eventually, failed_with, is_usable, ok, text, until_executing, within,
+    PATIENCE, SLACK, eventually, failed_with, is_usable, ok, text, until_executing, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -49,10 +49,8 @@ async fn lives_on(token: &str) -> Checked {
 }
 
 async fn ends(token: &str) -> Checked {
-    eventually("the end of a process", Duration::from_secs(2), async || {
-        Ok(host::running_with(token)?.is_empty())
-    })
-    .await
+    eventually("the end of a process", SLACK, async || Ok(host::running_with(token)?.is_empty()))
+        .await
 }
 
 /// A run that is over its limit, and for which an interrupt is enough.

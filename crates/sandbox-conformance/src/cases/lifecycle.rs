@@ -7,8 +7,8 @@ use sandbox_core::{CallContext, ErrorKind, FailureKind, SandboxStatus};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    PATIENCE, eventually, failed_with, is_usable, ok, raises, refused, text, until_executing,
-    within,
+    PATIENCE, SLACK, eventually, failed_with, is_usable, ok, raises, refused, text,
+    until_executing, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -217,7 +217,7 @@ async fn terminate_is_quick_in_a_busy_sandbox(f: Fixture) -> Checked {
          for s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)",
     )
     .await?;
-    within(Duration::from_secs(5), sandbox.terminate()).await??;
+    within(SLACK, sandbox.terminate()).await??;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use sandbox_core::{
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, ok, refused, run, until_executing, within};
+use crate::support::{PATIENCE, SLACK, ok, refused, run, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("reference", [run_code], {
@@ -119,7 +119,7 @@ async fn case_28_interrupt_of_a_loop_keeps_state(f: Fixture) -> Checked {
         tokio::spawn(async move { running.run_code("while True: pass").timeout(PATIENCE).await });
     until_executing(&sandbox).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
-    let result = within(Duration::from_secs(5), run).await???;
+    let result = within(SLACK, run).await???;
     ensure!(result.interrupted, "it is not marked as interrupted");
     ensure_eq!(result.code_error.map(|error| error.name).as_deref(), Some("KeyboardInterrupt"));
     ensure_eq!(ok(&sandbox, "x").await?.text(), Some("5"));

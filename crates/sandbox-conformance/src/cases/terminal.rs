@@ -254,9 +254,8 @@ async fn many_at_once(f: Fixture) -> Checked {
 async fn it_works_beside_busy_code(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let busy = sandbox.clone();
-    let busy = tokio::spawn(async move {
-        busy.run_code("sum(range(10 ** 13))").timeout(Duration::from_secs(3)).await
-    });
+    let busy =
+        tokio::spawn(async move { busy.run_code("sum(range(10 ** 13))").timeout(PATIENCE).await });
     until_executing(&sandbox).await?;
     let began = Instant::now();
     let mut command = start(&sandbox, "stty -echo; echo ready; read x; echo got $x").await?;
@@ -264,8 +263,9 @@ async fn it_works_beside_busy_code(f: Fixture) -> Checked {
     command.control.write_stdin("it\n".into()).await?;
     let (output, _) = finish(command).await?;
     ensure!(output.contains("got it"), "output {output:?}");
-    ensure!(began.elapsed() < Duration::from_secs(2), "it took {:?}", began.elapsed());
-    busy.await??;
+    ensure!(began.elapsed() < SLACK, "it took {:?}", began.elapsed());
+    // Nobody waits for the end of that.
+    busy.abort();
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use super::timeout::times_out;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, eventually, is_usable, ok};
+use crate::support::{PATIENCE, SLACK, eventually, is_usable, ok};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("timeout", [run_code], {
@@ -121,7 +121,7 @@ time.sleep(99)"
     let (result, watched) = tokio::join!(run, watch);
     watched?;
     ensure_eq!(result?.state, InterpreterState::Lost);
-    eventually("the end of the children", Duration::from_secs(5), async || {
+    eventually("the end of the children", SLACK, async || {
         Ok(host::running_with(&token)?.is_empty())
     })
     .await?;

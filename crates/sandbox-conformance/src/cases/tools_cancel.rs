@@ -178,8 +178,8 @@ def call():
     except ToolError as error:
         told.append(str(error))
 thread = threading.Thread(target=call)
-thread.start()
 try:
+    thread.start()
     while True: time.sleep(1)
 except KeyboardInterrupt:
     pass
@@ -236,10 +236,10 @@ async fn a_dropped_run_cancels_calls(f: Fixture) -> Checked {
 
 async fn a_call_may_be_cancelled_alone(f: Fixture) -> Checked {
     let count = Count::default();
-    let dropped = count.clone();
-    let check = Tool::new("dropped", "", move |_: Value| {
-        let dropped = dropped.dropped();
-        async move { Ok(dropped) }
+    let counted = count.clone();
+    let check = Tool::new("running", "", move |_: Value| {
+        let running = counted.begun() - counted.dropped();
+        async move { Ok(running) }
     });
     let sandbox = with_tools(&f, [count.tool(), check]).await?;
     let code = "
@@ -249,16 +249,17 @@ try:
     await asyncio.wait_for(call_tool('wait'), 0.1)
 except asyncio.TimeoutError:
     how = 'timed out'
-while await call_tool('dropped') < 1:
+while await call_tool('running') != 1:
     await asyncio.sleep(0.01)
 task = asyncio.create_task(call_tool('wait'))
-await asyncio.sleep(0.05)
-task.cancel()
-while await call_tool('dropped') < 2:
+while await call_tool('running') != 2:
     await asyncio.sleep(0.01)
-how, kept.done(), task.cancelled(), await call_tool('dropped')";
-    ensure_eq!(text(&sandbox, code).await?, "('timed out', False, True, 2)");
-    count.all_dropped(3).await
+task.cancel()
+while await call_tool('running') != 1:
+    await asyncio.sleep(0.01)
+how, kept.done(), task.cancelled(), await call_tool('running')";
+    ensure_eq!(text(&sandbox, code).await?, "('timed out', False, True, 1)");
+    count.all_dropped(2).await
 }
 
 async fn an_ended_run_cancels_what_it_left(f: Fixture) -> Checked {

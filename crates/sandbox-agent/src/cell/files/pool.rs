@@ -207,10 +207,11 @@ impl Identity {
     }
 }
 
+static CHANGING: Mutex<()> = Mutex::new(());
+
 /// The kernel makes a process undumpable when a thread changes its user. That is no change of what the process may be
 /// asked for, so it is taken back: debuggers and core dumps of the program stay as they were.
 fn keeping_dumpable(change: impl FnOnce()) -> io::Result<()> {
-    static CHANGING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     let before = dumpable_behavior()?;
     change();
@@ -232,6 +233,12 @@ mod tests {
     /// A user that nothing else is.
     const OTHER: User = User { uid: 0x7000_0001, gid: 0x7000_0002 };
 
+    /// Not while another test changes it for a moment.
+    fn dumpable() -> DumpableBehavior {
+        let _nobody_changes_it = CHANGING.lock().unwrap();
+        dumpable_behavior().unwrap()
+    }
+
     #[tokio::test]
     async fn work_is_done_as_the_user_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
@@ -239,7 +246,7 @@ mod tests {
         let (secret, made) = (folder.path().join("secret"), folder.path().join("made"));
         fs::write(&secret, "x").unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-        let before = dumpable_behavior().unwrap();
+        let before = dumpable();
         let paths = (secret.clone(), made.clone());
         let done = run(Some(OTHER), move || {
             (fs::read(&paths.0).is_ok(), fs::write(&paths.1, "x").is_ok())
@@ -254,7 +261,7 @@ mod tests {
         assert_eq!(done.unwrap(), (false, true));
         let status = fs::metadata(&made).unwrap();
         assert_eq!((status.uid(), status.gid()), (OTHER.uid, OTHER.gid));
-        assert_eq!(dumpable_behavior().unwrap(), before);
+        assert_eq!(dumpable(), before);
         // Neither this thread nor one for work of its own is changed.
         assert!(fs::read(&secret).is_ok());
         assert!(run(None, move || fs::read(&secret).is_ok()).await.unwrap());
