@@ -326,7 +326,8 @@ async fn a_renaming_loop_leads_nowhere_outside(f: Fixture) -> Checked {
     let running = looping(&sandbox, before, body).await?;
     let path = format!("way{}", canary.path());
     let (began, mut tries) = (Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(2) {
+    // However slow the machine is, there are some.
+    while began.elapsed() < Duration::from_secs(2) || tries <= 100 {
         for _ in 0..50 {
             tries += 1;
             let read = sandbox.files().read(&path).await;
@@ -336,7 +337,6 @@ async fn a_renaming_loop_leads_nowhere_outside(f: Fixture) -> Checked {
         }
         let _ = sandbox.files().remove(&path, true).await;
     }
-    ensure!(tries > 100, "only {tries} tries");
     stopped(&sandbox, running).await?;
     canary.check()
 }
