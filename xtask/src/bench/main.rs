@@ -6,6 +6,7 @@
 
 mod commands;
 mod create;
+mod detached;
 mod echo;
 mod files;
 mod host;
@@ -36,6 +37,7 @@ enum Measurement {
     Bytes,
     Run,
     RunOff,
+    Exec,
     CommandStart,
     CommandEcho,
     FilesSmall,
@@ -48,7 +50,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -59,6 +61,7 @@ impl Measurement {
         Self::Bytes,
         Self::Run,
         Self::RunOff,
+        Self::Exec,
         Self::CommandStart,
         Self::CommandEcho,
         Self::FilesSmall,
@@ -82,6 +85,7 @@ impl Measurement {
             Self::Memory => "memory",
             Self::Run => "run",
             Self::RunOff => "run-off",
+            Self::Exec => "exec",
             Self::CommandStart => "command-start",
             Self::CommandEcho => "command-echo",
             Self::FilesSmall => "files-small",
@@ -116,6 +120,7 @@ impl Measurement {
             Self::Memory => memory::rows(setup).await,
             Self::Run => vec![program::run(setup).await],
             Self::RunOff => vec![program::run_off(setup).await],
+            Self::Exec => vec![detached::exec(setup).await],
             Self::CommandStart => vec![commands::start(setup).await],
             Self::CommandEcho => vec![commands::echo(setup).await],
             Self::FilesSmall => vec![files::small().await],
