@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! Each backend is a feature and a crate of its own; `default` is `eval`, `blocking` and `detached`.
+//! Each backend is a feature and a crate of its own; `default` is `eval`, `blocking`, `detached` and `pool`.
 //! Everything of [`sandbox_core`] is here too.
 
 #![warn(clippy::missing_errors_doc)]
@@ -27,6 +27,8 @@ pub mod blocking;
 #[cfg(feature = "detached")]
 pub mod detached;
 mod once;
+#[cfg(feature = "pool")]
+pub mod pool;
 mod registry;
 mod sandbox;
 

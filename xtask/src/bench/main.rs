@@ -30,6 +30,7 @@ use crate::setup::{Arguments, Setup};
 enum Measurement {
     Memory,
     Create,
+    CreatePooled,
     CreateImported,
     CreateOff,
     Warm,
@@ -50,10 +51,11 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
+        Self::CreatePooled,
         Self::CreateImported,
         Self::CreateOff,
         Self::Warm,
@@ -77,6 +79,7 @@ impl Measurement {
     const fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
+            Self::CreatePooled => "create-pooled",
             Self::CreateImported => "create-imported",
             Self::CreateOff => "create-off",
             Self::Warm => "warm",
@@ -112,6 +115,7 @@ impl Measurement {
     async fn rows(self, setup: &Setup) -> Vec<Row> {
         match self {
             Self::Create => vec![create::strict(setup).await, create::unlike(setup).await],
+            Self::CreatePooled => vec![create::pooled(setup).await],
             Self::CreateImported => vec![create::imported(setup).await],
             Self::CreateOff => vec![create::off(setup).await],
             Self::Warm => warm::rows(setup).await,

@@ -215,6 +215,8 @@ class Calls:
             if call.answer is None:
                 self.drop(call)
             self.leave(loop)
+        # The answer may be that the run was interrupted, and come before the interrupt, which had to wait.
+        self.driver.deliver()
 
     def listen(self, loop):
         with self.masked:
