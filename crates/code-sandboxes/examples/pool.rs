@@ -1,5 +1,5 @@
 //! Sandboxes that are ready before they are needed, for a program whose users shall not wait.
-#![expect(clippy::print_stdout, reason = "examples print")]
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use code_sandboxes::Sandbox;
 use code_sandboxes::pool::SandboxPool;
@@ -18,7 +18,7 @@ async fn main() -> code_sandboxes::Result<()> {
             let result = sandbox.run_code(code).await?;
             // It is ended; the next owner gets another one.
             pool.release(sandbox).await?;
-            code_sandboxes::Result::Ok(result.text().map(str::to_owned))
+            Ok::<_, code_sandboxes::Error>(result.text().map(str::to_owned))
         })
     });
     for (code, answer) in tasks.iter().zip(answers) {
