@@ -31,7 +31,8 @@ pub(super) fn cases() -> Vec<Case> {
     })
 }
 
-const LIMIT: Duration = Duration::from_secs(1);
+/// Enough to begin a call, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(3);
 
 /// How often a tool was called, and how often its future went away.
 #[derive(Clone, Default)]
@@ -60,6 +61,15 @@ impl Count {
                 drop(guard);
                 Ok(())
             }
+        })
+    }
+
+    /// A tool that says how many have begun.
+    fn asked(&self) -> Tool {
+        let count = self.clone();
+        Tool::new("begun", "How many calls have begun.", move |_: Value| {
+            let begun = count.begun();
+            async move { Ok(begun) }
         })
     }
 
@@ -264,11 +274,11 @@ how, kept.done(), task.cancelled(), await call_tool('running')";
 
 async fn an_ended_run_cancels_what_it_left(f: Fixture) -> Checked {
     let count = Count::default();
-    let sandbox = with_tools(&f, [count.tool(), echo()]).await?;
+    let sandbox = with_tools(&f, [count.tool(), count.asked(), echo()]).await?;
     let left = "
 import asyncio
 task = asyncio.create_task(call_tool('wait'))
-await asyncio.sleep(0.05)
+while await call_tool('begun') < 1: await asyncio.sleep(0.01)
 'left'";
     ensure_eq!(text(&sandbox, left).await?, "'left'");
     count.all_dropped(1).await?;
@@ -286,7 +296,7 @@ def call():
 thread = threading.Thread(target=call)
 thread.start()
 called.wait()
-import time; time.sleep(0.2)";
+while await call_tool('begun') < 2: await asyncio.sleep(0.01)";
     ok(&sandbox, left).await?;
     count.all_dropped(2).await?;
     ensure_eq!(text(&sandbox, "thread.join()\ntold").await?, "['the run that called it is over']");
@@ -296,11 +306,11 @@ import time; time.sleep(0.2)";
 
 async fn a_death_cancels_calls(f: Fixture) -> Checked {
     let count = Count::default();
-    let sandbox = with_tools(&f, [count.tool()]).await?;
+    let sandbox = with_tools(&f, [count.tool(), count.asked()]).await?;
     let code = "
 import asyncio, os
 task = asyncio.create_task(call_tool('wait'))
-await asyncio.sleep(0.2)
+while await call_tool('begun') < 1: await asyncio.sleep(0.01)
 os._exit(3)";
     let result = run(&sandbox, code).await?;
     failed_with(&result, FailureKind::KernelDied)?;
