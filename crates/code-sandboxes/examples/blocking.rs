@@ -16,7 +16,11 @@ fn main() -> code_sandboxes::Result<()> {
                 print!("{}", String::from_utf8_lossy(&data));
             }
         }
-        println!("{}", sandbox.run_command("uname -s")?.stdout.trim_end());
+        sandbox.write_file("name.txt", "world\n")?;
+        print!("{}", sandbox.run_command("echo hello, $(cat name.txt)")?.stdout);
+        sandbox.set_variable("word", "again")?;
+        sandbox.run_code("with open('name.txt', 'w') as f: f.write(word)")?;
+        println!("{}", String::from_utf8_lossy(&sandbox.read_file("name.txt")?));
         Ok(())
     })
 }

@@ -13,14 +13,18 @@
 //! ```
 
 use std::future::IntoFuture;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    CommandLine, CommandResult, Error, ErrorKind, Event, EventStream, ExecutionResult, Result,
-    SandboxBuilder,
+    CommandLine, CommandResult, Error, ErrorKind, Event, EventStream, ExecutionResult, FileInfo,
+    Result, SandboxBuilder, Transferred,
 };
+use serde::Serialize;
+use serde_json::Value;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::Registry;
@@ -120,6 +124,63 @@ impl Sandbox {
     pub fn run_command(&self, command: impl Into<CommandLine>) -> Result<CommandResult> {
         let command = command.into();
         self.wait(|sandbox| sandbox.commands().run(command))
+    }
+
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// Those of [`Files::read`](sandbox_core::Files::read).
+    pub fn read_file(&self, path: &str) -> Result<Bytes> {
+        self.wait(|sandbox| async move { sandbox.files().read(path).await })
+    }
+
+    /// Writes a file, whole or not at all.
+    ///
+    /// # Errors
+    /// Those of [`Files::write`](sandbox_core::Files::write).
+    pub fn write_file(&self, path: &str, content: impl Into<Bytes>) -> Result<()> {
+        let content = content.into();
+        self.wait(|sandbox| async move { sandbox.files().write(path, content).await })
+    }
+
+    /// What is in a directory.
+    ///
+    /// # Errors
+    /// Those of [`Files::list`](sandbox_core::Files::list).
+    pub fn list_files(&self, path: &str) -> Result<Vec<FileInfo>> {
+        self.wait(|sandbox| async move { sandbox.files().list(path).await })
+    }
+
+    /// Copies a file or a directory of this computer to `path`, which is its new name.
+    ///
+    /// # Errors
+    /// Those of [`Files::upload`](sandbox_core::Files::upload).
+    pub fn upload(&self, local: impl AsRef<Path>, path: &str) -> Result<Transferred> {
+        self.wait(|sandbox| sandbox.files().upload(local, path))
+    }
+
+    /// Copies a file or a directory of the sandbox to `local`, which is its new name.
+    ///
+    /// # Errors
+    /// Those of [`Files::download`](sandbox_core::Files::download).
+    pub fn download(&self, path: &str, local: impl AsRef<Path>) -> Result<Transferred> {
+        self.wait(|sandbox| sandbox.files().download(path, local))
+    }
+
+    /// The value of a variable, which crosses as JSON.
+    ///
+    /// # Errors
+    /// Those of [`Sandbox::get_variable`](sandbox_core::Sandbox::get_variable).
+    pub fn get_variable(&self, name: &str) -> Result<Value> {
+        self.wait(|sandbox| async move { sandbox.get_variable(name).await })
+    }
+
+    /// Sets a variable to a value that crosses as JSON.
+    ///
+    /// # Errors
+    /// Those of [`Sandbox::set_variable`](sandbox_core::Sandbox::set_variable).
+    pub fn set_variable(&self, name: &str, value: impl Serialize) -> Result<()> {
+        self.wait(|sandbox| async move { sandbox.set_variable(name, value).await })
     }
 
     /// Ends it for good. Idempotent.
