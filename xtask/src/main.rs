@@ -3,6 +3,7 @@
 
 mod bench_task;
 mod command;
+mod dist;
 mod environment;
 mod graph;
 mod ordinary_user;
@@ -24,6 +25,7 @@ Tasks:
            (--no-setup: install nothing; --as-user: only the run as an ordinary user)
   tidy     the house rules about files
   bench    the speed and memory table (--quick, --only NAME, --peers, --markdown, --json FILE)
+  dist     the program as people download it: archive, completions, manual pages, checksums
   ci       what continuous integration runs: `test`, where nothing may be missing
   help     this text
 ";
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         "ci" => test_task::run(&rest, test_task::Missing::IsFailure),
         "tidy" => tidy::run(),
         "bench" => bench_task::run(&rest),
+        "dist" => dist::run(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

@@ -1,6 +1,7 @@
 //! The command line as types. Nothing here looks at the world outside of the arguments.
 
 mod detached;
+mod interactive;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
 pub(crate) use self::detached::{
     CopyArgs, CreateArgs, EndArgs, ExecArgs, ListArgs, LogsArgs, SupervisorArgs,
 };
+pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
+use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
 use crate::exit;
 use crate::languages::{self, Language};
 
@@ -24,6 +27,8 @@ Examples:
   sandboxes run --file script.py one two           a program of this host
   cat main.go | sandboxes run --lang go            code from standard input
   sandboxes run --lang python --json '1 + 1'       one JSON object
+  sandboxes repl                                   type code, see results
+  sandboxes shell                                  a shell in a sandbox
   sandboxes doctor                                 what works here";
 
 const RUN_EXAMPLES: &str = "\
@@ -98,6 +103,12 @@ pub(crate) enum Command {
     /// Run a command, inline code or a program in a sandbox that is there
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Box<ExecArgs>),
+    /// Type code and see what comes of it
+    #[command(after_help = REPL_EXAMPLES, mut_arg("timeout", without_limit))]
+    Repl(Box<ReplArgs>),
+    /// Open a shell on this terminal
+    #[command(after_help = SHELL_EXAMPLES, mut_arg("timeout", without_limit))]
+    Shell(Box<ShellArgs>),
     /// Copy a file or a directory to a sandbox, or from it
     #[command(after_help = CP_EXAMPLES)]
     Cp(CopyArgs),
@@ -121,6 +132,13 @@ pub(crate) enum Command {
         /// The shell to complete for
         shell: Shell,
     },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man {
+        /// Where to: a directory that is there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Be the process that sandboxes belong to which stay
     #[command(hide = true)]
     Supervisor(SupervisorArgs),
@@ -129,7 +147,8 @@ pub(crate) enum Command {
 /// The choice of a variant.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProviderArgs {
-    /// Where to run: local-eval, local-docker, e2b ..; `sandboxes providers` lists them
+    /// Where to run: local-eval, local-docker, e2b ..; `sandboxes providers` lists them; auto: the
+    /// first one that there are credentials for
     #[arg(short, long, visible_alias = "variant", value_name = "NAME")]
     pub(crate) provider: Option<String>,
 }
@@ -161,6 +180,10 @@ pub(crate) struct RunArgs {
     /// Use a running sandbox with these labels if there is one, and keep it
     #[arg(long, requires = "label")]
     pub(crate) reuse: bool,
+
+    /// Run the command on this terminal, as interactive programs want it
+    #[arg(long, conflicts_with_all = ["json", "stream_json"])]
+    pub(crate) tty: bool,
 
     /// Print each event as a line of JSON when it happens, and the result last
     #[arg(long, conflicts_with = "json")]
@@ -214,13 +237,17 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "MODE")]
     pub(crate) isolation: Option<IsolationMode>,
 
-    /// Network of the code: inherit, none, allowlist or all [default: inherit]
+    /// Network of the code: inherit, none, allowlist or all [default: inherit, with --allow allowlist]
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
 
     /// Host that an allowlist has, such as pypi.org, *.example.com:443 or 203.0.113.0/24
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) allow: Vec<String>,
+
+    /// Host that is refused although others are allowed; written as with --allow
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) deny: Vec<String>,
 
     /// Memory of the sandbox, such as 512m or 2g
     #[arg(long, value_name = "SIZE")]
@@ -274,6 +301,7 @@ impl SandboxArgs {
             isolation: None,
             network: None,
             allow: Vec::new(),
+            deny: Vec::new(),
             memory: None,
             cpus: None,
             disk: None,

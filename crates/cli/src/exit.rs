@@ -71,6 +71,11 @@ pub(crate) fn of_error(kind: ErrorKind, operation: &str) -> u8 {
     }
 }
 
+/// The status for a signal that ended this process.
+pub(crate) fn of_signal(number: i32) -> u8 {
+    low_byte(SIGNAL_BASE + number)
+}
+
 /// What an operating system keeps of an exit status.
 fn low_byte(status: i32) -> u8 {
     status.to_le_bytes()[0]

@@ -46,7 +46,12 @@ pub(crate) fn for_program() -> Option<ByteStream> {
     if is_terminal() || is_null_device() {
         return None;
     }
-    Some(Box::pin(stream::unfold(false, async |ended| {
+    Some(stream())
+}
+
+/// Standard input, whatever it is, read as it is asked for.
+pub(crate) fn stream() -> ByteStream {
+    Box::pin(stream::unfold(false, async |ended| {
         if ended {
             return None;
         }
@@ -55,7 +60,7 @@ pub(crate) fn for_program() -> Option<ByteStream> {
             Ok(chunk) => Some((Ok(chunk), false)),
             Err(error) => Some((Err(broken(error)), true)),
         }
-    })))
+    }))
 }
 
 fn broken(error: io::Error) -> Error {
@@ -69,9 +74,16 @@ fn is_null_device() -> bool {
     })
 }
 
-async fn read_chunk() -> io::Result<Bytes> {
+/// Some bytes of standard input, as soon as there are some. None at its end.
+pub(crate) async fn read_chunk() -> io::Result<Bytes> {
     let stdin = io::stdin();
     readiness::readable(stdin.as_fd()).await?;
+    read_now()
+}
+
+/// The same, without leaving the thread to others meanwhile.
+pub(crate) fn read_now() -> io::Result<Bytes> {
+    let stdin = io::stdin();
     let mut chunk = Vec::with_capacity(CHUNK);
     rustix::io::read(&stdin, rustix::buffer::spare_capacity(&mut chunk))?;
     Ok(chunk.into())

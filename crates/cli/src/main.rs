@@ -10,6 +10,7 @@ mod problem;
 mod readiness;
 mod settings;
 mod supervisor;
+mod terminal;
 
 use std::process::ExitCode;
 

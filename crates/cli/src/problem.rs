@@ -23,6 +23,8 @@ pub(crate) enum Problem {
     BrokenPipe,
     /// Our output could not be written.
     Output(io::Error),
+    /// This process was asked to end, by that signal.
+    Signal(i32),
 }
 
 impl Problem {
@@ -44,6 +46,7 @@ impl Problem {
             Self::Sandbox(error) => exit::of_error(error.kind(), error.operation()),
             Self::BrokenPipe => exit::BROKEN_PIPE,
             Self::Output(_) => exit::SANDBOX,
+            Self::Signal(number) => exit::of_signal(*number),
         }
     }
 
@@ -54,6 +57,7 @@ impl Problem {
             Self::Sandbox(error) => error.to_string(),
             Self::BrokenPipe => "the reader of the output went away".into(),
             Self::Output(error) => format!("the output cannot be written: {error}"),
+            Self::Signal(number) => format!("ended by signal {number}"),
         }
     }
 
@@ -62,7 +66,7 @@ impl Problem {
         match self {
             Self::Usage { hint, .. } => hint.as_deref(),
             Self::Sandbox(error) => error.hint(),
-            Self::BrokenPipe | Self::Output(_) => None,
+            Self::BrokenPipe | Self::Output(_) | Self::Signal(_) => None,
         }
     }
 
@@ -72,6 +76,7 @@ impl Problem {
             Self::Usage { .. } => (ErrorKind::InvalidArgument, false),
             Self::Sandbox(error) => (error.kind(), error.retry() == Retry::Temporary),
             Self::BrokenPipe | Self::Output(_) => (ErrorKind::Unexpected, false),
+            Self::Signal(_) => (ErrorKind::Cancelled, false),
         };
         error_object(kind, &self.message(), self.hint(), retryable)
     }

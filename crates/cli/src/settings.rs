@@ -4,19 +4,57 @@ use std::env::{self, VarError};
 use std::time::Duration;
 
 use code_sandboxes::{
-    DEFAULT_DETACHED, NetworkPolicy, Registry, Sandbox, SandboxBuilder, SingleUse, Tags, Variant,
-    seconds,
+    DEFAULT_DETACHED, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder, SingleUse,
+    Tags, Variant, seconds,
 };
 
 use crate::args::{ProviderArgs, SandboxArgs};
 use crate::problem::Problem;
 
+/// Asks for the first variant that there are credentials for.
+const AUTO: &str = "auto";
+
+/// The cloud variants in the order in which they are taken, and the variables that show that there are credentials.
+const CREDENTIALS: [(Variant, &[&str]); 4] = [
+    (Variant::Daytona, &["DAYTONA_API_KEY"]),
+    (Variant::E2b, &["E2B_API_KEY"]),
+    (Variant::Modal, &["MODAL_TOKEN_ID"]),
+    (Variant::Cloudflare, &["CLOUDFLARE_SANDBOX_BASE_URL", "CLOUDFLARE_API_TOKEN"]),
+];
+
 /// The variant that is asked for, or the default one.
 pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
-    match &args.provider {
+    match args.provider.as_deref() {
+        Some(name) if name.trim().eq_ignore_ascii_case(AUTO) => Ok(by_credentials()),
         Some(name) => Ok(name.parse()?),
         None => Ok(Registry::new().default_variant()),
     }
+}
+
+fn by_credentials() -> Variant {
+    let statuses = Registry::new().variants();
+    let in_build =
+        |variant| statuses.iter().any(|status| status.variant == variant && status.available);
+    let has_modal_file = || env::home_dir().is_some_and(|home| home.join(".modal.toml").is_file());
+    first_with_credentials(
+        in_build,
+        |name| env::var_os(name).is_some_and(|value| !value.is_empty()),
+        has_modal_file,
+    )
+}
+
+/// The first variant of this build with credentials; `local-eval`, which needs none, when there are none.
+fn first_with_credentials(
+    in_build: impl Fn(Variant) -> bool,
+    is_set: impl Fn(&str) -> bool,
+    has_modal_file: impl Fn() -> bool,
+) -> Variant {
+    let has = |variant: Variant, names: &[&str]| {
+        names.iter().all(|name| is_set(name)) || (variant == Variant::Modal && has_modal_file())
+    };
+    let mut found =
+        CREDENTIALS.iter().filter(|(variant, names)| in_build(*variant) && has(*variant, names));
+    found.next().map_or_else(|| Registry::new().default_variant(), |(variant, _)| *variant)
 }
 
 /// A builder for a sandbox, which may be made for one run alone.
@@ -99,8 +137,20 @@ fn resources(
 }
 
 fn network(args: &SandboxArgs) -> Result<NetworkPolicy, Problem> {
-    let allow = args.allow.iter().map(|host| host.parse()).collect::<Result<_, _>>()?;
-    Ok(NetworkPolicy { mode: args.network.unwrap_or_default(), allow, deny: Vec::new() })
+    let parse =
+        |hosts: &[String]| hosts.iter().map(|host| host.parse()).collect::<Result<Vec<_>, _>>();
+    Ok(NetworkPolicy {
+        mode: network_mode(args),
+        allow: parse(&args.allow)?,
+        deny: parse(&args.deny)?,
+    })
+}
+
+/// Who allows hosts and says no more wants those alone.
+pub(crate) fn network_mode(args: &SandboxArgs) -> NetworkMode {
+    let allowlist =
+        if args.allow.is_empty() { NetworkMode::Inherit } else { NetworkMode::Allowlist };
+    args.network.unwrap_or(allowlist)
 }
 
 /// `NAME=VALUE`, or `NAME` for the value that this process has.
@@ -130,5 +180,31 @@ fn label(item: &str) -> Result<(&str, &str), Problem> {
     match item.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key, value)),
         _ => Err(Problem::usage(format!("--label `{item}` is not KEY=VALUE"), "use -l KEY=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_takes_the_first_variant_with_credentials_that_the_build_has() {
+        let chosen = |set: &[&str], file: bool, lacks: Option<Variant>| {
+            first_with_credentials(|v| Some(v) != lacks, |name| set.contains(&name), || file)
+        };
+        let all = [
+            "CLOUDFLARE_API_TOKEN",
+            "CLOUDFLARE_SANDBOX_BASE_URL",
+            "MODAL_TOKEN_ID",
+            "E2B_API_KEY",
+            "DAYTONA_API_KEY",
+        ];
+        assert_eq!(chosen(&all, true, None), Variant::Daytona);
+        assert_eq!(chosen(&all, true, Some(Variant::Daytona)), Variant::E2b);
+        assert_eq!(chosen(&all[..3], false, None), Variant::Modal);
+        assert_eq!(chosen(&[], true, None), Variant::Modal);
+        assert_eq!(chosen(&all[..2], false, None), Variant::Cloudflare);
+        assert_eq!(chosen(&all[..1], false, None), Variant::LocalEval, "half of them");
+        assert_eq!(chosen(&[], false, None), Variant::LocalEval);
     }
 }

@@ -28,5 +28,5 @@ mod launch;
 
 pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
 pub(crate) use backend::Detachable;
-pub use connect::{RETIRE, SERVE, status};
+pub use connect::{RETIRE, SERVE, STATUS, status};
 pub use launch::SUPERVISOR_VARIABLE;

@@ -13,6 +13,7 @@ Examples:
   sandboxes exec 9f3a --lang python 'x + 1'         in the same interpreter as before
   sandboxes exec 9f3a -e DEBUG=1 --file script.py
   echo data | sandboxes exec 9f3a tr a-z A-Z
+  sandboxes exec 9f3a --tty top                      on this terminal
 
 The sandbox is named by its id, by a beginning of the id that no other has, or by its name.
 What the words mean is as in `sandboxes run`.";
@@ -50,6 +51,10 @@ pub(crate) struct ListArgs {
     /// Only sandboxes with that label
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
+
+    /// Also those that have ended and whose logs are still there
+    #[arg(short, long)]
+    pub(crate) all: bool,
 }
 
 /// `sandboxes exec`
@@ -75,6 +80,10 @@ pub(crate) struct ExecArgs {
     /// Interpreter to run code in; it is made when it is new [default: default]
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
+
+    /// Run the command on this terminal, as interactive programs want it
+    #[arg(long, conflicts_with_all = ["json", "stream_json"])]
+    pub(crate) tty: bool,
 
     /// Print each event as a line of JSON when it happens, and the result last
     #[arg(long, conflicts_with = "json")]
@@ -116,6 +125,7 @@ impl ExecArgs {
             deps: false,
             keep: false,
             reuse: false,
+            tty: self.tty,
             stream_json: self.stream_json,
             sandbox: SandboxArgs::of_provider(self.provider.clone(), self.timeout),
             after_dashes: self.after_dashes,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use code_sandboxes::{Error, Sandbox, Transferred};
 use serde_json::json;
 
-use super::attach::attach;
+use super::attach::attach_running;
 use crate::args::CopyArgs;
 use crate::exit;
 use crate::printer::{Format, Printer};
@@ -22,11 +22,11 @@ enum Place<'a> {
 pub(crate) async fn cp(args: &CopyArgs, printer: &Printer) -> Result<u8, Problem> {
     let done = match (place(&args.from), place(&args.to)) {
         (Place::Here(from), Place::Inside { sandbox, path }) => {
-            let sandbox = attach(sandbox, &args.provider).await?;
+            let sandbox = attach_running(sandbox, &args.provider).await?;
             upload(&sandbox, Path::new(from), path).await?
         }
         (Place::Inside { sandbox, path }, Place::Here(to)) => {
-            let sandbox = attach(sandbox, &args.provider).await?;
+            let sandbox = attach_running(sandbox, &args.provider).await?;
             download(&sandbox, path, Path::new(to)).await?
         }
         _ => {

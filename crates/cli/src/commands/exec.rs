@@ -2,22 +2,23 @@
 
 use code_sandboxes::seconds;
 
-use super::attach::attach;
-use super::run::{Extras, Interrupts, Task, Visit};
+use super::attach::attach_running;
+use super::run::{Extras, Interrupts, Task, Visit, check_terminal};
 use crate::args::ExecArgs;
 use crate::printer::Printer;
 use crate::problem::Problem;
 
 /// Runs what the arguments name. The status is that of the program; the sandbox stays.
 pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Problem> {
+    check_terminal(args.tty)?;
     let task = Task::of(&args.as_run())?;
-    let timeout = seconds("timeout", args.timeout)?;
+    let timeout = Some(seconds("timeout", args.timeout)?);
     let extras = Extras::of(&args.env, args.workdir.clone(), args.context.clone())?;
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
-        found = attach(&args.id, &args.provider) => found?,
+        found = attach_running(&args.id, &args.provider) => found?,
         () = interrupts.next() => return Err(super::run::interrupted()),
     };
-    let visit = Visit { task, timeout, extras, stays: true };
+    let visit = Visit { task, timeout, extras, stays: true, tty: args.tty };
     visit.attend(&sandbox, &mut interrupts, printer).await
 }

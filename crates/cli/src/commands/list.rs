@@ -1,6 +1,8 @@
 //! `sandboxes ls`
 
-use code_sandboxes::{Registry, Sandbox, SandboxInfo, Tags, unix_now};
+use code_sandboxes::{
+    Error, ErrorKind, Registry, Sandbox, SandboxInfo, SandboxStatus, Tags, detached, unix_now,
+};
 use serde_json::{Value, json};
 
 use crate::args::{ListArgs, ProviderArgs};
@@ -9,9 +11,14 @@ use crate::printer::{Format, Printer};
 use crate::problem::Problem;
 use crate::settings;
 
-/// Lists the sandboxes that run.
+/// Lists the sandboxes that run, and when it is wanted those whose logs are still there.
 pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, Problem> {
-    let found = find(&args.provider, &settings::labels(&args.label)?, printer).await?;
+    let labels = settings::labels(&args.label)?;
+    let mut found = find(&args.provider, &labels, printer).await?;
+    if args.all {
+        found.extend(ended(&args.provider, &labels).await?);
+        found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
+    }
     match printer.format() {
         Format::Text => {
             let headers = ["ID", "Name", "Status", "Age", "Left", "Labels"];
@@ -46,9 +53,26 @@ pub(crate) async fn find(
             }
         }
     }
-    found.retain(|info| labels.iter().all(|(key, value)| info.tags.get(key) == Some(value)));
+    found.retain(|info| has_labels(info, labels));
     found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
     Ok(found)
+}
+
+fn has_labels(info: &SandboxInfo, labels: &Tags) -> bool {
+    labels.iter().all(|(key, value)| info.tags.get(key) == Some(value))
+}
+
+/// What the supervisor remembers of sandboxes that have ended.
+async fn ended(provider: &ProviderArgs, labels: &Tags) -> Result<Vec<SandboxInfo>, Problem> {
+    let variant = provider.provider.as_ref().map(|_| settings::variant(provider)).transpose()?;
+    let Some(mut about) = detached::status().await? else { return Ok(Vec::new()) };
+    // A supervisor of an older version does not tell.
+    let remembered = about.remove("ended").unwrap_or_else(|| json!([]));
+    let mut ended: Vec<SandboxInfo> = serde_json::from_value(remembered).map_err(|error| {
+        Error::new(ErrorKind::Protocol, "list", "the supervisor tells nonsense").with_source(error)
+    })?;
+    ended.retain(|info| has_labels(info, labels) && variant.is_none_or(|v| v == info.variant));
+    Ok(ended)
 }
 
 /// What is known of a sandbox, also under the names that other programs of this kind use.
@@ -67,9 +91,13 @@ fn row(info: &SandboxInfo) -> Vec<String> {
         info.name.clone().unwrap_or_else(|| "-".into()),
         info.status.as_str().into(),
         span(unix_now() - info.created_at),
-        info.remaining_time().map_or_else(|| "-".into(), span),
+        info.remaining_time().filter(|_| !is_over(info)).map_or_else(|| "-".into(), span),
         if labels.is_empty() { "-".into() } else { labels.join(",") },
     ]
+}
+
+fn is_over(info: &SandboxInfo) -> bool {
+    matches!(info.status, SandboxStatus::Terminated | SandboxStatus::Error)
 }
 
 /// A time in its largest unit.

@@ -10,8 +10,12 @@ mod environments;
 mod exec;
 mod list;
 mod logs;
+mod man;
+mod place;
 mod providers;
+mod repl;
 mod run;
+mod shell;
 mod test;
 
 use std::io;
@@ -75,6 +79,8 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Create(args) => create::create(&args, printer).await,
         Command::List(args) => list::list(&args, printer).await,
         Command::Exec(args) => exec::exec(&args, printer).await,
+        Command::Repl(args) => repl::repl(*args, printer).await,
+        Command::Shell(args) => shell::shell(&args, printer).await,
         Command::Cp(args) => cp::cp(&args, printer).await,
         Command::Logs(args) => logs::logs(&args, printer).await,
         Command::Stop(args) => end::end(&args, End::Stop, printer).await,
@@ -84,6 +90,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Providers => providers::providers(printer).await,
         Command::Doctor(args) => doctor::doctor(&args, printer).await,
         Command::Completion { shell } => completion::completion(shell, printer).await,
+        Command::Man { directory } => man::man(&directory),
         Command::Supervisor(args) => supervise(&args, printer).await,
     }
 }

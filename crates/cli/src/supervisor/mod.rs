@@ -18,8 +18,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use code_sandboxes::detached::{Address, RETIRE, SERVE};
-use code_sandboxes::{Error, Registry, Variant};
+use code_sandboxes::detached::{Address, RETIRE, SERVE, STATUS};
+use code_sandboxes::{Error, Instance as _, Registry, Variant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{geteuid, setsid};
 use serde_json::{Map, Value, json};
@@ -29,6 +29,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use self::keeper::Keeper;
+pub(crate) use self::kept::UNNOTED;
 use self::ledger::Ledger;
 use crate::args::SupervisorArgs;
 use crate::exit;
@@ -37,6 +38,8 @@ use crate::problem::Problem;
 
 /// How long a client may take to introduce itself.
 const INTRODUCTION: Duration = Duration::from_secs(5);
+/// Bytes about sandboxes that have ended. A greeting has 64 KiB.
+const MOST_ABOUT_ENDED: usize = 48 << 10;
 /// How often the ledger is looked through.
 const SWEEP: Duration = Duration::from_millis(500);
 /// How long the lock of one that is about to end is waited for.
@@ -184,7 +187,22 @@ async fn converse(stream: UnixStream, ledger: &Arc<Ledger>) -> Result<(), Error>
     if wants == RETIRE {
         about.insert("retired".into(), ledger.retire().into());
     }
+    if wants == STATUS {
+        about.insert("ended".into(), ended(ledger));
+    }
     accepted.refuse(&keeper, about).await
+}
+
+/// The sandboxes that have ended and are remembered, the last ones first, as many as a greeting holds.
+fn ended(ledger: &Ledger) -> Value {
+    let all = ledger.all();
+    let ended = all.iter().rev().filter(|kept| !kept.is_running()).map(|kept| json!(kept.info()));
+    let mut room = MOST_ABOUT_ENDED;
+    let fits = |info: &Value| {
+        room = room.saturating_sub(info.to_string().len());
+        room > 0
+    };
+    ended.take_while(fits).collect()
 }
 
 fn about(ledger: &Ledger) -> Map<String, Value> {

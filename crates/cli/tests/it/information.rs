@@ -21,6 +21,8 @@ fn the_help_has_examples_and_exit_statuses() {
       create        Create a sandbox that stays, and print its id
       list          List the sandboxes that run [alias: ls]
       exec          Run a command, inline code or a program in a sandbox that is there
+      repl          Type code and see what comes of it
+      shell         Open a shell on this terminal
       cp            Copy a file or a directory to a sandbox, or from it
       logs          Show what was run in a sandbox, and what it printed
       stop          End sandboxes; what was run in them can still be shown for a while
@@ -55,6 +57,8 @@ fn the_help_has_examples_and_exit_statuses() {
       sandboxes run --file script.py one two           a program of this host
       cat main.go | sandboxes run --lang go            code from standard input
       sandboxes run --lang python --json '1 + 1'       one JSON object
+      sandboxes repl                                   type code, see results
+      sandboxes shell                                  a shell in a sandbox
       sandboxes doctor                                 what works here
 
     Exit status:
@@ -88,6 +92,7 @@ fn the_help_of_run_tells_every_flag() {
           --deps             Download the modules of the go.mod beside the file first
           --keep             Keep the sandbox, for `sandboxes exec` and until its lifetime is over
           --reuse            Use a running sandbox with these labels if there is one, and keep it
+          --tty              Run the command on this terminal, as interactive programs want it
           --stream-json      Print each event as a line of JSON when it happens, and the result last
           --json             Print one JSON object, errors included
       -q, --quiet            Print no warnings, notes and hints
@@ -96,16 +101,19 @@ fn the_help_of_run_tells_every_flag() {
 
     Sandbox:
       -p, --provider <NAME>         Where to run: local-eval, local-docker, e2b ..; `sandboxes
-                                    providers` lists them [alias: --variant]
+                                    providers` lists them; auto: the first one that there are
+                                    credentials for [alias: --variant]
       -e, --env <NAME[=VALUE]>      Set an environment variable; without a value, take that of this host
       -t, --timeout <SECONDS>       Seconds the program may run [default: 120]
       -w, --workdir <DIR>           Working directory in the sandbox
           --isolation <MODE>        How hard the code is kept in: strict, best-effort or off [default:
                                     strict]
           --network <MODE>          Network of the code: inherit, none, allowlist or all [default:
-                                    inherit]
+                                    inherit, with --allow allowlist]
           --allow <HOST[:PORT]>     Host that an allowlist has, such as pypi.org, *.example.com:443 or
                                     203.0.113.0/24
+          --deny <HOST[:PORT]>      Host that is refused although others are allowed; written as with
+                                    --allow
           --memory <SIZE>           Memory of the sandbox, such as 512m or 2g
           --cpus <CORES>            CPU cores of the sandbox, such as 0.5
           --disk <SIZE>             Disk of the sandbox, such as 1g
@@ -223,6 +231,40 @@ fn completion_scripts_complete_our_flags() {
     let object = sandboxes(["completion", "bash", "--json"]).output().json();
     assert_eq!(object["shell"], "bash");
     assert!(object["script"].as_str().unwrap().contains("sandboxes"));
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().unwrap();
+    sandboxes(["man", directory.path().to_str().unwrap()]).output().assert(0, "");
+    let help = sandboxes(["--help"]).output();
+    let (_, commands) = help.text().split_once("Commands:\n").unwrap();
+    let names = commands.lines().take_while(|line| !line.is_empty());
+    let mut count = 0;
+    for name in names.filter_map(|line| line.split_whitespace().next()).filter(|n| *n != "help") {
+        let path = directory.path().join(format!("sandboxes-{name}.1"));
+        let page = std::fs::read_to_string(&path).unwrap();
+        assert!(page.contains(&format!(".TH sandboxes-{name} 1")), "{page}");
+        count += 1;
+    }
+    let pages = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(
+        pages,
+        count + 1,
+        "one for each command, one for all of it, none for what is hidden"
+    );
+    let page = std::fs::read_to_string(directory.path().join("sandboxes-repl.1")).unwrap();
+    assert!(page.contains("sandboxes repl 9f3a"), "no examples: {page}");
+    let missing = directory.path().join("missing");
+    assert_eq!(sandboxes(["man", missing.to_str().unwrap()]).output().status, 125);
+}
+
+#[test]
+fn auto_is_a_variant_of_this_build_whatever_keys_there_are() {
+    let home = tempfile::tempdir().unwrap();
+    let call = sandboxes(["run", "-p", "AUTO", "--json", "true"]).env("E2B_API_KEY", "key");
+    let result = call.env("HOME", home.path()).output();
+    assert_eq!(result.json()["variant"], "local-eval", "{}", result.transcript());
 }
 
 #[test]

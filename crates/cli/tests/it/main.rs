@@ -11,4 +11,5 @@ mod languages;
 mod python;
 mod signals;
 mod support;
+mod terminal;
 mod usage;

@@ -17,6 +17,8 @@ use super::launch::launch;
 pub const SERVE: &str = "serve ";
 /// What a client wants that has a newer supervisor: the end of this one, if it has no sandbox.
 pub const RETIRE: &str = "retire";
+/// What a client wants that only asks how things are.
+pub const STATUS: &str = "status";
 
 /// How long the supervisor may take to answer. It answers at once or it hangs.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -37,13 +39,14 @@ pub(super) async fn needed(variant: Variant) -> Result<RemoteBackend> {
     connected.ok_or_else(|| Error::new(ErrorKind::Unavailable, "connect", "no supervisor"))
 }
 
-/// What the supervisor says about itself, if there is one: `pid`, `sandboxes`, `version`.
+/// What the supervisor says about itself, if there is one: `pid`, `sandboxes`, `version`, and as `ended` what it remembers of
+/// sandboxes that have ended, the last ones first.
 ///
 /// # Errors
 /// Whatever keeps it from answering.
 pub async fn status() -> Result<Option<Map<String, Value>>> {
     let address = Address::of_this_user()?;
-    let Some(greeted) = meet(&address, "status").await? else { return Ok(None) };
+    let Some(greeted) = meet(&address, STATUS).await? else { return Ok(None) };
     let hello = greeted.hello();
     let mut about = hello.about.clone();
     about.insert("version".into(), hello.version.clone().into());

@@ -31,7 +31,6 @@ mod lifecycle;
 mod limits;
 mod lost_directory;
 mod models;
-mod network;
 mod packages;
 mod reference;
 mod reference_state;
@@ -83,7 +82,6 @@ pub(crate) fn all() -> Vec<Case> {
         watch::cases(),
         isolation::cases(),
         isolation_network::cases(),
-        network::cases(),
         isolation_process::cases(),
         limits::cases(),
         config::cases(),

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use code_sandboxes::{
     ByteStream, CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
-    CommandOutcome, Error, Event, EventKind, EventStream, RunOutcome, Sandbox, random_hex,
-    unix_now,
+    CommandOutcome, Error, Event, EventKind, EventStream, RunOutcome, Sandbox,
+    random_hex, unix_now,
 };
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::debug;
 
@@ -22,10 +22,14 @@ const SIGINT: i32 = 2;
 pub(crate) fn command(
     sandbox: &Sandbox,
     line: impl Into<CommandLine>,
-    timeout: Duration,
+    timeout: Option<Duration>,
     stdin: Option<ByteStream>,
 ) -> CommandBuilder<'_> {
-    let command = sandbox.commands().run(line).timeout(timeout);
+    let command = sandbox.commands().run(line);
+    let command = match timeout {
+        Some(limit) => command.timeout(limit),
+        None => command,
+    };
     match stdin {
         Some(stdin) => command.stdin_stream(stdin),
         None => command,
@@ -49,6 +53,11 @@ impl Interrupts {
         if self.0.recv().await.is_none() {
             future::pending().await
         }
+    }
+
+    /// Forgets those that came while nobody waited.
+    pub(crate) fn forget(&mut self) {
+        while self.0.recv().now_or_never().flatten().is_some() {}
     }
 }
 
@@ -79,6 +88,19 @@ impl Guest {
     pub(crate) fn follow_command(&self, command: Command) -> EventStream {
         *self.running.borrow_mut() = Running::Command(Arc::clone(&command.control));
         events(command)
+    }
+
+    /// The command that runs, if it is one.
+    pub(crate) fn command(&self) -> Option<Arc<dyn CommandControl>> {
+        match &*self.running.borrow() {
+            Running::Command(control) => Some(Arc::clone(control)),
+            Running::Nothing | Running::Code(_) => None,
+        }
+    }
+
+    /// Says that somebody wants it to end.
+    pub(crate) fn note_interrupt(&self) {
+        self.interrupted.set(true);
     }
 
     /// Whether Ctrl-C was pressed.

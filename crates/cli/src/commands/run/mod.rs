@@ -4,6 +4,7 @@ mod guest;
 mod program;
 mod report;
 mod source;
+mod tty;
 
 use std::time::Duration;
 
@@ -12,21 +13,21 @@ use code_sandboxes::{
 };
 use tracing::debug;
 
-use self::guest::Guest;
-pub(crate) use self::guest::Interrupts;
+pub(crate) use self::guest::{Guest, Interrupts};
 use self::report::Report;
-use self::source::Source;
-pub(crate) use self::source::Task;
-use crate::args::RunArgs;
-use crate::input;
+pub(crate) use self::report::{say_failure, traceback};
+pub(crate) use self::source::{Source, Task};
+pub(crate) use self::tty::check as check_terminal;
+use crate::args::{RunArgs, SandboxArgs};
 use crate::printer::Printer;
 use crate::problem::Problem;
 use crate::settings;
 
 /// Runs what the arguments name. The status is that of the program.
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
+    tty::check(args.tty)?;
     let task = Task::of(&args)?;
-    let timeout = seconds("timeout", args.sandbox.timeout)?;
+    let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
     let stays = args.keep || args.reuse;
     let purpose = (!stays).then(|| task.source.purpose());
     let mut builder = settings::builder(&args.sandbox, purpose)?;
@@ -46,12 +47,12 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
         () = interrupts.next() => return Err(interrupted()),
     };
     debug!(id = sandbox.id(), "sandbox is ready");
-    warn_of_weak_isolation(&args, &sandbox, printer);
+    warn_of_weak_isolation(&args.sandbox, &sandbox, printer);
     if stays {
         let id = sandbox.id().unwrap_or_default();
         printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
     }
-    let visit = Visit { task, timeout, extras, stays };
+    let visit = Visit { task, timeout, extras, stays, tty: args.tty };
     visit.attend(&sandbox, &mut interrupts, printer).await
 }
 
@@ -60,11 +61,11 @@ pub(crate) fn interrupted() -> Problem {
 }
 
 /// What is said of one run alone, in a sandbox that is there already.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     env: Vec<(String, String)>,
     workdir: Option<String>,
-    context: Option<String>,
+    pub(crate) context: Option<String>,
 }
 
 impl Extras {
@@ -88,7 +89,7 @@ impl Extras {
         }
     }
 
-    fn code<'a>(&self, mut run: RunCodeBuilder<'a>) -> RunCodeBuilder<'a> {
+    pub(crate) fn code<'a>(&self, mut run: RunCodeBuilder<'a>) -> RunCodeBuilder<'a> {
         for (name, value) in &self.env {
             run = run.env(name, value);
         }
@@ -106,10 +107,12 @@ impl Extras {
 #[derive(Debug)]
 pub(crate) struct Visit {
     pub(crate) task: Task,
-    pub(crate) timeout: Duration,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) extras: Extras,
     /// Whether the sandbox is still there afterwards.
     pub(crate) stays: bool,
+    /// Whether it runs on this terminal.
+    pub(crate) tty: bool,
 }
 
 impl Visit {
@@ -120,12 +123,22 @@ impl Visit {
         interrupts: &mut Interrupts,
         printer: &Printer,
     ) -> Result<u8, Problem> {
-        let (guest, stays) = (Guest::default(), self.stays);
+        let (guest, stays, tty) = (Guest::default(), self.stays, self.tty);
         let mut report = Report::new(printer, sandbox, self.task.language);
         let ended = {
             let work = async {
                 let events = self.start(sandbox, &guest).await?;
-                report.follow(events).await
+                match guest.command().filter(|_| tty) {
+                    Some(control) => {
+                        let shown = report.follow(events);
+                        let way = tty::converse(&*control, shown, printer).await?;
+                        if way == tty::Way::Out {
+                            guest.note_interrupt();
+                        }
+                        Ok(())
+                    }
+                    None => report.follow(events).await,
+                }
             };
             tokio::select! {
                 ended = work => ended,
@@ -141,28 +154,32 @@ impl Visit {
 
     /// Starts the task and gives its events.
     async fn start(self, sandbox: &Sandbox, guest: &Guest) -> Result<EventStream, Problem> {
-        let Self { task, timeout, extras, .. } = self;
-        let stdin = if task.reads_stdin { input::for_program() } else { None };
-        let run = match task.source {
+        let Self { task, timeout, extras, tty, .. } = self;
+        let Task { source, stdin, .. } = task;
+        let command = |command| tty::prepare(extras.command(command), tty);
+        let run = match source {
             Source::Cell(code) => sandbox.run_code(code),
             Source::Script { code, name, arguments } => {
                 sandbox.run_code(code).script(name, arguments)
             }
             Source::Shell(line) => {
-                let command = guest::command(sandbox, line, timeout, stdin);
-                return Ok(guest.follow_command(extras.command(command).start().await?));
+                let prepared = command(guest::command(sandbox, line, timeout, stdin));
+                return Ok(guest.follow_command(prepared.start().await?));
             }
             Source::Command(argv) => {
-                let command = guest::command(sandbox, argv, timeout, stdin);
-                return Ok(guest.follow_command(extras.command(command).start().await?));
+                let prepared = command(guest::command(sandbox, argv, timeout, stdin));
+                return Ok(guest.follow_command(prepared.start().await?));
             }
             Source::Program(program) => {
                 let place = program::place(sandbox, &program, timeout).await?;
-                let command = place.command(sandbox, program.arguments, timeout, stdin);
-                return Ok(guest.follow_command(extras.command(command).start().await?));
+                let prepared = command(place.command(sandbox, program.arguments, timeout, stdin));
+                return Ok(guest.follow_command(prepared.start().await?));
             }
         };
-        let run = extras.code(run.timeout(timeout));
+        let run = extras.code(match timeout {
+            Some(limit) => run.timeout(limit),
+            None => run.no_timeout(),
+        });
         let run = match stdin {
             Some(stdin) => run.stdin_stream(stdin),
             None => run,
@@ -172,8 +189,9 @@ impl Visit {
     }
 }
 
-fn warn_of_weak_isolation(args: &RunArgs, sandbox: &Sandbox, printer: &Printer) {
-    match args.sandbox.isolation.unwrap_or_default() {
+/// Says what everybody should know who did not ask for strict isolation.
+pub(crate) fn warn_of_weak_isolation(args: &SandboxArgs, sandbox: &Sandbox, printer: &Printer) {
+    match args.isolation.unwrap_or_default() {
         IsolationMode::Strict => {}
         IsolationMode::Off => printer.warning("isolation is off: the code has your rights"),
         IsolationMode::BestEffort => {

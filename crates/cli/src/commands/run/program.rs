@@ -43,7 +43,7 @@ pub(crate) struct Place {
 pub(crate) async fn place(
     sandbox: &Sandbox,
     program: &Program,
-    timeout: Duration,
+    timeout: Option<Duration>,
 ) -> Result<Place, Problem> {
     let script = place_script(program.runners);
     let command = shell(sandbox, &script, &program.name, timeout).stdin(program.text.clone());
@@ -66,7 +66,7 @@ impl Place {
         &self,
         sandbox: &'a Sandbox,
         arguments: Vec<String>,
-        timeout: Duration,
+        timeout: Option<Duration>,
         stdin: Option<ByteStream>,
     ) -> CommandBuilder<'a> {
         let mut argv = shell_argv(self.runner.script, &self.path);
@@ -99,7 +99,7 @@ async fn fetch(
     sandbox: &Sandbox,
     program: &str,
     fetch: &Fetch,
-    timeout: Duration,
+    timeout: Option<Duration>,
 ) -> Result<(), Problem> {
     let directory = program.rsplit_once('/').map_or("", |(directory, _)| directory);
     for (name, content) in &fetch.files {
@@ -121,7 +121,7 @@ fn network_flag(sandbox: &Sandbox, hosts: &[&str]) -> Option<String> {
     let can = sandbox.capabilities();
     if can.network_allowlist {
         let allowed: String = hosts.iter().map(|host| format!(" --allow {host}")).collect();
-        return Some(format!("--network allowlist{allowed}"));
+        return Some(allowed.trim_start().to_owned());
     }
     let flags = [(can.network_all, "--network all"), (can.isolation_off, "--isolation off")];
     flags.into_iter().find_map(|(can, flag)| can.then(|| flag.to_owned()))
@@ -131,7 +131,7 @@ async fn put(
     sandbox: &Sandbox,
     path: &str,
     content: Bytes,
-    timeout: Duration,
+    timeout: Option<Duration>,
 ) -> Result<(), Problem> {
     let command = shell(sandbox, r#"cat >"$1""#, path, timeout).stdin(content);
     succeed(command.await?, "a file could not be put into the sandbox")?;
@@ -143,7 +143,7 @@ fn shell<'a>(
     sandbox: &'a Sandbox,
     script: &str,
     argument: &str,
-    timeout: Duration,
+    timeout: Option<Duration>,
 ) -> CommandBuilder<'a> {
     guest::command(sandbox, shell_argv(script, argument), timeout, None)
 }

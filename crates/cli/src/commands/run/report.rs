@@ -145,7 +145,8 @@ fn no_end(interrupted: bool) -> Failure {
     Failure { kind, message: message.into(), signal: None }
 }
 
-fn say_failure(printer: &Printer, result: &ExecutionResult) {
+/// Says why a run did not end by itself, and what to do about it.
+pub(crate) fn say_failure(printer: &Printer, result: &ExecutionResult) {
     if result.interrupted {
         return;
     }
@@ -169,7 +170,8 @@ fn object(result: &ExecutionResult) -> Value {
     object
 }
 
-fn traceback(error: &CodeError) -> String {
+/// A traceback as the lines to print.
+pub(crate) fn traceback(error: &CodeError) -> String {
     let text = if error.traceback.is_empty() { error.to_string() } else { error.traceback.clone() };
     format!("{}\n", text.trim_end_matches('\n'))
 }

@@ -1,25 +1,32 @@
 //! What is to be run, as the arguments and standard input say.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use code_sandboxes::SingleUse;
+use code_sandboxes::{ByteStream, SingleUse};
 
 use crate::args::RunArgs;
 use crate::input;
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
 use crate::problem::Problem;
+use crate::settings::network_mode;
 
 /// One thing to run.
-#[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) source: Source,
     /// Its language, for results.
     pub(crate) language: &'static str,
-    /// Whether standard input is its own. Otherwise it was the code.
-    pub(crate) reads_stdin: bool,
+    /// Its standard input, unless that was the code.
+    pub(crate) stdin: Option<ByteStream>,
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 /// The ways to run something.
@@ -91,12 +98,14 @@ impl Task {
     pub(crate) fn of(args: &RunArgs) -> Result<Self, Problem> {
         let (code, arguments) = match choose(args)? {
             Choice::Command(source) => {
-                return Ok(Self { source, language: "sh", reads_stdin: true });
+                let stdin = if args.tty { None } else { input::for_program() };
+                return Ok(Self { source, language: "sh", stdin });
             }
             Choice::Code(code, arguments) => (code, arguments),
         };
-        let reads_stdin = !matches!(code, Code::Stdin);
+        let is_own = !matches!(code, Code::Stdin);
         let language = language(args, &code)?;
+        refuse_terminal(args, language, is_own)?;
         let source = match &language.engine {
             Engine::Interpreter => {
                 refuse_dependencies(args, language)?;
@@ -126,7 +135,8 @@ impl Task {
                 })
             }
         };
-        Ok(Self { source, language: language.name, reads_stdin })
+        let stdin = if is_own && !args.tty { input::for_program() } else { None };
+        Ok(Self { source, language: language.name, stdin })
     }
 }
 
@@ -228,6 +238,17 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::Usage { message, hint: None }
 }
 
+/// The interpreter of the sandbox has no terminal, and a program whose text came from ours has ours no more.
+fn refuse_terminal(args: &RunArgs, language: &Language, is_own: bool) -> Result<(), Problem> {
+    if !args.tty || (is_own && !matches!(language.engine, Engine::Interpreter)) {
+        return Ok(());
+    }
+    Err(Problem::usage(
+        "--tty is for commands and for program files",
+        "for code on a terminal there is `sandboxes repl`",
+    ))
+}
+
 fn refuse_dependencies(args: &RunArgs, language: &Language) -> Result<(), Problem> {
     if args.deps { Err(no_dependencies(language)) } else { Ok(()) }
 }
@@ -251,6 +272,6 @@ fn fetch(args: &RunArgs, how: &'static Dependencies, code: &Code) -> Result<Fetc
         }
     }
     use code_sandboxes::NetworkMode::{Inherit, None as Closed};
-    let network = args.sandbox.network.unwrap_or_default();
+    let network = network_mode(&args.sandbox);
     Ok(Fetch { how, files, network_is_closed: matches!(network, Inherit | Closed) })
 }

@@ -1,0 +1,108 @@
+"""What the line editor asks of the interpreter: is this code complete, and which names may come next.
+
+It runs in a namespace of its own, is given `question`, `before` and `namespace`, and prints its answer as JSON.
+"""
+
+MOST = 2000
+
+
+def is_complete(source):
+    """Whether there is nothing more to type. Code that can never be right is complete: running it tells why."""
+    import ast
+    import codeop
+    import warnings
+
+    compiler = codeop.CommandCompiler()
+    compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if compiler(source, "<typed>", "exec") is None:
+                return False
+            body = ast.parse(source).body
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+            return True
+    last = body[-1] if body else None
+    is_block = hasattr(last, "body") and last.end_lineno > last.lineno
+    # More may belong to a block, until a line is empty.
+    return not is_block or not source.rsplit("\n", 1)[-1].strip()
+
+
+def names(before, namespace):
+    """The word that is being typed, and the names that it may become."""
+    import re
+
+    line = before.rsplit("\n", 1)[-1]
+    found = re.match(r"\s*from\s+([\w.]+)\s+import\s+(?:\w+\s*,\s*)*(\w*)$", line)
+    if found:
+        return found[2], members_of_module(found[1])
+    found = re.match(r"\s*(?:from|import)\s+(?:[\w.]+\s*,\s*)*((?:\w+\.)*)(\w*)$", line)
+    if found:
+        return found[2], modules(found[1].rstrip("."))
+    found = re.search(r"((?:[^\W\d]\w*\.)*)((?:[^\W\d]\w*)?)$", line)
+    chain, word = found[1].rstrip("."), found[2]
+    if line[: found.start()].endswith("."):
+        return word, []  # of a call or a literal, whose value nobody knows yet
+    if chain:
+        return word, attributes(chain.split("."), namespace)
+    return word, plain_names(namespace) if word else []
+
+
+def plain_names(namespace):
+    import builtins
+    import keyword
+
+    return {*namespace, *vars(builtins), *keyword.kwlist}
+
+
+def attributes(chain, namespace):
+    import builtins
+
+    first, *rest = chain
+    try:
+        value = namespace[first] if first in namespace else vars(builtins)[first]
+        for name in rest:
+            value = getattr(value, name)
+        return dir(value)
+    except Exception:
+        return []
+
+
+def modules(package):
+    import pkgutil
+    import sys
+
+    if not package:
+        own = {name for name in sys.builtin_module_names if not name.startswith("_")}
+        return own | {module.name for module in pkgutil.iter_modules()}
+    loaded = sys.modules.get(package)
+    path = getattr(loaded, "__path__", None)
+    return {module.name for module in pkgutil.iter_modules(path)} if path else []
+
+
+def members_of_module(name):
+    import sys
+
+    # One that is not loaded would have to be run.
+    loaded = sys.modules.get(name)
+    return {*dir(loaded), *modules(name)} if loaded else []
+
+
+def answer(question, before, namespace):
+    if question == "complete":
+        return is_complete(before)
+    word, found = names(before, namespace)
+    fitting = {name for name in found if isinstance(name, str) and name.startswith(word)}
+    if not word.startswith("_"):
+        fitting = {name for name in fitting if not name.startswith("_")}
+    return {"word": word, "names": sorted(fitting)[:MOST]}
+
+
+def tell():
+    import json
+    import sys
+
+    sys.stdout.write(json.dumps(answer(question, before, namespace)))
+
+
+tell()

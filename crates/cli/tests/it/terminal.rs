@@ -1,0 +1,5 @@
+//! People at a terminal: the built binary on a pseudo-terminal, and the keys they press.
+
+mod pty;
+mod repl;
+mod shell;
