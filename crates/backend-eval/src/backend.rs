@@ -4,15 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    IsolationMode, ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId,
+    Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
+    Instance, IsolationMode, ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId,
     SandboxInfo, SandboxStatus, SnapshotInfo, Variant,
 };
-use sandbox_isolation::{Layer, Probe, probe};
+use sandbox_isolation::{Enforcer, Layer, Probe, host_limits, probe};
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
 use crate::instance::EvalInstance;
+use crate::network;
 use crate::python::{Python, locate};
 use crate::spares::Spares;
 use crate::workshop::{Recipe, Workshop};
@@ -61,30 +62,42 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
         idle_timeout: true,
         environments: true,
         limit_disk: strict,
+        limit_memory: strict,
+        limit_cpu: strict && host_limits().cpu,
         limit_processes: strict,
-        network_none: strict,
-        network_all: !strict,
+        network_none: mode != IsolationMode::Off,
+        network_allowlist: strict,
+        network_all: true,
         isolation_strict: true,
+        isolation_best_effort: true,
         isolation_off: true,
         ..Capabilities::default()
     }
 }
 
-/// What this backend can enforce depends on the isolation that is asked for.
+/// What this backend can enforce depends on the isolation that it has. `BestEffort` is what is left of it without cells.
 fn check(spec: &CreateSpec) -> Result<Capabilities> {
     let capabilities = capabilities(spec.isolation);
     capabilities.check(spec).map_err(|error| {
         let hint = match (spec.isolation, spec.network.mode) {
+            (IsolationMode::Off, _) if !spec.network.deny.is_empty() => {
+                "without isolation the code has the host's network; use strict isolation"
+            }
             (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
                 "without isolation the code has the host's network; use strict isolation"
             }
-            (IsolationMode::Strict, NetworkMode::All) => {
-                "a strict cell has no network; the host's network is available with isolation off"
+            (IsolationMode::BestEffort, _) => {
+                "this host has no namespaces for this user, and without them only the network can be closed; \
+                 `sandboxes doctor` says how to get them"
             }
-            _ => "local-eval enforces disk, processes, lifetime, idle timeout and network `none`",
+            (IsolationMode::Strict, _) if spec.cpu.is_some() => {
+                "a share of the processors takes a control group: run as root in the topmost one"
+            }
+            _ => "local-eval enforces memory, disk, processes, lifetime, idle timeout and the network",
         };
         error.with_context("variant", Variant::LocalEval.as_str()).with_hint(hint)
     })?;
+    check_size(spec)?;
     if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -93,6 +106,32 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
         ));
     }
     Ok(capabilities)
+}
+
+/// What only this host can say: whether it has what is asked for.
+fn check_size(spec: &CreateSpec) -> Result<()> {
+    let Some(memory) = spec.memory else { return Ok(()) };
+    let had = host_memory().filter(|had| memory > *had);
+    if let Some(had) = had {
+        let message = format!("must be at most what this host has, {had}, got {memory}");
+        return Err(Error::invalid("memory", message));
+    }
+    match spec.disk.filter(|disk| *disk >= memory) {
+        Some(disk) => {
+            let message = format!(
+                "must be less than the memory, because files are memory: {disk} of {memory}"
+            );
+            Err(Error::invalid("disk", message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn host_memory() -> Option<ByteSize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(ByteSize::bytes(kib.saturating_mul(1024)))
 }
 
 /// `python-cpu-env` is the default name of the clients this library supersedes.
@@ -138,7 +177,41 @@ fn isolation_checks(probe: Probe) -> Vec<Check> {
         },
         fix: if layer.available { None } else { fix.clone() },
     };
-    probe.layers.into_iter().map(check).collect()
+    probe.layers.into_iter().filter(|layer| layer.required).map(check).collect()
+}
+
+/// What is good to have, and without which sandboxes are isolated all the same.
+fn further_checks(layers: &[Layer]) -> Vec<Check> {
+    const LANDLOCK: &str = "use a kernel of version 5.19 or newer with `landlock` among its security modules \
+                            (`lsm=` on its command line)";
+    const GROUPS: &str = "run as root in the topmost control group, or put the whole program into a group with \
+                          `systemd-run --scope -p MemoryMax=.. -p CPUQuota=..`";
+    let limits = host_limits();
+    let row = |name: &str, ok: bool, detail: &str, fix: &str| Check {
+        name: name.to_owned(),
+        ok,
+        detail: detail.to_owned(),
+        fix: (!ok).then(|| fix.to_owned()),
+    };
+    let optional = layers.iter().filter(|layer| !layer.required);
+    let mut checks: Vec<_> = optional
+        .map(|layer| {
+            let missing = "missing: mounts and permissions alone keep files apart";
+            let detail = if layer.available { "available" } else { missing };
+            row(layer.name, layer.available, detail, LANDLOCK)
+        })
+        .collect();
+    checks.push(match limits.memory {
+        Enforcer::Kernel => row("memory limit", true, "kept by the kernel in a control group", ""),
+        Enforcer::Watchdog => {
+            let detail =
+                "kept by the kernel for each process, and added up for all ten times a second";
+            row("memory limit", true, detail, "")
+        }
+    });
+    let detail = if limits.cpu { "kept by the kernel" } else { "missing: `cpu` is refused" };
+    checks.push(row("cpu limit", limits.cpu, detail, GROUPS));
+    checks
 }
 
 #[async_trait]
@@ -150,20 +223,26 @@ impl Backend for EvalBackend {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             limit_disk: true,
+            limit_memory: true,
             limit_processes: true,
             network_none: true,
+            network_allowlist: true,
             network_all: true,
             ..capabilities(IsolationMode::Strict)
         }
     }
 
-    async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+    async fn create(&self, _call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        let asked = spec.isolation;
+        if asked == IsolationMode::BestEffort && self.workshop.has_cells().await {
+            spec.isolation = IsolationMode::Strict;
+        }
         let capabilities = check(&spec)?;
         let options = Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
         let (python, maker) = tokio::join!(locate(&options), self.workshop.maker(spec.isolation));
         // Only started here, while the interpreter is looked for.
         drop(maker?);
-        let recipe = Recipe { spec, python: python?, options, capabilities };
+        let recipe = Recipe { spec, asked, python: python?, options, capabilities };
         let instance = match self.spares.take(&recipe).await {
             Some(spare) => spare,
             None => Arc::new(self.workshop.make(&recipe).await?),
@@ -221,7 +300,9 @@ impl Backend for EvalBackend {
                 fix: error.hint().map(str::to_owned),
             }),
         }
-        health.checks.extend(isolation_checks(probe().await));
+        let probe = probe().await;
+        let further = further_checks(&probe.layers);
+        health.checks.extend(isolation_checks(probe));
         let broken = health.checks.iter().find(|check| !check.ok).cloned();
         health.usable = broken.is_none();
         health.detail = broken.as_ref().map_or_else(
@@ -229,6 +310,11 @@ impl Backend for EvalBackend {
             |check| format!("{}: {}", check.name, check.detail),
         );
         health.fix = broken.and_then(|check| check.fix);
+        health.checks.extend(further);
+        // Told, and no reason against the variant: most sandboxes have no network.
+        if health.usable {
+            health.checks.push(network::check(&self.workshop).await);
+        }
         Ok(health)
     }
 

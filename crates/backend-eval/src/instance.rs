@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 
 use crate::contexts::{Contexts, is_python, only_python};
 use crate::expiry::{Expiry, InUse};
+use crate::network::{Network, Told, told};
 use crate::packages::Packages;
 use crate::workshop::DEFAULT_LIFETIME;
 
@@ -41,7 +42,7 @@ pub(crate) struct EvalInstance {
     pub(crate) expiry: Expiry,
     pub(crate) described: Mutex<Described>,
     pub(crate) base: WorkerSpec,
-    pub(crate) network_hint: Option<String>,
+    pub(crate) network: Network,
     pub(crate) commands: Commands,
     pub(crate) packages: Packages,
 }
@@ -118,6 +119,7 @@ impl EvalInstance {
     fn end(&self, kind: FailureKind) {
         self.ended.set(kind);
         self.cell.kill();
+        self.network.close();
     }
 }
 
@@ -207,10 +209,11 @@ impl Instance for EvalInstance {
         }
         let in_use = self.expiry.in_use();
         let context = self.contexts.for_run(request.context.as_deref());
-        let mut request = run_request(call, request, self.network_hint.clone());
+        let mut request = run_request(call, request, self.network.hint());
         request.cwd = request.cwd.map(|path| resolve_directory(&context.spec().cwd, &path));
+        let mark = self.network.mark();
         match context.run(request).await {
-            Ok(inner) => Ok(Box::pin(Using { inner, _in_use: in_use })),
+            Ok(inner) => Ok(Box::pin(Using { inner: Told::new(inner, mark), _in_use: in_use })),
             Err(error) => Err(self.alive("run_code").err().unwrap_or(error)),
         }
     }
@@ -283,7 +286,9 @@ impl Instance for EvalInstance {
         self.alive("start_command")?;
         let in_use = Box::new(self.expiry.in_use());
         let (env, directory) = (self.command_env(), &self.base.cwd);
+        let mark = self.network.mark();
         let started = self.commands.start(env, directory, request, in_use).await;
+        let started = started.map(|command| told(command, mark));
         started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
     }
 
@@ -304,7 +309,8 @@ impl Instance for EvalInstance {
 
     async fn connect_command(&self, _call: &CallContext, id: &str) -> Result<Command> {
         self.alive("connect_command")?;
-        self.commands.connect(id, Box::new(self.expiry.in_use()))
+        let command = self.commands.connect(id, Box::new(self.expiry.in_use()))?;
+        Ok(told(command, self.network.mark()))
     }
 
     async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {

@@ -34,6 +34,7 @@ mod contexts;
 mod expiry;
 mod files;
 mod instance;
+mod network;
 mod packages;
 mod python;
 mod spares;

@@ -5,9 +5,10 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sandbox_core::{CreateSpec, IsolationMode};
+use sandbox_core::{ByteSize, CreateSpec, IsolationMode, NetworkMode};
 use sandbox_isolation::{CellSpec, Resource, Rlimit};
 
+use crate::network::needs_gate;
 use crate::python::{Layout, Python};
 use crate::toolchains::toolchains;
 
@@ -38,20 +39,34 @@ pub(crate) fn may_show(directory: &Path) -> bool {
 
 /// The cell for a create.
 pub(crate) fn cell_spec(spec: &CreateSpec, python: &Python, layout: Option<&Layout>) -> CellSpec {
-    if spec.isolation == IsolationMode::Off {
-        return CellSpec::off();
-    }
-    let mut cell = CellSpec::strict();
+    let mut cell = match spec.isolation {
+        IsolationMode::Off => return CellSpec::off(),
+        IsolationMode::BestEffort => {
+            CellSpec { no_network: spec.network.mode != NetworkMode::All, ..CellSpec::confined() }
+        }
+        IsolationMode::Strict => CellSpec::strict(),
+    };
+    cell.gate = needs_gate(spec);
     for path in shown_paths(python, layout) {
         cell = cell.bind(path);
     }
-    if let Some(disk) = spec.disk {
-        cell = cell.disk(disk.as_u64());
+    cell.memory = spec.memory.map(ByteSize::as_u64);
+    cell.cpu = spec.cpu.map(thousandths);
+    // Files are memory: by default they take at most half of it.
+    let half = cell.memory.map(|memory| cell.disk_bytes.min(memory / 2));
+    if let Some(disk) = spec.disk.map(ByteSize::as_u64).or(half) {
+        cell = cell.disk(disk);
+        cell.shm_bytes = cell.shm_bytes.min(disk);
     }
     if let Some(processes) = spec.processes {
         cell = cell.limit(Rlimit::fixed(Resource::Processes, u64::from(processes)));
     }
     cell
+}
+
+/// Cores as the kernel is told of them. At most a few thousand, which the spec has checked.
+fn thousandths(cores: f64) -> u32 {
+    (cores * 1000.0).round().clamp(0.0, f64::from(u32::MAX)) as u32
 }
 
 /// The interpreter's directories and the toolchains, as far as the system directories do not hold them.
@@ -92,6 +107,10 @@ pub(crate) fn environment(
     );
     env.insert("HOME".into(), home.to_string_lossy().into_owned());
     env.insert("PATH".into(), search_path(spec.isolation, python));
+    if spec.isolation == IsolationMode::BestEffort {
+        // The host's own is shared with everybody, and closed to this code.
+        env.insert("TMPDIR".into(), home.to_string_lossy().into_owned());
+    }
     if let Some(venv) = virtual_environment(&python.executable) {
         env.insert("VIRTUAL_ENV".into(), venv.to_string_lossy().into_owned());
     }

@@ -12,15 +12,16 @@ use sandbox_core::{
     Capabilities, CreateSpec, Error, ErrorKind, IsolationInfo, IsolationMode, Result, SandboxId,
     Variant, resolve_directory, unix_now,
 };
-use sandbox_isolation::{Cell, Maker, Privilege, Rlimit};
+use sandbox_isolation::{Cell, CellKind, CellSpec, Maker, Rlimit};
 use serde_json::{Map, json};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
 use crate::background::background;
 use crate::config::Options;
 use crate::contexts::Contexts;
 use crate::expiry::Expiry;
 use crate::instance::{Described, EvalInstance};
+use crate::network::Network;
 use crate::packages::Packages;
 use crate::python::{Layout, Python};
 use crate::view::{cell_spec, environment};
@@ -29,23 +30,23 @@ use crate::zygotes::Zygotes;
 /// How long a sandbox lives when nothing is said.
 pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// What code without network hears. It names what opens the network here.
-const NO_NETWORK: &str = "Network access is disabled in this sandbox; it is available with isolation off: \
-                          `--isolation off`, or .isolation(IsolationMode::Off)";
-
 /// What the sandboxes of a backend share.
 #[derive(Debug, Default)]
 pub(crate) struct Workshop {
     maker: AsyncMutex<Option<Maker>>,
     /// Makes what is not isolated, without any privilege over cells.
     plain_maker: AsyncMutex<Option<Maker>>,
+    has_cells: OnceCell<bool>,
     pub(crate) zygotes: Zygotes,
 }
 
 /// Everything that decides what a sandbox is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recipe {
+    /// With the isolation that it gets.
     pub(crate) spec: CreateSpec,
+    /// The isolation that was asked for.
+    pub(crate) asked: IsolationMode,
     pub(crate) python: Python,
     pub(crate) options: Options,
     pub(crate) capabilities: Capabilities,
@@ -65,7 +66,7 @@ impl Recipe {
 impl Workshop {
     /// A sandbox with its working directory and, unless that shall wait, the default interpreter.
     pub(crate) async fn make(&self, recipe: &Recipe) -> Result<EvalInstance> {
-        let Recipe { spec, python, options, capabilities } = recipe;
+        let Recipe { spec, asked, python, options, capabilities } = recipe;
         let maker = self.maker(spec.isolation).await?;
         let (cell, rlimits) = self.cell(&maker, spec, python, options).await?;
         let isolated = spec.isolation == IsolationMode::Strict;
@@ -73,7 +74,9 @@ impl Workshop {
         let work_dir = cell.work_dir().to_string_lossy();
         let cwd = resolve_directory(&work_dir, spec.working_dir.as_deref().unwrap_or("."));
         let base = WorkerSpec { env: environment(spec, python, home), cwd };
-        let isolation = isolation_info(spec, &maker);
+        let network = Network::open(spec, &cell)?;
+        let mut isolation = isolation_info(*asked, &cell);
+        isolation.network = network.description();
         let source = self.zygotes.source(maker, python.clone(), options.clone());
         let cell_box = Arc::new(CellBox::new(cell, source, rlimits));
         let box_io: Arc<dyn BoxIo> = Arc::<CellBox>::clone(&cell_box);
@@ -100,7 +103,7 @@ impl Workshop {
                 metadata: Map::from_iter([("python".into(), json!(executable))]),
             }),
             base,
-            network_hint: isolated.then(|| NO_NETWORK.to_owned()),
+            network,
             commands,
             packages: Packages::new(python.executable.clone(), options.pip.clone()),
         };
@@ -110,7 +113,7 @@ impl Workshop {
 
     /// The maker of cells, started when it is not there, or no longer.
     pub(crate) async fn maker(&self, isolation: IsolationMode) -> Result<Maker> {
-        let off = isolation == IsolationMode::Off;
+        let off = isolation != IsolationMode::Strict;
         let mut maker = if off { &self.plain_maker } else { &self.maker }.lock().await;
         match &*maker {
             Some(maker) if !maker.is_closed() => Ok(maker.clone()),
@@ -124,6 +127,17 @@ impl Workshop {
         }
     }
 
+    /// Whether this host lets us make cells. Only making one tells; it is found out once.
+    pub(crate) async fn has_cells(&self) -> bool {
+        let found = self.has_cells.get_or_init(|| async {
+            let Ok(maker) = self.maker(IsolationMode::Strict).await else { return false };
+            background(async move { maker.cell(&CellSpec::strict()).await.is_ok() })
+                .await
+                .unwrap_or(false)
+        });
+        *found.await
+    }
+
     /// The cell, and the limits of what runs in it.
     async fn cell(
         &self,
@@ -135,7 +149,8 @@ impl Workshop {
         let make = async |layout: Option<&Layout>| {
             let cell_spec = cell_spec(spec, python, layout);
             let cell = maker.cell(&cell_spec).await.map_err(no_isolation)?;
-            Ok((cell, cell_spec.rlimits))
+            let rlimits = cell.rlimits().to_vec();
+            Ok((cell, rlimits))
         };
         let Some(known) = &python.layout else {
             // The first time, the interpreter itself says where its parts are.
@@ -152,7 +167,7 @@ impl Workshop {
     }
 }
 
-fn no_isolation(error: sandbox_isolation::Error) -> Error {
+pub(crate) fn no_isolation(error: sandbox_isolation::Error) -> Error {
     use sandbox_isolation::Error as Cause;
     match &error {
         Cause::Unavailable { missing, fix } => {
@@ -160,44 +175,30 @@ fn no_isolation(error: sandbox_isolation::Error) -> Error {
                 "{fix}; or give up isolation explicitly: `--isolation off`, or .isolation(IsolationMode::Off)"
             ))
         }
+        Cause::NoGate { .. } => {
+            let message = "network policies other than `none` cannot be enforced on this host";
+            Error::unsupported("create", message)
+                .with_context("field", "network")
+                .with_hint(error.to_string())
+        }
         Cause::Invalid(message) => Error::new(ErrorKind::InvalidArgument, "create", message.clone()),
         _ => Error::new(ErrorKind::Unavailable, "create", "the cell could not be made").with_source(error),
     }
 }
 
-fn isolation_info(spec: &CreateSpec, maker: &Maker) -> IsolationInfo {
-    if spec.isolation == IsolationMode::Off {
-        return IsolationInfo {
-            mode: IsolationMode::Off,
-            boundary: "process".into(),
-            layers: Vec::new(),
-            network: "all".into(),
-        };
-    }
-    let mut layers: Vec<String> = [
-        "user-namespace",
-        "pid-namespace",
-        "mount-namespace",
-        "network-namespace",
-        "ipc-namespace",
-        "uts-namespace",
-        "cgroup-namespace",
-        "private-root",
-        "no-capabilities",
-        "no-new-privileges",
-        "rlimits",
-    ]
-    .map(String::from)
-    .to_vec();
-    if maker.privilege() == Privilege::Root {
-        layers.push("unused-host-uid".into());
-    }
-    IsolationInfo {
-        mode: IsolationMode::Strict,
-        boundary: "cell".into(),
-        layers,
-        network: "none".into(),
-    }
+/// What keeps the code in, as the cell was set up.
+fn isolation_info(mode: IsolationMode, cell: &Cell) -> IsolationInfo {
+    let (boundary, network) = match cell.kind() {
+        CellKind::Off => ("process", "all"),
+        CellKind::Confined => ("process", "none"),
+        CellKind::Strict => ("cell", "none"),
+    };
+    let layers = match cell.kind() {
+        // Limits alone keep nobody in.
+        CellKind::Off => Vec::new(),
+        _ => cell.layers().iter().map(ToString::to_string).collect(),
+    };
+    IsolationInfo { mode, boundary: boundary.into(), layers, network: network.into() }
 }
 
 #[cfg(test)]

@@ -25,7 +25,11 @@ async fn main() -> code_sandboxes::Result<()> {
 
     // What cannot be enforced is refused before anything starts.
     for refused in [
-        Sandbox::builder().network(NetworkPolicy::all()).create().await,
+        Sandbox::builder()
+            .isolation(IsolationMode::Off)
+            .network(NetworkPolicy::none())
+            .create()
+            .await,
         Sandbox::builder().gpu(GpuType::T4).create().await,
     ] {
         let error = refused.expect_err("local-eval has neither");

@@ -9,10 +9,14 @@
 //! - [`outputs`]: the outputs of an execution as a notebook shows them.
 //!
 //! With I/O, each behind a feature: `kernelspec`, `zmq`, `websocket`, `test_kernel`; and `client`, which the
-//! clients have in common.
+//! clients have in common. It can be had alone, for what works with a client of whichever transport.
 
 mod channel;
-#[cfg(any(feature = "websocket", all(feature = "zmq", unix)))]
+#[cfg(feature = "client")]
+#[cfg_attr(
+    not(any(feature = "websocket", all(feature = "zmq", unix))),
+    expect(dead_code, reason = "only a transport makes clients")
+)]
 pub mod client;
 mod codec;
 mod connection;

@@ -104,6 +104,11 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// Ends it and everything it started, other processes of the box not. Works on a dead root too.
     async fn kill_tree(&self) -> Result<()>;
 
+    /// Why, when it is dead by SIGKILL because its box had too much memory: in words, with who ended it. Asked once.
+    fn out_of_memory(&self) -> Option<String> {
+        None
+    }
+
     /// Ends what it has started since then, with everything below that, and itself not. What may be older than
     /// `former`, and what is a child of others by now, as a daemon is, is spared.
     async fn end_started(&self, since: Instant, former: Option<Instant>);

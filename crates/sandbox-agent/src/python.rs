@@ -52,6 +52,13 @@ pub fn program() -> String {
     format!("SOURCES = {{{}}}\n{ZYGOTE}", parts.join(", "))
 }
 
+/// One part by its name, such as `tools`: for another program that speaks this vocabulary. A part finds others by a
+/// function `load` that whoever runs it provides, which gives the names of that part.
+#[must_use]
+pub fn part(name: &str) -> Option<&'static str> {
+    PARTS.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
+}
+
 /// Tells one version of [`program`] from another. For caches: it may differ between builds.
 #[must_use]
 pub fn program_id() -> u64 {

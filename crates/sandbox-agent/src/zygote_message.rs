@@ -46,6 +46,10 @@ pub struct Fork {
     pub rlimits: Vec<ResourceLimit>,
     /// Make the worker a child subreaper, so that what it starts stays below it.
     pub subreaper: bool,
+    /// Take the ruleset that rides along last, which says where code may write.
+    pub ruleset: bool,
+    /// The filter of system calls to take, as instructions of the kernel; empty for none.
+    pub filter: Vec<u8>,
 }
 
 /// What a host asks of a zygote.
@@ -58,11 +62,11 @@ pub enum ZygoteRequest {
     /// Fields: preimports (list), warm.
     Start(Start),
     /// Forks a worker. Descriptors ride along in this order: control stream, standard input,
-    /// output, error, and the pidfd of the cell when `isolated`. Answer: `Forked`; the worker then
-    /// says `Ready` or `Refused` on its control stream.
+    /// output, error, the pidfd of the cell when `isolated`, and a Landlock ruleset when `ruleset`.
+    /// Answer: `Forked`; the worker then says `Ready` or `Refused` on its control stream.
     ///
     /// Fields: isolated, uid, gid, work_dir, env (list of key, value), rlimits (list of resource,
-    /// soft, hard; -1 is unlimited), subreaper.
+    /// soft, hard; -1 is unlimited), subreaper, ruleset, filter.
     Fork(Fork),
     /// Collects a worker that has died, or kills it first. Answer: `Reaped`. Must be sent once for
     /// every `Forked`, or the worker stays a zombie.
@@ -193,6 +197,8 @@ impl Fork {
             write_limit(out, limit.hard);
         });
         out.flag(self.subreaper);
+        out.flag(self.ruleset);
+        out.bytes(&self.filter);
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
@@ -210,6 +216,8 @@ impl Fork {
                 })
             })?,
             subreaper: fields.flag("subreaper")?,
+            ruleset: fields.flag("ruleset")?,
+            filter: fields.bytes("filter")?.to_vec(),
         })
     }
 }

@@ -78,6 +78,8 @@ fn zygote_requests() -> Vec<ZygoteRequest> {
             env: vec![("K".into(), "v".into())],
             rlimits: vec![ResourceLimit { resource: 7, soft: Some(9), hard: None }],
             subreaper: false,
+            ruleset: true,
+            filter: vec![6, 0, 0, 0, 0, 0, 0xff, 0x7f],
         }),
         ZygoteRequest::Reap { pid: 77 },
     ]
@@ -171,7 +173,7 @@ fn zygote_requests_have_these_bytes() {
     let all = zygote_requests().iter().map(|message| frame(|out| message.encode(out))).collect();
     insta::assert_snapshot!(lines(all), @r#"
     \1\9<3>\5<3>numpy\8<3>\1<7>
-    \2\8<3>\1<7>\8<3>\e8\3<6>\8<3>\e9\3<6>\2<3>/w\a<3>\1<3>K\1<3>v$<3>\8<3>\7<7>\8<3>\9<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\8<8><3>
+    \2\8<3>\1<7>\8<3>\e8\3<6>\8<3>\e9\3<6>\2<3>/w\a<3>\1<3>K\1<3>v$<3>\8<3>\7<7>\8<3>\9<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\8<8><3>\8<3>\1<7>\8<3>\6<5>\ff\7f
     \3\8<3>M<7>
     "#);
 }

@@ -158,7 +158,8 @@ impl Suite {
     fn trial(&self, case: Case) -> Trial {
         let name = case.full_name();
         let found = Arc::clone(&self.found);
-        if let Some(reason) = case.not_applicable(&self.conditions) {
+        let not_applicable = case.not_applicable(&self.conditions);
+        if let Some(reason) = not_applicable.or_else(|| self.target.difference(&name)) {
             return Trial::ignorable_test(name.clone(), move || {
                 let reason = Some(reason);
                 note(

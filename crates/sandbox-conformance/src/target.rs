@@ -16,6 +16,7 @@ pub struct Target {
     pub(crate) configure: Arc<Configure>,
     pub(crate) isolation: IsolationMode,
     pub(crate) stays: bool,
+    pub(crate) differences: Vec<(&'static str, &'static str)>,
 }
 
 impl Target {
@@ -32,6 +33,7 @@ impl Target {
             configure: Arc::new(|builder| builder),
             isolation: IsolationMode::Strict,
             stays: false,
+            differences: Vec::new(),
         }
     }
 
@@ -49,6 +51,16 @@ impl Target {
         self
     }
 
+    /// Says that a case, or a whole group, is not what this target promises, and why: `("rich::a_class", "..")`. What is
+    /// named, and whatever begins with that, is reported ignored with the reason.
+    ///
+    /// For what is otherwise by design and described in the documents of the backend. Never for what does not work.
+    #[must_use]
+    pub fn differs(mut self, case: &'static str, reason: &'static str) -> Self {
+        self.differences.push((case, reason));
+        self
+    }
+
     /// Changes how every sandbox is made, such as the interpreter it uses.
     #[must_use]
     pub fn configure(
@@ -57,6 +69,15 @@ impl Target {
     ) -> Self {
         self.configure = Arc::new(configure);
         self
+    }
+}
+
+impl Target {
+    /// Why a case is not what this target promises, if it is not.
+    pub(crate) fn difference(&self, full_name: &str) -> Option<String> {
+        let name = full_name.strip_prefix("conformance::").unwrap_or(full_name);
+        let found = self.differences.iter().find(|(case, _)| name.starts_with(case));
+        found.map(|(_, reason)| format!("different by design: {reason}"))
     }
 }
 

@@ -142,6 +142,7 @@ impl ResultCollector {
         result.usage = outcome.usage;
         result.background_threads = outcome.background_threads;
         result.hint = outcome.hint;
+        result.network_denied = outcome.network_denied;
     }
 
     /// The result as far as events came.

@@ -264,6 +264,7 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
                 result.signal = outcome.signal;
                 result.failure = outcome.failure;
                 result.duration = outcome.duration;
+                result.network_denied = outcome.network_denied;
             }
         }
     }

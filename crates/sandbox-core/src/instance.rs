@@ -16,8 +16,8 @@ use crate::call::CallContext;
 use crate::capability::Capabilities;
 use crate::error::Result;
 use crate::model::{
-    Context, Event, Failure, FileInfo, OutputStream, SandboxInfo, SnapshotInfo, StreamTotals, Tags,
-    Usage, WatchEvent,
+    Context, Event, Failure, FileInfo, NetworkDenial, OutputStream, SandboxInfo, SnapshotInfo,
+    StreamTotals, Tags, Usage, WatchEvent,
 };
 use crate::request::{
     ByteRange, ByteStream, ContextSpec, FindFiles, FoundFile, InstallPackages, PtySize, RunCode,
@@ -296,6 +296,9 @@ pub struct CommandOutcome {
     pub duration: f64,
     /// What it used, children that it waited for included.
     pub usage: Usage,
+    /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
+    /// time: connections do not say whose they are.
+    pub network_denied: Vec<NetworkDenial>,
 }
 
 /// Controls of a running command.

@@ -57,11 +57,12 @@ pub use instance::{
 pub use layer::Layer;
 pub use model::variant::IntoVariant;
 pub use model::{
-    CodeError, CommandResult, Context, DisplayKind, Event, EventKind, ExecutionResult, Failure,
-    FailureKind, FileInfo, FileKind, GpuType, HostPattern, InterpreterState, IsolationInfo, Logs,
-    MimeType, NetworkMode, NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem,
-    RunOutcome, SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags,
-    Usage, Variant, WatchEvent, WatchEventKind,
+    CodeError, CommandResult, Context, DenialReason, DisplayKind, Event, EventKind,
+    ExecutionResult, Failure, FailureKind, FileInfo, FileKind, GpuType, HostPattern,
+    InterpreterState, IsolationInfo, Logs, MimeType, NetworkDenial, NetworkMode, NetworkPolicy,
+    OutputMessage, OutputStream, ResourceConfig, ResultItem, RunOutcome, SandboxEnvironment,
+    SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags, Usage, Variant, WatchEvent,
+    WatchEventKind,
 };
 pub use request::{
     ByteRange, ByteStream, CodeMode, CommandLine, ContextSpec, FindFiles, FoundFile,

@@ -79,6 +79,9 @@ pub mod number {
     pub const GETEUID: usize = 175;
     pub const GETEGID: usize = 177;
     pub const SOCKET: usize = 198;
+    pub const BIND: usize = 200;
+    pub const LISTEN: usize = 201;
+    pub const SETSOCKOPT: usize = 208;
     pub const SENDMSG: usize = 211;
     pub const RECVMSG: usize = 212;
     pub const MUNMAP: usize = 215;
@@ -88,7 +91,9 @@ pub mod number {
     pub const MMAP: usize = 222;
     pub const WAIT4: usize = 260;
     pub const PRLIMIT64: usize = 261;
+    pub const SETNS: usize = 268;
     pub const RENAMEAT2: usize = 276;
+    pub const SECCOMP: usize = 277;
 }
 
 /// `O_DIRECTORY`.

@@ -53,6 +53,9 @@ pub mod number {
     pub const SOCKET: usize = 41;
     pub const SENDMSG: usize = 46;
     pub const RECVMSG: usize = 47;
+    pub const BIND: usize = 49;
+    pub const LISTEN: usize = 50;
+    pub const SETSOCKOPT: usize = 54;
     pub const CLONE: usize = 56;
     pub const EXECVE: usize = 59;
     pub const WAIT4: usize = 61;
@@ -90,7 +93,9 @@ pub mod number {
     pub const DUP3: usize = 292;
     pub const PIPE2: usize = 293;
     pub const PRLIMIT64: usize = 302;
+    pub const SETNS: usize = 308;
     pub const RENAMEAT2: usize = 316;
+    pub const SECCOMP: usize = 317;
 }
 
 /// `O_DIRECTORY`.

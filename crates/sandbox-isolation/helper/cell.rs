@@ -1,12 +1,13 @@
 //! The first process of a cell: sets it up, then starts, watches and kills what runs in it.
 
+use crate::gate;
 use crate::keeper::{self, Snapshot};
 use crate::plan::{self, Failure, Prepared};
 use crate::processes;
 use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
 use crate::remove;
 use crate::roots::{Phase, ROOTS_MAX, Root, Roots};
-use crate::spawn::{self, Program, REPORT, Refusal};
+use crate::spawn::{self, Program, REPORT, Refusal, Sealing};
 use crate::sys::{
     self, AT_FDCWD, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
 };
@@ -16,6 +17,16 @@ use crate::wire::{Packet, Reader, Received, receive};
 
 const PLAN: i32 = 4;
 const CLONE_NEWUTS: usize = 0x400_0000;
+const CLONE_NEWCGROUP: usize = 0x200_0000;
+
+/// What a cell begins with: descriptors, and the length of the plan.
+pub struct Start<'a> {
+    pub control: i32,
+    pub plan: i32,
+    pub length: usize,
+    /// The entrances of its control groups.
+    pub groups: &'a [i32],
+}
 
 struct Cell {
     prepared: Prepared,
@@ -29,8 +40,8 @@ struct Cell {
 }
 
 /// Sets the cell up and serves it until the host's end of the socket closes.
-pub fn run(control: i32, plan: i32, length: usize, root_mode: bool, strict: bool) -> ! {
-    match start(control, plan, length, root_mode, strict) {
+pub fn run(what: &Start<'_>, root_mode: bool, strict: bool) -> ! {
+    match start(what, root_mode, strict) {
         Ok(mut cell) => cell.serve(),
         Err(failure) => {
             let mut packet = Packet::new(from_cell::FAILED);
@@ -45,27 +56,34 @@ pub fn run(control: i32, plan: i32, length: usize, root_mode: bool, strict: bool
 }
 
 fn start(
-    control: i32,
-    plan: i32,
-    length: usize,
+    what: &Start<'_>,
     root_mode: bool,
     strict: bool,
 ) -> core::result::Result<Cell, Failure> {
     let at = |step: &'static [u8]| move |errno| Failure { step, detail: b"", errno };
-    let plan = take_over(control, plan, length).map_err(at(b"take over"))?;
+    enter_groups(what.groups).map_err(at(b"enter control groups"))?;
+    let plan = take_over(what).map_err(at(b"take over"))?;
     let prepared = plan::carry_out(plan, root_mode, strict)?;
     let cell = Cell::new(prepared).map_err(at(b"prepare to serve"))?;
     cell.report_ready().map_err(at(b"report"))?;
     Ok(cell)
 }
 
+/// Enters the groups whose limits hold for the cell. Seen from inside, they are the topmost.
+fn enter_groups(entrances: &[i32]) -> Result<()> {
+    for entrance in entrances {
+        sys::write(*entrance, b"0")?;
+    }
+    if entrances.is_empty() { Ok(()) } else { sys::unshare(CLONE_NEWCGROUP).map(drop) }
+}
+
 /// Keeps the socket and the plan and lets go of everything that was the maker's.
-fn take_over(control: i32, plan: i32, length: usize) -> Result<&'static [u8]> {
-    sys::dup3(control, CONTROL, sys::O_CLOEXEC)?;
-    sys::dup3(plan, PLAN, sys::O_CLOEXEC)?;
+fn take_over(what: &Start<'_>) -> Result<&'static [u8]> {
+    sys::dup3(what.control, CONTROL, sys::O_CLOEXEC)?;
+    sys::dup3(what.plan, PLAN, sys::O_CLOEXEC)?;
     sys::close_from(PLAN + 1)?;
     sys::setsid()?;
-    let plan = sys::map_file(PLAN, length)?;
+    let plan = sys::map_file(PLAN, what.length)?;
     sys::close(PLAN);
     Ok(plan)
 }
@@ -97,8 +115,20 @@ impl Cell {
         let root = sys::open(AT_FDCWD, c"/", O_PATH | O_DIRECTORY, 0)?;
         let mut packet = Packet::new(from_cell::READY);
         packet.u32(self.prepared.outside.uid).u32(self.prepared.outside.gid);
-        let sent = packet.send(CONTROL, Some(root));
+        let ruleset = self.prepared.confinement.ruleset;
+        packet.put(&[u8::from(ruleset.is_some())]);
+        let mut descriptors = [root; 2 + gate::SOCKETS];
+        let gate = self.prepared.gate.iter().flatten();
+        let all = ruleset.iter().chain(gate);
+        let mut count = 1;
+        for (place, descriptor) in descriptors[1..].iter_mut().zip(all) {
+            *place = *descriptor;
+            count += 1;
+        }
+        let sent = packet.send_with(CONTROL, &descriptors[..count]);
         sys::close(root);
+        // From here on they are the host's alone: when it lets go of them, the way out is closed.
+        self.prepared.gate.iter().flatten().for_each(|socket| sys::close(*socket));
         sent.map(drop)
     }
 
@@ -224,7 +254,8 @@ impl Cell {
         };
         let limits = self.prepared.limits;
         let limits = &limits[..self.prepared.limit_count];
-        let sealed = Some(self.prepared.strict);
+        let (strict, confinement) = (self.prepared.strict, self.prepared.confinement);
+        let sealed = Some(Sealing { strict, confinement });
         let program = Program { payload, flags, limits, sealed };
         let outcome = self.fork_root(id, &program, standard);
         if in_file {
@@ -395,7 +426,8 @@ impl Cell {
 
 /// The new process of a strict cell, until it is the program.
 fn run_program(program: &Program<'_>, standard: &[i32], report_to: i32) -> ! {
-    if let Err(refusal) = spawn::place_standard(standard, report_to) {
+    let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset);
+    if let Err(refusal) = spawn::place_standard(standard, report_to, ruleset) {
         spawn::refuse(report_to, &refusal);
     }
     match processes::own_tag() {

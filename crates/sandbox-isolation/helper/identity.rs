@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 
+use crate::confine::Confinement;
 use crate::sys::{self, AT_FDCWD, EINVAL, EPERM, Limit, Result};
 use crate::text::{self, Line};
 
@@ -22,7 +23,6 @@ const PR_CAPBSET_DROP: usize = 24;
 const PR_SET_SECUREBITS: usize = 28;
 const PR_SET_CHILD_SUBREAPER: usize = 36;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
-const PR_GET_NO_NEW_PRIVS: usize = 39;
 const PR_CAP_AMBIENT: usize = 47;
 const CAP_AMBIENT_RAISE: usize = 2;
 const CAP_AMBIENT_CLEAR_ALL: usize = 4;
@@ -150,15 +150,15 @@ pub fn seal_off() -> Result<()> {
     sys::prctl(PR_SET_DUMPABLE, 0, 0).map(drop)
 }
 
-/// Drops the last capability before a program starts, and reads back that it is so.
-pub fn seal_program(strict: bool) -> Result<()> {
+/// Drops the last capability before a program starts, confines it, and reads back that it is so.
+pub fn seal_program(strict: bool, confinement: &Confinement) -> Result<()> {
     if strict {
         sys::set_capabilities(0, 0)?;
         if sys::any_capabilities()? != 0 {
             return Err(EPERM);
         }
     }
-    if sys::prctl(PR_GET_NO_NEW_PRIVS, 0, 0)? == 1 { Ok(()) } else { Err(EPERM) }
+    confinement.apply()
 }
 
 /// Dies with the parent; fails when the parent is gone already.

@@ -114,7 +114,8 @@ fn start(program: &Program<'_>, standard: &[i32]) -> core::result::Result<i32, R
     let keeper = sys::getpid();
     let pid = sys::fork(0, None).map_err(forked)?;
     if pid == 0 {
-        if let Err(refusal) = spawn::place_standard(standard, handshake_to) {
+        let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset);
+        if let Err(refusal) = spawn::place_standard(standard, handshake_to, ruleset) {
             spawn::refuse(handshake_to, &refusal);
         }
         if let Err(errno) = identity::die_with(keeper) {

@@ -12,6 +12,8 @@
 #[cfg_attr(target_arch = "aarch64", path = "arch_aarch64.rs")]
 mod arch;
 mod cell;
+mod confine;
+mod gate;
 mod identity;
 mod keeper;
 mod maker;

@@ -2,7 +2,9 @@
 
 use core::ffi::CStr;
 
-use crate::cell;
+use crate::cell::{self, Start};
+use crate::confine;
+use crate::gate;
 use crate::identity::{self, ID_BASE, MAKER_ID};
 use crate::keeper::Snapshot;
 use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, stage, to_maker};
@@ -94,7 +96,7 @@ fn start(argument: &CStr) -> Started<Maker> {
     }
     let maker = Maker { mode, deaths, children, snapshot };
     let mut hello = Packet::new(from_maker::HELLO);
-    hello.put(&[mode as u8]);
+    hello.put(&[mode as u8]).u32(confine::version());
     step(b"greet", hello.send(CONTROL, None))?;
     Ok(maker)
 }
@@ -252,6 +254,7 @@ impl Maker {
         let kind = reader.u8()?;
         let request = reader.u32()?;
         let outcome = match kind {
+            to_maker::GATE => return gate_for(&mut reader, received.descriptors()),
             to_maker::CELL => self.cell(&mut reader, received.descriptors())?,
             to_maker::PROCESS => self.process(&mut reader, received.descriptors())?,
             _ => return Err(EINVAL),
@@ -275,7 +278,8 @@ impl Maker {
     fn cell(&mut self, reader: &mut Reader<'_>, descriptors: &[i32]) -> Result<Outcome> {
         let strict = reader.u8()? != 0;
         let length = reader.u32()? as usize;
-        let [control, plan] = *descriptors else { return Err(EINVAL) };
+        let [control, plan, groups @ ..] = descriptors else { return Err(EINVAL) };
+        let start = Start { control: *control, plan: *plan, length, groups };
         if strict == (self.mode == Mode::Plain) {
             return Err(EINVAL);
         }
@@ -285,7 +289,7 @@ impl Maker {
         let flags = if strict { CLONE_PIDFD | CELL_NAMESPACES } else { CLONE_PIDFD };
         let mut pidfd = -1;
         match sys::fork(flags, Some(&mut pidfd)) {
-            Ok(0) => cell::run(control, plan, length, self.mode == Mode::Root, strict),
+            Ok(0) => cell::run(&start, self.mode == Mode::Root, strict),
             Ok(pid) => {
                 self.remember(pid, true);
                 Ok(Ok((pid, pidfd)))
@@ -394,4 +398,30 @@ fn run_program(payload: &[u8], pairs: &[(i32, i32)], report: i32, maker: i32) ->
     }
     let program = Program { payload, flags: 0, limits: &[], sealed: None };
     spawn::refuse(report, &spawn::become_program(&program))
+}
+
+/// Opens a gate in a network namespace that is not one of our cells.
+fn gate_for(reader: &mut Reader<'_>, descriptors: &[i32]) -> Result<()> {
+    let [network, answer] = *descriptors else { return Err(EINVAL) };
+    let (routes, rules) = (reader.bytes()?, reader.bytes()?);
+    let outcome = gate_inside(network, routes, rules);
+    let errno = outcome.as_ref().err().copied().unwrap_or(sys::Errno(0));
+    let sockets = outcome.as_ref().map_or(&[][..], |sockets| &sockets[..]);
+    // Whoever asked may be gone by now, which is no mistake.
+    let _ = Packet::new(0).errno(errno).send_with(answer, sockets);
+    sockets.iter().for_each(|socket| sys::close(*socket));
+    Ok(())
+}
+
+fn gate_inside(network: i32, routes: &[u8], rules: &[u8]) -> Result<[i32; gate::SOCKETS]> {
+    const CLONE_NEWNET: usize = 0x4000_0000;
+    let own = sys::open(AT_FDCWD, c"/proc/self/ns/net", sys::O_RDONLY, 0)?;
+    let entered = sys::enter(network, CLONE_NEWNET);
+    let outcome = entered.and_then(|_| gate::open(routes, rules));
+    if entered.is_ok() && sys::enter(own, CLONE_NEWNET).is_err() {
+        // In a foreign namespace, nothing that is made here would be what it shall be.
+        sys::exit(71)
+    }
+    sys::close(own);
+    outcome
 }

@@ -4,6 +4,8 @@
 
 use core::ffi::CStr;
 
+use crate::confine::{self, Confinement};
+use crate::gate;
 use crate::identity::{self, Outside};
 use crate::mounts;
 use crate::protocol::op;
@@ -23,6 +25,10 @@ pub struct Prepared {
     pub limit_count: usize,
     /// The directory to remove at the end: descriptor and path.
     pub own_directory: Option<(i32, &'static CStr)>,
+    /// Sockets for the host's gate.
+    pub gate: Option<[i32; gate::SOCKETS]>,
+    /// What every program gets.
+    pub confinement: Confinement,
     oldroot: i32,
     sysctl: i32,
 }
@@ -47,6 +53,8 @@ pub fn carry_out(
         limits: [(0, Limit { soft: 0, hard: 0 }); LIMITS_MAX],
         limit_count: 0,
         own_directory: None,
+        gate: None,
+        confinement: Confinement::NONE,
         oldroot: -1,
         sysctl: -1,
     };
@@ -86,6 +94,7 @@ fn name(code: u8) -> &'static [u8] {
         op::SEPARATE => b"separate",
         op::MASK => b"mask",
         op::LOOPBACK => b"bring up loopback",
+        op::GATE => b"open the gate",
         op::HOSTNAME => b"set hostname",
         op::LEAVE_HOST => b"detach the host's files",
         op::CHANGE_DIRECTORY => b"enter",
@@ -94,6 +103,8 @@ fn name(code: u8) -> &'static [u8] {
         op::IDENTITY => b"take identity",
         op::SEAL | op::SEAL_OFF => b"seal",
         op::OWN_DIRECTORY => b"open",
+        op::RULESET => b"make a Landlock ruleset",
+        op::FILTER => b"take the filter of system calls",
         _ => b"unknown operation",
     }
 }
@@ -136,6 +147,10 @@ impl Prepared {
             op::SEPARATE => separate(text(plan)?, plan.u8()? != 0),
             op::MASK => mask(text(plan)?),
             op::LOOPBACK => loopback(),
+            op::GATE => {
+                self.gate = Some(gate::open(plan.bytes()?, plan.bytes()?)?);
+                Ok(())
+            }
             op::HOSTNAME => sys::set_hostname(text(plan)?.to_bytes()).map(drop),
             op::LEAVE_HOST => self.leave_host(),
             op::CHANGE_DIRECTORY => sys::chdir(text(plan)?).map(drop),
@@ -145,6 +160,17 @@ impl Prepared {
             op::SEAL => identity::seal(),
             op::SEAL_OFF => identity::seal_off(),
             op::OWN_DIRECTORY => self.own(text(plan)?),
+            op::RULESET => {
+                let ruleset = confine::ruleset(plan)?;
+                // Out of the way of what has a number of its own.
+                self.confinement.ruleset = Some(sys::dup_above(ruleset, confine::RULESET + 1)?);
+                sys::close(ruleset);
+                Ok(())
+            }
+            op::FILTER => {
+                self.confinement.filter = plan.bytes()?;
+                Ok(())
+            }
             _ => Err(EINVAL),
         }
     }
@@ -297,7 +323,7 @@ fn loopback() -> Result<()> {
     let mut request = [0_u8; 40];
     request[..2].copy_from_slice(b"lo");
     request[16] = IFF_UP;
-    let socket = sys::socket(AF_INET, SOCK_DGRAM)?;
+    let socket = sys::socket(AF_INET, SOCK_DGRAM, 0)?;
     let outcome = sys::ioctl(socket, SIOCSIFFLAGS, request.as_ptr() as usize);
     sys::close(socket);
     outcome.map(drop)

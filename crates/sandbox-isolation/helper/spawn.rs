@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 
+use crate::confine::{Confinement, RULESET};
 use crate::identity;
 use crate::protocol::{DESCRIPTORS_MAX, SPAWN_TERMINAL, stage};
 use crate::sys::{self, AT_FDCWD, EACCES, EINVAL, ENOENT, ENOTDIR, Errno, Limit, O_RDWR, Result};
@@ -27,8 +28,16 @@ pub struct Program<'a> {
     pub payload: &'a [u8],
     pub flags: u32,
     pub limits: &'a [(u32, Limit)],
-    /// Whether capabilities have to be dropped, and to be gone, before the program starts.
-    pub sealed: Option<bool>,
+    /// What has to be given up, and to be gone, before the program starts.
+    pub sealed: Option<Sealing>,
+}
+
+/// What a program gives up.
+#[derive(Clone, Copy)]
+pub struct Sealing {
+    /// Every capability.
+    pub strict: bool,
+    pub confinement: Confinement,
 }
 
 /// Reports a refusal to the parent and ends this process.
@@ -40,20 +49,28 @@ pub fn refuse(report_to: i32, refusal: &Refusal) -> ! {
     sys::exit(127)
 }
 
-/// Puts the three standard descriptors and the report pipe in place and closes the rest.
+/// Puts the three standard descriptors, the report pipe and maybe a ruleset in place and closes the
+/// rest.
 ///
-/// All four come from above [`REPORT`], because the caller keeps 0 to 3 in use.
-pub fn place_standard(standard: &[i32], report: i32) -> core::result::Result<(), Refusal> {
-    at(stage::PREPARE, place_standard_inner(standard, report))
+/// All come from above [`REPORT`], because the caller keeps 0 to 3 in use.
+pub fn place_standard(
+    standard: &[i32],
+    report: i32,
+    ruleset: Option<i32>,
+) -> core::result::Result<(), Refusal> {
+    at(stage::PREPARE, place_standard_inner(standard, report, ruleset))
 }
 
-fn place_standard_inner(standard: &[i32], report: i32) -> Result<()> {
+fn place_standard_inner(standard: &[i32], report: i32, ruleset: Option<i32>) -> Result<()> {
     sys::dup3(report, REPORT, sys::O_CLOEXEC)?;
     for (number, fd) in (0..).zip(standard) {
         sys::dup3(*fd, number, 0)?;
     }
-    sys::close_from(REPORT + 1)?;
-    Ok(())
+    let Some(ruleset) = ruleset else { return sys::close_from(REPORT + 1).map(drop) };
+    if ruleset != RULESET {
+        sys::dup3(ruleset, RULESET, sys::O_CLOEXEC)?;
+    }
+    sys::close_from(RULESET + 1).map(drop)
 }
 
 /// Gives each descriptor the number it shall have; everything else closes when the program starts.
@@ -99,8 +116,9 @@ fn prepare_and_execute(program: &Program<'_>) -> core::result::Result<Never, Ref
     at(stage::LIMIT, apply_limits(program.limits))?;
     at(stage::LIMIT, payload.apply_limits())?;
     at(stage::DIRECTORY, enter(payload.directory))?;
-    if let Some(strict) = program.sealed {
-        at(stage::SEAL, identity::seal_program(strict))?;
+    if let Some(Sealing { strict, confinement }) = &program.sealed {
+        let strict = *strict || !confinement.filter.is_empty();
+        at(stage::SEAL, identity::seal_program(strict, confinement))?;
     }
     Err(Refusal { stage: stage::PROGRAM, errno: payload.execute() })
 }

@@ -25,6 +25,7 @@ pub const EBUSY: Errno = Errno(16);
 pub const EEXIST: Errno = Errno(17);
 pub const ENOTDIR: Errno = Errno(20);
 pub const EINVAL: Errno = Errno(22);
+pub const ENOSYS: Errno = Errno(38);
 
 pub const AT_FDCWD: i32 = -100;
 pub const O_RDONLY: usize = 0;
@@ -65,7 +66,7 @@ pub fn call3(number: usize, a: usize, b: usize, c: usize) -> Result {
     call(number, [a, b, c, 0, 0, 0])
 }
 
-fn call4(number: usize, a: usize, b: usize, c: usize, d: usize) -> Result {
+pub fn call4(number: usize, a: usize, b: usize, c: usize, d: usize) -> Result {
     call(number, [a, b, c, d, 0, 0])
 }
 
@@ -217,6 +218,11 @@ pub fn pidfd_signal(pidfd: i32, signal: i32) -> Result {
 pub fn fork(flags: usize, pidfd: Option<&mut i32>) -> Result<i32> {
     let place = pidfd.map_or(0, |place| &raw mut *place as usize);
     call(nr::CLONE, [flags | SIGCHLD as usize, 0, place, 0, 0, 0]).map(|pid| pid as i32)
+}
+
+/// Enters a namespace of that kind.
+pub fn enter(namespace: i32, kind: usize) -> Result {
+    call2(nr::SETNS, namespace as usize, kind)
 }
 
 pub fn unshare(flags: usize) -> Result {
@@ -397,8 +403,22 @@ pub fn set_hostname(name: &[u8]) -> Result {
     call2(nr::SETHOSTNAME, name.as_ptr() as usize, name.len())
 }
 
-pub fn socket(family: usize, kind: usize) -> Result<i32> {
-    call3(nr::SOCKET, family, kind | O_CLOEXEC, 0).map(|fd| fd as i32)
+pub fn socket(family: usize, kind: usize, protocol: usize) -> Result<i32> {
+    call3(nr::SOCKET, family, kind | O_CLOEXEC, protocol).map(|fd| fd as i32)
+}
+
+/// Sets a socket option that is a number.
+pub fn set_option(socket: i32, level: usize, option: usize, value: i32) -> Result {
+    let at = &raw const value as usize;
+    call(nr::SETSOCKOPT, [socket as usize, level, option, at, size_of::<i32>(), 0])
+}
+
+pub fn bind(socket: i32, address: &[u8]) -> Result {
+    call3(nr::BIND, socket as usize, address.as_ptr() as usize, address.len())
+}
+
+pub fn listen(socket: i32, backlog: usize) -> Result {
+    call2(nr::LISTEN, socket as usize, backlog)
 }
 
 /// Leaves the session keyring of whoever started us.

@@ -88,7 +88,12 @@ impl Packet {
     }
 
     pub fn send(&self, socket: i32, descriptor: Option<i32>) -> Result {
-        send(socket, &self.bytes[..self.length], descriptor)
+        self.send_with(socket, descriptor.as_slice())
+    }
+
+    /// The same with several descriptors, at most [`DESCRIPTORS_MAX`].
+    pub fn send_with(&self, socket: i32, descriptors: &[i32]) -> Result {
+        send(socket, &self.bytes[..self.length], descriptors)
     }
 }
 
@@ -121,23 +126,21 @@ const CONTROL_HEADER: usize = 16;
 const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
 
-fn send(socket: i32, bytes: &[u8], descriptor: Option<i32>) -> Result {
+fn send(socket: i32, bytes: &[u8], descriptors: &[i32]) -> Result {
     const MSG_NOSIGNAL: usize = 0x4000;
     let mut part = Part { at: bytes.as_ptr().cast_mut(), length: bytes.len() };
-    let mut control = Control {
-        length: CONTROL_HEADER + size_of::<i32>(),
-        level: SOL_SOCKET,
-        kind: SCM_RIGHTS,
-        descriptors: [descriptor.unwrap_or(-1); DESCRIPTORS_MAX],
-    };
+    let length = CONTROL_HEADER + size_of_val(descriptors);
+    let mut control =
+        Control { length, level: SOL_SOCKET, kind: SCM_RIGHTS, descriptors: [-1; DESCRIPTORS_MAX] };
+    control.descriptors.get_mut(..descriptors.len()).ok_or(EINVAL)?.copy_from_slice(descriptors);
     let header = Header {
         name: 0,
         name_length: 0,
         parts: &raw mut part,
         part_count: 1,
         control: (&raw mut control).cast(),
-        // The kernel reads whole words: one descriptor is padded to eight bytes.
-        control_length: if descriptor.is_some() { CONTROL_HEADER + 8 } else { 0 },
+        // The kernel reads whole words: an odd number of descriptors is padded.
+        control_length: if descriptors.is_empty() { 0 } else { length.next_multiple_of(8) },
         flags: 0,
     };
     loop {

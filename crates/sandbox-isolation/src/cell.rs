@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
@@ -10,12 +11,15 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 
 use crate::error::Error;
+use crate::gate::GateSockets;
+use crate::groups::{Enforcer, Group};
 use crate::maker::Privilege;
+use crate::memory::Watched;
 use crate::process::{Exit, ExitStatus};
 use crate::protocol::from_cell;
 use crate::replies::Replies;
 use crate::socket::{Packet, Socket};
-use crate::spec::CellKind;
+use crate::spec::{CellKind, Rlimit};
 use crate::watched;
 use crate::wire::Reader;
 
@@ -49,6 +53,10 @@ struct Inner {
     work_dir: PathBuf,
     identity: Identity,
     pid: u32,
+    confinement: Confinement,
+    layers: Vec<&'static str>,
+    /// Until somebody takes them.
+    gate: Mutex<Option<GateSockets>>,
     /// Held so that the maker lives as long as its cells.
     maker: crate::Maker,
 }
@@ -76,6 +84,9 @@ pub(crate) struct Link {
     exits: Mutex<HashMap<u32, watch::Sender<Option<Exit>>>>,
     pidfd: Arc<OwnedFd>,
     kind: CellKind,
+    limits: Limits,
+    /// How many ends by the kernel somebody was told of.
+    told: AtomicU64,
     gone: watch::Sender<bool>,
 }
 
@@ -89,20 +100,56 @@ pub(crate) struct Ready {
     pub(crate) identity: Identity,
     pub(crate) kind: CellKind,
     pub(crate) work_dir: PathBuf,
+    pub(crate) gate: Option<GateSockets>,
+    pub(crate) confinement: Confinement,
+    pub(crate) layers: Vec<&'static str>,
+    pub(crate) limits: Limits,
+}
+
+/// Limits of the whole cell and of each of its processes, and who keeps them.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) memory: u64,
+    pub(crate) rlimits: Vec<Rlimit>,
+    pub(crate) watched: Option<Arc<Watched>>,
+    pub(crate) group: Option<Arc<Group>>,
+}
+
+/// Why a process of a cell was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The limit of the cell, in bytes.
+    pub limit: u64,
+    /// Who ended it.
+    pub by: Enforcer,
+}
+
+/// What keeps a program in besides the cell around it. Programs that [`Cell::spawn`] starts have it; a process that
+/// enters from outside has to put it on itself, as the last thing before it runs code: the ruleset first, then the
+/// filter, which refuses everything that entering takes.
+#[derive(Debug)]
+pub struct Confinement {
+    /// Where programs may write: a ruleset of Landlock, for `landlock_restrict_self`. `None`: this kernel has none.
+    pub ruleset: Option<OwnedFd>,
+    /// Which system calls they may make: instructions of a filter, for `seccomp`. Empty for none.
+    pub filter: Arc<[u8]>,
 }
 
 impl Cell {
     pub(crate) fn new(ready: Ready, maker: crate::Maker) -> Self {
+        let group = ready.limits.group.clone();
         let link = Arc::new(Link {
             socket: ready.socket,
             replies: Replies::new(),
             exits: Mutex::new(HashMap::new()),
             pidfd: Arc::new(ready.pidfd),
             kind: ready.kind,
+            limits: ready.limits,
+            told: AtomicU64::new(0),
             gone: watch::Sender::new(false),
         });
-        let private = (ready.kind == CellKind::Off).then(|| ready.work_dir.clone());
-        tokio::spawn(listen(Guard { link: Arc::clone(&link), private }));
+        let private = (ready.kind != CellKind::Strict).then(|| ready.work_dir.clone());
+        tokio::spawn(listen(Guard { link: Arc::clone(&link), private, group }));
         Self {
             inner: Arc::new(Inner {
                 link,
@@ -110,6 +157,9 @@ impl Cell {
                 work_dir: ready.work_dir,
                 identity: ready.identity,
                 pid: ready.pid,
+                confinement: ready.confinement,
+                layers: ready.layers,
+                gate: Mutex::new(ready.gate),
                 maker,
             }),
         }
@@ -146,10 +196,48 @@ impl Cell {
         &self.inner.work_dir
     }
 
+    /// What a process that enters the cell from outside has to put on itself.
+    #[must_use]
+    pub fn confinement(&self) -> &Confinement {
+        &self.inner.confinement
+    }
+
+    /// The limits of every process in the cell. One that enters from outside has to put them on itself.
+    #[must_use]
+    pub fn rlimits(&self) -> &[Rlimit] {
+        &self.inner.link.limits.rlimits
+    }
+
+    /// Moves a process into the cell's control group, if it has one.
+    pub(crate) fn enter_group(&self, pid: u32) -> std::io::Result<()> {
+        self.inner.link.limits.group.as_ref().map_or(Ok(()), |group| group.enter(pid))
+    }
+
+    /// Whether a process that a SIGKILL ended was ended because the cell had too much memory. `pid` is its number inside.
+    /// Says so once for each.
+    #[must_use]
+    pub fn ended_for_memory(&self, pid: u32) -> Option<OutOfMemory> {
+        self.inner.link.ended_for_memory(pid)
+    }
+
+    /// The layers in force, such as `user-namespace` and `seccomp`: what the steps of the set-up, all of which succeeded,
+    /// amount to.
+    #[must_use]
+    pub fn layers(&self) -> &[&'static str] {
+        &self.inner.layers
+    }
+
     /// Whether this cell isolates.
     #[must_use]
     pub fn kind(&self) -> CellKind {
         self.inner.link.kind
+    }
+
+    /// Where connections that leave the cell arrive, when its spec says so. The first caller gets them; they close with
+    /// the cell when nobody asks.
+    #[must_use]
+    pub fn take_gate(&self) -> Option<GateSockets> {
+        self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The user that programs in the cell are.
@@ -212,6 +300,16 @@ impl Link {
         }
         self.socket.shut_down();
         self.replies.close();
+    }
+
+    pub(crate) fn ended_for_memory(&self, pid: u32) -> Option<OutOfMemory> {
+        let Limits { memory: limit, watched, group, .. } = &self.limits;
+        if watched.as_ref().is_some_and(|watched| watched.has_ended(pid)) {
+            return Some(OutOfMemory { limit: *limit, by: Enforcer::Watchdog });
+        }
+        let ends = group.as_ref()?.memory_ends();
+        let told = self.told.swap(ends, Ordering::Relaxed);
+        (ends > told).then_some(OutOfMemory { limit: *limit, by: Enforcer::Kernel })
     }
 
     fn exits(&self) -> MutexGuard<'_, HashMap<u32, watch::Sender<Option<Exit>>>> {
@@ -288,6 +386,7 @@ fn read_exit(reader: &mut Reader<'_>) -> Result<Exit, Error> {
 struct Guard {
     link: Arc<Link>,
     private: Option<PathBuf>,
+    group: Option<Arc<Group>>,
 }
 
 impl Drop for Guard {
@@ -307,6 +406,9 @@ async fn listen(guard: Guard) {
     link.kill();
     link.exits().clear();
     wait_for_end(&link.pidfd).await;
+    if let Some(group) = &guard.group {
+        group.remove();
+    }
     if let Some(private) = &guard.private {
         remove_leftover(private.clone()).await;
     }

@@ -15,6 +15,9 @@ const ENOSYS: i32 = 38;
 /// The step in which root without CAP_SYS_ADMIN becomes somebody else.
 const GIVE_UP_ROOT: &str = "give up the root account";
 
+/// The step in which what leaves a cell is led to the host.
+pub(crate) const OPEN_GATE: &str = "open the gate";
+
 /// What this machine says about itself.
 #[derive(Clone, Debug, Default)]
 struct Facts {
@@ -47,6 +50,9 @@ pub(crate) fn start(step: String, source: io::Error) -> Error {
 
 /// Why a cell was not set up: the machine forbids it, or this one step failed.
 pub(crate) fn setup(step: String, source: io::Error) -> Error {
+    if step == OPEN_GATE {
+        return Error::NoGate { source };
+    }
     if is_refusal(&step, &source) {
         unavailable(&step, &source, &Facts::read())
     } else {

@@ -15,6 +15,14 @@ pub enum Error {
         /// What to change, with the command where there is one.
         fix: String,
     },
+    /// The kernel cannot lead what leaves a cell to a gate. Cells without one work.
+    #[error(
+        "a network gate is not available: the kernel refused its rules ({source}); load them with `modprobe -a nf_tables nft_tproxy`"
+    )]
+    NoGate {
+        /// The kernel's reason.
+        source: io::Error,
+    },
     /// One step of setting up a cell failed. Nothing of the cell is left.
     #[error("cannot set up the cell: {step}: {source}")]
     Setup {

@@ -60,10 +60,12 @@ pub(crate) struct HostView {
     pub(crate) system: Vec<Entry>,
     pub(crate) configuration: Vec<Entry>,
     pub(crate) devices: Vec<&'static str>,
+    /// The version of Landlock that the kernel has, 0 for none.
+    pub(crate) landlock: i32,
 }
 
 impl HostView {
-    pub(crate) fn detect() -> Self {
+    pub(crate) fn detect(landlock: i32) -> Self {
         let base = ["/tmp", "/usr", "/proc"].into_iter().map(Path::new).find(|dir| dir.is_dir());
         let in_etc = |name: &&str| Path::new("/etc").join(name);
         Self {
@@ -74,6 +76,7 @@ impl HostView {
                 .filter_map(|name| configuration(&in_etc(name)))
                 .collect(),
             devices: DEVICES.to_vec(),
+            landlock,
         }
     }
 }
@@ -82,7 +85,7 @@ impl HostView {
 /// such as `/bin` are made anew and not listed.
 #[must_use]
 pub fn system_binds() -> Vec<Bind> {
-    let directories = HostView::detect().system.into_iter().filter_map(|entry| match entry.what {
+    let directories = HostView::detect(0).system.into_iter().filter_map(|entry| match entry.what {
         What::Directory(source) | What::File(source) => Some(Bind { source, target: entry.target }),
         What::Link(_) => None,
     });

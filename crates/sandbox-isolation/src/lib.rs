@@ -29,28 +29,36 @@
 //! making a cell, and says what is missing and how to get it.
 #![cfg(target_os = "linux")]
 
+mod bpf;
 mod cell;
 mod clock;
 mod diagnosis;
 mod error;
+mod gate;
+mod groups;
 mod helper;
 mod host_view;
 mod maker;
+mod memory;
 mod memory_file;
 mod plan;
 mod policy;
+mod private;
 mod probe;
 mod process;
 mod protocol;
 mod replies;
+mod reports;
 mod socket;
 mod spec;
 mod watched;
 mod wire;
 
-pub use cell::{Cell, Identity};
+pub use cell::{Cell, Confinement, Identity, OutOfMemory};
 pub use clock::ProcessClock;
 pub use error::{Error, SpawnStage};
+pub use gate::GateSockets;
+pub use groups::{Enforcer, HostLimits, host_limits};
 pub use host_view::system_binds;
 pub use maker::{Maker, MakerProcess, Privilege, ProcessSpec};
 pub use plan::Plan;

@@ -3,27 +3,31 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::sync::OnceCell;
 
-use crate::cell::{Cell, Identity, Ready, wait_for_end};
+use crate::cell::{Cell, Confinement, Limits, Ready, wait_for_end};
 use crate::diagnosis;
 use crate::error::{Error, SpawnStage};
+use crate::groups::Groups;
 use crate::helper;
 use crate::host_view::{Entry, HostView, What};
+use crate::memory::Watched;
 use crate::memory_file;
 use crate::plan::Plan;
 use crate::policy;
+use crate::policy::calls::Purpose;
+use crate::private::PrivateDirectory;
 use crate::process::encode_program;
-use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_cell, from_maker, to_maker};
+use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, to_maker};
 use crate::replies::Replies;
+use crate::reports::{Report, greet, ready};
 use crate::socket::{Packet, Socket};
-use crate::spec::{CellKind, CellSpec};
+use crate::spec::{CellKind, CellSpec, Rlimit};
 use crate::wire::{Reader, Writer, length};
 
 /// With which rights cells are made.
@@ -53,6 +57,8 @@ struct Inner {
     /// The last plan, which is the next one too where many cells are alike.
     last: Mutex<Option<(CellSpec, Arc<Prepared>)>>,
     child: Option<Child>,
+    /// Looked up when a spec first asks for a limit of a whole cell.
+    groups: OnceLock<Groups>,
     /// Makes the cells without isolation, once there are any.
     plain: OnceCell<Maker>,
 }
@@ -70,6 +76,11 @@ type Created = Result<(u32, OwnedFd), (i32, u32)>;
 struct Prepared {
     file: OwnedFd,
     length: u32,
+    /// The filter of system calls in it; empty for none.
+    filter: Arc<[u8]>,
+    layers: Vec<&'static str>,
+    rlimits: Vec<Rlimit>,
+    counts_memory: bool,
 }
 
 impl Drop for Inner {
@@ -162,12 +173,13 @@ impl Maker {
         let mut inner = Inner {
             link: Arc::clone(&link),
             privilege: Privilege::User,
-            host: HostView::detect(),
+            host: HostView::detect(0),
             last: Mutex::new(None),
             child: Some(child),
+            groups: OnceLock::new(),
             plain: OnceCell::new(),
         };
-        inner.privilege = greet(&link.socket).await?;
+        (inner.privilege, inner.host.landlock) = greet(&link.socket).await?;
         tokio::spawn(listen(Guard(link)));
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -197,7 +209,7 @@ impl Maker {
             (CellKind::Strict, Privilege::Plain) => {
                 Err(Error::Invalid("this maker makes only cells without isolation".to_owned()))
             }
-            (CellKind::Off, Privilege::Root | Privilege::User) => {
+            (CellKind::Off | CellKind::Confined, Privilege::Root | Privilege::User) => {
                 // Programs in it must have the rights of the host process, not of this maker.
                 self.inner.plain.get_or_try_init(Self::start_off).await?.make(spec).await
             }
@@ -210,26 +222,69 @@ impl Maker {
         let private = if strict { None } else { Some(PrivateDirectory::create()?) };
         let plan = match &private {
             None => self.strict_plan(spec)?,
-            Some(private) => Arc::new(prepare(&policy::off(spec, &private.0)?)?),
+            Some(private) => {
+                let plan = match spec.isolation {
+                    CellKind::Confined => self.confined(spec, private.path())?,
+                    _ => policy::off(spec, private.path())?,
+                };
+                Arc::new(prepare(&plan, spec, Purpose::default())?)
+            }
         };
         let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
         let (request, reply) = self.inner.link.replies.register()?;
         let mut message = Writer::message(to_maker::CELL);
         message.u32(request).u8(u8::from(strict)).u32(plan.length);
-        self.send(&message.0, &[theirs.as_fd(), plan.file.as_fd()]).await?;
+        let group = if spec.memory.or(spec.cpu.map(u64::from)).is_some() {
+            self.groups().group(spec)?.map(Arc::new)
+        } else {
+            None
+        };
+        let mut given = vec![theirs.as_fd(), plan.file.as_fd()];
+        given.extend(group.iter().flat_map(|group| group.entrances()).map(|file| file.as_fd()));
+        self.send(&message.0, &given).await?;
         drop(theirs);
         let created = reply.await.map_err(|_| Error::Closed)?;
         let (pid, pidfd) = created.map_err(|(errno, _)| {
             let source = io::Error::from_raw_os_error(errno);
             diagnosis::setup("make namespaces".to_owned(), source)
         })?;
-        let (identity, root) = ready(&socket, strict).await?;
+        let Report { identity, root, ruleset, gate } = ready(&socket, strict).await?;
+        let confinement = Confinement { filter: Arc::clone(&plan.filter), ruleset };
+        let mut layers = plan.layers.clone();
+        if strict && self.inner.privilege == Privilege::Root {
+            layers.push("unused-host-uid");
+        }
+        let mut watched = None;
+        if let Some(limit) = spec.memory.filter(|_| plan.counts_memory) {
+            let begun = Watched::begin(limit, &root);
+            watched = Some(begun.map_err(Error::io("cannot watch the memory of the cell"))?);
+            layers.push("memory-watchdog");
+        }
+        layers.extend(group.iter().flat_map(|group| group.layers()));
+        let limits = Limits {
+            memory: spec.memory.unwrap_or(u64::MAX),
+            rlimits: plan.rlimits.clone(),
+            watched,
+            group,
+        };
         let work_dir = match private {
             None => PathBuf::from(policy::WORK_DIR),
             Some(private) => private.hand_over(),
         };
         let kind = spec.isolation;
-        let ready = Ready { socket, pidfd, pid, root, identity, kind, work_dir };
+        let ready = Ready {
+            socket,
+            pidfd,
+            pid,
+            root,
+            identity,
+            kind,
+            work_dir,
+            gate,
+            confinement,
+            layers,
+            limits,
+        };
         Ok(Cell::new(ready, self.clone()))
     }
 
@@ -239,9 +294,17 @@ impl Maker {
     /// [`Error::Invalid`] when the spec makes no sense.
     pub fn plan(&self, spec: &CellSpec) -> Result<Plan, Error> {
         match spec.isolation {
-            CellKind::Strict => policy::strict(spec, &resolve(spec)?, &self.inner.host),
+            CellKind::Strict => {
+                let purpose = self.purpose(spec);
+                policy::strict(spec, &resolve(spec)?, &self.inner.host, purpose)
+            }
             CellKind::Off => policy::off(spec, &PrivateDirectory::parent()),
+            CellKind::Confined => self.confined(spec, &PrivateDirectory::parent()),
         }
+    }
+
+    fn confined(&self, spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
+        policy::confined(spec, &resolve(spec)?, &self.inner.host, directory)
     }
 
     /// Starts a trusted program outside any cell: with the maker's rights, exactly the given
@@ -290,8 +353,21 @@ impl Maker {
         }
     }
 
-    async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         self.inner.link.socket.send(bytes, fds).await.map_err(|_| Error::Closed)
+    }
+
+    /// Where groups for cells can be made.
+    fn groups(&self) -> &Groups {
+        self.inner.groups.get_or_init(|| match self.inner.privilege {
+            Privilege::Root => Groups::detect(),
+            Privilege::User | Privilege::Plain => Groups::default(),
+        })
+    }
+
+    fn purpose(&self, spec: &CellSpec) -> Purpose {
+        let counts_memory = spec.memory.is_some() && !self.groups().keep_memory();
+        Purpose { counts_memory, ..Purpose::default() }
     }
 
     fn strict_plan(&self, spec: &CellSpec) -> Result<Arc<Prepared>, Error> {
@@ -301,18 +377,21 @@ impl Maker {
         {
             return Ok(Arc::clone(prepared));
         }
-        let plan = policy::strict(spec, &resolve(spec)?, &self.inner.host)?;
-        let prepared = Arc::new(prepare(&plan)?);
+        let plan = self.plan(spec)?;
+        let prepared = Arc::new(prepare(&plan, spec, self.purpose(spec))?);
         *last = Some((spec.clone(), Arc::clone(&prepared)));
         Ok(prepared)
     }
 }
 
-fn prepare(plan: &Plan) -> Result<Prepared, Error> {
+fn prepare(plan: &Plan, spec: &CellSpec, purpose: Purpose) -> Result<Prepared, Error> {
     let bytes = plan.encode();
     let file = memory_file::with_contents("plan", &bytes)
         .map_err(Error::io("cannot hold the plan in memory"))?;
-    Ok(Prepared { file, length: length(bytes.len()) })
+    let (filter, layers) = (plan.filter().into(), plan.layers());
+    let rlimits = policy::limits(spec, purpose);
+    let counts_memory = purpose.counts_memory;
+    Ok(Prepared { file, length: length(bytes.len()), filter, layers, rlimits, counts_memory })
 }
 
 /// Looks up what each bind is on the host. Parents come before what is inside them.
@@ -332,96 +411,6 @@ fn resolve(spec: &CellSpec) -> Result<Vec<Entry>, Error> {
     }
     entries.sort_by_key(|entry| entry.target.components().count());
     Ok(entries)
-}
-
-/// The private directory of a cell without isolation, until its first process owns it.
-struct PrivateDirectory(PathBuf);
-
-impl PrivateDirectory {
-    fn parent() -> PathBuf {
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        runtime
-            .filter(|path| path.is_absolute() && path.is_dir())
-            .unwrap_or_else(std::env::temp_dir)
-    }
-
-    fn create() -> Result<Self, Error> {
-        use std::hash::{BuildHasher as _, RandomState};
-        const ATTEMPTS: u32 = 16;
-        let parent = Self::parent();
-        let mut outcome = Ok(());
-        for attempt in 0..ATTEMPTS {
-            let random = RandomState::new().hash_one(attempt);
-            let path = parent.join(format!("code-sandbox-{random:016x}"));
-            outcome = std::fs::DirBuilder::new().mode(0o700).create(&path);
-            match &outcome {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(_) => break,
-            }
-        }
-        let context = "cannot make a private directory";
-        Err(outcome.err().map_or(Error::Closed, |source| Error::Io { context, source }))
-    }
-
-    /// From here on the cell removes it.
-    fn hand_over(mut self) -> PathBuf {
-        std::mem::take(&mut self.0)
-    }
-}
-
-impl Drop for PrivateDirectory {
-    fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-}
-
-async fn greet(socket: &Socket) -> Result<Privilege, Error> {
-    let packet = socket.receive().await.map_err(Error::io("cannot hear the helper program"))?;
-    let packet = packet.ok_or_else(|| Error::Protocol("the helper died at once".to_owned()))?;
-    let mut reader = Reader(&packet.bytes);
-    match reader.u8()? {
-        from_maker::HELLO => match reader.u8()? {
-            0 => Ok(Privilege::User),
-            1 => Ok(Privilege::Root),
-            2 => Ok(Privilege::Plain),
-            other => Err(Error::Protocol(format!("privilege {other}"))),
-        },
-        from_maker::FAILED => {
-            let source = io::Error::from_raw_os_error(reader.i32()?);
-            Err(diagnosis::start(reader.text()?, source))
-        }
-        other => Err(Error::Protocol(format!("greeting {other}"))),
-    }
-}
-
-/// Waits for a cell's first process to report.
-async fn ready(socket: &Socket, strict: bool) -> Result<(Identity, OwnedFd), Error> {
-    let packet = socket.receive().await.map_err(Error::io("cannot hear the cell"))?;
-    let mut packet =
-        packet.ok_or_else(|| Error::Protocol("the cell died while it was set up".to_owned()))?;
-    let mut reader = Reader(&packet.bytes);
-    match reader.u8()? {
-        from_cell::READY => {
-            let (maker_uid, maker_gid) = (reader.u32()?, reader.u32()?);
-            reader.end()?;
-            let root = packet.descriptors.pop();
-            let root = root.ok_or_else(|| Error::Protocol("no root directory".to_owned()))?;
-            let (uid, gid) = if strict {
-                (policy::CELL_ID, policy::CELL_ID)
-            } else {
-                (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
-            };
-            Ok((Identity { uid, gid, maker_uid, maker_gid }, root))
-        }
-        from_cell::FAILED => {
-            let source = io::Error::from_raw_os_error(reader.i32()?);
-            Err(diagnosis::setup(reader.text()?, source))
-        }
-        other => Err(Error::Protocol(format!("report {other}"))),
-    }
 }
 
 /// Held by the listening task. When that ends, for whatever reason, nobody may wait any longer.

@@ -5,9 +5,12 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::gate::netlink;
+use crate::policy::calls::Filter;
+use crate::policy::writes::Ruleset;
 use crate::protocol::op;
 use crate::spec::Rlimit;
-use crate::wire::Writer;
+use crate::wire::{Writer, length};
 
 /// Who owns a directory made in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +92,8 @@ pub(crate) enum Op {
         path: PathBuf,
     },
     Loopback,
+    /// Leads what leaves the cell to sockets for the host.
+    Gate,
     Hostname(String),
     LeaveHost,
     ChangeDirectory(PathBuf),
@@ -101,6 +106,10 @@ pub(crate) enum Op {
     Seal,
     OwnDirectory(PathBuf),
     SealOff,
+    /// Where programs may write, as a second wall behind the mounts.
+    Ruleset(Ruleset),
+    /// Which system calls programs may make.
+    Filter(Filter),
 }
 
 impl Op {
@@ -132,6 +141,7 @@ impl Op {
             }
             Self::Mask { path } => out.u8(op::MASK).text(path),
             Self::Loopback => out.u8(op::LOOPBACK),
+            Self::Gate => out.u8(op::GATE).bytes(&netlink::routes()).bytes(&netlink::rules()),
             Self::Hostname(name) => out.u8(op::HOSTNAME).text(name),
             Self::LeaveHost => out.u8(op::LEAVE_HOST),
             Self::ChangeDirectory(path) => out.u8(op::CHANGE_DIRECTORY).text(path),
@@ -143,8 +153,18 @@ impl Op {
             Self::Seal => out.u8(op::SEAL),
             Self::OwnDirectory(path) => out.u8(op::OWN_DIRECTORY).text(path),
             Self::SealOff => out.u8(op::SEAL_OFF),
+            Self::Ruleset(ruleset) => encode_ruleset(ruleset, out),
+            Self::Filter(filter) => out.u8(op::FILTER).bytes(&filter.bytes()),
         };
     }
+}
+
+fn encode_ruleset<'a>(ruleset: &Ruleset, out: &'a mut Writer) -> &'a mut Writer {
+    out.u8(op::RULESET).u64(ruleset.handled).u64(ruleset.scopes).u32(length(ruleset.rules.len()));
+    for rule in &ruleset.rules {
+        out.u64(rule.rights).text(&rule.path);
+    }
+    out
 }
 
 impl fmt::Display for Op {
@@ -182,6 +202,7 @@ impl fmt::Display for Op {
             }
             Self::Mask { path } => write!(f, "mask {}, if it exists", path.display()),
             Self::Loopback => write!(f, "loopback up"),
+            Self::Gate => write!(f, "gate for what leaves"),
             Self::Hostname(name) => write!(f, "host name {name}"),
             Self::LeaveHost => write!(f, "detach the host"),
             Self::ChangeDirectory(path) => write!(f, "enter {}", path.display()),
@@ -193,6 +214,8 @@ impl fmt::Display for Op {
             Self::Seal => write!(f, "seal"),
             Self::OwnDirectory(path) => write!(f, "own directory {}", path.display()),
             Self::SealOff => write!(f, "seal without isolation"),
+            Self::Ruleset(ruleset) => write!(f, "{ruleset}"),
+            Self::Filter(filter) => write!(f, "{filter}"),
         }
     }
 }
@@ -204,6 +227,46 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The filter of system calls in the form the kernel takes it; empty when there is none.
+    pub(crate) fn filter(&self) -> Vec<u8> {
+        let filter = self.ops.iter().find_map(|op| match op {
+            Op::Filter(filter) => Some(filter.bytes()),
+            _ => None,
+        });
+        filter.unwrap_or_default()
+    }
+
+    /// What the operations amount to, in words for people.
+    pub(crate) fn layers(&self) -> Vec<&'static str> {
+        let mut layers = Vec::new();
+        for op in &self.ops {
+            let added: &[&'static str] = match op {
+                // The processes of the cell are made in their namespaces, before the first operation.
+                Op::PrivateMounts => &[
+                    "pid-namespace",
+                    "mount-namespace",
+                    "network-namespace",
+                    "ipc-namespace",
+                    "uts-namespace",
+                    "cgroup-namespace",
+                ],
+                Op::NewRoot { .. } => &["private-root"],
+                Op::Identity { .. } => &["user-namespace"],
+                Op::Limit(_) if !layers.contains(&"rlimits") => &["rlimits"],
+                Op::Gate => &["network-gate"],
+                Op::Ruleset(_) => &["landlock"],
+                Op::Filter(_) => &["seccomp"],
+                Op::Seal => &["no-capabilities", "no-new-privileges"],
+                Op::SealOff if layers.contains(&"seccomp") => {
+                    &["no-capabilities", "no-new-privileges"]
+                }
+                _ => &[],
+            };
+            layers.extend(added);
+        }
+        layers
+    }
+
     /// The bytes the helper reads.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();

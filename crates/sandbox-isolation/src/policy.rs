@@ -5,13 +5,18 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::host_view::{Entry, HostView, What};
 use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
-use crate::spec::CellSpec;
+use crate::policy::calls::{Filter, Purpose};
+use crate::policy::writes::Ruleset;
+use crate::spec::{CellKind, CellSpec, Resource, Rlimit};
+
+pub(crate) mod calls;
+pub(crate) mod writes;
 
 /// The user and group of a strict cell, as seen inside.
 pub(crate) const CELL_ID: u32 = 1000;
 /// Where programs in a strict cell start.
 pub(crate) const WORK_DIR: &str = "/workspace";
-const LIMITS_MAX: usize = 16;
+const LIMITS_MAX: usize = 15;
 
 /// What shows or changes the whole machine, as container engines hide it.
 const MASKED: [&str; 10] = [
@@ -36,9 +41,16 @@ const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files
     networks: files\nprotocols: files\nservices: files\n";
 /// Nothing listens there in a cell without network, so a lookup fails at once.
 const RESOLV: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
+/// A gate answers there, as soon as the host's own resolver has.
+const RESOLV_BY_GATE: &str = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n";
 
 /// How to set up a strict cell. `binds` are the ones of the spec, with what they are on the host.
-pub(crate) fn strict(spec: &CellSpec, binds: &[Entry], host: &HostView) -> Result<Plan, Error> {
+pub(crate) fn strict(
+    spec: &CellSpec,
+    binds: &[Entry],
+    host: &HostView,
+    purpose: Purpose,
+) -> Result<Plan, Error> {
     check(spec, binds)?;
     let mut plan = Builder::default();
     plan.op(Op::PrivateMounts);
@@ -53,14 +65,21 @@ pub(crate) fn strict(spec: &CellSpec, binds: &[Entry], host: &HostView) -> Resul
     for entry in host.configuration.iter().chain(binds) {
         plan.entry(entry);
     }
-    plan.configuration(&spec.hostname);
+    plan.configuration(spec);
     plan.devices(&host.devices, spec.shm_bytes);
     plan.processes();
     plan.op(Op::Loopback);
+    if spec.gate {
+        plan.op(Op::Gate);
+    }
     plan.op(Op::Hostname(spec.hostname.clone()));
     plan.op(Op::LeaveHost);
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
-    plan.finish(spec, Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
+    if let Some(ruleset) = Ruleset::strict(host.landlock, &[]) {
+        plan.op(Op::Ruleset(ruleset));
+    }
+    plan.op(Op::Filter(Filter::new(purpose)));
+    plan.finish(&limits(spec, purpose), Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
 }
 
 /// How to set up a cell without isolation around its private directory.
@@ -71,7 +90,45 @@ pub(crate) fn off(spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
     }
     let mut plan = Builder::default();
     plan.op(Op::ChangeDirectory(directory.to_owned()));
-    plan.finish(spec, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
+    plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
+}
+
+/// What programs read of the host's configuration beyond what cells are shown, when they see the host's own.
+const OWN_CONFIGURATION: [&str; 5] =
+    ["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"];
+
+/// How to set up a cell without namespaces around its private directory.
+pub(crate) fn confined(
+    spec: &CellSpec,
+    binds: &[Entry],
+    host: &HostView,
+    directory: &Path,
+) -> Result<Plan, Error> {
+    check_limits(spec)?;
+    let shown = host.system.iter().chain(&host.configuration).map(|entry| entry.target.clone());
+    let own = OWN_CONFIGURATION.iter().map(PathBuf::from);
+    let bound = binds.iter().map(|entry| match &entry.what {
+        What::Directory(source) | What::File(source) => source.clone(),
+        What::Link(_) => entry.target.clone(),
+    });
+    let readable: Vec<_> = shown.chain(own).chain(bound).collect();
+    let ruleset = Ruleset::alone(host.landlock, &readable, directory).ok_or_else(no_landlock)?;
+    let purpose =
+        Purpose { closes_network: spec.no_network, shares_processes: true, ..Purpose::default() };
+    let mut plan = Builder::default();
+    plan.op(Op::ChangeDirectory(directory.to_owned()));
+    plan.op(Op::Ruleset(ruleset));
+    plan.op(Op::Filter(Filter::new(purpose)));
+    plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
+}
+
+fn no_landlock() -> Error {
+    Error::Unavailable {
+        missing: "without namespaces it takes Landlock, version 2".to_owned(),
+        fix: "use a kernel of version 5.19 or newer that has `landlock` among its security modules (`lsm=` on its \
+              command line)"
+            .to_owned(),
+    }
 }
 
 fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
@@ -97,7 +154,32 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
     binds.iter().try_for_each(check_target)
 }
 
+/// The limits of every process.
+pub(crate) fn limits(spec: &CellSpec, purpose: Purpose) -> Vec<Rlimit> {
+    let mut limits = spec.rlimits.clone();
+    if let Some(memory) = spec.memory.filter(|_| purpose.counts_memory) {
+        limits.retain(|limit| limit.resource != Resource::Data);
+        limits.push(Rlimit::fixed(Resource::Data, memory));
+    }
+    limits
+}
+
+fn check_whole(spec: &CellSpec) -> Result<(), Error> {
+    const LEAST_MEMORY: u64 = 16 * 1024 * 1024;
+    /// A hundredth of a processor, and more than any machine has.
+    const SHARES: std::ops::RangeInclusive<u32> = 10..=4_096_000;
+    let memory = spec.memory.is_none_or(|bytes| (LEAST_MEMORY..=i64::MAX as u64).contains(&bytes));
+    let cpu = spec.cpu.is_none_or(|thousandths| SHARES.contains(&thousandths));
+    let none = spec.memory.is_none() && spec.cpu.is_none();
+    if memory && cpu && (none || spec.isolation == CellKind::Strict) {
+        return Ok(());
+    }
+    let (memory, cpu) = (spec.memory, spec.cpu);
+    Err(Error::Invalid(format!("memory {memory:?}, cpu {cpu:?} of {:?}", spec.isolation)))
+}
+
 fn check_limits(spec: &CellSpec) -> Result<(), Error> {
+    check_whole(spec)?;
     if spec.rlimits.len() > LIMITS_MAX {
         return Err(Error::Invalid(format!("{} limits", spec.rlimits.len())));
     }
@@ -132,8 +214,8 @@ impl Builder {
         self.ops.push(op);
     }
 
-    fn finish(mut self, spec: &CellSpec, identity: Op, seal: Op) -> Result<Plan, Error> {
-        self.ops.extend(spec.rlimits.iter().copied().map(Op::Limit));
+    fn finish(mut self, limits: &[Rlimit], identity: Op, seal: Op) -> Result<Plan, Error> {
+        self.ops.extend(limits.iter().copied().map(Op::Limit));
         self.op(identity);
         self.op(seal);
         Ok(Plan { ops: self.ops })
@@ -194,7 +276,8 @@ impl Builder {
         self.op(Op::Mount { kind, target: target.into(), flags, options });
     }
 
-    fn configuration(&mut self, hostname: &str) {
+    fn configuration(&mut self, spec: &CellSpec) {
+        let hostname = &spec.hostname;
         self.file("/etc/passwd", PASSWD);
         self.file("/etc/group", GROUP);
         self.file("/etc/hostname", format!("{hostname}\n"));
@@ -203,7 +286,7 @@ impl Builder {
             format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost\n"),
         );
         self.file("/etc/nsswitch.conf", NSSWITCH);
-        self.file("/etc/resolv.conf", RESOLV);
+        self.file("/etc/resolv.conf", if spec.gate { RESOLV_BY_GATE } else { RESOLV });
         self.link("/etc/mtab", "/proc/self/mounts");
         self.restrict("/etc", Attributes::READ_ONLY, false);
     }

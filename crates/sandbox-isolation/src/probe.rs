@@ -14,6 +14,8 @@ pub struct Layer {
     pub name: &'static str,
     /// Whether a cell of this machine has it.
     pub available: bool,
+    /// Whether there are no strict cells without it.
+    pub required: bool,
 }
 
 /// What a probe found.
@@ -35,7 +37,8 @@ impl Probe {
     /// Whether strict cells work here.
     #[must_use]
     pub fn is_available(&self) -> bool {
-        self.error.is_none() && self.layers.iter().all(|layer| layer.available)
+        let missing = self.layers.iter().any(|layer| layer.required && !layer.available);
+        self.error.is_none() && !missing
     }
 }
 
@@ -74,26 +77,28 @@ async fn run(probe: &mut Probe) -> Result<(), Error> {
     let begin = Instant::now();
     let found = look_around(&maker).await?;
     probe.cell = begin.elapsed();
-    probe.layers = layers(&found);
+    probe.layers = layers(&found.0, &found.1);
     Ok(())
 }
 
 /// What a program in a cell sees of itself.
-async fn look_around(maker: &Maker) -> Result<String, Error> {
+async fn look_around(maker: &Maker) -> Result<(String, Vec<&'static str>), Error> {
     let cell = maker.cell(&CellSpec::strict()).await?;
     let (reader, writer) = std::io::pipe().map_err(Error::io("cannot make a pipe"))?;
     let script = "for ns in user pid mnt net ipc uts cgroup; do readlink /proc/self/ns/$ns; done; \
-                  grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs):' /proc/self/status; \
+                  grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; \
                   test -d /proc/1 && echo proc-mounted";
     let mut spec = SpawnSpec::new(["/bin/sh", "-c", script]);
     spec.stdout = Some(writer.into());
     let process = cell.spawn(spec).await?;
     process.wait().await?;
     let read = tokio::task::spawn_blocking(move || std::io::read_to_string(reader)).await;
-    read.map_err(|_| Error::Closed)?.map_err(Error::io("cannot read what the cell said"))
+    let read = read.map_err(|_| Error::Closed)?;
+    let said = read.map_err(Error::io("cannot read what the cell said"))?;
+    Ok((said, cell.layers().to_vec()))
 }
 
-fn layers(found: &str) -> Vec<Layer> {
+fn layers(found: &str, of_cell: &[&str]) -> Vec<Layer> {
     let has = |line: &str| found.lines().any(|found| found == line);
     let own = |kind: &str| {
         let ours = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok();
@@ -103,10 +108,18 @@ fn layers(found: &str) -> Vec<Layer> {
     };
     let none = "0000000000000000";
     let dropped = ["CapEff", "CapPrm", "CapBnd"].iter().all(|set| has(&format!("{set}:\t{none}")));
+    let required = |name, available| Layer { name, available, required: true };
     let mut layers: Vec<_> =
-        NAMESPACES.iter().map(|(kind, name)| Layer { name, available: own(kind) }).collect();
-    layers.push(Layer { name: "own /proc", available: has("proc-mounted") });
-    layers.push(Layer { name: "no capabilities", available: dropped });
-    layers.push(Layer { name: "no new privileges", available: has("NoNewPrivs:\t1") });
+        NAMESPACES.iter().map(|(kind, name)| required(*name, own(kind))).collect();
+    layers.push(required("own /proc", has("proc-mounted")));
+    layers.push(required("no capabilities", dropped));
+    layers.push(required("no new privileges", has("NoNewPrivs:\t1")));
+    layers.push(required("filter of system calls (seccomp)", has("Seccomp:\t2")));
+    let landlock = of_cell.contains(&"landlock");
+    layers.push(Layer {
+        name: "second wall for files (Landlock)",
+        available: landlock,
+        required: false,
+    });
     layers
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::watch;
 
-use crate::cell::{Cell, Link, Reply};
+use crate::cell::{Cell, Link, OutOfMemory, Reply};
 use crate::error::{Error, SpawnStage};
 use crate::memory_file;
 use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, SPAWN_TERMINAL, to_cell};
@@ -239,6 +239,12 @@ impl CellProcess {
         exit.ok_or(Error::Closed)
     }
 
+    /// Like [`Cell::ended_for_memory`], for this program.
+    #[must_use]
+    pub fn ended_for_memory(&self) -> Option<OutOfMemory> {
+        self.root.link.ended_for_memory(self.pid)
+    }
+
     /// Like [`Root::signal`].
     ///
     /// # Errors
@@ -353,6 +359,7 @@ impl Cell {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::Invalid("process number".to_owned()))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(CONTEXT))?;
+        self.enter_group(pid.as_raw_nonzero().get().unsigned_abs()).map_err(Error::io(CONTEXT))?;
         let link = self.link();
         let (id, reply) = link.replies.register()?;
         let mut message = Writer::message(to_cell::ADOPT);

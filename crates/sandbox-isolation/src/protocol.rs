@@ -9,16 +9,19 @@
 /// Messages from the host to the maker.
 pub(crate) mod to_maker {
     /// `u32 request, u8 kind (1 strict, 0 off), u32 plan length`; descriptors: the
-    /// cell's control socket, the plan.
+    /// cell's control socket, the plan, and the entrances of its control groups.
     pub(crate) const CELL: u8 = 1;
     /// `u32 request, u8 payload in memory file, u32 payload length, u32 count, u32 target
     /// number per descriptor[, payload]`; descriptors: `[payload,] descriptors to give`.
     pub(crate) const PROCESS: u8 = 2;
+    /// `u32 request, bytes routes, bytes rules`, as [`super::op::GATE`]; descriptors: a network namespace, and the
+    /// socket for the answer, which is `i32 errno`, with the three sockets when that is 0.
+    pub(crate) const GATE: u8 = 3;
 }
 
 /// Messages from the maker to the host.
 pub(crate) mod from_maker {
-    /// `u8 privilege (0 user, 1 root, 2 plain)`.
+    /// `u8 privilege (0 user, 1 root, 2 plain), u32 version of Landlock, 0 for none`.
     pub(crate) const HELLO: u8 = 1;
     /// `i32 errno, text step`: the maker cannot work here and exits.
     pub(crate) const FAILED: u8 = 2;
@@ -45,7 +48,8 @@ pub(crate) mod to_cell {
 
 /// Messages from a cell's first process to the host.
 pub(crate) mod from_cell {
-    /// `u32 host uid, u32 host gid`; descriptor: the cell's root directory.
+    /// `u32 host uid, u32 host gid, u8 has a ruleset`; descriptors: the cell's root directory, the
+    /// ruleset if it has one, and with a gate its connections, its questions by packet, and its questions by connection.
     pub(crate) const READY: u8 = 1;
     /// `i32 errno, text step`: the cell could not be set up; its process exits.
     pub(crate) const FAILED: u8 = 2;
@@ -103,6 +107,13 @@ pub(crate) mod op {
     pub(crate) const SYSCTL: u8 = 19;
     /// `text path, u8 optional`: makes a directory or file a mount of its own.
     pub(crate) const SEPARATE: u8 = 20;
+    /// `u64 handled rights, u64 scopes, u32 count`, and as often `u64 rights, text path`: where
+    /// programs may write (Landlock).
+    pub(crate) const RULESET: u8 = 21;
+    /// `bytes program`: the filter of system calls of every program.
+    pub(crate) const FILTER: u8 = 22;
+    /// `bytes routes, bytes rules`, both netlink messages: leads what the cell sends to sockets that the host gets.
+    pub(crate) const GATE: u8 = 40;
 }
 
 /// Where starting a process stopped.
@@ -129,3 +140,8 @@ pub(crate) const SPAWN_PAYLOAD_FILE: u32 = 2;
 pub(crate) const PACKET_MAX: usize = 64 * 1024;
 /// The largest number of descriptors one packet carries.
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
+/// Where connections that leave the cell arrive, and from where code in it seems to connect. Of a range that no
+/// network uses.
+pub(crate) const GATE_ADDRESS: [u8; 4] = [198, 18, 0, 1];
+/// The port of [`GATE_ADDRESS`]. Code in a cell cannot bind one as low.
+pub(crate) const GATE_PORT: u16 = 1;

@@ -77,7 +77,7 @@ impl Socket {
 
     fn try_receive(&self) -> io::Result<Option<Packet>> {
         let mut bytes = [0; RECEIVE_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let message = rustix::io::retry_on_intr(|| {

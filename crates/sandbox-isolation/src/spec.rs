@@ -10,6 +10,10 @@ pub enum CellKind {
     /// No isolation: the host's files, network and user. Processes still end with the cell, and it
     /// has a private directory that is removed at the end.
     Off,
+    /// What is left where no namespaces can be made: the host's processes and user, its files to read as far as they are
+    /// bound and the system's, and a private directory to write. System calls are filtered as in a strict cell, and
+    /// Landlock must be there. No capability, even for root.
+    Confined,
 }
 
 /// A file or directory of the host that can be read in a strict cell.
@@ -112,8 +116,21 @@ pub struct CellSpec {
     pub disk_inodes: u64,
     /// Bytes of shared memory, `/dev/shm`. Strict only.
     pub shm_bytes: u64,
+    /// Bytes of memory of all its processes and files together, at least 16 MiB. Whoever has most when there is more is
+    /// ended. Where no control group can be made, each process alone is limited by the kernel and all together by adding
+    /// up, see [`Cell::ended_for_memory`](crate::Cell::ended_for_memory); code then has no memory files and no System V
+    /// shared memory, which nobody could count. Strict only.
+    pub memory: Option<u64>,
+    /// Thousandths of a processor that all its processes together may use. It takes a control group, see
+    /// [`host_limits`](crate::host_limits). Strict only.
+    pub cpu: Option<u32>,
     /// Its host name, at most 63 of `A-Z a-z 0-9 -`. Strict only.
     pub hostname: String,
+    /// Whether only local sockets can be made. Confined only: a strict cell has a network of its own.
+    pub no_network: bool,
+    /// Whether connections that leave it go to [`GateSockets`](crate::GateSockets), which the host gets. Otherwise it
+    /// reaches nothing but its own loopback. Strict only.
+    pub gate: bool,
     /// Limits of every program that [`Cell::spawn`](crate::Cell::spawn) starts, at most 16.
     pub rlimits: Vec<Rlimit>,
 }
@@ -132,7 +149,11 @@ impl CellSpec {
             disk_bytes,
             disk_inodes: 256 * 1024,
             shm_bytes: 64 * MIB,
+            memory: None,
+            cpu: None,
             hostname: "sandbox".to_owned(),
+            no_network: false,
+            gate: false,
             rlimits: vec![
                 Rlimit::fixed(Resource::FileSize, disk_bytes),
                 Rlimit::fixed(Resource::Core, 0),
@@ -153,6 +174,12 @@ impl CellSpec {
             rlimits: vec![Rlimit::fixed(Resource::Core, 0)],
             ..Self::strict()
         }
+    }
+
+    /// What can be had without namespaces, without network. Memory is limited for each process, if a limit is set.
+    #[must_use]
+    pub fn confined() -> Self {
+        Self { isolation: CellKind::Confined, no_network: true, ..Self::off() }
     }
 
     /// Adds a path of the host, visible at the same place.

@@ -11,6 +11,7 @@ mod echo;
 mod files;
 mod host;
 mod memory;
+mod network;
 mod output;
 mod peers;
 mod program;
@@ -44,6 +45,7 @@ enum Measurement {
     FilesSmall,
     FilesLarge,
     FilesInterrupt,
+    NetworkGet,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -51,7 +53,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -69,6 +71,7 @@ impl Measurement {
         Self::FilesSmall,
         Self::FilesLarge,
         Self::FilesInterrupt,
+        Self::NetworkGet,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -94,6 +97,7 @@ impl Measurement {
             Self::FilesSmall => "files-small",
             Self::FilesLarge => "files-large",
             Self::FilesInterrupt => "files-interrupt",
+            Self::NetworkGet => "network-get",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -130,6 +134,7 @@ impl Measurement {
             Self::FilesSmall => vec![files::small().await],
             Self::FilesLarge => files::large(setup).await,
             Self::FilesInterrupt => vec![files::interrupt(setup).await],
+            Self::NetworkGet => vec![network::get(setup).await],
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

@@ -27,6 +27,11 @@ fn the_reference_of_local_eval_shows_what_happens() {
 }
 
 #[test]
+fn the_page_of_the_network_shows_what_happens() {
+    check("docs/network.md", 1);
+}
+
+#[test]
 fn the_readmes_of_crates_show_what_happens() {
     for (package, least) in [("cli", 4), ("code-sandboxes", 0)] {
         check(&format!("crates/{package}/README.md"), least);

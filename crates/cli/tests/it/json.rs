@@ -18,7 +18,7 @@ fn a_result_has_every_field() {
     let outcome = python("print('out'); 6*7").arg("--json").output();
     assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""));
     let result = outcome.json();
-    insta::assert_snapshot!(keys(&result), @"background_threads code_error completed_at context_id duration execution_count execution_error execution_ok exit_code failure hint interrupted language logs restarted results results_dropped run_id sandbox_id started_at state stderr stderr_totals stdout stdout_totals success text usage variant");
+    insta::assert_snapshot!(keys(&result), @"background_threads code_error completed_at context_id duration execution_count execution_error execution_ok exit_code failure hint interrupted language logs network_denied restarted results results_dropped run_id sandbox_id started_at state stderr stderr_totals stdout stdout_totals success text usage variant");
     assert_eq!(result["success"], true);
     assert_eq!(result["text"], "42");
     assert_eq!(result["stdout"], "out");

@@ -8,6 +8,7 @@ mod documents;
 mod information;
 mod json;
 mod languages;
+mod network;
 mod python;
 mod signals;
 mod support;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 
@@ -50,6 +51,8 @@ pub(crate) struct Mailbox {
 struct Queue {
     items: VecDeque<Item>,
     bytes: usize,
+    begun: Option<Instant>,
+    over: Option<Instant>,
 }
 
 impl Mailbox {
@@ -66,6 +69,9 @@ impl Mailbox {
             Importance::Needed => self.budget.saturating_add(RESERVE),
         };
         let mut queue = self.queue();
+        if message.parent().msg_id().is_some() {
+            queue.begun.get_or_insert_with(Instant::now);
+        }
         // A message alone is bounded by the limits, and whoever takes everything shall miss nothing.
         if queue.bytes.saturating_add(cost) > room && !queue.items.is_empty() {
             queue.drop_message(cost - OVERHEAD);
@@ -81,6 +87,7 @@ impl Mailbox {
     pub(crate) fn push_reply(&self, channel: Channel, message: RawMessage) {
         let mut queue = self.queue();
         queue.bytes = queue.bytes.saturating_add(cost(&message));
+        queue.over.get_or_insert_with(Instant::now);
         queue.items.push_back(Item::Message(channel, Box::new(message)));
         drop(queue);
         self.arrived.notify_one();
@@ -99,6 +106,9 @@ impl Mailbox {
             }
             (None, _) => false,
         };
+        if matches!(item, Item::Closed(_) | Item::KernelDied | Item::KernelRestarted) {
+            queue.over.get_or_insert_with(Instant::now);
+        }
         if !repeated {
             queue.items.push_back(item);
         }
@@ -125,6 +135,16 @@ impl Mailbox {
             queue.bytes = queue.bytes.saturating_sub(cost(message));
         }
         item
+    }
+
+    /// When the kernel was first seen to work on what this is about.
+    pub(crate) fn begun(&self) -> Option<Instant> {
+        self.queue().begun
+    }
+
+    /// When the reply came, or it became clear that none will.
+    pub(crate) fn over(&self) -> Option<Instant> {
+        self.queue().over
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

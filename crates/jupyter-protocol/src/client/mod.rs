@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch as watching};
 use tokio::task::JoinSet;
 
 pub use error::{ClientError, CloseReason, Effect};
-pub use running::Running;
+pub use running::{Progress, Running};
 pub use watch::{Seen, Watch};
 
 use crate::channel::Channel;

@@ -31,6 +31,12 @@ impl Running {
         self.execution.id()
     }
 
+    /// How far the kernel has come, also while nobody takes events.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress(Arc::clone(&self.mailbox))
+    }
+
     /// The next event. The last is [`Event::Finished`]; after it, `None`.
     ///
     /// Waits as long as the code runs. Dropping the future loses nothing.
@@ -94,6 +100,25 @@ impl Running {
             Item::Closed(_) => self.execution.on_end(End::ConnectionLost),
             Item::Connected(_) => {}
         }
+    }
+}
+
+/// How far an execution has come, as what has arrived shows. Whoever keeps limits looks here: events may wait for a
+/// reader who comes late.
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<Mailbox>);
+
+impl Progress {
+    /// When the kernel was first seen to work on it.
+    #[must_use]
+    pub fn begun(&self) -> Option<Instant> {
+        self.0.begun()
+    }
+
+    /// When the reply came, or it became clear that none will. The code does not run any more, or nobody can tell.
+    #[must_use]
+    pub fn over(&self) -> Option<Instant> {
+        self.0.over()
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Execution {
     id: String,
     grace: Grace,
     started: bool,
+    /// The session of the process that was seen to work on it.
+    kernel: Option<String>,
     answer: Answer,
     idle: bool,
     error: Option<ErrorContent>,
@@ -95,6 +97,7 @@ impl Execution {
             id: request.msg_id.clone(),
             grace,
             started: false,
+            kernel: None,
             answer: Answer::Awaited,
             idle: false,
             error: None,
@@ -157,10 +160,17 @@ impl Execution {
         }
         if message.parent_id() == Some(&self.id) {
             self.last_message = Some(now);
+            self.kernel.get_or_insert_with(|| message.header.session.clone());
             self.take(channel, message);
             self.conclude();
         } else if let Content::Status(status) = &message.content {
-            self.on_kernel_state(&status.execution_state);
+            let state = &status.execution_state;
+            // A kernel may say late that it has started, when it works on a request already. Another one has a session
+            // of its own.
+            let is_known = self.kernel.as_ref() == Some(&message.header.session);
+            if *state != ExecutionState::Starting || !is_known {
+                self.on_kernel_state(state);
+            }
         }
     }
 

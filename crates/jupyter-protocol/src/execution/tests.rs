@@ -214,6 +214,9 @@ fn a_kernel_that_starts_has_lost_what_ran() {
     bench.execution.on_message(Channel::IoPub, starting.clone(), bench.now);
     assert!(!bench.execution.is_finished(), "this one may just have been started");
     bench.state("busy").execution.on_message(Channel::IoPub, starting, Instant::now());
+    assert!(!bench.execution.is_finished(), "it said so late, and it is the same process");
+    let other = Session::new("kernel").request(status("starting"));
+    bench.execution.on_message(Channel::IoPub, other, Instant::now());
     assert_eq!(bench.outcome().end, End::KernelRestarted);
 }
 

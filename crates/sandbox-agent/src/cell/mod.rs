@@ -56,7 +56,7 @@ impl CellBox {
 
     async fn start(&self, start: SpawnSpec, spec: &Spawn) -> Result<Arc<dyn Process>> {
         let process = self.cell.spawn(start).await.map_err(|error| not_started(error, spec))?;
-        Ok(Arc::new(ProgramProcess::new(process, Arc::clone(&self.kills))))
+        Ok(Arc::new(ProgramProcess::new(process, self.cell.pid(), Arc::clone(&self.kills))))
     }
 
     async fn spawn_on_terminal(&self, spec: &Spawn, size: PtySize) -> Result<Spawned> {
@@ -90,6 +90,8 @@ impl CellBox {
             env: spec.env.into_iter().collect(),
             rlimits: self.rlimits.iter().map(wire_limit).collect(),
             subreaper: !isolated,
+            ruleset: self.cell.confinement().ruleset.is_some(),
+            filter: self.cell.confinement().filter.to_vec(),
         }
     }
 }
@@ -148,6 +150,9 @@ impl BoxIo for CellBox {
         let mut descriptors = vec![their_control, stdin, their_stdout, their_stderr];
         if self.is_isolated() {
             descriptors.push(self.cell.pidfd().try_clone_to_owned().map_err(no_descriptors)?);
+        }
+        if let Some(ruleset) = &self.cell.confinement().ruleset {
+            descriptors.push(ruleset.try_clone().map_err(no_descriptors)?);
         }
         let request = self.fork_request(spec);
         let (cell, kills) = (self.cell.clone(), Arc::clone(&self.kills));

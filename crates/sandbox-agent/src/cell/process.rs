@@ -5,15 +5,15 @@ mod family;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use sandbox_core::{Effect, Error, ErrorKind, Result};
-use sandbox_isolation::{Cell, CellProcess, ExitStatus, ProcessClock, Root};
+use sandbox_core::{ByteSize, Effect, Error, ErrorKind, Result};
+use sandbox_isolation::{Cell, CellProcess, Enforcer, ExitStatus, OutOfMemory, ProcessClock, Root};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock};
@@ -180,6 +180,10 @@ impl Process for WorkerProcess {
         }
     }
 
+    fn out_of_memory(&self) -> Option<String> {
+        self.cell.ended_for_memory(self.pid()).map(memory_words)
+    }
+
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
         family::end(self.host_pid, Started::since(since, former)).await;
     }
@@ -189,10 +193,7 @@ impl Process for WorkerProcess {
     }
 
     fn peak_memory(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.host_pid)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-        Some(kib * 1024)
+        peak_memory(self.host_pid)
     }
 }
 
@@ -200,13 +201,26 @@ impl Process for WorkerProcess {
 #[derive(Debug)]
 pub(crate) struct ProgramProcess {
     process: Arc<CellProcess>,
+    /// The host's number of the first process of its cell.
+    first: u32,
+    /// The host's number of it, once somebody wanted to know it.
+    host_pid: OnceLock<Option<u32>>,
     kills: Kills,
     exit: OnceCell<Exit>,
 }
 
 impl ProgramProcess {
-    pub(crate) fn new(process: CellProcess, kills: Kills) -> Self {
-        Self { process: Arc::new(process), kills, exit: OnceCell::new() }
+    pub(crate) fn new(process: CellProcess, first: u32, kills: Kills) -> Self {
+        let (process, host_pid, exit) = (Arc::new(process), OnceLock::new(), OnceCell::new());
+        Self { process, first, host_pid, kills, exit }
+    }
+
+    /// The host's number of it. Only true while it lives.
+    fn host_pid(&self) -> Option<u32> {
+        if self.is_dead() {
+            return None;
+        }
+        *self.host_pid.get_or_init(|| family::host_pid(self.first, self.process.pid()))
     }
 }
 
@@ -260,16 +274,38 @@ impl Process for ProgramProcess {
         }
     }
 
-    /// A program ends with everything it started, or it ends by itself.
-    async fn end_started(&self, _since: Instant, _former: Option<Instant>) {}
+    fn out_of_memory(&self) -> Option<String> {
+        self.process.ended_for_memory().map(memory_words)
+    }
+
+    async fn end_started(&self, since: Instant, former: Option<Instant>) {
+        if let Some(pid) = self.host_pid() {
+            family::end(pid, Started::since(since, former)).await;
+        }
+    }
 
     fn cpu_time(&self) -> Option<Duration> {
-        None
+        ProcessClock::of(self.host_pid()?)?.read()
     }
 
     fn peak_memory(&self) -> Option<u64> {
-        None
+        peak_memory(self.host_pid()?)
     }
+}
+
+fn peak_memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn memory_words(OutOfMemory { limit, by }: OutOfMemory) -> String {
+    let who = match by {
+        Enforcer::Kernel => "kernel",
+        Enforcer::Watchdog => "watchdog",
+    };
+    format!("the memory limit of {} was reached; the {who} ended it", ByteSize::bytes(limit))
 }
 
 fn is_nobody(error: &std::io::Error) -> bool {

@@ -41,7 +41,7 @@ pub(crate) fn open(cell: &Cell, size: PtySize) -> io::Result<Pair> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let near = match cell.kind() {
         CellKind::Strict => open_in(cell)?,
-        CellKind::Off => openpt(flags)?,
+        CellKind::Off | CellKind::Confined => openpt(flags)?,
     };
     unlockpt(&near)?;
     let far = ioctl_tiocgptpeer(&near, flags)?;

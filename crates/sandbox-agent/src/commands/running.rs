@@ -179,6 +179,11 @@ impl Running {
             Some(Ok(exit)) => {
                 outcome.exit_code = exit.status();
                 outcome.signal = exit.signal;
+                if let Some(why) =
+                    self.process.out_of_memory().filter(|_| exit.signal == Some(SIGKILL))
+                {
+                    outcome.failure = Some(failure(FailureKind::OutOfMemory, &why));
+                }
                 outcome.usage = Usage {
                     cpu_time: Some((exit.user + exit.system).as_secs_f64()),
                     peak_memory: Some(exit.max_rss),

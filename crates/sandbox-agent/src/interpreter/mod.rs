@@ -2,7 +2,7 @@
 
 mod context;
 mod inbox;
-mod outcome;
+pub mod outcome;
 mod run;
 mod tools;
 mod watchdog;
@@ -11,4 +11,5 @@ mod worker;
 pub use context::{InterpreterContext, RunRequest};
 pub use outcome::EndReason;
 pub(crate) use run::{feed_open, write_all};
-pub use tools::ToolSet;
+pub use tools::{Outbox, ToolCalls, ToolSet};
+pub use watchdog::Cause;

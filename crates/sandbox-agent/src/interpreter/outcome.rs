@@ -28,8 +28,8 @@ impl EndReason {
     }
 }
 
-/// The run ended by itself or after an interrupt, and the interpreter lives.
-pub(crate) fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {
+/// The run ended by itself or after an interrupt, and the interpreter lives. `limit` is the wall-clock limit in words.
+pub fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {
     outcome.state = InterpreterState::Kept;
     match cause {
         None => {}
@@ -41,8 +41,8 @@ pub(crate) fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str)
     }
 }
 
-/// The interpreter is dead.
-pub(crate) fn dead(
+/// The interpreter is dead. `ended` says why the sandbox is, if it is.
+pub fn dead(
     outcome: &mut RunOutcome,
     exit: Option<Exit>,
     cause: Option<Cause>,
@@ -66,6 +66,15 @@ pub(crate) fn dead(
     outcome.failure = Some(failure);
 }
 
+/// The interpreter is dead, and somebody has ended it for its memory. `why` says who.
+pub fn out_of_memory(outcome: &mut RunOutcome, why: String) {
+    if let Some(failure) = &mut outcome.failure
+        && failure.kind == FailureKind::KernelDied
+    {
+        (failure.kind, failure.message) = (FailureKind::OutOfMemory, why);
+    }
+}
+
 /// The interpreter is dead, and had said why it would be.
 pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
     if let Some(failure) = &mut outcome.failure
@@ -76,7 +85,7 @@ pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
 }
 
 /// The interpreter spoke nonsense and was killed for it.
-pub(crate) fn broken(outcome: &mut RunOutcome, exit: Option<Exit>, problem: &str) {
+pub fn broken(outcome: &mut RunOutcome, exit: Option<Exit>, problem: &str) {
     outcome.state = InterpreterState::Lost;
     outcome.exit_code = exit.map(|exit| exit.status());
     let message = format!("the interpreter broke its protocol and was ended: {problem}");
@@ -111,8 +120,8 @@ fn death(exit: Option<Exit>) -> String {
     }
 }
 
-/// The name of a signal of Linux.
-pub(crate) fn signal_name(signal: i32) -> &'static str {
+/// The name of a signal of Linux, such as `SIGKILL`.
+pub fn signal_name(signal: i32) -> &'static str {
     const NAMES: [&str; 32] = [
         "signal 0",
         "SIGHUP",

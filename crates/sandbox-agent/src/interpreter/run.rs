@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::context::Slot;
-use super::outcome::{EndReason, alive, broken, dead, gave_up};
+use super::outcome::{EndReason, alive, broken, dead, gave_up, out_of_memory};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
@@ -29,6 +29,8 @@ use crate::message::{self, Encoding, MimeData, Reply, Request};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
 const WORTH_MEASURING: Duration = Duration::from_millis(5);
+
+const SIGKILL: i32 = 9;
 
 /// Characters kept of what an interpreter says about its end.
 const LONGEST_LAST_WORDS: usize = 1000;
@@ -54,6 +56,8 @@ pub(crate) struct ActiveRun {
     stdin: Option<JoinHandle<()>>,
     /// Why the interpreter exits, as it says itself.
     last_words: Option<String>,
+    /// Why it was ended, when that was for its memory.
+    out_of_memory: Option<String>,
     pub(crate) network_hint: Option<String>,
 }
 
@@ -83,6 +87,7 @@ impl ActiveRun {
             calls,
             stdin: None,
             last_words: None,
+            out_of_memory: None,
             network_hint: None,
         }
     }
@@ -268,6 +273,9 @@ impl ActiveRun {
         let (exit, cause) = self.bury().await;
         let limit = std::mem::take(&mut self.limit);
         dead(&mut self.outcome, exit, cause, self.ended.get(), &limit);
+        if let Some(why) = self.out_of_memory.take() {
+            out_of_memory(&mut self.outcome, why);
+        }
         if let Some(words) = self.last_words.take() {
             gave_up(&mut self.outcome, &words);
         }
@@ -293,7 +301,12 @@ impl ActiveRun {
         let Some(worker) = slot.worker.take() else { return (None, None) };
         let Ended { cause, at_most, .. } = worker.watchdog.end(id);
         self.at_most = self.at_most.or(at_most);
+        let process = Arc::clone(&worker.io.process);
+        let was_dead = process.is_dead();
         let exit = worker.bury().await;
+        if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
+            self.out_of_memory = process.out_of_memory();
+        }
         if let Some(exit) = exit {
             let before = self.cpu_before.unwrap_or_default();
             let used = (exit.user + exit.system).saturating_sub(before);

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-pub(crate) use outbox::Outbox;
+pub use outbox::Outbox;
 use set::Room;
 pub use set::ToolSet;
 
@@ -39,7 +39,7 @@ const INTERRUPTED: &str = "the call was cancelled, because the run was interrupt
 
 /// The calls of one run.
 #[derive(Debug)]
-pub(crate) struct ToolCalls {
+pub struct ToolCalls {
     run: i64,
     tools: ToolSet,
     outbox: Arc<Outbox>,
@@ -87,8 +87,8 @@ impl State {
 }
 
 impl ToolCalls {
-    /// Calls of a run of this runtime.
-    pub(crate) fn new(run: i64, tools: ToolSet, outbox: Arc<Outbox>) -> Arc<Self> {
+    /// Calls of a run of this runtime, whose answers go to `outbox` as [`Request::ToolResult`].
+    pub fn new(run: i64, tools: ToolSet, outbox: Arc<Outbox>) -> Arc<Self> {
         let (room, tasks) = (Room::new(), Arc::new(Semaphore::new(MOST_TASKS)));
         let (runtime, state) = (Handle::current(), Mutex::default());
         Arc::new(Self { run, tools, outbox, room, tasks, runtime, state })
@@ -99,15 +99,15 @@ impl ToolCalls {
     }
 
     /// Waits until there is room for one more task.
-    pub(crate) async fn room(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn room(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.tasks).acquire_owned().await.ok()
     }
 
-    /// Begins a call.
+    /// Begins a call with its number, the name of the tool and its arguments as JSON.
     ///
     /// # Errors
     /// What no worker of ours would ask.
-    pub(crate) fn call(
+    pub fn call(
         self: &Arc<Self>,
         call: i64,
         name: String,
@@ -142,7 +142,7 @@ impl ToolCalls {
     ///
     /// # Errors
     /// As [`ToolCalls::call`].
-    pub(crate) fn list(
+    pub fn list(
         self: &Arc<Self>,
         call: i64,
         room: OwnedSemaphorePermit,
@@ -166,7 +166,7 @@ impl ToolCalls {
     }
 
     /// Nobody waits for the answer any more. One that is over is no error.
-    pub(crate) fn cancel(&self, call: i64) {
+    pub fn cancel(&self, call: i64) {
         let open = self.state().remove(call);
         if let Some(task) = open.and_then(|open| open.task) {
             task.abort();
@@ -174,7 +174,7 @@ impl ToolCalls {
     }
 
     /// Cancels what works now, and says so to whoever waits for it. The run may go on, and call again.
-    pub(crate) fn interrupt(self: &Arc<Self>) {
+    pub fn interrupt(self: &Arc<Self>) {
         let mut cancelled = Vec::new();
         for (call, open) in &mut self.state().open {
             if let Some(task) = open.task.take() {
@@ -189,7 +189,7 @@ impl ToolCalls {
     }
 
     /// The run is over, or about to be: cancels everything, for good.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let mut state = self.state();
         state.over = true;
         state.bytes = 0;

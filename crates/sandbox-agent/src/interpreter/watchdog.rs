@@ -30,7 +30,7 @@ const SIGINT: i32 = 2;
 
 /// Why a run was interrupted or killed from outside. The first cause stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// The wall-clock limit passed.
     Timeout,
     /// The CPU-time limit passed.

@@ -17,7 +17,7 @@ use super::inbox::{CHUNK, Heard, Inbox, Told, would_block};
 use super::outcome::EndReason;
 use super::tools::Outbox;
 use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
-use crate::box_io::{BoxIo, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable};
+use crate::box_io::{BoxIo, Control, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable};
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
 
 /// How long an interpreter may take to say that it is ready.
@@ -110,7 +110,8 @@ impl Worker {
         let io = box_io.start_worker(spec).await?;
         let inbox = Arc::new(Inbox::new(Arc::clone(&io.control)));
         let watchdog = Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io));
-        let outbox = Outbox::new(Arc::clone(&io.control), Arc::clone(&io.process));
+        let control = Arc::<dyn Control>::clone(&io.control);
+        let outbox = Outbox::new(control, Arc::clone(&io.process));
         let mut worker = Self {
             io,
             watchdog,

@@ -37,8 +37,10 @@ DEEDS = (
     "_capset",
     "_prctl",
     "_reseed",
+    "_seccomp",
     "_self_check",
     "_setns",
+    "_syscall",
     "_unshare",
     "_write_if_possible",
     "chdir",
@@ -54,8 +56,9 @@ DEEDS = (
 class Request:
     """As much of a worker's request as its entry and its driver look at."""
 
-    isolated, subreaper = True, False
-    uid = gid = cell = 0
+    isolated, subreaper, confined = True, False, True
+    uid = gid = cell = ruleset = 0
+    filter = bytes(8)
     rlimits = ((4, 0, 0), (7, 1024, 1024))
     env = (("LANG", "C.UTF-8"), ("TERM", "dumb"))
 

@@ -16,6 +16,9 @@ from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
+PR_SET_SECCOMP = 22
+SECCOMP_MODE_FILTER = 2
+INSTRUCTION = 8  # bytes of one instruction of a filter
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
@@ -28,11 +31,16 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 CELL = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
 CAPABILITY_VERSION_3 = 0x20080522
-SYS_CLOSE_RANGE = 436  # the same number on every architecture
+# The same numbers on every architecture.
+SYS_CLONE3 = 435
+SYS_CLOSE_RANGE = 436
+SYS_LANDLOCK_RESTRICT_SELF = 446
+UNWRITABLE = "/.unwritable"  # no ruleset lets anybody write there
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 STATUS_MAX = 16384
 MOST_FILES = (1 << 31) - 1
 LAST_CAPABILITY = [0]  # of this kernel, known once prepared
+ENOSYS = 38
 REFUSED = 17
 # The control stream and the spare copies of standard input, output and error live here, out of
 # the way of the small numbers that programs like to use for themselves.
@@ -61,6 +69,7 @@ def _function(name, *arguments):
 
 
 _prctl = _function("prctl", _Long, _Long, _Long, _Long, _Long)
+_seccomp = _function("prctl", _Long, _Long, _Pointer, _Long, _Long)
 _setns = _function("setns", _Long, _Long)
 _unshare = _function("unshare", _Long)
 _capset = _function("capset", _Pointer, _Pointer)
@@ -98,7 +107,7 @@ class Request:
     """What a forked process is asked to become."""
 
     def __init__(self, codec, fields, files):
-        isolated, uid, gid, work_dir, env, rlimits, subreaper = fields
+        isolated, uid, gid, work_dir, env, rlimits, subreaper, ruleset, self.filter = fields
         number = codec["as_number"]
         self.isolated = bool(number(isolated))
         self.uid = number(uid)
@@ -108,12 +117,14 @@ class Request:
         limits = [number(field) for field in codec["split"](rlimits)]
         self.rlimits = list(zip(limits[::3], limits[1::3], limits[2::3]))
         self.subreaper = bool(number(subreaper))
-        expected = 5 if self.isolated else 4
+        self.confined = bool(number(ruleset))
+        expected = 4 + self.isolated + self.confined
         if len(files) != expected:
             raise ValueError("%d descriptors came, %d are needed" % (len(files), expected))
         self.control = files[0]
         self.standard = files[1:4]
         self.cell = files[4] if self.isolated else None
+        self.ruleset = files[-1] if self.confined else None
         self.self_check = ""
 
 
@@ -138,11 +149,11 @@ def enter(request):
 
 def _enter(request, step):
     prctl(PR_SET_PDEATHSIG, SIGKILL)
-    cell = _arrange_files(request)
+    _arrange_files(request)
     if request.isolated:
         step[0] = "namespaces"
-        setns(cell, CELL)
-        close(cell)
+        setns(request.cell, CELL)
+        close(request.cell)
         # A worker's own UTS namespace marks what it starts; code inside cannot leave it.
         _check(_unshare(CLONE_NEWUTS))
         step[0] = "identity"
@@ -156,7 +167,9 @@ def _enter(request, step):
     step[0] = "privileges"
     if request.isolated:
         _drop_capabilities()
-    elif request.subreaper:
+    elif request.filter:
+        _give_up_capabilities()
+    if request.subreaper:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
     # Without privileges, so that only what its code may enter is entered.
     step[0] = "work dir"
@@ -171,7 +184,12 @@ def _enter(request, step):
     _write_if_possible("/proc/self/coredump_filter", b"0")
     # Changing credentials clears it, so it is set again after the last change.
     prctl(PR_SET_PDEATHSIG, SIGKILL)
-    # Landlock and seccomp belong here: after the last privileged step, before the check.
+    step[0] = "confinement"
+    if request.confined:
+        _check(_syscall(SYS_LANDLOCK_RESTRICT_SELF, request.ruleset, 0, 0))
+        close(request.ruleset)
+    if request.filter:
+        _filter_calls(request.filter)
     step[0] = "self-check"
     request.self_check = _self_check(request)
     step[0] = "environment"
@@ -181,16 +199,18 @@ def _enter(request, step):
 
 
 def _arrange_files(request):
-    """Moves the descriptors to their places and closes all others. Returns the cell's."""
-    sources = [request.control] + request.standard + ([request.cell] if request.isolated else [])
-    spare = [fcntl(file, F_DUPFD_CLOEXEC, CONTROL + 10) for file in sources]
-    for file, place in zip(spare, (CONTROL, 0, 1, 2)):
+    """Moves the descriptors to their places and closes all others."""
+    sources = [request.control] + request.standard
+    further = [file for file in (request.cell, request.ruleset) if file is not None]
+    spare = [fcntl(file, F_DUPFD_CLOEXEC, CONTROL + 10) for file in sources + further]
+    places = [CONTROL, 0, 1, 2] + list(range(FIRST_FREE, FIRST_FREE + len(further)))
+    for file, place in zip(spare, places):
         dup2(file, place, place < 3)
-    cell = dup2(spare[4], FIRST_FREE, False) if request.isolated else None
     request.control = CONTROL
+    request.cell = FIRST_FREE if request.isolated else None
+    request.ruleset = places[-1] if request.confined else None
     _close_range(3, CONTROL - 1)
-    _close_range(FIRST_FREE + bool(request.isolated), MOST_FILES)
-    return cell
+    _close_range(places[-1] + 1 if further else FIRST_FREE, MOST_FILES)
 
 
 def _close_range(first, last):
@@ -208,8 +228,19 @@ def _drop_capabilities():
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(LAST_CAPABILITY[0] + 1):
         prctl(PR_CAPBSET_DROP, capability)
+    _give_up_capabilities()
+
+
+def _give_up_capabilities():
     header = CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder) + bytes(4)
     _check(_capset(header, bytes(24)))
+
+
+def _filter_calls(instructions):
+    # `struct sock_fprog`: the count, and where they are. The bytes of a pointer object are an address.
+    count = len(instructions) // INSTRUCTION
+    program = count.to_bytes(8, sys.byteorder) + bytes(_Pointer(instructions))
+    _check(_seccomp(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0))
 
 
 def _write_if_possible(path, data):
@@ -233,11 +264,29 @@ def _self_check(request):
         expected += [(name, "0" * 16) for name in CAPABILITY_SETS]
         expected.append(("Uid", "\t".join([str(request.uid)] * 4)))
         expected.append(("Gid", "\t".join([str(request.gid)] * 4)))
+    if request.filter:
+        expected.append(("Seccomp", "2"))
+        _syscall(SYS_CLONE3, 0, 0, 0)
+        # Without a filter, a kernel that has the call finds fault with its arguments.
+        if get_errno() != ENOSYS:
+            raise ValueError("the filter of system calls lets pass what it should refuse")
+    if request.confined:
+        _must_not_write(UNWRITABLE)
     for name, value in expected:
         if "\n%s:\t%s\n" % (name, value) not in status:
             found = status.partition("\n%s:\t" % name)[2].partition("\n")[0]
             raise ValueError("%s is %r, not %r" % (name, found, value))
     return " ".join(["%s=%s" % (name, value.replace("\t", ",")) for name, value in expected])
+
+
+def _must_not_write(path):
+    try:
+        mkdir(path)
+    except PermissionError:
+        return
+    except OSError:
+        pass
+    raise ValueError("the ruleset of Landlock lets write %s" % path)
 
 
 def _reseed():

@@ -12,6 +12,10 @@ pub(crate) const CASES: &[Case] = &[
     ("preimports", preimports),
     ("a_worker_is_as_asked", a_worker_is_as_asked),
     ("a_worker_that_cannot_be_set_up_is_refused", a_worker_that_cannot_be_set_up_is_refused),
+    (
+        "a_worker_whose_filter_does_not_hold_is_refused",
+        a_worker_whose_filter_does_not_hold_is_refused,
+    ),
     ("workers_are_separate", workers_are_separate),
     ("workers_draw_different_numbers", workers_draw_different_numbers),
     ("reaping_tells_the_truth", reaping_tells_the_truth),
@@ -123,6 +127,25 @@ fn a_worker_that_cannot_be_set_up_is_refused() {
     assert_eq!(worker.reply(), None);
     let ZygoteReply::Reaped { status, .. } = worker.reap() else { panic!() };
     assert_eq!(status, 1 << 8);
+}
+
+/// A filter that lets everything pass is as good as none, and a worker that has it does not begin.
+fn a_worker_whose_filter_does_not_hold_is_refused() {
+    const RETURN: u16 = 0x06;
+    const ALLOW: u32 = 0x7fff_0000;
+    let mut fork = plain_fork();
+    fork.filter = [&RETURN.to_ne_bytes()[..], &[0, 0], &ALLOW.to_ne_bytes()].concat();
+    let worker = Worker::fork(&WARM, &fork).expect("forked");
+    let Reply::Refused { step, message } = worker.ready.clone() else {
+        panic!("{:?}", worker.ready)
+    };
+    assert_eq!(step, "self-check");
+    assert!(message.contains("lets pass"), "{message}");
+    // One that the kernel does not take is refused before that.
+    fork.filter = vec![0xff; 8];
+    let worker = Worker::fork(&WARM, &fork).expect("forked");
+    let Reply::Refused { step, .. } = worker.ready.clone() else { panic!("{:?}", worker.ready) };
+    assert_eq!(step, "confinement");
 }
 
 fn workers_are_separate() {

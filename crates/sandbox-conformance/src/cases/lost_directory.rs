@@ -1,4 +1,5 @@
-//! Code that puts something else in the place of its working directory. Interpreters of later runs start there.
+//! Code that puts something else in the place of its working directory, where it may. Interpreters of later runs start
+//! there.
 
 use sandbox_core::{ErrorKind, Sandbox};
 
@@ -17,9 +18,9 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Puts something else there and ends the interpreter.
 async fn replaced(f: &Fixture, by: &str) -> Checked<Sandbox> {
-    let sandbox = f.sandbox().await?;
+    let sandbox = f.create(|b| b.working_dir("/tmp/place")).await?;
     let code = format!(
-        "import os\nos.chdir('/')\nos.rename('/workspace', '/tmp/former')\n{by}\nprint('replaced', flush=True)\nos._exit(1)"
+        "import os\nos.chdir('/')\nos.rename('/tmp/place', '/tmp/former')\n{by}\nprint('replaced', flush=True)\nos._exit(1)"
     );
     let result = run(&sandbox, &code).await?;
     ensure_eq!(result.stdout(), "replaced", "{by}: {:?}", result.code_error);
@@ -29,13 +30,13 @@ async fn replaced(f: &Fixture, by: &str) -> Checked<Sandbox> {
 async fn one_that_was_removed_is_made_again(f: Fixture) -> Checked {
     let sandbox = replaced(&f, "").await?;
     ensure!(is_usable(&sandbox).await?.restarted, "the next run does not say `restarted`");
-    ensure_eq!(text(&sandbox, "import os; os.getcwd()").await?, "'/workspace'");
+    ensure_eq!(text(&sandbox, "import os; os.getcwd()").await?, "'/tmp/place'");
     ok(&sandbox, "open('made', 'w').write('x')").await?;
     Ok(())
 }
 
 async fn a_link_to_a_directory_is_followed(f: Fixture) -> Checked {
-    let sandbox = replaced(&f, "os.symlink('/tmp/former', '/workspace')").await?;
+    let sandbox = replaced(&f, "os.symlink('/tmp/former', '/tmp/place')").await?;
     ensure_eq!(text(&sandbox, "import os; os.getcwd()").await?, "'/tmp/former'");
     Ok(())
 }
@@ -54,7 +55,7 @@ async fn a_link_leads_nowhere_that_code_cannot_go(f: Fixture) -> Checked {
         "/proc/self/ns",
         "/proc/1/ns",
     ] {
-        let sandbox = replaced(&f, &format!("os.symlink('{target}', '/workspace')")).await?;
+        let sandbox = replaced(&f, &format!("os.symlink('{target}', '/tmp/place')")).await?;
         let code = "
 import os
 def identity(path):
@@ -83,26 +84,26 @@ named = os.getcwd()
 
 async fn what_is_no_directory_is_named(f: Fixture) -> Checked {
     for by in [
-        "open('/workspace', 'w').close()",
-        "os.symlink('/nowhere/at/all', '/workspace')",
-        "os.symlink('/workspace', '/workspace')",
-        "os.symlink('/etc/passwd', '/workspace')",
-        "os.mkfifo('/workspace')",
+        "open('/tmp/place', 'w').close()",
+        "os.symlink('/nowhere/at/all', '/tmp/place')",
+        "os.symlink('/tmp/place', '/tmp/place')",
+        "os.symlink('/etc/passwd', '/tmp/place')",
+        "os.mkfifo('/tmp/place')",
     ] {
         let sandbox = replaced(&f, by).await?;
         for _ in 0..2 {
             let error = refused(sandbox.run_code("1").await, ErrorKind::NotFound)?;
-            ensure!(error.to_string().contains("/workspace"), "{by}: {error}");
+            ensure!(error.to_string().contains("/tmp/place"), "{by}: {error}");
             ensure!(error.hint().is_some(), "{by}: no hint");
         }
         let error = refused(sandbox.commands().run("true").await, ErrorKind::NotFound)?;
-        ensure!(error.to_string().contains("/workspace"), "{by}: {error}");
+        ensure!(error.to_string().contains("/tmp/place"), "{by}: {error}");
         // The hint is right.
-        let mended = sandbox.commands().run("rm -rf /workspace && mv /tmp/former /workspace");
+        let mended = sandbox.commands().run("rm -rf /tmp/place && mv /tmp/former /tmp/place");
         let mended = mended.cwd("/").await?;
         ensure_eq!(mended.exit_code, 0, "{by}: {mended:?}");
         ensure!(is_usable(&sandbox).await?.restarted, "{by}: no word of the restart");
-        ensure_eq!(text(&sandbox, "import os; os.getcwd()").await?, "'/workspace'");
+        ensure_eq!(text(&sandbox, "import os; os.getcwd()").await?, "'/tmp/place'");
     }
     Ok(())
 }

@@ -29,8 +29,10 @@ mod late;
 mod left_behind;
 mod lifecycle;
 mod limits;
+mod limits_memory;
 mod lost_directory;
 mod models;
+mod network;
 mod packages;
 mod reference;
 mod reference_state;
@@ -82,8 +84,10 @@ pub(crate) fn all() -> Vec<Case> {
         watch::cases(),
         isolation::cases(),
         isolation_network::cases(),
+        network::cases(),
         isolation_process::cases(),
         limits::cases(),
+        limits_memory::cases(),
         config::cases(),
         concurrency::cases(),
         cleanup::cases(),

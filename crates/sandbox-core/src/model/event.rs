@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
+use super::denial::NetworkDenial;
 use super::output::OutputStream;
 use super::result::{CodeError, Failure, InterpreterState, ResultItem, Usage};
 
@@ -96,6 +97,9 @@ pub struct RunOutcome {
     pub background_threads: u32,
     /// What to do about a failure that has a known remedy.
     pub hint: Option<String>,
+    /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
+    /// time: connections do not say whose they are.
+    pub network_denied: Vec<NetworkDenial>,
 }
 
 fn lossy<S: Serializer>(data: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {

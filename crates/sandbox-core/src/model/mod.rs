@@ -1,5 +1,6 @@
 //! What goes in and out of a sandbox: plain data with stable JSON names.
 
+mod denial;
 mod environment;
 mod event;
 mod file;
@@ -11,6 +12,7 @@ mod output;
 mod result;
 pub(crate) mod variant;
 
+pub use denial::{DenialReason, NetworkDenial};
 pub use environment::SandboxEnvironment;
 pub use event::{DisplayKind, Event, EventKind, RunOutcome};
 pub use file::{FileInfo, FileKind, WatchEvent, WatchEventKind};

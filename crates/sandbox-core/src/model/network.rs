@@ -63,7 +63,8 @@ impl FromStr for NetworkMode {
 pub struct NetworkPolicy {
     /// How much network there is.
     pub mode: NetworkMode,
-    /// Hosts that may be reached under [`NetworkMode::Allowlist`].
+    /// Hosts that may be reached under [`NetworkMode::Allowlist`]. Addresses of private networks and of this host have to
+    /// be listed as such, also under [`NetworkMode::All`]: a name that leads to one is not enough.
     pub allow: Vec<HostPattern>,
     /// Hosts that may never be reached.
     pub deny: Vec<HostPattern>,
@@ -92,9 +93,10 @@ impl NetworkPolicy {
     /// Checks that mode and hosts fit together.
     ///
     /// # Errors
-    /// An allowlist without hosts, or hosts without an allowlist.
+    /// An allowlist without hosts, or hosts without an allowlist. With `all`, addresses may be listed.
     pub fn validate(&self) -> Result<()> {
         match (self.mode, self.allow.is_empty()) {
+            (NetworkMode::All, false) if self.allow.iter().all(HostPattern::is_address) => Ok(()),
             (NetworkMode::Allowlist, true) => Err(Error::invalid(
                 "network",
                 "is `allowlist` without any host (use `none` to block everything)",
@@ -127,6 +129,11 @@ impl HostPattern {
     /// The one port it speaks of, if it does.
     pub fn port(&self) -> Option<u16> {
         self.port
+    }
+
+    /// Whether it speaks of addresses, and not of names.
+    pub fn is_address(&self) -> bool {
+        matches!(self.host, Host::Address(_) | Host::Range(..))
     }
 
     /// Whether a host name falls under it. `*.example.com` matches one or more labels and not the apex.
@@ -333,7 +340,12 @@ mod tests {
         NetworkPolicy::allowlist(Vec::<String>::new()).unwrap().validate().unwrap_err();
         let mut policy = NetworkPolicy::allowlist(["pypi.org"]).unwrap();
         policy.validate().unwrap();
-        policy.mode = NetworkMode::None;
-        policy.validate().unwrap_err();
+        for mode in [NetworkMode::None, NetworkMode::Inherit, NetworkMode::All] {
+            policy.mode = mode;
+            policy.validate().unwrap_err();
+        }
+        policy.mode = NetworkMode::All;
+        policy.allow = vec![pattern("10.0.0.0/8"), pattern("192.168.1.1:80")];
+        policy.validate().unwrap();
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::denial::NetworkDenial;
 use super::mime::MimeType;
 use super::output::{Logs, StreamTotals};
 
@@ -255,6 +256,9 @@ pub struct ExecutionResult {
     pub background_threads: u32,
     /// What to do about a failure that has a known remedy.
     pub hint: Option<String>,
+    /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
+    /// time: connections do not say whose they are.
+    pub network_denied: Vec<NetworkDenial>,
     /// Unique id of the run.
     pub run_id: String,
 }
@@ -316,6 +320,9 @@ pub struct CommandResult {
     pub stdout_totals: StreamTotals,
     /// Bytes written and kept of standard error.
     pub stderr_totals: StreamTotals,
+    /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
+    /// time: connections do not say whose they are.
+    pub network_denied: Vec<NetworkDenial>,
 }
 
 impl CommandResult {

@@ -12,6 +12,7 @@ fn host() -> HostView {
         system: vec![directory("/usr"), link("/bin", "usr/bin")],
         configuration: vec![directory("/etc/ssl/certs"), link("/etc/localtime", "/usr/share/x")],
         devices: vec!["null"],
+        landlock: 7,
     }
 }
 
@@ -22,7 +23,11 @@ fn small() -> CellSpec {
         disk_bytes: 1 << 20,
         disk_inodes: 1000,
         shm_bytes: 1 << 16,
+        memory: None,
+        cpu: None,
         hostname: "box".to_owned(),
+        no_network: false,
+        gate: false,
         rlimits: vec![Rlimit::fixed(Resource::Processes, 10)],
     }
 }
@@ -38,7 +43,10 @@ fn a_strict_cell_is_set_up_in_this_order() {
         Entry { target: "/tmp/tools/x".into(), what: What::Directory("/tmp/tools/x".into()) },
         Entry { target: "/opt/file".into(), what: What::File("/srv/file".into()) },
     ];
-    insta::assert_snapshot!(format!("{:?}", strict(&small(), &binds, &host()).unwrap()));
+    insta::assert_snapshot!(format!(
+        "{:?}",
+        strict(&small(), &binds, &host(), Purpose::default()).unwrap()
+    ));
 }
 
 #[test]
@@ -53,9 +61,27 @@ fn a_cell_without_isolation_is_set_up_in_this_order() {
 }
 
 #[test]
+fn a_confined_cell_is_set_up_in_this_order() {
+    let binds =
+        [Entry { target: "/opt/python".into(), what: What::Directory("/opt/python".into()) }];
+    let plan = confined(&CellSpec::confined(), &binds, &host(), Path::new("/run/private")).unwrap();
+    insta::assert_snapshot!(format!("{plan:?}"), @r"
+    enter /run/private
+    read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts /proc
+    92 rules on system calls
+    limit Core to 0, at most 0
+    own directory /run/private
+    seal without isolation
+    ");
+    let without = HostView { landlock: 1, ..host() };
+    let outcome = confined(&CellSpec::confined(), &[], &without, Path::new("/run/private"));
+    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+}
+
+#[test]
 fn every_plan_ends_with_its_seal() {
     for spec in [small(), CellSpec::strict()] {
-        let plan = strict(&spec, &[], &host()).unwrap();
+        let plan = strict(&spec, &[], &host(), Purpose::default()).unwrap();
         let [.., Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal] = &plan.ops[..] else {
             panic!("{plan:?}");
         };
@@ -66,7 +92,7 @@ fn every_plan_ends_with_its_seal() {
 
 #[test]
 fn nothing_writable_of_the_host_is_ever_shown() {
-    let plan = strict(&CellSpec::strict(), &[], &HostView::detect()).unwrap();
+    let plan = strict(&CellSpec::strict(), &[], &HostView::detect(7), Purpose::default()).unwrap();
     for op in &plan.ops {
         if let Op::Bind { source, attributes, .. } = op {
             let device = source.starts_with("/dev");
@@ -76,10 +102,52 @@ fn nothing_writable_of_the_host_is_ever_shown() {
 }
 
 #[test]
+fn memory_that_nobody_else_limits_is_limited_for_each_process() {
+    let spec = CellSpec { memory: Some(64 << 20), ..small() };
+    let data = |purpose| {
+        let plan = strict(&spec, &[], &host(), purpose).unwrap();
+        let limit = Op::Limit(Rlimit::fixed(Resource::Data, 64 << 20));
+        plan.ops.contains(&limit)
+    };
+    assert!(data(Purpose { counts_memory: true, ..Purpose::default() }));
+    assert!(!data(Purpose::default()));
+}
+
+#[test]
+fn limits_of_the_whole_cell_that_make_no_sense_are_refused() {
+    for spec in [
+        CellSpec { memory: Some((16 << 20) - 1), ..small() },
+        CellSpec { memory: Some(u64::MAX), ..small() },
+        CellSpec { cpu: Some(9), ..small() },
+        CellSpec { cpu: Some(u32::MAX), ..small() },
+        CellSpec { memory: Some(1 << 20), ..CellSpec::off() },
+        CellSpec { cpu: Some(1000), ..CellSpec::off() },
+    ] {
+        let outcome = match spec.isolation {
+            CellKind::Strict => strict(&spec, &[], &host(), Purpose::default()),
+            _ => off(&spec, Path::new("/run/private")),
+        };
+        assert!(matches!(outcome, Err(Error::Invalid(_))), "{spec:?}");
+    }
+}
+
+#[test]
 fn limits_that_make_no_sense_are_refused() {
     let mut spec = small();
     spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 2, hard: 1 }];
-    assert!(matches!(strict(&spec, &[], &host()), Err(Error::Invalid(_))));
+    assert!(matches!(strict(&spec, &[], &host(), Purpose::default()), Err(Error::Invalid(_))));
     spec.rlimits = vec![Rlimit::fixed(Resource::Core, 0); LIMITS_MAX + 1];
-    assert!(matches!(strict(&spec, &[], &host()), Err(Error::Invalid(_))));
+    assert!(matches!(strict(&spec, &[], &host(), Purpose::default()), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn a_gate_is_opened_while_the_rights_for_it_are_there() {
+    let spec = CellSpec { gate: true, ..small() };
+    let plan = strict(&spec, &[], &host(), Purpose::default()).unwrap();
+    let at = |wanted: fn(&Op) -> bool| plan.ops.iter().position(wanted).unwrap();
+    assert!(at(|op| *op == Op::Loopback) < at(|op| *op == Op::Gate));
+    assert!(at(|op| *op == Op::Gate) < at(|op| matches!(op, Op::Identity { .. })));
+    assert!(plan.layers().contains(&"network-gate"));
+    let without = strict(&small(), &[], &host(), Purpose::default()).unwrap();
+    assert!(!without.ops.contains(&Op::Gate) && !without.layers().contains(&"network-gate"));
 }

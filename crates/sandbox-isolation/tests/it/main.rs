@@ -2,7 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "what a test relies on must hold")]
 
 mod adopt;
+mod confine;
+mod confined;
+mod gate;
 mod life;
+mod limits;
 mod off;
 mod spawn;
 mod support;

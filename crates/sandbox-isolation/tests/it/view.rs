@@ -64,7 +64,7 @@ async fn system_and_configuration_cannot_be_changed() {
 async fn own_places_can_be_written() {
     let cell = strict_cell().await;
     let script = "set -e; for d in /workspace /data /home/sandbox /tmp /var/tmp /run /dev/shm; do \
-                  echo x > $d/f; test \"$(cat $d/f)\" = x; done; mkdir /remote; touch ~/g";
+                  echo x > $d/f; test \"$(cat $d/f)\" = x; done; touch ~/g";
     output(&cell, shell(script)).await;
 }
 
@@ -182,7 +182,7 @@ async fn there_is_no_network_but_the_loopback() {
          \x20 except OSError as e: return e.errno\n\
          print(t(('127.0.0.1', {port})), t(('192.0.2.1', 80)))\n\
          l = socket.create_server(('127.0.0.1', 0)); print(t(l.getsockname()))\n\
-         print([n for _, n in socket.if_nameindex()][0])\n"
+         print(*[l.split(':')[0].strip() for l in open('/proc/net/dev') if ':' in l])\n"
     );
     let text = output(&cell, program(["/usr/bin/python3", "-I", "-c", &script])).await;
     assert_eq!(text, "111 101\nconnected\nlo\n");
@@ -338,5 +338,6 @@ async fn the_root_descriptor_shows_the_cells_files() {
 async fn the_probe_finds_every_layer() {
     let probe = sandbox_isolation::probe().await;
     assert!(probe.is_available(), "{probe:?}");
-    assert_eq!(probe.layers.len(), 10);
+    assert_eq!(probe.layers.len(), 12);
+    assert!(probe.layers.iter().all(|layer| layer.available), "{probe:?}");
 }

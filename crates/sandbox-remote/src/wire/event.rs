@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sandbox_core::{
     CodeError, CommandEvent, CommandOutcome, DisplayKind, Event, EventKind, Failure, FailureKind,
-    InterpreterState, OutputStream, ResultItem, RunOutcome, Usage,
+    InterpreterState, NetworkDenial, OutputStream, ResultItem, RunOutcome, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,8 @@ struct WireOutcome {
     usage: Usage,
     background_threads: u32,
     hint: Option<String>,
+    #[serde(default)]
+    network_denied: Vec<NetworkDenial>,
 }
 
 impl From<RunOutcome> for WireOutcome {
@@ -63,6 +65,7 @@ impl From<RunOutcome> for WireOutcome {
             usage,
             background_threads,
             hint,
+            network_denied,
         } = outcome;
         Self {
             started_at,
@@ -75,6 +78,7 @@ impl From<RunOutcome> for WireOutcome {
             usage,
             background_threads,
             hint,
+            network_denied,
         }
     }
 }
@@ -92,6 +96,7 @@ impl From<WireOutcome> for RunOutcome {
             usage: wire.usage,
             background_threads: wire.background_threads,
             hint: wire.hint,
+            network_denied: wire.network_denied,
         }
     }
 }
@@ -170,6 +175,8 @@ enum WireCommandEvent {
         failure: Option<Failure>,
         duration: f64,
         usage: Usage,
+        #[serde(default)]
+        network_denied: Vec<NetworkDenial>,
     },
 }
 
@@ -191,8 +198,15 @@ pub(crate) fn encode_command(event: CommandEvent) -> Message {
 }
 
 fn encode_end(outcome: CommandOutcome) -> Message {
-    let CommandOutcome { exit_code, signal, failure, duration, usage } = outcome;
-    Message::of(&WireCommandEvent::Finished { exit_code, signal, failure, duration, usage })
+    let CommandOutcome { exit_code, signal, failure, duration, usage, network_denied } = outcome;
+    Message::of(&WireCommandEvent::Finished {
+        exit_code,
+        signal,
+        failure,
+        duration,
+        usage,
+        network_denied,
+    })
 }
 
 /// An event of a command that arrived.
@@ -200,9 +214,21 @@ pub(crate) fn decode_command(message: Message) -> Result<CommandEvent, Violation
     Ok(match message.read()? {
         WireCommandEvent::Output(stream) => CommandEvent::Output { stream, data: message.tail },
         WireCommandEvent::Skipped { stream, bytes } => CommandEvent::Skipped { stream, bytes },
-        WireCommandEvent::Finished { exit_code, signal, failure, duration, usage } => {
-            CommandEvent::Finished(CommandOutcome { exit_code, signal, failure, duration, usage })
-        }
+        WireCommandEvent::Finished {
+            exit_code,
+            signal,
+            failure,
+            duration,
+            usage,
+            network_denied,
+        } => CommandEvent::Finished(CommandOutcome {
+            exit_code,
+            signal,
+            failure,
+            duration,
+            usage,
+            network_denied,
+        }),
     })
 }
 
@@ -220,6 +246,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+    use sandbox_core::DenialReason;
     use serde_json::{Map, Value};
 
     use super::*;
@@ -230,6 +257,11 @@ mod tests {
 
     fn event(kind: EventKind) -> Event {
         Event { run_id: "r-1".into(), seq: u64::MAX, timestamp: 0.1 + 0.2, kind }
+    }
+
+    fn denial() -> NetworkDenial {
+        let (host, allow) = ("é.example".into(), Some("x:1".into()));
+        NetworkDenial { host, port: Some(1), reason: DenialReason::WrongHost, allow, count: 3 }
     }
 
     #[test]
@@ -266,6 +298,7 @@ mod tests {
                 usage: Usage { cpu_time: Some(0.3), peak_memory: Some(7) },
                 background_threads: 2,
                 hint: Some("h".into()),
+                network_denied: vec![denial()],
             }),
         ] {
             let event = event(kind);
@@ -281,6 +314,7 @@ mod tests {
             failure: None,
             duration: 0.1,
             usage: Usage::default(),
+            network_denied: vec![denial()],
         };
         for event in [
             CommandEvent::Output { stream: OutputStream::Stdout, data: "x".into() },

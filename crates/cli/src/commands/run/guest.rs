@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use code_sandboxes::{
     ByteStream, CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
-    CommandOutcome, Error, Event, EventKind, EventStream, RunOutcome, Sandbox,
+    CommandOutcome, Error, Event, EventKind, EventStream, NetworkDenial, RunOutcome, Sandbox,
     random_hex, unix_now,
 };
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -161,6 +161,8 @@ fn finished(outcome: CommandOutcome) -> RunOutcome {
         exit_code: Some(outcome.exit_code),
         failure: outcome.failure,
         usage: outcome.usage,
+        hint: NetworkDenial::hint(&outcome.network_denied),
+        network_denied: outcome.network_denied,
         ..RunOutcome::default()
     }
 }

@@ -86,6 +86,26 @@ fn family(root: u32, started: Started) -> Vec<Seen> {
     found
 }
 
+/// The host's number of a process that a cell, whose first process is `first`, knows as `inside`.
+pub(super) fn host_pid(first: u32, inside: u32) -> Option<u32> {
+    let all = everything();
+    let mut members = vec![first];
+    let mut next = 0;
+    while let Some(parent) = members.get(next).copied() {
+        members.extend(all.iter().filter(|seen| seen.parent == parent).map(|seen| seen.pid));
+        next += 1;
+    }
+    members.into_iter().find(|pid| *pid != first && is_known_as(*pid, inside))
+}
+
+/// Whether the innermost process namespace of a process calls it that.
+fn is_known_as(pid: u32, inside: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().next_back());
+    innermost.is_some_and(|number| number.parse() == Ok(inside))
+}
+
 /// A process that cannot be mistaken for a later one with its number.
 fn hold(seen: Seen) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(seen.pid).ok()?)?;

@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::box_io::{Control, Process};
+use crate::box_io::{Process, Writable};
 use crate::message::Request;
 
 /// What a worker is told goes through here, so that messages do not mix.
 #[derive(Debug)]
-pub(crate) struct Outbox {
-    control: Arc<dyn Control>,
+pub struct Outbox {
+    control: Arc<dyn Writable>,
     process: Arc<dyn Process>,
     /// First in, first out.
     turn: Mutex<()>,
 }
 
 impl Outbox {
-    pub(crate) fn new(control: Arc<dyn Control>, process: Arc<dyn Process>) -> Arc<Self> {
+    /// What is written to `control` while `process` lives.
+    pub fn new(control: Arc<dyn Writable>, process: Arc<dyn Process>) -> Arc<Self> {
         Arc::new(Self { control, process, turn: Mutex::default() })
     }
 

@@ -1,0 +1,124 @@
+//! Isolation as good as it can be had: all of it where there are cells, and what is left where there are none.
+//!
+//! A strict cell is a host without cells, so the second half of these tests runs in one.
+
+use std::env;
+use std::sync::Arc;
+
+use backend_eval::EvalBackend;
+use sandbox_core::{
+    ByteSize, ErrorKind, Fixed, IsolationMode, NetworkPolicy, Sandbox, SandboxBuilder,
+};
+use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
+
+/// Set for the part that runs where there are no cells.
+const INSIDE: &str = "BEST_EFFORT_INSIDE";
+const PYTHON: &str = "SANDBOX_TEST_PYTHON";
+
+fn builder() -> SandboxBuilder<Fixed> {
+    let builder = Sandbox::builder(Arc::new(EvalBackend::default()));
+    let builder = builder.isolation(IsolationMode::BestEffort);
+    match env::var(PYTHON) {
+        Ok(python) => builder.provider_option("python", python),
+        Err(_) => builder.provider_option("python", "/usr/bin/python3"),
+    }
+}
+
+async fn text(sandbox: &Sandbox, code: &str) -> String {
+    let result = sandbox.run_code(code).await.expect("a result");
+    result.text().map(str::to_owned).unwrap_or_else(|| panic!("{result:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_there_are_cells() {
+    if env::var_os(INSIDE).is_some() {
+        return;
+    }
+    let sandbox = builder().memory(ByteSize::mib(256)).create().await.expect("a sandbox");
+    let isolation = sandbox.info().and_then(|info| info.isolation).expect("isolation");
+    assert_eq!((isolation.mode, isolation.boundary.as_str()), (IsolationMode::BestEffort, "cell"));
+    assert!(isolation.layers.iter().any(|layer| layer == "user-namespace"), "{isolation:?}");
+    assert_eq!(text(&sandbox, "import os; os.getuid()").await, "1000");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_there_are_none() {
+    if env::var_os(INSIDE).is_none() {
+        return inside_a_cell().await;
+    }
+    let strict = builder().isolation(IsolationMode::Strict).create().await;
+    assert_eq!(strict.expect_err("no cells here").kind(), ErrorKind::IsolationUnavailable);
+    let sandbox = builder().create().await.expect("a sandbox");
+    let isolation = sandbox.info().and_then(|info| info.isolation).expect("isolation");
+    assert_eq!(
+        isolation.layers,
+        ["landlock", "seccomp", "rlimits", "no-capabilities", "no-new-privileges"]
+    );
+    assert_eq!((isolation.boundary.as_str(), isolation.network.as_str()), ("process", "none"));
+    // Ordinary life goes on, in its own directory.
+    let life = "
+import os, subprocess, tempfile, threading, json, socket
+open('f', 'w').write('x')
+tempfile.NamedTemporaryFile().close()
+subprocess.run(['cat', 'f'], capture_output=True, check=True).stdout";
+    assert_eq!(text(&sandbox, life).await, "b'x'");
+    let command =
+        sandbox.commands().run("cat f; grep Seccomp: /proc/self/status").await.expect("a command");
+    assert!(command.stdout.starts_with("xSeccomp:\t2"), "{command:?}");
+    // And nothing else can be written, read or reached.
+    let tried = "
+def tried(f):
+    try: f(); return 'done'
+    except OSError as e: return e.errno
+[tried(lambda: open('/workspace/outside', 'w')), tried(lambda: open('/workspace/secret')),
+ tried(lambda: socket.socket()), tried(lambda: os.kill(os.getppid(), 0))]";
+    assert_eq!(text(&sandbox, tried).await, "[13, 13, 1, 1]");
+    for refused in [
+        builder().memory(ByteSize::mib(256)),
+        builder().processes(10),
+        builder().network(NetworkPolicy::allowlist(["example.com"]).expect("a pattern")),
+    ] {
+        let error = refused.create().await.expect_err("it cannot be enforced");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("doctor")), "{error:?}");
+    }
+}
+
+/// Runs the same test in a strict cell.
+async fn inside_a_cell() {
+    let own = env::current_exe().expect("this program");
+    let mut spec = CellSpec::strict().bind(&own);
+    let python = env::var(PYTHON).ok();
+    for path in python.iter().flat_map(|python| prefixes(python)) {
+        spec = spec.bind(path);
+    }
+    let maker = Maker::start().await.expect("a maker");
+    let cell = maker.cell(&spec).await.expect("a cell");
+    let mut program = SpawnSpec::new([
+        "/bin/sh",
+        "-c",
+        "echo canary > /workspace/secret; exec \"$0\" --exact where_there_are_none 2>&1",
+    ]);
+    program.argv.push(own.into());
+    program = program.env(INSIDE, "1").env("PATH", "/usr/bin:/bin").env("HOME", "/home/sandbox");
+    if let Some(python) = python {
+        program = program.env(PYTHON, python);
+    }
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    program.stdout = Some(writer.into());
+    let process = cell.spawn(program).await.expect("this program, inside");
+    let output = tokio::task::spawn_blocking(|| std::io::read_to_string(reader));
+    let exit = process.wait().await.expect("its end");
+    let output = output.await.expect("a thread").expect("output");
+    assert_eq!(exit.status.code(), Some(0), "{output}");
+    assert!(output.contains("1 passed"), "{output}");
+}
+
+/// What an interpreter needs of the host: its own directory and the one of the interpreter it is made from.
+fn prefixes(python: &str) -> Vec<std::path::PathBuf> {
+    let code = "import sys; print(sys.prefix); print(sys.base_prefix)";
+    let output = std::process::Command::new(python).args(["-c", code]).output().expect("python");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let outside = |path: &&str| !path.starts_with("/usr");
+    text.lines().filter(outside).map(Into::into).collect()
+}

@@ -1,0 +1,141 @@
+//! The gate itself: the sockets of one sandbox, and what they have in common.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandbox_core::{DenialReason, NetworkDenial, NetworkMode};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep;
+
+use crate::config::{GateConfig, Limits};
+use crate::connection;
+use crate::denials::Denials;
+use crate::names::Names;
+use crate::outside::Outside;
+use crate::questions;
+use crate::resolver::Resolver;
+use crate::rules::{Rules, Source};
+
+/// The sockets of a sandbox, in its own network. They do not block.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Listens for every TCP connection that leaves the sandbox. The local address of an accepted one is what was meant.
+    pub connections: OwnedFd,
+    /// DNS questions by UDP.
+    pub dns_packets: OwnedFd,
+    /// Listens for DNS questions by TCP.
+    pub dns_connections: OwnedFd,
+}
+
+/// A gate that is open. Dropping it ends every connection, and then nothing leaves the sandbox any more.
+#[derive(Debug)]
+pub struct Gate {
+    shared: Arc<Shared>,
+    tasks: [AbortHandle; 3],
+}
+
+/// What all tasks of a gate share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) rules: Rules,
+    pub(crate) limits: Limits,
+    pub(crate) outside: Arc<dyn Outside>,
+    pub(crate) resolver: Resolver,
+    pub(crate) denials: Denials,
+    names: Mutex<Names>,
+}
+
+impl Shared {
+    pub(crate) fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the rules say of an address.
+    pub(crate) fn address(
+        &self,
+        address: IpAddr,
+        port: Option<u16>,
+        source: Source,
+    ) -> Result<(), DenialReason> {
+        self.rules.address(address, port, source, self.outside.is_own(address))
+    }
+}
+
+impl Gate {
+    /// Begins to serve, in tasks of the current tokio runtime. The gate ends with that runtime.
+    ///
+    /// # Errors
+    /// When the descriptors are no such sockets.
+    pub fn open(sockets: Sockets, mut config: GateConfig) -> io::Result<Self> {
+        if !matches!(config.policy.mode, NetworkMode::Allowlist | NetworkMode::All) {
+            config.policy.mode = NetworkMode::Allowlist;
+            config.policy.allow.clear();
+        }
+        let shared = Arc::new(Shared {
+            rules: Rules::new(config.policy),
+            limits: config.limits,
+            resolver: Resolver::new(Arc::clone(&config.outside), config.limits.connect),
+            outside: config.outside,
+            denials: Denials::default(),
+            names: Mutex::new(Names::new(config.limits.names)),
+        });
+        let listener = |fd: OwnedFd| TcpListener::from_std(fd.into());
+        let connections = listener(sockets.connections)?;
+        let packets = Arc::new(UdpSocket::from_std(sockets.dns_packets.into())?);
+        let questions = listener(sockets.dns_connections)?;
+        let tasks = [
+            tokio::spawn(accept(Arc::clone(&shared), connections)),
+            tokio::spawn(questions::packets(Arc::clone(&shared), packets)),
+            tokio::spawn(questions::connections(Arc::clone(&shared), questions)),
+        ];
+        Ok(Self { shared, tasks: tasks.map(|task| task.abort_handle()) })
+    }
+
+    /// Ends every connection; nothing leaves the sandbox any more. May be repeated.
+    pub fn close(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+
+    /// This moment, for [`Gate::denied_since`].
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.shared.denials.mark()
+    }
+
+    /// What was refused since a moment, at most 64 different denials, the first ones.
+    #[must_use]
+    pub fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
+        self.shared.denials.since(mark)
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Accepts connections for ever; they end with this task. Beyond the limit they wait in the kernel's queue.
+async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+    let mut open = JoinSet::new();
+    loop {
+        while open.len() >= shared.limits.connections {
+            open.join_next().await;
+        }
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    let shared = Arc::clone(&shared);
+                    open.spawn(async move { connection::serve(&shared, client).await });
+                }
+                // No descriptors are left, or the one that came is gone already.
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            },
+            Some(_) = open.join_next() => {}
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The host that a TLS connection asks for, read from its first message.
+
+/// What the first bytes of a connection say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hello {
+    /// More bytes are needed.
+    Incomplete,
+    /// The message is whole, and names this host or none.
+    Whole(Option<String>),
+    /// This is not TLS, or nothing a client would say.
+    Wrong,
+}
+
+/// Browsers send some two thousand bytes.
+pub(crate) const LONGEST: usize = 32 * 1024;
+
+const HANDSHAKE: u8 = 22;
+const LARGEST_RECORD: usize = 1 << 14;
+const CLIENT_HELLO: u8 = 1;
+const SERVER_NAME: u16 = 0;
+
+/// Reads what has come so far. The message may be cut into records at any place.
+pub(crate) fn read(bytes: &[u8]) -> Hello {
+    let mut message = Vec::new();
+    let mut rest = bytes;
+    loop {
+        if let Some(hello) = whole(&message) {
+            return hello;
+        }
+        let Some((header, after)) = rest.split_first_chunk::<5>() else {
+            return start(rest);
+        };
+        let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        if header[0] != HANDSHAKE || header[1] != 3 || length == 0 || length > LARGEST_RECORD {
+            return Hello::Wrong;
+        }
+        let (piece, after) = after.split_at(length.min(after.len()));
+        message.extend(piece);
+        if piece.len() < length {
+            return whole(&message).unwrap_or(Hello::Incomplete);
+        }
+        rest = after;
+    }
+}
+
+/// Whether a part of a record's header can be one.
+fn start(bytes: &[u8]) -> Hello {
+    match bytes {
+        [] | [HANDSHAKE] | [HANDSHAKE, 3, ..] => Hello::Incomplete,
+        _ => Hello::Wrong,
+    }
+}
+
+/// The message, when it is whole or can be none.
+fn whole(message: &[u8]) -> Option<Hello> {
+    let kind = *message.first()?;
+    if kind != CLIENT_HELLO {
+        return Some(Hello::Wrong);
+    }
+    let header = message.first_chunk::<4>()?;
+    let length = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
+    if length > LONGEST {
+        return Some(Hello::Wrong);
+    }
+    let body = message.get(4..4 + length)?;
+    Some(host(body).map_or(Hello::Wrong, Hello::Whole))
+}
+
+/// The host of a whole message; `None` when the message makes no sense.
+fn host(body: &[u8]) -> Option<Option<String>> {
+    const VERSION_AND_RANDOM: usize = 34;
+    let mut body = Fields(body);
+    body.take(VERSION_AND_RANDOM)?;
+    body.short()?;
+    body.long()?;
+    body.short()?;
+    if body.0.is_empty() {
+        return Some(None);
+    }
+    let mut extensions = Fields(body.long()?);
+    let mut found = None;
+    while !extensions.0.is_empty() {
+        let kind = extensions.number()?;
+        let content = extensions.long()?;
+        if kind == SERVER_NAME {
+            // Said twice, two sides could understand two things.
+            if found.is_some() {
+                return None;
+            }
+            found = Some(server_name(content)?);
+        }
+    }
+    body.0.is_empty().then_some(found)
+}
+
+fn server_name(content: &[u8]) -> Option<String> {
+    const HOST: u8 = 0;
+    let mut content = Fields(content);
+    let mut list = Fields(content.long()?);
+    let kind = *list.take(1)?.first()?;
+    let name = list.long()?;
+    let only = list.0.is_empty() && content.0.is_empty();
+    let name = std::str::from_utf8(name).ok()?;
+    (kind == HOST && only && !name.is_empty()).then(|| name.to_ascii_lowercase())
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn number(&mut self) -> Option<u16> {
+        self.take(2)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+    }
+
+    /// Bytes after their length in one byte.
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let count = usize::from(*self.take(1)?.first()?);
+        self.take(count)
+    }
+
+    /// Bytes after their length in two bytes.
+    fn long(&mut self) -> Option<&'a [u8]> {
+        let count = usize::from(self.number()?);
+        self.take(count)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    /// The first bytes that a TLS library sends to a host.
+    pub(crate) fn hello(host: &str) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let host = ServerName::try_from(host.to_owned()).unwrap();
+        let mut bytes = Vec::new();
+        ClientConnection::new(Arc::new(config), host).unwrap().write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn the_host_of_a_real_hello_is_found() {
+        let bytes = hello("www.Example.com");
+        assert_eq!(read(&bytes), Hello::Whole(Some("www.example.com".into())));
+        assert_eq!(read(&hello("192.0.2.1")), Hello::Whole(None), "an address is not named");
+        for length in 0..bytes.len() {
+            assert_eq!(read(&bytes[..length]), Hello::Incomplete, "{length}");
+        }
+        assert!(matches!(read(&[&bytes[..], b"more"].concat()), Hello::Whole(_)));
+    }
+
+    #[test]
+    fn a_hello_may_be_cut_into_records() {
+        let bytes = hello("a.example");
+        for size in [1, 7, 100] {
+            let mut cut = Vec::new();
+            for piece in bytes[5..].chunks(size) {
+                cut.extend([22, 3, 1]);
+                cut.extend((piece.len() as u16).to_be_bytes());
+                cut.extend(piece);
+            }
+            assert_eq!(read(&cut), Hello::Whole(Some("a.example".into())), "{size}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_hello_is_wrong() {
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"SSH-2.0-OpenSSH_9\r\n",
+            b"\x16\x02\x01\x00\x05",
+            b"\x16\x03\x01\x00\x00",
+            b"\x16\x03\x01\xff\xff",
+            b"\x16\x03\x01\x00\x04\x02\x00\x00\x00",
+            b"\x16\x03\x01\x00\x04\x01\xff\xff\xff",
+            b"\x80\x2e\x01\x03\x01",
+            b"\x17",
+        ] {
+            assert_eq!(read(bytes), Hello::Wrong, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_said_twice_is_wrong() {
+        let extension = |name: &str| {
+            let length = name.len() as u16;
+            let mut bytes = vec![0, 0];
+            bytes.extend((length + 5).to_be_bytes());
+            bytes.extend((length + 3).to_be_bytes());
+            bytes.push(0);
+            bytes.extend(length.to_be_bytes());
+            bytes.extend(name.as_bytes());
+            bytes
+        };
+        let message = |extensions: &[u8]| {
+            let mut body = vec![3; 34];
+            body.extend([0, 0, 2, 0x13, 1, 1, 0]);
+            body.extend((extensions.len() as u16).to_be_bytes());
+            body.extend(extensions);
+            body
+        };
+        let (one, two) = (extension("a.example"), extension("b.example"));
+        assert_eq!(host(&message(&one)), Some(Some("a.example".into())));
+        assert_eq!(host(&message(&[one, two].concat())), None);
+        assert_eq!(host(&message(&[])), Some(None));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(at in 0_usize..200, byte in any::<u8>(), length in 0_usize..600) {
+            let mut bytes = hello("a.example");
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = read(&bytes[..length.min(bytes.len())]);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The hosts that HTTP requests on one connection name. Every request is looked at before it is passed on.
+//!
+//! What two parties could understand in two ways is refused: only then is the host that is read here the host that the
+//! other side reads.
+
+/// A head of a request with all its fields.
+const LONGEST_HEAD: usize = 64 * 1024;
+const MOST_FIELDS: usize = 128;
+/// The length of a piece, and the fields after the last one.
+const LONGEST_LINE: usize = 8 * 1024;
+
+/// Why a request is not passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// It is not HTTP, or not plainly so.
+    Protocol,
+    /// It names no host.
+    NoHost,
+    /// It names a host that it must not.
+    Host(String),
+}
+
+/// The requests of one connection.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    port: u16,
+    /// The host of the first one, which is that of all.
+    host: Option<String>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A head, as far as it came.
+    Head(Vec<u8>),
+    /// So many bytes of a body are still to come.
+    Body(u64),
+    /// A line with the length of the next piece.
+    Size(Vec<u8>),
+    /// So many bytes of a piece are still to come.
+    Piece(u64),
+    /// The end of the line of a piece.
+    PieceEnd(Vec<u8>),
+    /// Lines after the last piece.
+    Trailer(Vec<u8>),
+}
+
+/// How long a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    Length(u64),
+    Pieces,
+}
+
+impl Requests {
+    pub(crate) fn new(port: u16) -> Self {
+        Self { port, host: None, state: State::Head(Vec::new()) }
+    }
+
+    /// Whether a whole head has been seen.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// Takes bytes as they come, and adds to `out` what may be passed on. `allowed` is asked about each host.
+    pub(crate) fn push(
+        &mut self,
+        mut bytes: &[u8],
+        out: &mut Vec<u8>,
+        allowed: &dyn Fn(&str) -> bool,
+    ) -> Result<(), Wrong> {
+        while !bytes.is_empty() {
+            let taken = match &mut self.state {
+                State::Head(_) => self.head(bytes, out, allowed)?,
+                State::Body(left) => {
+                    let taken = pass(bytes, left, out);
+                    if *left == 0 {
+                        self.state = State::Head(Vec::new());
+                    }
+                    taken
+                }
+                State::Piece(left) => {
+                    let taken = pass(bytes, left, out);
+                    if *left == 0 {
+                        self.state = State::PieceEnd(Vec::new());
+                    }
+                    taken
+                }
+                State::PieceEnd(line) => {
+                    let (taken, whole) = line_end(line, bytes)?;
+                    if whole && line.as_slice() != b"\r\n" {
+                        return Err(Wrong::Protocol);
+                    }
+                    if whole {
+                        out.append(line);
+                        self.state = State::Size(Vec::new());
+                    }
+                    taken
+                }
+                State::Size(line) => {
+                    let (taken, whole) = line_end(line, bytes)?;
+                    if whole {
+                        let size = piece_size(line)?;
+                        out.append(line);
+                        self.state = match size {
+                            0 => State::Trailer(Vec::new()),
+                            size => State::Piece(size),
+                        };
+                    }
+                    taken
+                }
+                State::Trailer(line) => {
+                    let (taken, whole) = line_end(line, bytes)?;
+                    if whole {
+                        let last = line.as_slice() == b"\r\n";
+                        out.append(line);
+                        self.state =
+                            if last { State::Head(Vec::new()) } else { State::Trailer(Vec::new()) };
+                    }
+                    taken
+                }
+            };
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
+    fn head(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        allowed: &dyn Fn(&str) -> bool,
+    ) -> Result<usize, Wrong> {
+        const END: &[u8] = b"\r\n\r\n";
+        let State::Head(head) = &mut self.state else { return Err(Wrong::Protocol) };
+        let had = head.len();
+        head.extend_from_slice(&bytes[..bytes.len().min(LONGEST_HEAD + 1 - had.min(LONGEST_HEAD))]);
+        let from = had.saturating_sub(END.len() - 1);
+        let end = head[from..].windows(END.len()).position(|window| window == END);
+        let Some(end) = end.map(|at| from + at + END.len()) else {
+            let ok = head.len() <= LONGEST_HEAD && may_be_a_head(head);
+            return if ok { Ok(bytes.len()) } else { Err(Wrong::Protocol) };
+        };
+        head.truncate(end);
+        let (host, framing) = read_head(head, self.port)?;
+        if self.host.as_ref().is_some_and(|first| *first != host) || !allowed(&host) {
+            return Err(Wrong::Host(host));
+        }
+        out.append(head);
+        self.host = Some(host);
+        self.state = match framing {
+            Framing::Length(0) => State::Head(Vec::new()),
+            Framing::Length(length) => State::Body(length),
+            Framing::Pieces => State::Size(Vec::new()),
+        };
+        Ok(end - had)
+    }
+}
+
+fn pass(bytes: &[u8], left: &mut u64, out: &mut Vec<u8>) -> usize {
+    let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+    out.extend(&bytes[..count]);
+    *left -= count as u64;
+    count
+}
+
+/// Adds to a line up to its end; how much was taken, and whether the line is whole.
+fn line_end(line: &mut Vec<u8>, bytes: &[u8]) -> Result<(usize, bool), Wrong> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let taken = end.map_or(bytes.len(), |at| at + 1);
+    line.extend(&bytes[..taken]);
+    if line.len() > LONGEST_LINE || (end.is_some() && !line.ends_with(b"\r\n")) {
+        return Err(Wrong::Protocol);
+    }
+    Ok((taken, end.is_some()))
+}
+
+/// The length of a piece. Extensions of it are refused: nobody uses them but to confuse.
+fn piece_size(line: &[u8]) -> Result<u64, Wrong> {
+    let text = line.strip_suffix(b"\r\n").and_then(|text| std::str::from_utf8(text).ok());
+    let text = text.filter(|text| (1..=16).contains(&text.len()));
+    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(Wrong::Protocol)
+}
+
+/// Ends what is not HTTP before it is as long as a head may be.
+fn may_be_a_head(bytes: &[u8]) -> bool {
+    const LONGEST_METHOD: usize = 24;
+    let method = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
+    method.len() <= LONGEST_METHOD
+        && method.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'-')
+}
+
+/// The host of a request and the length of its body.
+fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), Wrong> {
+    // A line feed alone, or a carriage return alone, ends a line for some and not for others.
+    let lines_are_plain = head.iter().enumerate().all(|(at, byte)| match byte {
+        b'\n' => at > 0 && head[at - 1] == b'\r',
+        b'\r' => head.get(at + 1) == Some(&b'\n'),
+        0 => false,
+        _ => true,
+    });
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    let whole =
+        request.parse(head).is_ok_and(|status| status == httparse::Status::Complete(head.len()));
+    let (Some(method), Some(target), Some(version)) =
+        (request.method, request.path, request.version)
+    else {
+        return Err(Wrong::Protocol);
+    };
+    if !whole || !lines_are_plain || !may_be_a_head(head) || method == "CONNECT" {
+        return Err(Wrong::Protocol);
+    }
+    let values = |name: &str| -> Vec<&[u8]> {
+        let own = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+        own.map(|field| field.value).collect()
+    };
+    if !values("upgrade").is_empty() {
+        return Err(Wrong::Protocol);
+    }
+    let framing = framing(version, &values("transfer-encoding"), &values("content-length"))?;
+    let host = match values("host")[..] {
+        [host] => authority(host, port)?,
+        [] => return Err(Wrong::NoHost),
+        _ => return Err(Wrong::Protocol),
+    };
+    if let Some(other) = target_host(target, method, port)?
+        && other != host
+    {
+        return Err(Wrong::Host(other));
+    }
+    Ok((host, framing))
+}
+
+fn framing(version: u8, encodings: &[&[u8]], lengths: &[&[u8]]) -> Result<Framing, Wrong> {
+    match (encodings, lengths) {
+        ([], []) => Ok(Framing::Length(0)),
+        ([encoding], []) if version == 1 && encoding.eq_ignore_ascii_case(b"chunked") => {
+            Ok(Framing::Pieces)
+        }
+        ([], [length]) => {
+            let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(length).ok().filter(|_| digits);
+            let length = text.and_then(|text| text.parse().ok());
+            length.map(Framing::Length).ok_or(Wrong::Protocol)
+        }
+        _ => Err(Wrong::Protocol),
+    }
+}
+
+/// The host that the target itself names, which then counts and not the field.
+fn target_host(target: &str, method: &str, port: u16) -> Result<Option<String>, Wrong> {
+    if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
+        return Ok(None);
+    }
+    let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
+    let rest = scheme.and_then(|_| target.get(7..)).ok_or(Wrong::Protocol)?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    authority(&rest.as_bytes()[..end], port).map(Some)
+}
+
+/// The host of `host` or `host:port`, when the port is the one of the connection.
+fn authority(text: &[u8], port: u16) -> Result<String, Wrong> {
+    let text = std::str::from_utf8(text).map_err(|_| Wrong::Protocol)?;
+    let (host, own_port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    if host.is_empty() || !host.bytes().all(plain) {
+        return Err(Wrong::NoHost);
+    }
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    match own_port {
+        None => Ok(host),
+        Some(own) if own.parse() == Ok(port) => Ok(host),
+        Some(own) => Err(Wrong::Host(format!("{host}:{own}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! What the first bytes of a connection say about where it wants to, held against the rules.
+
+use sandbox_core::DenialReason;
+
+use crate::hello::{self, Hello};
+use crate::http::{Requests, Wrong};
+use crate::rules::{Inspection, Rules};
+
+/// Why the bytes of a connection are not passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) reason: DenialReason,
+    /// The host they name, when they name one.
+    pub(crate) host: Option<String>,
+}
+
+/// A host as it may be shown: what code sends may be anything, and of any length.
+fn shown(host: String) -> Option<String> {
+    const LONGEST: usize = 255;
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    (host.len() <= LONGEST && host.bytes().all(plain)).then_some(host)
+}
+
+/// Reads along with one connection, from the sandbox outward.
+#[derive(Debug)]
+pub(crate) struct Inspector {
+    inspection: Inspection,
+    port: u16,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Everything passes.
+    Open,
+    /// The first message of TLS, as far as it came.
+    Tls(Vec<u8>),
+    Http(Requests),
+}
+
+impl Inspector {
+    pub(crate) fn new(inspection: Inspection, port: u16) -> Self {
+        let state = match (inspection, port) {
+            (Inspection::Nothing, _) => State::Open,
+            (_, 80) => State::Http(Requests::new(port)),
+            _ => State::Tls(Vec::new()),
+        };
+        Self { inspection, port, state }
+    }
+
+    /// Whether it is known where the connection wants to.
+    pub(crate) fn is_decided(&self) -> bool {
+        match &self.state {
+            State::Open => true,
+            State::Tls(_) => false,
+            State::Http(requests) => requests.has_begun(),
+        }
+    }
+
+    /// Whether everything that comes may be passed on unread.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    /// Takes bytes as they come, and adds to `out` what may be passed on.
+    pub(crate) fn push(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        rules: &Rules,
+    ) -> Result<(), Refusal> {
+        match &mut self.state {
+            State::Open => out.extend(bytes),
+            State::Tls(held) => {
+                held.extend(bytes);
+                let host = match hello::read(held) {
+                    Hello::Incomplete if held.len() <= hello::LONGEST => return Ok(()),
+                    Hello::Incomplete | Hello::Wrong => return Err(wrong_protocol()),
+                    Hello::Whole(host) => host,
+                };
+                self.check(host.as_deref(), rules)?;
+                if let State::Tls(mut held) = std::mem::replace(&mut self.state, State::Open) {
+                    out.append(&mut held);
+                }
+            }
+            State::Http(requests) => {
+                let (inspection, port) = (self.inspection, self.port);
+                let allowed = |host: &str| rules.named(inspection, host, port).is_ok();
+                return requests.push(bytes, out, &allowed).map_err(|wrong| match wrong {
+                    Wrong::Protocol => wrong_protocol(),
+                    Wrong::NoHost => Refusal { reason: DenialReason::WrongHost, host: None },
+                    Wrong::Host(host) => {
+                        let reason = rules.named(inspection, &host, port).err();
+                        let reason = reason.unwrap_or(DenialReason::WrongHost);
+                        Refusal { reason, host: shown(host) }
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, host: Option<&str>, rules: &Rules) -> Result<(), Refusal> {
+        match host {
+            Some(host) => rules
+                .named(self.inspection, host, self.port)
+                .map_err(|reason| Refusal { reason, host: shown(host.to_owned()) }),
+            None if self.inspection == Inspection::NamesAllowed => {
+                Err(Refusal { reason: DenialReason::WrongHost, host: None })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong_protocol() -> Refusal {
+    Refusal { reason: DenialReason::WrongProtocol, host: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::NetworkPolicy;
+
+    use super::*;
+    use crate::hello::tests::hello;
+
+    fn push(inspection: Inspection, port: u16, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let mut policy = NetworkPolicy::allowlist(["a.example"]).unwrap();
+        if inspection == Inspection::NamesNotDenied {
+            policy = NetworkPolicy::all();
+            policy.deny = vec!["evil.example".parse().unwrap()];
+        }
+        let mut inspector = Inspector::new(inspection, port);
+        let mut out = Vec::new();
+        for byte in bytes {
+            inspector.push(&[*byte], &mut out, &Rules::new(policy.clone()))?;
+        }
+        assert!(inspector.is_decided());
+        Ok(out)
+    }
+
+    fn refusal(reason: DenialReason, host: &str) -> Result<Vec<u8>, Refusal> {
+        let host = (!host.is_empty()).then(|| host.to_owned());
+        Err(Refusal { reason, host })
+    }
+
+    #[test]
+    fn tls_has_to_name_what_is_allowed() {
+        let strict = Inspection::NamesAllowed;
+        let good = [hello("a.example"), b"the rest".to_vec()].concat();
+        assert_eq!(push(strict, 443, &good).unwrap(), good);
+        let wrong = DenialReason::WrongHost;
+        let evil = hello("evil.example");
+        assert_eq!(push(strict, 443, &evil), refusal(wrong, "evil.example"));
+        assert_eq!(push(strict, 443, &hello("192.0.2.1")), refusal(wrong, ""));
+        assert_eq!(push(strict, 443, b"SSH-2.0"), refusal(DenialReason::WrongProtocol, ""));
+        let loose = Inspection::NamesNotDenied;
+        let unnamed = hello("192.0.2.1");
+        assert_eq!(push(loose, 443, &unnamed).unwrap(), unnamed);
+        assert_eq!(push(loose, 443, &evil), refusal(DenialReason::Denied, "evil.example"));
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_and_not_repeated() {
+        let wrong = refusal(DenialReason::WrongHost, "");
+        let long = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(10_000));
+        assert_eq!(push(Inspection::NamesAllowed, 80, long.as_bytes()), wrong);
+        let mut bytes = hello("aaaaaaaaaaaaa.example");
+        let at = bytes.windows(13).position(|window| window == b"aaaaaaaaaaaaa").unwrap();
+        bytes[at..at + 5].copy_from_slice(b"\x1b[2J\n");
+        assert_eq!(push(Inspection::NamesAllowed, 443, &bytes), wrong);
+    }
+
+    #[test]
+    fn http_has_to_name_what_is_allowed() {
+        let get = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+        let strict = Inspection::NamesAllowed;
+        assert_eq!(push(strict, 80, &get("a.example")).unwrap(), get("a.example"));
+        let evil = refusal(DenialReason::WrongHost, "evil.example");
+        assert_eq!(push(strict, 80, &get("evil.example")), evil);
+        let loose = Inspection::NamesNotDenied;
+        assert_eq!(push(loose, 80, &get("b.example")).unwrap(), get("b.example"));
+        let denied = refusal(DenialReason::Denied, "evil.example");
+        assert_eq!(push(loose, 80, &get("evil.example")), denied);
+    }
+}

@@ -1,0 +1,78 @@
+//! Addresses that stand for names inside a sandbox.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// A range that no network uses, with 131,072 addresses.
+const RANGE: (Ipv4Addr, u32) = (Ipv4Addr::new(198, 18, 0, 0), 15);
+
+/// The first two are those of the network and of the gate.
+const FIRST: u32 = 2;
+
+/// Names and their addresses. An address is never given to another name.
+#[derive(Debug)]
+pub(crate) struct Names {
+    by_name: HashMap<Arc<str>, Ipv4Addr>,
+    by_address: Vec<Arc<str>>,
+    most: usize,
+}
+
+impl Names {
+    pub(crate) fn new(most: usize) -> Self {
+        const ROOM: usize = (1 << (32 - RANGE.1)) - 4;
+        Self { by_name: HashMap::new(), by_address: Vec::new(), most: most.min(ROOM) }
+    }
+
+    /// The address of a name; `None` when there are too many names.
+    pub(crate) fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
+        if let Some(known) = self.by_name.get(name) {
+            return Some(*known);
+        }
+        if self.by_address.len() >= self.most {
+            return None;
+        }
+        let index = u32::try_from(self.by_address.len()).ok()?;
+        let address = Ipv4Addr::from_bits(RANGE.0.to_bits() + FIRST + index);
+        let name: Arc<str> = name.into();
+        self.by_address.push(Arc::clone(&name));
+        self.by_name.insert(name, address);
+        Some(address)
+    }
+
+    /// The name that an address stands for.
+    pub(crate) fn name(&self, address: Ipv4Addr) -> Option<Arc<str>> {
+        let index = address.to_bits().checked_sub(RANGE.0.to_bits() + FIRST)?;
+        self.by_address.get(usize::try_from(index).ok()?).cloned()
+    }
+}
+
+/// Whether an address can only stand for a name.
+pub(crate) fn stands_for_a_name(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => (v4.to_bits() ^ RANGE.0.to_bits()) >> (32 - RANGE.1) == 0,
+        IpAddr::V6(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_one_address_of_its_own() {
+        let mut names = Names::new(2);
+        let a = names.address("a.example").unwrap();
+        let b = names.address("b.example").unwrap();
+        assert_eq!((a, b), (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 3)));
+        assert_eq!(names.address("a.example"), Some(a));
+        assert_eq!(names.address("c.example"), None);
+        assert_eq!(names.name(b).as_deref(), Some("b.example"));
+        for other in ["198.18.0.1", "198.18.0.4", "198.19.255.255", "1.1.1.1", "255.255.255.255"] {
+            assert_eq!(names.name(other.parse().unwrap()), None);
+        }
+        assert!(stands_for_a_name(IpAddr::V4(a)));
+        assert!(stands_for_a_name("198.19.255.255".parse().unwrap()));
+        assert!(!stands_for_a_name("198.20.0.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,168 @@
+//! Answers to the DNS questions of a sandbox.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_core::{DenialReason, NetworkDenial};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::dns::{self, Answer, Parsed, Question};
+use crate::gate::Shared;
+use crate::rules::Source;
+
+/// Questions that wait for the outside at one time; others are dropped, and asked again.
+const MOST_WAITING: usize = 64;
+
+/// Connections with questions at one time.
+const MOST_CONNECTIONS: usize = 16;
+
+/// How long a connection may take for its next question.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is refused is answered at once; for the others the outside is asked.
+enum Judged {
+    Now(Vec<u8>),
+    Ask(Question, String),
+    Ignore,
+}
+
+fn judge(shared: &Shared, packet: &[u8]) -> Judged {
+    let question = match dns::parse(packet) {
+        Parsed::Question(question) => question,
+        Parsed::Refusal(answer) => return Judged::Now(answer),
+        Parsed::Nothing => return Judged::Ignore,
+    };
+    let Some(name) = question.name.clone() else {
+        return Judged::Now(question.answer(Answer::NoSuchName));
+    };
+    match shared.rules.name(&name, None) {
+        Ok(()) => Judged::Ask(question, name),
+        Err(reason) => {
+            let allow = (reason == DenialReason::NotListed).then(|| name.clone());
+            refuse(shared, &question, name, reason, allow);
+            Judged::Now(question.answer(Answer::NoSuchName))
+        }
+    }
+}
+
+/// Notes a name that was refused. Other questions than for addresses come on their own, unasked by any code.
+fn refuse(
+    shared: &Shared,
+    question: &Question,
+    host: String,
+    reason: DenialReason,
+    allow: Option<String>,
+) {
+    if question.kind == dns::A {
+        shared.denials.add(NetworkDenial { host, port: None, reason, allow, count: 1 });
+    }
+}
+
+async fn ask(shared: &Shared, question: &Question, name: String) -> Vec<u8> {
+    let found = match shared.resolver.addresses(&name).await {
+        Ok(found) if found.is_empty() => Err(Answer::Empty),
+        Ok(found) => Ok(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Answer::NoSuchName),
+        Err(_) => Err(Answer::Failure),
+    };
+    let answer = match found {
+        Err(answer) => answer,
+        Ok(found) => match usable(shared, &found) {
+            Err((reason, address)) => {
+                let allow = (reason != DenialReason::Denied).then(|| address.to_string());
+                refuse(shared, question, name, reason, allow);
+                Answer::NoSuchName
+            }
+            Ok(()) if question.kind == dns::A => {
+                shared.names().address(&name).map_or(Answer::Failure, Answer::Address)
+            }
+            Ok(()) => Answer::Empty,
+        },
+    };
+    question.answer(answer)
+}
+
+/// Whether a name leads to anything that may be reached on some port.
+fn usable(shared: &Shared, found: &[IpAddr]) -> Result<(), (DenialReason, IpAddr)> {
+    let mut first = None;
+    for address in found.iter().map(IpAddr::to_canonical) {
+        match shared.address(address, None, Source::Name) {
+            Ok(()) => return Ok(()),
+            Err(reason) => {
+                first.get_or_insert((reason, address));
+            }
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// Answers questions by UDP for ever.
+pub(crate) async fn packets(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
+    let mut waiting = JoinSet::new();
+    let mut buffer = vec![0; dns::LONGEST + 1];
+    loop {
+        while waiting.try_join_next().is_some() {}
+        let Ok((count, from)) = socket.recv_from(&mut buffer).await else {
+            // What the kernel says of an earlier answer; anything else would go on.
+            sleep(Duration::from_millis(1)).await;
+            continue;
+        };
+        match judge(&shared, &buffer[..count]) {
+            Judged::Now(answer) => drop(socket.send_to(&answer, from).await),
+            Judged::Ask(question, name) if waiting.len() < MOST_WAITING => {
+                let (shared, socket) = (Arc::clone(&shared), Arc::clone(&socket));
+                waiting.spawn(async move {
+                    let answer = ask(&shared, &question, name).await;
+                    let _ = socket.send_to(&answer, from).await;
+                });
+            }
+            Judged::Ask(..) | Judged::Ignore => {}
+        }
+    }
+}
+
+/// Answers questions by TCP for ever.
+pub(crate) async fn connections(shared: Arc<Shared>, listener: TcpListener) {
+    let mut open = JoinSet::new();
+    loop {
+        if open.len() >= MOST_CONNECTIONS {
+            open.join_next().await;
+        }
+        while open.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = Arc::clone(&shared);
+                open.spawn(async move { connection(&shared, stream).await });
+            }
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn connection(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        let packet = timeout(PATIENCE, read(&mut stream)).await??;
+        let answer = match judge(shared, &packet) {
+            Judged::Now(answer) => answer,
+            Judged::Ask(question, name) => ask(shared, &question, name).await,
+            Judged::Ignore => return Ok(()),
+        };
+        let length = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes();
+        timeout(PATIENCE, stream.write_all(&[&length[..], &answer].concat())).await??;
+    }
+}
+
+async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = usize::from(stream.read_u16().await?);
+    if length > dns::LONGEST {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut packet = vec![0; length];
+    stream.read_exact(&mut packet).await?;
+    Ok(packet)
+}

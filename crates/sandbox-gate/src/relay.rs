@@ -1,0 +1,125 @@
+//! Bytes between a sandbox and a host, in both directions.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::time::{Duration, Instant, sleep_until, timeout_at};
+
+use crate::config::Limits;
+use crate::inspect::{Inspector, Refusal};
+use crate::rules::Rules;
+
+/// Bytes that one direction of a connection holds. A side that does not read holds the other side back.
+const PIECE: usize = 16 * 1024;
+
+/// Why a connection ended before both sides had said everything.
+#[derive(Debug)]
+pub(crate) enum End {
+    Refused(Refusal),
+    /// One side broke, or nothing happened for too long.
+    Broken,
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        Self::Broken
+    }
+}
+
+/// Passes bytes on until both sides have ended. Whoever ends first only ends its own direction.
+pub(crate) async fn relay(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    inspector: Inspector,
+    rules: &Rules,
+    limits: &Limits,
+) -> Result<(), End> {
+    let clock = Clock::new();
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let both = async {
+        let out = outward(from_client, to_server, inspector, rules, limits, &clock);
+        tokio::try_join!(out, inward(from_server, to_client, &clock)).map(drop)
+    };
+    tokio::select! {
+        outcome = both => outcome,
+        () = clock.idle(limits.idle) => Err(End::Broken),
+    }
+}
+
+async fn outward(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut inspector: Inspector,
+    rules: &Rules,
+    limits: &Limits,
+    clock: &Clock,
+) -> Result<(), End> {
+    let deadline = Instant::now() + limits.first_bytes;
+    let mut buffer = vec![0; PIECE];
+    let mut held = Vec::new();
+    loop {
+        let read = from.read(&mut buffer);
+        let count = if inspector.is_decided() {
+            read.await?
+        } else {
+            timeout_at(deadline, read).await.map_err(|_| End::Broken)??
+        };
+        if count == 0 {
+            return Ok(to.shutdown().await?);
+        }
+        clock.tick();
+        if inspector.is_open() {
+            to.write_all(&buffer[..count]).await?;
+        } else {
+            inspector.push(&buffer[..count], &mut held, rules).map_err(End::Refused)?;
+            to.write_all(&held).await?;
+            held.clear();
+        }
+        clock.tick();
+    }
+}
+
+async fn inward(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, clock: &Clock) -> Result<(), End> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(to.shutdown().await?);
+        }
+        clock.tick();
+        to.write_all(&buffer[..count]).await?;
+        clock.tick();
+    }
+}
+
+/// When something last happened.
+struct Clock {
+    start: Instant,
+    last: AtomicU64,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { start: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    fn tick(&self) {
+        let passed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(passed, Ordering::Relaxed);
+    }
+
+    /// Waits until nothing has happened for so long.
+    async fn idle(&self, limit: Duration) {
+        loop {
+            let last = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed));
+            if last.elapsed() >= limit {
+                return;
+            }
+            sleep_until(last + limit).await;
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What is allowed is reached as if there were no gate, and what is not is told.
+
+use std::time::{Duration, Instant};
+
+use sandbox_core::NetworkPolicy;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::support::{Behind, echo_server, fresh_address, http_server, serve};
+
+#[tokio::test]
+async fn an_allowed_name_is_reached_on_every_port() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", &address]).await;
+    behind.world.name("a.example", &[&address]);
+    http_server(&address, 80, "a").await;
+    echo_server(&address, 5432).await;
+    let script = "print(fetch('a.example'), say('A.Example.', 5432), lookup('a.example'))";
+    assert_eq!(behind.python(script).await, "a HELLO 198.18.0.2");
+    let tcp_question = "
+import os
+question = b'\\xab\\xcd\\x01\\x00\\x00\\x01' + bytes(6) + b'\\x01a\\x07example\\x00\\x00\\x01\\x00\\x01'
+with socket.create_connection(('127.0.0.1', 53), 5) as s:
+    for n in range(3):
+        s.sendall(len(question).to_bytes(2, 'big') + question)
+        answer = s.recv(2); answer = s.recv(int.from_bytes(answer, 'big'))
+        print(answer[-4:] == bytes([198, 18, 0, 2]), end=' ')";
+    assert_eq!(behind.python(tcp_question).await, "True True True");
+    assert_eq!(behind.denied(), [""; 0]);
+}
+
+#[tokio::test]
+async fn other_names_do_not_exist_and_nobody_is_asked() {
+    let behind = Behind::allowing(&["a.example:443", "*.b.example"]).await;
+    behind.world.name("evil.example", &["8.8.8.8"]);
+    let began = Instant::now();
+    let script = "
+for name in 'c2VjcmV0.evil.example', 'evil.example', 'b.example', 'x.a.example', 'missing.b.example':
+    print(lookup(name))";
+    assert_eq!(behind.python(script).await, ["gaierror"; 5].join("\n"));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(*behind.world.asked.lock().unwrap(), ["missing.b.example"]);
+    assert_eq!(
+        behind.denied(),
+        [
+            "c2vjcmv0.evil.example not_listed c2vjcmv0.evil.example 1",
+            "evil.example not_listed evil.example 1",
+            "b.example not_listed b.example 1",
+            "x.a.example not_listed x.a.example 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn the_port_of_a_rule_counts() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example:8080", &address]).await;
+    behind.world.name("a.example", &[&address]);
+    for port in [8080, 8081] {
+        echo_server(&address, port).await;
+    }
+    let script = "print(say('a.example', 8080), say('a.example', 8081))";
+    assert_eq!(behind.python(script).await, "HELLO ConnectionResetError");
+    assert_eq!(behind.denied(), ["a.example:8081 not_listed a.example:8081 1"]);
+}
+
+#[tokio::test]
+async fn private_addresses_need_a_rule_of_their_own() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", "*.b.example"]).await;
+    behind.world.name("a.example", &[&address]);
+    for (name, to) in [
+        ("metadata.b.example", "169.254.169.254"),
+        ("six.b.example", "fd00:ec2::254"),
+        ("mapped.b.example", "::ffff:127.0.0.1"),
+        ("wrapped.b.example", "2002:7f00:1::1"),
+    ] {
+        behind.world.name(name, &[to]);
+    }
+    echo_server(&address, 8080).await;
+    let script = "
+for name in 'a', 'metadata.b', 'six.b', 'mapped.b', 'wrapped.b':
+    print(say(name + '.example', 8080), end=' ')";
+    assert_eq!(behind.python(script).await, ["gaierror"; 5].join(" "));
+    assert!(behind.world.dialled.lock().unwrap().is_empty());
+    let denied = behind.denied();
+    assert_eq!(denied[0], format!("a.example private_address {address} 1"));
+    assert_eq!(denied[1], "metadata.b.example private_address 169.254.169.254 1");
+    assert_eq!(denied.len(), 5);
+}
+
+#[tokio::test]
+async fn literal_addresses_need_a_rule() {
+    let behind = Behind::allowing(&["a.example", "203.0.113.0/24:80"]).await;
+    let script = "
+for host, port in ('198.51.100.1', 80), ('169.254.169.254', 80), ('2852039166', 80), ('0xA9FEA9FE', 80), \
+                  ('203.0.113.9', 81), ('198.18.7.7', 80), ('10.0.0.1', 22), ('172.17.0.1', 2375):
+    print(say(host, port), end=' ')";
+    assert_eq!(behind.python(script).await, ["ConnectionResetError"; 8].join(" "));
+    assert!(behind.world.dialled.lock().unwrap().is_empty());
+    assert_eq!(
+        behind.denied(),
+        [
+            "198.51.100.1:80 private_address 198.51.100.1:80 1",
+            "169.254.169.254:80 private_address 169.254.169.254:80 3",
+            "203.0.113.9:81 private_address 203.0.113.9:81 1",
+            "198.18.7.7:80 not_listed nothing 1",
+            "10.0.0.1:22 private_address 10.0.0.1:22 1",
+            "172.17.0.1:2375 private_address 172.17.0.1:2375 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn deny_wins() {
+    let address = fresh_address();
+    let other = fresh_address();
+    let behind = Behind::allowing(&[
+        "*.example.com",
+        "127.0.0.0/8",
+        "!evil.example.com",
+        "!half.example.com:8081",
+        &format!("!{other}"),
+    ])
+    .await;
+    for name in ["good", "evil", "half"] {
+        behind.world.name(&format!("{name}.example.com"), &[&address]);
+    }
+    behind.world.name("away.example.com", &[&other]);
+    for port in [8080, 8081] {
+        echo_server(&address, port).await;
+    }
+    let script = "
+for name, port in ('good', 8080), ('evil', 8080), ('half', 8080), ('half', 8081), ('away', 8080):
+    print(say(name + '.example.com', port), end=' ')";
+    let expected = "HELLO gaierror HELLO ConnectionResetError gaierror";
+    assert_eq!(behind.python(script).await, expected);
+    assert_eq!(
+        behind.denied(),
+        [
+            "evil.example.com denied nothing 1",
+            "half.example.com:8081 denied nothing 1",
+            "away.example.com denied nothing 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn everything_is_the_public_internet() {
+    let address = fresh_address();
+    let mut policy = NetworkPolicy::all();
+    policy.allow = vec![address.parse().unwrap()];
+    policy.deny = vec!["evil.example".parse().unwrap()];
+    let behind = Behind::with(policy, |_| {}).await;
+    behind.world.name("any.example", &[&address]);
+    behind.world.name("inside.example", &["192.168.0.1"]);
+    http_server(&address, 80, "any").await;
+    let script = "
+print(fetch('any.example'), fetch('evil.example'), fetch('inside.example'), lookup('missing.example'), \
+      fetch('any.example', name='evil.example'), say('10.0.0.1', 80))";
+    let expected = "any gaierror gaierror gaierror ConnectionResetError ConnectionResetError";
+    assert_eq!(behind.python(script).await, expected);
+    assert_eq!(
+        behind.denied(),
+        [
+            "evil.example denied nothing 1",
+            "inside.example private_address 192.168.0.1 1",
+            "evil.example:80 denied nothing 1",
+            "10.0.0.1:80 private_address 10.0.0.1:80 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn each_side_ends_on_its_own_and_nothing_is_lost() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", &address]).await;
+    behind.world.name("a.example", &[&address]);
+    const SIZE: usize = 20 << 20;
+    serve(&address, 8080, |mut stream| async move {
+        // Ends its own direction first, and only then listens.
+        let (mut from, mut to) = stream.split();
+        to.write_all(&vec![b'x'; SIZE]).await.unwrap();
+        to.shutdown().await.unwrap();
+        let mut told = Vec::new();
+        from.read_to_end(&mut told).await.unwrap();
+        assert_eq!(told.len(), SIZE);
+    })
+    .await;
+    let script = format!(
+        "
+s = socket.create_connection(('a.example', 8080), 20)
+time.sleep(.2)
+print(len(s.makefile('rb').read()), end=' ')
+s.sendall(b'y' * {SIZE}); s.shutdown(socket.SHUT_WR)
+print(s.recv(1))"
+    );
+    assert_eq!(behind.python(&script).await, format!("{SIZE} b''"));
+}
+
+#[tokio::test]
+async fn a_host_that_is_down_is_no_denial() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", &address]).await;
+    behind.world.name("a.example", &[&address]);
+    assert_eq!(behind.python("print(say('a.example', 8080))").await, "ConnectionResetError");
+    assert_eq!(behind.denied(), [""; 0]);
+}
+
+#[tokio::test]
+async fn the_next_address_is_tried() {
+    let (down, up) = (fresh_address(), fresh_address());
+    let behind = Behind::allowing(&["a.example", "127.0.0.0/8"]).await;
+    behind.world.name("a.example", &["::1", &down, &up]);
+    echo_server(&up, 8080).await;
+    assert_eq!(behind.python("print(say('a.example', 8080))").await, "HELLO");
+}
+
+#[tokio::test]
+async fn a_gate_that_is_gone_is_closed() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", &address]).await;
+    behind.world.name("a.example", &[&address]);
+    echo_server(&address, 8080).await;
+    assert_eq!(behind.python("print(say('a.example', 8080))").await, "HELLO");
+    behind.gate.close();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let script = "print(say('198.18.0.2', 8080), lookup('a.example'))";
+    assert_eq!(behind.python(script).await, "ConnectionRefusedError gaierror");
+}

@@ -1,0 +1,301 @@
+//! Which system calls are refused, and with which error.
+//!
+//! A list of what is refused: ordinary programs keep working, and what is newer than this list is refused too, as if
+//! the kernel were older. What is listed makes namespaces, changes mounts, looks into other processes, or is a large
+//! part of the kernel that ordinary programs have no use for.
+
+use std::fmt;
+
+use nix::libc;
+
+use crate::bpf::{
+    ALLOW, ARCHITECTURE_AT, ERROR, IF_ANY_BIT, IF_EQUAL, IF_GREATER, KILL_PROCESS, NUMBER_AT,
+    Program, argument_at,
+};
+
+/// The newest call that has been looked at (`mseal`). Numbers are the same on every architecture from 424 on.
+const NEWEST: u32 = 462;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// The error that a refused call gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gives {
+    NotPermitted,
+    /// As on a kernel without the call: programs then take an older way.
+    NotThere,
+    NoSuchFamily,
+    NoSuchProtocol,
+    NotSupported,
+}
+
+impl Gives {
+    const ALL: [Self; 5] = [
+        Self::NotPermitted,
+        Self::NotThere,
+        Self::NoSuchFamily,
+        Self::NoSuchProtocol,
+        Self::NotSupported,
+    ];
+
+    const fn errno(self) -> i32 {
+        match self {
+            Self::NotPermitted => libc::EPERM,
+            Self::NotThere => libc::ENOSYS,
+            Self::NoSuchFamily => libc::EAFNOSUPPORT,
+            Self::NoSuchProtocol => libc::EPROTONOSUPPORT,
+            Self::NotSupported => libc::EOPNOTSUPP,
+        }
+    }
+
+    const fn answer(self) -> u32 {
+        ERROR | self.errno().cast_unsigned()
+    }
+}
+
+/// When a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Always,
+    /// An argument has any of these bits.
+    AnyBit(u8, u32),
+    /// An argument is one of these.
+    OneOf(u8, &'static [u32]),
+    /// An argument is none of these.
+    NoneOf(u8, &'static [u32]),
+}
+
+/// One line of the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rule {
+    name: &'static str,
+    number: u32,
+    when: When,
+    gives: Gives,
+}
+
+macro_rules! rule {
+    ($number:ident, $when:expr, $gives:ident) => {
+        Rule {
+            name: stringify!($number),
+            number: libc::$number as u32,
+            when: $when,
+            gives: Gives::$gives,
+        }
+    };
+}
+
+macro_rules! always {
+    ($gives:ident: $($number:ident)*) => {
+        &[$(rule!($number, When::Always, $gives)),*]
+    };
+}
+
+/// Flags that make namespaces. The last, for time, is no flag of `clone`, where it is part of a signal's number.
+const NEW_NAMESPACE: u32 = 0x7e02_0000;
+const NEW_TIME_NAMESPACE: u32 = 0x80;
+
+/// Local, IPv4, IPv6. Others are rarely used parts of the kernel, and some reach past the network namespace.
+const FAMILIES: &[u32] = &[1, 2, 10];
+/// Netlink, by which programs ask for network interfaces. ZeroMQ, and so every Jupyter kernel, does without after this
+/// error alone, and takes any other one for a bug of its own and ends.
+const NETLINK: &[u32] = &[16];
+/// The default, ICMP, TCP, UDP, ICMPv6.
+const PROTOCOLS: &[u32] = &[0, 1, 6, 17, 58];
+/// Puts characters into the input of a terminal (TIOCSTI), controls a console (TIOCLINUX), changes the line discipline
+/// (TIOCSETD), takes the console's output (TIOCCONS).
+const TERMINAL_TRICKS: &[u32] = &[0x5412, 0x541c, 0x5423, 0x541d];
+/// The default execution domain, and asking which one it is.
+const PERSONALITIES: &[u32] = &[0, u32::MAX];
+/// The first process of a cell, which everything in it depends on.
+const FIRST_PROCESS: &[u32] = &[1];
+/// `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`. Groups and users have the first process among them.
+const ONE_PROCESS: &[u32] = &[0];
+const ONE_PROCESS_OF_IO: &[u32] = &[1];
+
+/// Calls that depend on their arguments.
+const CHECKED: &[Rule] = &[
+    rule!(SYS_ioctl, When::OneOf(1, TERMINAL_TRICKS), NotPermitted),
+    rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE), NotPermitted),
+    rule!(SYS_unshare, When::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
+    rule!(SYS_socket, When::OneOf(0, NETLINK), NotSupported),
+    rule!(SYS_socket, When::NoneOf(0, FAMILIES), NoSuchFamily),
+    rule!(SYS_socket, When::NoneOf(2, PROTOCOLS), NoSuchProtocol),
+    rule!(SYS_socketpair, When::NoneOf(0, FAMILIES), NoSuchFamily),
+    rule!(SYS_personality, When::NoneOf(0, PERSONALITIES), NotPermitted),
+    rule!(SYS_prlimit64, When::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setaffinity, When::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setattr, When::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setparam, When::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setscheduler, When::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_setpriority, When::NoneOf(0, ONE_PROCESS), NotPermitted),
+    rule!(SYS_setpriority, When::OneOf(1, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_ioprio_set, When::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
+    rule!(SYS_ioprio_set, When::OneOf(1, FIRST_PROCESS), NotPermitted),
+];
+
+/// The C library falls back to `clone`, whose flags a filter can see.
+const NEWER_WAYS: &[Rule] = always!(NotThere: SYS_clone3);
+
+const MOUNTS: &[Rule] = always!(NotPermitted:
+    SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_move_mount SYS_open_tree SYS_fsopen
+    SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr SYS_open_by_handle_at SYS_fanotify_init
+    SYS_fanotify_mark SYS_quotactl SYS_quotactl_fd SYS_swapon SYS_swapoff);
+
+const OTHER_PROCESSES: &[Rule] = always!(NotPermitted:
+    SYS_setns SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_kcmp SYS_pidfd_getfd
+    SYS_process_mrelease SYS_move_pages SYS_migrate_pages);
+
+const KEYRINGS: &[Rule] = always!(NotPermitted: SYS_keyctl SYS_add_key SYS_request_key);
+
+const WHOLE_MACHINE: &[Rule] = always!(NotPermitted:
+    SYS_kexec_load SYS_kexec_file_load SYS_init_module SYS_finit_module SYS_delete_module SYS_reboot
+    SYS_acct SYS_syslog SYS_vhangup SYS_sethostname SYS_setdomainname SYS_settimeofday
+    SYS_clock_settime SYS_adjtimex SYS_clock_adjtime);
+
+/// Parts of the kernel where many of its bugs have been, and that programs do without.
+const LARGE_PARTS: &[Rule] = always!(NotPermitted:
+    SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup SYS_io_uring_enter
+    SYS_io_uring_register);
+
+/// Where programs look first whether the kernel has it, and do without otherwise: placement of memory on machines of
+/// several nodes, memory that nobody can count, requests whose number is limited for the whole machine.
+const DONE_WITHOUT: &[Rule] = always!(NotThere:
+    SYS_get_mempolicy SYS_set_mempolicy SYS_mbind SYS_set_mempolicy_home_node SYS_memfd_secret
+    SYS_io_setup SYS_lookup_dcookie SYS_nfsservctl);
+
+#[cfg(target_arch = "x86_64")]
+const OF_THIS_ARCHITECTURE: &[Rule] = always!(NotPermitted:
+    SYS_ioperm SYS_iopl SYS_modify_ldt SYS_uselib SYS_ustat SYS_sysfs SYS__sysctl);
+#[cfg(not(target_arch = "x86_64"))]
+const OF_THIS_ARCHITECTURE: &[Rule] = &[];
+
+/// Memory that a process can hold without having it mapped, so that adding up what processes have does not find it.
+const UNCOUNTED_MEMORY: &[Rule] = always!(NotThere: SYS_memfd_create SYS_shmget);
+
+/// Where other processes of this user can be named: changing limits and priorities of any but oneself.
+const OTHER_LIMITS: &[Rule] = &[
+    rule!(SYS_prlimit64, When::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setaffinity, When::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setattr, When::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setparam, When::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setscheduler, When::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_setpriority, When::NoneOf(1, ONESELF), NotPermitted),
+    rule!(SYS_ioprio_set, When::NoneOf(1, ONESELF), NotPermitted),
+];
+const ONESELF: &[u32] = &[0];
+
+/// What a filter is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Purpose {
+    /// Memory is limited by adding up, so none may be hidden.
+    pub(crate) counts_memory: bool,
+    /// There is no network namespace: only local sockets.
+    pub(crate) closes_network: bool,
+    /// There is no process namespace: limits and priorities of no other process.
+    pub(crate) shares_processes: bool,
+}
+
+/// A filter of system calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Filter {
+    rules: Vec<Rule>,
+}
+
+impl Filter {
+    pub(crate) fn new(purpose: Purpose) -> Self {
+        let mut rules = Vec::new();
+        if purpose.closes_network {
+            let local = When::NoneOf(0, &FAMILIES[..1]);
+            rules.push(rule!(SYS_socket, local, NotPermitted));
+        }
+        if purpose.shares_processes {
+            rules.extend(OTHER_LIMITS);
+        }
+        let always = [
+            CHECKED,
+            NEWER_WAYS,
+            MOUNTS,
+            OTHER_PROCESSES,
+            KEYRINGS,
+            WHOLE_MACHINE,
+            LARGE_PARTS,
+            DONE_WITHOUT,
+            OF_THIS_ARCHITECTURE,
+        ];
+        rules.extend(always.concat());
+        if purpose.counts_memory {
+            rules.extend(UNCOUNTED_MEMORY);
+        }
+        Self { rules }
+    }
+
+    /// The form in which the kernel takes it.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.program().bytes()
+    }
+
+    fn program(&self) -> Program {
+        let mut program = Program::default();
+        program.load(ARCHITECTURE_AT);
+        program.test(IF_EQUAL, ARCHITECTURE, 1, 0);
+        program.answer(KILL_PROCESS);
+        program.load(NUMBER_AT);
+        program.test(IF_GREATER, NEWEST, 0, 1);
+        program.answer(Gives::NotThere.answer());
+        let mut done: Vec<u32> = Vec::new();
+        for rule in self.rules.iter().filter(|rule| rule.when != When::Always) {
+            if !done.contains(&rule.number) {
+                done.push(rule.number);
+                program.when_equal(rule.number, self.checks(rule.number));
+            }
+        }
+        for gives in Gives::ALL {
+            let always = |rule: &&Rule| rule.when == When::Always && rule.gives == gives;
+            let refused: Vec<u32> =
+                self.rules.iter().filter(always).map(|rule| rule.number).collect();
+            if !refused.is_empty() {
+                program.answer_any(&refused, gives.answer());
+            }
+        }
+        program.answer(ALLOW);
+        program
+    }
+
+    /// What is done about the arguments of one call.
+    fn checks(&self, number: u32) -> Program {
+        let mut checks = Program::default();
+        for Rule { when, gives, .. } in self.rules.iter().filter(|rule| rule.number == number) {
+            match *when {
+                When::Always => {}
+                When::AnyBit(argument, bits) => {
+                    checks.load(argument_at(argument));
+                    checks.test(IF_ANY_BIT, bits, 0, 1);
+                    checks.answer(gives.answer());
+                }
+                When::OneOf(argument, values) => {
+                    checks.load(argument_at(argument));
+                    checks.answer_any(values, gives.answer());
+                }
+                When::NoneOf(argument, values) => {
+                    checks.load(argument_at(argument));
+                    checks.answer_others(values, gives.answer());
+                }
+            }
+        }
+        checks.answer(ALLOW);
+        checks
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rules on system calls", self.rules.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

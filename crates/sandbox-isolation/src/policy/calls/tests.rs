@@ -1,0 +1,171 @@
+//! What filters answer, computed as the kernel does.
+
+use super::*;
+use crate::bpf::evaluate;
+
+/// The answer for one call.
+fn answer(purpose: Purpose, architecture: u32, number: u32, arguments: &[u64]) -> u32 {
+    let mut data = [0_u8; 64];
+    data[..4].copy_from_slice(&number.to_ne_bytes());
+    data[4..8].copy_from_slice(&architecture.to_ne_bytes());
+    for (place, argument) in data[16..].chunks_exact_mut(8).zip(arguments) {
+        place.copy_from_slice(&argument.to_ne_bytes());
+    }
+    evaluate(&Filter::new(purpose).program().0, &data).expect("every program ends")
+}
+
+fn refused(number: libc::c_long, arguments: &[u64]) -> Option<i32> {
+    refused_with(Purpose::default(), number, arguments)
+}
+
+fn refused_with(purpose: Purpose, number: libc::c_long, arguments: &[u64]) -> Option<i32> {
+    let number = u32::try_from(number).unwrap();
+    match answer(purpose, ARCHITECTURE, number, arguments) {
+        ALLOW => None,
+        answer => {
+            assert_eq!(answer & 0xffff_0000, ERROR);
+            Some(i32::try_from(answer & 0xffff).unwrap())
+        }
+    }
+}
+
+#[test]
+fn every_rule_without_conditions_refuses_its_call() {
+    for rule in Filter::new(Purpose::default()).rules {
+        if rule.when == When::Always {
+            let number = libc::c_long::from(rule.number);
+            assert_eq!(refused(number, &[]), Some(rule.gives.errno()), "{}", rule.name);
+        }
+    }
+}
+
+#[test]
+fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
+    let rules =
+        Filter::new(Purpose { counts_memory: true, closes_network: true, shares_processes: true })
+            .rules;
+    for (at, rule) in rules.iter().enumerate() {
+        let same = rules[at + 1..].iter().filter(|other| other.number == rule.number);
+        for other in same {
+            assert!(rule.when != When::Always && other.when != When::Always, "{}", rule.name);
+        }
+    }
+}
+
+#[test]
+fn what_ordinary_programs_call_is_allowed() {
+    for number in [
+        libc::SYS_read,
+        libc::SYS_openat,
+        libc::SYS_mmap,
+        libc::SYS_execve,
+        libc::SYS_futex,
+        libc::SYS_seccomp,
+        libc::SYS_landlock_restrict_self,
+        libc::SYS_memfd_create,
+        libc::SYS_shmget,
+        libc::SYS_pidfd_open,
+        libc::SYS_close_range,
+        libc::SYS_mseal,
+    ] {
+        assert_eq!(refused(number, &[u64::MAX; 6]), None, "{number}");
+    }
+}
+
+#[test]
+fn arguments_decide_where_they_should() {
+    const EPERM: Option<i32> = Some(libc::EPERM);
+    const THREAD: u64 = 0x003d_0f00;
+    const TERMINALS: u64 = 0x5401;
+    let high = 1_u64 << 32;
+    for (number, arguments, expected) in [
+        (libc::SYS_clone, &[0x1200_0011_u64][..], EPERM),
+        (libc::SYS_clone, &[THREAD], None),
+        (libc::SYS_clone, &[17], None),
+        (libc::SYS_unshare, &[0x1000_0000], EPERM),
+        (libc::SYS_unshare, &[0x80], EPERM),
+        (libc::SYS_unshare, &[0x200], None),
+        (libc::SYS_socket, &[2, 1, 0], None),
+        (libc::SYS_socket, &[10, 2, 17], None),
+        (libc::SYS_socket, &[1, 1, 0], None),
+        (libc::SYS_socket, &[40, 1, 0], Some(libc::EAFNOSUPPORT)),
+        (libc::SYS_socket, &[16, 3, 0], Some(libc::EOPNOTSUPP)),
+        (libc::SYS_socket, &[29, 3, 0], Some(libc::EAFNOSUPPORT)),
+        // The kernel takes the lower half, whatever the upper one is.
+        (libc::SYS_socket, &[16 | high, 3, 0], Some(libc::EOPNOTSUPP)),
+        (libc::SYS_socket, &[2, 1, 132], Some(libc::EPROTONOSUPPORT)),
+        (libc::SYS_socket, &[2, 1, 262], Some(libc::EPROTONOSUPPORT)),
+        (libc::SYS_socketpair, &[1], None),
+        (libc::SYS_socketpair, &[30], Some(libc::EAFNOSUPPORT)),
+        (libc::SYS_personality, &[0x0004_0000], EPERM),
+        (libc::SYS_personality, &[0xffff_ffff], None),
+        (libc::SYS_ioctl, &[0, 0x5412], EPERM),
+        (libc::SYS_ioctl, &[0, 0x5412 | high], EPERM),
+        (libc::SYS_ioctl, &[0, 0x541c], EPERM),
+        (libc::SYS_ioctl, &[0, TERMINALS], None),
+        (libc::SYS_prlimit64, &[1], EPERM),
+        (libc::SYS_prlimit64, &[0], None),
+        (libc::SYS_prlimit64, &[12], None),
+        (libc::SYS_setpriority, &[0, 0], None),
+        (libc::SYS_setpriority, &[0, 1], EPERM),
+        (libc::SYS_setpriority, &[2, 0], EPERM),
+        (libc::SYS_ioprio_set, &[1, 0], None),
+        (libc::SYS_ioprio_set, &[1, 1], EPERM),
+        (libc::SYS_ioprio_set, &[3, 0], EPERM),
+        (libc::SYS_sched_setaffinity, &[1], EPERM),
+        (libc::SYS_sched_setaffinity, &[0], None),
+    ] {
+        assert_eq!(refused(number, arguments), expected, "{number} {arguments:x?}");
+    }
+}
+
+#[test]
+fn other_numberings_and_newer_calls_are_closed() {
+    const X32: u32 = 0x4000_0000;
+    const I386: u32 = 0x4000_0003;
+    let none = Purpose::default();
+    let getpid = u32::try_from(libc::SYS_getpid).unwrap();
+    assert_eq!(answer(none, I386, getpid, &[]), KILL_PROCESS);
+    assert_eq!(answer(none, ARCHITECTURE, getpid, &[]), ALLOW);
+    for number in [X32 | getpid, NEWEST + 1, 512, u32::MAX] {
+        assert_eq!(answer(none, ARCHITECTURE, number, &[]), Gives::NotThere.answer(), "{number}");
+    }
+}
+
+#[test]
+fn purposes_add_rules() {
+    let counting = Purpose { counts_memory: true, ..Purpose::default() };
+    for number in [libc::SYS_memfd_create, libc::SYS_shmget] {
+        assert_eq!(refused_with(counting, number, &[]), Some(libc::ENOSYS));
+    }
+    let closing = Purpose { closes_network: true, ..Purpose::default() };
+    for (family, expected) in
+        [(1, None), (2, Some(libc::EPERM)), (10, Some(libc::EPERM)), (16, Some(libc::EPERM))]
+    {
+        assert_eq!(refused_with(closing, libc::SYS_socket, &[family, 1, 0]), expected);
+    }
+}
+
+#[test]
+fn other_processes_of_the_same_user_keep_their_limits() {
+    let sharing = Purpose { shares_processes: true, ..Purpose::default() };
+    for (number, arguments, expected) in [
+        (libc::SYS_prlimit64, &[4711_u64][..], Some(libc::EPERM)),
+        (libc::SYS_prlimit64, &[0], None),
+        (libc::SYS_setpriority, &[0, 4711], Some(libc::EPERM)),
+        (libc::SYS_setpriority, &[0, 0], None),
+        (libc::SYS_sched_setaffinity, &[4711], Some(libc::EPERM)),
+    ] {
+        assert_eq!(refused_with(sharing, number, arguments), expected, "{number} {arguments:?}");
+    }
+    assert_eq!(refused(libc::SYS_prlimit64, &[4711]), None);
+}
+
+/// The whole list, for people to read changes of.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_rules_are_these() {
+    let rules = Filter::new(Purpose::default()).rules;
+    let line = |rule: &Rule| format!("{}: {:?} gives {:?}", rule.name, rule.when, rule.gives);
+    insta::assert_snapshot!(rules.iter().map(line).collect::<Vec<_>>().join("\n"));
+}

@@ -1,0 +1,55 @@
+//! The directory of a cell that has no file system of its own.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// The private directory of a cell without isolation, until its first process owns it.
+pub(crate) struct PrivateDirectory(PathBuf);
+
+impl PrivateDirectory {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn parent() -> PathBuf {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        runtime
+            .filter(|path| path.is_absolute() && path.is_dir())
+            .unwrap_or_else(std::env::temp_dir)
+    }
+
+    pub(crate) fn create() -> Result<Self, Error> {
+        use std::hash::{BuildHasher as _, RandomState};
+        const ATTEMPTS: u32 = 16;
+        let parent = Self::parent();
+        let mut outcome = Ok(());
+        for attempt in 0..ATTEMPTS {
+            let random = RandomState::new().hash_one(attempt);
+            let path = parent.join(format!("code-sandbox-{random:016x}"));
+            outcome = std::fs::DirBuilder::new().mode(0o700).create(&path);
+            match &outcome {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(_) => break,
+            }
+        }
+        let context = "cannot make a private directory";
+        Err(outcome.err().map_or(Error::Closed, |source| Error::Io { context, source }))
+    }
+
+    /// From here on the cell removes it.
+    pub(crate) fn hand_over(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the maker and the first process of a cell say of themselves.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::cell::Identity;
+use crate::diagnosis;
+use crate::error::Error;
+use crate::gate::GateSockets;
+use crate::maker::Privilege;
+use crate::policy;
+use crate::protocol::{from_cell, from_maker};
+use crate::socket::Socket;
+use crate::wire::Reader;
+
+/// With which rights the maker works, and which version of Landlock it found.
+pub(crate) async fn greet(socket: &Socket) -> Result<(Privilege, i32), Error> {
+    let packet = socket.receive().await.map_err(Error::io("cannot hear the helper program"))?;
+    let packet = packet.ok_or_else(|| Error::Protocol("the helper died at once".to_owned()))?;
+    let mut reader = Reader(&packet.bytes);
+    match reader.u8()? {
+        from_maker::HELLO => {
+            let privilege = match reader.u8()? {
+                0 => Privilege::User,
+                1 => Privilege::Root,
+                2 => Privilege::Plain,
+                other => return Err(Error::Protocol(format!("privilege {other}"))),
+            };
+            Ok((privilege, reader.i32()?))
+        }
+        from_maker::FAILED => {
+            let source = io::Error::from_raw_os_error(reader.i32()?);
+            Err(diagnosis::start(reader.text()?, source))
+        }
+        other => Err(Error::Protocol(format!("greeting {other}"))),
+    }
+}
+
+/// What a cell's first process reports.
+pub(crate) struct Report {
+    pub(crate) identity: Identity,
+    pub(crate) root: OwnedFd,
+    pub(crate) ruleset: Option<OwnedFd>,
+    pub(crate) gate: Option<GateSockets>,
+}
+
+/// Waits for a cell's first process to report.
+pub(crate) async fn ready(socket: &Socket, strict: bool) -> Result<Report, Error> {
+    let packet = socket.receive().await.map_err(Error::io("cannot hear the cell"))?;
+    let packet =
+        packet.ok_or_else(|| Error::Protocol("the cell died while it was set up".to_owned()))?;
+    let mut reader = Reader(&packet.bytes);
+    match reader.u8()? {
+        from_cell::READY => {
+            let (maker_uid, maker_gid) = (reader.u32()?, reader.u32()?);
+            let has_ruleset = reader.u8()? != 0;
+            reader.end()?;
+            let mut descriptors = packet.descriptors;
+            if descriptors.len() < 1 + usize::from(has_ruleset) {
+                return Err(Error::Protocol("no root directory, or no ruleset".to_owned()));
+            }
+            let root = descriptors.remove(0);
+            let ruleset = has_ruleset.then(|| descriptors.remove(0));
+            let gate = GateSockets::from_report(descriptors)?;
+            let (uid, gid) = if strict {
+                (policy::CELL_ID, policy::CELL_ID)
+            } else {
+                (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+            };
+            let identity = Identity { uid, gid, maker_uid, maker_gid };
+            Ok(Report { identity, root, ruleset, gate })
+        }
+        from_cell::FAILED => {
+            let source = io::Error::from_raw_os_error(reader.i32()?);
+            Err(diagnosis::setup(reader.text()?, source))
+        }
+        other => Err(Error::Protocol(format!("report {other}"))),
+    }
+}

@@ -1,0 +1,138 @@
+//! Limits of whole cells: memory and processors.
+
+use std::time::{Duration, Instant};
+
+use sandbox_isolation::{CellSpec, Enforcer, Error, ExitStatus, Maker, OutOfMemory, host_limits};
+
+use crate::support::{cell, eventually, output, python, run, shell, start, start_until_line};
+
+const MIB: u64 = 1 << 20;
+const KILLED: ExitStatus = ExitStatus::Signal(9);
+
+fn limited() -> CellSpec {
+    CellSpec { memory: Some(128 * MIB), disk_bytes: 48 * MIB, ..CellSpec::strict() }
+}
+
+/// Takes memory in steps of a MiB until there is an error; how far it came.
+const TAKE: &str = "
+taken = []
+try:
+    for _ in range(400): taken.append(bytearray(b'x' * (1 << 20)))
+    end = 'all'
+except MemoryError: end = 'MemoryError'
+size = len(taken); del taken
+print(end, size)";
+
+#[tokio::test]
+async fn one_process_gets_no_more_than_the_limit() {
+    let cell = cell(&limited()).await;
+    let (exit, text) = run(&cell, python(TAKE)).await;
+    match host_limits().memory {
+        Enforcer::Kernel => assert_eq!(exit.status, KILLED),
+        Enforcer::Watchdog => {
+            let size: u64 = text.trim().strip_prefix("MemoryError ").unwrap().parse().unwrap();
+            assert!((80..128).contains(&size), "{text}");
+        }
+    }
+    // Without a limit it gets all of it.
+    let free = crate::support::strict_cell().await;
+    assert_eq!(output(&free, python(TAKE)).await, "all 400\n");
+}
+
+#[tokio::test]
+async fn all_processes_together_get_no_more_than_the_limit() {
+    let cell = cell(&limited()).await;
+    let script = "import os, time\nx = b'x' * (60 << 20)\ntime.sleep(60)";
+    let (small, line) =
+        start_until_line(&cell, python("print(1, flush=True)\nimport time\ntime.sleep(60)")).await;
+    assert_eq!(line, "1");
+    let begin = Instant::now();
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(start(&cell, python(script)).await.0);
+    }
+    let mut ended = 0;
+    for process in &all {
+        if let Ok(exit) = tokio::time::timeout(Duration::from_secs(3), process.wait()).await {
+            assert_eq!(exit.unwrap().status, KILLED);
+            let why = cell.ended_for_memory(process.pid());
+            let by = host_limits().memory;
+            assert_eq!(why, Some(OutOfMemory { limit: 128 * MIB, by }));
+            assert_eq!(cell.ended_for_memory(process.pid()), None, "said once");
+            ended += 1;
+        }
+    }
+    assert!((2..4).contains(&ended), "{ended} of 4 were ended");
+    println!("ended after {:?}", begin.elapsed());
+    // The largest are ended, and nothing else.
+    small.signal(0).await.unwrap();
+    assert_eq!(output(&cell, shell("echo alive")).await, "alive\n");
+}
+
+#[tokio::test]
+async fn memory_cannot_be_hidden() {
+    if host_limits().memory == Enforcer::Kernel {
+        return;
+    }
+    let cell = cell(&limited()).await;
+    for script in [
+        "import os; os.memfd_create('x')",
+        "import ctypes; l = ctypes.CDLL(None, use_errno=True)\n\
+         if l.shmget(0, 1 << 20, 0o1600) == -1: raise OSError(ctypes.get_errno(), '')",
+    ] {
+        let (exit, text) = run(&cell, python(script)).await;
+        assert!(exit.status == ExitStatus::Code(1) && text.contains("Errno 38"), "{text}");
+        assert_eq!(output(&crate::support::strict_cell().await, python(script)).await, "");
+    }
+    // Anonymous memory that is shared counts, though the limit of a process does not see it.
+    let script = "import mmap, time\nm = mmap.mmap(-1, 300 << 20)\nfor i in range(0, len(m), 4096): m[i] = 1\ntime.sleep(9)";
+    let (exit, _) = run(&cell, python(script)).await;
+    assert_eq!(exit.status, KILLED);
+    // A process that may not be looked into counts as well.
+    let script = format!("import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{}", script);
+    let (exit, _) = run(&cell, python(&script)).await;
+    assert_eq!(exit.status, KILLED);
+    // Files are memory, too.
+    let script = "import time\nopen('/workspace/f', 'wb').write(b'x' * (40 << 20))\n\
+        x = b'x' * (70 << 20)\nprint('both', flush=True)\ntime.sleep(9)";
+    let (process, line) = start_until_line(&cell, python(script)).await;
+    assert_eq!(line, "both");
+    process.signal(9).await.unwrap();
+    let (exit, _) = run(&cell, python(&script.replace("70", "100"))).await;
+    assert!(exit.status != ExitStatus::Code(0), "{:?}", exit.status);
+}
+
+#[tokio::test]
+async fn a_share_of_the_processors_is_kept_or_refused() {
+    let maker = Maker::start().await.unwrap();
+    let spec = CellSpec { cpu: Some(200), ..CellSpec::strict() };
+    if !host_limits().cpu {
+        let outcome = maker.cell(&spec).await;
+        assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+        return;
+    }
+    let script = "import os, time\nfor _ in range(3): os.fork()\n\
+        end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\n\
+        try:\n  while True: os.wait()\nexcept ChildProcessError: pass\n";
+    let cell = maker.cell(&spec).await.unwrap();
+    let (exit, text) = run(&cell, python(script)).await;
+    assert_eq!(exit.status, ExitStatus::Code(0), "{text}");
+    let used = (exit.user + exit.system).as_secs_f64();
+    assert!(used < 0.2 * 2.0 * 1.6, "{used} s of processor time in 2 s");
+    assert!(cell.layers().contains(&"cgroup-cpu"));
+    // What made it is not seen inside, and goes with the cell.
+    let inside = output(&cell, shell("grep -c code-sandboxes /proc/self/cgroup; true")).await;
+    assert_eq!(inside, "0\n");
+    cell.kill();
+    cell.closed().await;
+    eventually(Duration::from_secs(3), "the group is gone", || groups_of_this_process() == 0).await;
+}
+
+fn groups_of_this_process() -> usize {
+    let prefix = format!("code-sandboxes-{}-", std::process::id());
+    let own = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = own.lines().filter(|line| line.contains(" - cgroup"));
+    let places = mounts.filter_map(|line| line.split(' ').nth(4));
+    let names = places.filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
+    names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
+}
