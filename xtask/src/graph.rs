@@ -17,7 +17,7 @@ struct Claim {
     holds: fn(&BTreeSet<String>) -> bool,
 }
 
-const CLAIMS: [Claim; 4] = [
+const CLAIMS: [Claim; 6] = [
     Claim {
         what: "the core pulls no runtime and no HTTP client",
         package: "code-sandboxes-core",
@@ -35,6 +35,22 @@ const CLAIMS: [Claim; 4] = [
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "eval"],
         holds: |tree| backends(tree) == ["code-sandboxes-backend-eval"],
+    },
+    Claim {
+        what: "jupyter-protocol without features pulls neither ZeroMQ nor a runtime",
+        package: "code-sandboxes-jupyter-protocol",
+        features: &["--no-default-features"],
+        holds: |tree| !tree.contains("zeromq") && !tree.contains("tokio") && has_no_http(tree),
+    },
+    Claim {
+        what: "what the backends on this host share pulls none of them, no kernels and no HTTP client",
+        package: "code-sandboxes-local",
+        features: &["--all-features"],
+        holds: |tree| {
+            backends(tree).is_empty()
+                && !tree.contains("code-sandboxes-kernel")
+                && has_no_http(tree)
+        },
     },
     Claim {
         what: "the facade without features pulls no backend",
@@ -86,6 +102,6 @@ mod tests {
         assert!(!(CLAIMS[0].holds)(&tree));
         assert!(!(CLAIMS[1].holds)(&tree));
         assert!((CLAIMS[2].holds)(&tree));
-        assert!(!(CLAIMS[3].holds)(&tree));
+        assert!(CLAIMS[3..].iter().all(|claim| !(claim.holds)(&tree)));
     }
 }

@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
-    Instance, IsolationMode, ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId,
+    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
+    IsolationMode, ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId,
     SandboxInfo, SandboxStatus, SnapshotInfo, Variant,
 };
-use sandbox_isolation::{Enforcer, Layer, Probe, host_limits, probe};
+use sandbox_isolation::{host_limits, probe};
+use sandbox_local::checks::{check_size, further_checks, isolation_checks};
+use sandbox_local::network;
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
 use crate::instance::EvalInstance;
-use crate::network;
 use crate::python::{Python, locate};
 use crate::spares::Spares;
 use crate::workshop::{Recipe, Workshop};
@@ -108,32 +109,6 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
     Ok(capabilities)
 }
 
-/// What only this host can say: whether it has what is asked for.
-fn check_size(spec: &CreateSpec) -> Result<()> {
-    let Some(memory) = spec.memory else { return Ok(()) };
-    let had = host_memory().filter(|had| memory > *had);
-    if let Some(had) = had {
-        let message = format!("must be at most what this host has, {had}, got {memory}");
-        return Err(Error::invalid("memory", message));
-    }
-    match spec.disk.filter(|disk| *disk >= memory) {
-        Some(disk) => {
-            let message = format!(
-                "must be less than the memory, because files are memory: {disk} of {memory}"
-            );
-            Err(Error::invalid("disk", message))
-        }
-        None => Ok(()),
-    }
-}
-
-fn host_memory() -> Option<ByteSize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(ByteSize::bytes(kib.saturating_mul(1024)))
-}
-
 /// `python-cpu-env` is the default name of the clients this library supersedes.
 fn is_own_environment(name: &str) -> bool {
     matches!(name, "local-eval" | "eval" | "python-cpu-env")
@@ -143,7 +118,7 @@ impl EvalBackend {
     /// Starts the interpreter, because only that shows whether it works.
     async fn python_check(&self, python: &Python, options: &Options) -> Check {
         let started = async {
-            let maker = self.workshop.maker(IsolationMode::Off).await?;
+            let maker = self.workshop.makers.get(IsolationMode::Off).await?;
             self.workshop.zygotes.get(&maker, python, options).await
         };
         let path = python.executable.display();
@@ -159,59 +134,6 @@ impl EvalBackend {
             }
         }
     }
-}
-
-fn isolation_checks(probe: Probe) -> Vec<Check> {
-    let fix = match &probe.error {
-        Some(sandbox_isolation::Error::Unavailable { fix, .. }) => Some(fix.clone()),
-        _ => None,
-    };
-    let problem = probe.error.as_ref().map(ToString::to_string);
-    let check = |layer: Layer| Check {
-        name: layer.name.to_string(),
-        ok: layer.available,
-        detail: if layer.available {
-            "available".into()
-        } else {
-            problem.clone().unwrap_or_default()
-        },
-        fix: if layer.available { None } else { fix.clone() },
-    };
-    probe.layers.into_iter().filter(|layer| layer.required).map(check).collect()
-}
-
-/// What is good to have, and without which sandboxes are isolated all the same.
-fn further_checks(layers: &[Layer]) -> Vec<Check> {
-    const LANDLOCK: &str = "use a kernel of version 5.19 or newer with `landlock` among its security modules \
-                            (`lsm=` on its command line)";
-    const GROUPS: &str = "run as root in the topmost control group, or put the whole program into a group with \
-                          `systemd-run --scope -p MemoryMax=.. -p CPUQuota=..`";
-    let limits = host_limits();
-    let row = |name: &str, ok: bool, detail: &str, fix: &str| Check {
-        name: name.to_owned(),
-        ok,
-        detail: detail.to_owned(),
-        fix: (!ok).then(|| fix.to_owned()),
-    };
-    let optional = layers.iter().filter(|layer| !layer.required);
-    let mut checks: Vec<_> = optional
-        .map(|layer| {
-            let missing = "missing: mounts and permissions alone keep files apart";
-            let detail = if layer.available { "available" } else { missing };
-            row(layer.name, layer.available, detail, LANDLOCK)
-        })
-        .collect();
-    checks.push(match limits.memory {
-        Enforcer::Kernel => row("memory limit", true, "kept by the kernel in a control group", ""),
-        Enforcer::Watchdog => {
-            let detail =
-                "kept by the kernel for each process, and added up for all ten times a second";
-            row("memory limit", true, detail, "")
-        }
-    });
-    let detail = if limits.cpu { "kept by the kernel" } else { "missing: `cpu` is refused" };
-    checks.push(row("cpu limit", limits.cpu, detail, GROUPS));
-    checks
 }
 
 #[async_trait]
@@ -234,12 +156,13 @@ impl Backend for EvalBackend {
 
     async fn create(&self, _call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let asked = spec.isolation;
-        if asked == IsolationMode::BestEffort && self.workshop.has_cells().await {
+        if asked == IsolationMode::BestEffort && self.workshop.makers.has_cells().await {
             spec.isolation = IsolationMode::Strict;
         }
         let capabilities = check(&spec)?;
         let options = Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
-        let (python, maker) = tokio::join!(locate(&options), self.workshop.maker(spec.isolation));
+        let (python, maker) =
+            tokio::join!(locate(&options), self.workshop.makers.get(spec.isolation));
         // Only started here, while the interpreter is looked for.
         drop(maker?);
         let recipe = Recipe { spec, asked, python: python?, options, capabilities };
@@ -313,7 +236,7 @@ impl Backend for EvalBackend {
         health.checks.extend(further);
         // Told, and no reason against the variant: most sandboxes have no network.
         if health.usable {
-            health.checks.push(network::check(&self.workshop).await);
+            health.checks.push(network::check(&self.workshop.makers).await);
         }
         Ok(health)
     }

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use sandbox_core::{Error, Result, SingleUse};
+use sandbox_local::pip_options;
 use serde_json::{Map, Value};
-
-use crate::packages::is_option;
 
 /// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.
 #[derive(Clone, Debug, Default)]
@@ -79,19 +78,6 @@ fn module_names(modules: &[Value]) -> Result<Vec<String>> {
         })
     };
     modules.iter().map(name).collect()
-}
-
-fn pip_options(given: &[Value]) -> Result<Vec<String>> {
-    let option = |option: &Value| {
-        let text = option.as_str().filter(|text| is_option(text) && !text.contains('\0'));
-        text.map(str::to_owned).ok_or_else(|| {
-            let message = format!(
-                "pip has {option}, which does not say where packages come from, as `--index-url=..` does"
-            );
-            Error::invalid("provider_options", message)
-        })
-    };
-    given.iter().map(option).collect()
 }
 
 fn is_module(name: &str) -> bool {

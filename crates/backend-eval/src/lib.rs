@@ -27,19 +27,12 @@
 //! packages come from, such as `"--index-url=https://.."`).
 
 mod backend;
-mod background;
 mod cache;
 mod config;
 mod contexts;
-mod expiry;
-mod files;
 mod instance;
-mod network;
-mod packages;
 mod python;
 mod spares;
-mod toolchains;
-mod view;
 mod workshop;
 mod zygotes;
 

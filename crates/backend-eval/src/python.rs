@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sandbox_agent::cell::Hello;
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_local::view::{USUAL_PATH, is_executable, on_path};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -39,6 +40,33 @@ pub(crate) struct Layout {
     pub(crate) prefix: PathBuf,
     pub(crate) base_prefix: PathBuf,
     pub(crate) sys_path: Vec<PathBuf>,
+}
+
+impl Python {
+    /// The directories that it needs, as far as they are known.
+    pub(crate) fn directories(&self, layout: Option<&Layout>) -> Vec<PathBuf> {
+        let mut directories = Vec::new();
+        if let Some(layout) = layout {
+            directories.extend([layout.base_prefix.clone(), layout.prefix.clone()]);
+            directories.extend(layout.sys_path.iter().cloned());
+        }
+        let real = fs::canonicalize(&self.executable).ok();
+        directories.extend(
+            real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
+        );
+        directories
+    }
+
+    /// The directories of its programs.
+    pub(crate) fn programs(&self) -> Vec<PathBuf> {
+        self.executable.parent().map(Path::to_path_buf).into_iter().collect()
+    }
+
+    /// The virtual environment that it belongs to.
+    pub(crate) fn virtual_environment(&self) -> Option<&Path> {
+        let root = self.executable.parent()?.parent()?;
+        root.join("pyvenv.cfg").is_file().then_some(root)
+    }
 }
 
 impl Layout {
@@ -123,7 +151,11 @@ fn candidate(options: &Options) -> Result<PathBuf> {
         }
     }
     on_path("python3").or_else(|| on_path("python")).ok_or_else(|| {
-        Error::new(ErrorKind::Unavailable, "start_python", "no python3 on PATH").with_hint(
+        let message = match env::var_os("PATH") {
+            Some(_) => "no python3 on PATH".to_owned(),
+            None => format!("PATH is not set, and there is no python3 in {USUAL_PATH}"),
+        };
+        Error::new(ErrorKind::Unavailable, "start_python", message).with_hint(
             "install Python 3.9 or later (Debian: apt-get install python3), or name one with CODE_SANDBOXES_PYTHON",
         )
     })
@@ -139,19 +171,6 @@ fn named(path: &Path, by: &str) -> Result<PathBuf> {
         let message = format!("{} (from {by}) is not an executable file", path.display());
         Error::new(ErrorKind::Unavailable, "start_python", message)
     })
-}
-
-/// Finds a program on this process's `PATH`.
-pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path)
-        .filter(|directory| directory.is_absolute())
-        .map(|directory| directory.join(name))
-        .find(|file| is_executable(file))
-}
-
-fn is_executable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 fn is_script(path: &Path) -> io::Result<bool> {

@@ -1,42 +1,28 @@
 //! Makes sandboxes: a cell, a warm interpreter, and a worker of the one in the other.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::CellBox;
-use sandbox_agent::commands::Commands;
-use sandbox_agent::interpreter::EndReason;
-use sandbox_core::{
-    Capabilities, CreateSpec, Error, ErrorKind, IsolationInfo, IsolationMode, Result, SandboxId,
-    Variant, resolve_directory, unix_now,
-};
-use sandbox_isolation::{Cell, CellKind, CellSpec, Maker, Rlimit};
-use serde_json::{Map, json};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
+use sandbox_isolation::{Cell, Maker, Rlimit};
+use sandbox_local::makers::{Makers, isolation_info, no_isolation};
+use sandbox_local::view::{cell_spec, environment};
+use sandbox_local::{Packages, Place, PlaceSpec};
+use serde_json::json;
 
-use crate::background::background;
 use crate::config::Options;
 use crate::contexts::Contexts;
-use crate::expiry::Expiry;
-use crate::instance::{Described, EvalInstance};
-use crate::network::Network;
-use crate::packages::Packages;
+use crate::instance::EvalInstance;
 use crate::python::{Layout, Python};
-use crate::view::{cell_spec, environment};
 use crate::zygotes::Zygotes;
-
-/// How long a sandbox lives when nothing is said.
-pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// What the sandboxes of a backend share.
 #[derive(Debug, Default)]
 pub(crate) struct Workshop {
-    maker: AsyncMutex<Option<Maker>>,
-    /// Makes what is not isolated, without any privilege over cells.
-    plain_maker: AsyncMutex<Option<Maker>>,
-    has_cells: OnceCell<bool>,
+    pub(crate) makers: Makers,
     pub(crate) zygotes: Zygotes,
 }
 
@@ -67,75 +53,33 @@ impl Workshop {
     /// A sandbox with its working directory and, unless that shall wait, the default interpreter.
     pub(crate) async fn make(&self, recipe: &Recipe) -> Result<EvalInstance> {
         let Recipe { spec, asked, python, options, capabilities } = recipe;
-        let maker = self.maker(spec.isolation).await?;
+        let maker = self.makers.get(spec.isolation).await?;
         let (cell, rlimits) = self.cell(&maker, spec, python, options).await?;
         let isolated = spec.isolation == IsolationMode::Strict;
         let home = if isolated { Path::new("/home/sandbox") } else { cell.work_dir() };
         let work_dir = cell.work_dir().to_string_lossy();
         let cwd = resolve_directory(&work_dir, spec.working_dir.as_deref().unwrap_or("."));
-        let base = WorkerSpec { env: environment(spec, python, home), cwd };
-        let network = Network::open(spec, &cell)?;
-        let mut isolation = isolation_info(*asked, &cell);
-        isolation.network = network.description();
+        let env = worker_environment(spec, python, home);
+        let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+        let isolation = isolation_info(*asked, &cell);
         let source = self.zygotes.source(maker, python.clone(), options.clone());
         let cell_box = Arc::new(CellBox::new(cell, source, rlimits));
-        let box_io: Arc<dyn BoxIo> = Arc::<CellBox>::clone(&cell_box);
-        let ended = Arc::new(EndReason::new());
-        let executable = python.executable.to_string_lossy();
-        let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
-        let instance = EvalInstance {
-            id: SandboxId::random(Variant::LocalEval),
+        let place = PlaceSpec {
+            variant: Variant::LocalEval,
             capabilities: *capabilities,
-            contexts: Contexts::new(Arc::clone(&box_io), Arc::clone(&ended), base.clone()),
-            expiry: Expiry::start(
-                box_io,
-                Arc::clone(&ended),
-                spec.lifetime.unwrap_or(DEFAULT_LIFETIME),
-                spec.idle_timeout,
-            ),
-            cell: cell_box,
-            ended,
-            described: Mutex::new(Described {
-                name: spec.name.clone(),
-                tags: spec.tags.clone(),
-                created_at: unix_now(),
-                isolation,
-                metadata: Map::from_iter([("python".into(), json!(executable))]),
-            }),
-            base,
-            network,
-            commands,
-            packages: Packages::new(python.executable.clone(), options.pip.clone()),
+            create: spec,
+            isolation,
+            env,
+            cwd,
         };
+        let mut place = Place::in_cell(Arc::clone(&cell_box), place)?;
+        place.packages = Some(Packages::new(python.executable.clone(), options.pip.clone()));
+        place.describe("python", json!(python.executable.to_string_lossy()));
+        let box_io: Arc<dyn BoxIo> = cell_box;
+        let contexts = Contexts::new(box_io, Arc::clone(&place.ended), base);
+        let instance = EvalInstance { place, contexts };
         instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
         Ok(instance)
-    }
-
-    /// The maker of cells, started when it is not there, or no longer.
-    pub(crate) async fn maker(&self, isolation: IsolationMode) -> Result<Maker> {
-        let off = isolation != IsolationMode::Strict;
-        let mut maker = if off { &self.plain_maker } else { &self.maker }.lock().await;
-        match &*maker {
-            Some(maker) if !maker.is_closed() => Ok(maker.clone()),
-            _ => {
-                let start = async move {
-                    if off { Maker::start_off().await } else { Maker::start().await }
-                };
-                let started = background(start).await?.map_err(no_isolation)?;
-                Ok(maker.insert(started).clone())
-            }
-        }
-    }
-
-    /// Whether this host lets us make cells. Only making one tells; it is found out once.
-    pub(crate) async fn has_cells(&self) -> bool {
-        let found = self.has_cells.get_or_init(|| async {
-            let Ok(maker) = self.maker(IsolationMode::Strict).await else { return false };
-            background(async move { maker.cell(&CellSpec::strict()).await.is_ok() })
-                .await
-                .unwrap_or(false)
-        });
-        *found.await
     }
 
     /// The cell, and the limits of what runs in it.
@@ -147,7 +91,7 @@ impl Workshop {
         options: &Options,
     ) -> Result<(Cell, Vec<Rlimit>)> {
         let make = async |layout: Option<&Layout>| {
-            let cell_spec = cell_spec(spec, python, layout);
+            let cell_spec = cell_spec(spec, &python.directories(layout));
             let cell = maker.cell(&cell_spec).await.map_err(no_isolation)?;
             let rlimits = cell.rlimits().to_vec();
             Ok((cell, rlimits))
@@ -167,46 +111,11 @@ impl Workshop {
     }
 }
 
-pub(crate) fn no_isolation(error: sandbox_isolation::Error) -> Error {
-    use sandbox_isolation::Error as Cause;
-    match &error {
-        Cause::Unavailable { missing, fix } => {
-            Error::new(ErrorKind::IsolationUnavailable, "create", missing.clone()).with_hint(format!(
-                "{fix}; or give up isolation explicitly: `--isolation off`, or .isolation(IsolationMode::Off)"
-            ))
-        }
-        Cause::NoGate { .. } => {
-            let message = "network policies other than `none` cannot be enforced on this host";
-            Error::unsupported("create", message)
-                .with_context("field", "network")
-                .with_hint(error.to_string())
-        }
-        Cause::Invalid(message) => Error::new(ErrorKind::InvalidArgument, "create", message.clone()),
-        _ => Error::new(ErrorKind::Unavailable, "create", "the cell could not be made").with_source(error),
+/// The environment of everything in the sandbox. What the caller says of a virtual environment counts.
+fn worker_environment(spec: &CreateSpec, python: &Python, home: &Path) -> BTreeMap<String, String> {
+    let mut env = environment(spec, &python.programs(), home);
+    if let Some(venv) = python.virtual_environment() {
+        env.entry("VIRTUAL_ENV".into()).or_insert_with(|| venv.to_string_lossy().into_owned());
     }
-}
-
-/// What keeps the code in, as the cell was set up.
-fn isolation_info(mode: IsolationMode, cell: &Cell) -> IsolationInfo {
-    let (boundary, network) = match cell.kind() {
-        CellKind::Off => ("process", "all"),
-        CellKind::Confined => ("process", "none"),
-        CellKind::Strict => ("cell", "none"),
-    };
-    let layers = match cell.kind() {
-        // Limits alone keep nobody in.
-        CellKind::Off => Vec::new(),
-        _ => cell.layers().iter().map(ToString::to_string).collect(),
-    };
-    IsolationInfo { mode, boundary: boundary.into(), layers, network: network.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_documented_default_holds() {
-        assert_eq!(DEFAULT_LIFETIME, Duration::from_secs(24 * 3600));
-    }
+    env
 }

@@ -10,9 +10,9 @@ use sandbox_agent::cell::{Program, Zygote, ZygoteSource};
 use sandbox_agent::python::program_id;
 use sandbox_core::Result;
 use sandbox_isolation::{Maker, Privilege};
+use sandbox_local::background;
 use tokio::sync::OnceCell;
 
-use crate::background::background;
 use crate::cache;
 use crate::config::Options;
 use crate::python::{Fingerprint, Layout, Python, remember};

@@ -6,6 +6,7 @@ mod interactive;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
@@ -52,7 +53,7 @@ Languages:
   python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
   Inline Python is a cell: the value of its last expression is printed unless it is None.
   Everything else is a program.
-  Piped standard input goes to the program, unless it is the code.";
+  Piped standard input goes to the program, unless it is the code. Keys do not: that is --tty.";
 
 /// Run code safely, in a sandbox.
 #[derive(Debug, Parser)]
@@ -96,6 +97,7 @@ pub(crate) enum Command {
     )]
     Run(Box<RunArgs>),
     /// Create a sandbox that stays, and print its id
+    #[command(mut_arg("timeout", |timeout| without_limit(timeout).hide(true)))]
     Create(Box<CreateArgs>),
     /// List the sandboxes that run
     #[command(visible_alias = "ls")]
@@ -344,7 +346,8 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
 }
 
 fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches_from(argv)?;
+    let matches =
+        Cli::command().try_get_matches_from(argv).map_err(|error| in_full(error, argv))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     let words = cli.command.words().map_or(0, |(words, _)| words.len());
     let (before, words) = argv.split_at(argv.len() - words);
@@ -355,6 +358,29 @@ fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
         _ => {}
     }
     Ok(cli)
+}
+
+/// Says which argument it is that is wrong, all of it; clap does not.
+fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
+    if error.kind() == ClapKind::InvalidUtf8 {
+        let no_text = argv.iter().filter(|argument| argument.to_str().is_none());
+        let named: Vec<_> = no_text.map(|argument| format!("{argument:?}")).collect();
+        let message = format!("not UTF-8 text: {}", named.join(", "));
+        return Cli::command().error(ClapKind::InvalidUtf8, message);
+    }
+    if error.kind() == ClapKind::UnknownArgument
+        && let Some(ContextValue::String(letter)) = error.get(ContextKind::InvalidArg)
+        && letter.len() == 2
+    {
+        // Of several letters behind one dash it is the first that no flag has.
+        let has_it = |text: &&str| !text.starts_with("--") && text.contains(&letter[1..]);
+        let mut texts = argv.iter().skip(2).filter_map(|argument| argument.to_str());
+        if let Some(whole) = texts.find(|text| text.starts_with('-') && has_it(text)) {
+            let tip = format!("to pass '{whole}' as a value, use '-- {whole}'");
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        }
+    }
+    error
 }
 
 /// The arguments with the first word last, when it takes no arguments and flags follow it: they must be ours.
@@ -376,8 +402,16 @@ pub(crate) fn command() -> clap::Command {
 
 /// Whether the arguments ask for JSON, for errors that come before they are understood.
 pub(crate) fn wants_json(argv: &[OsString]) -> bool {
-    let flags = argv.iter().take_while(|argument| *argument != "--");
-    flags.into_iter().any(|argument| argument == "--json" || argument == "--stream-json")
+    has_flag(argv, "--json") || wants_events(argv)
+}
+
+/// Whether they ask for a stream of it.
+pub(crate) fn wants_events(argv: &[OsString]) -> bool {
+    has_flag(argv, "--stream-json")
+}
+
+fn has_flag(argv: &[OsString], flag: &str) -> bool {
+    argv.iter().take_while(|argument| *argument != "--").any(|argument| argument == flag)
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ use std::os::fd::AsFd as _;
 use bytes::Bytes;
 use code_sandboxes::{ByteStream, Error, ErrorKind};
 use futures_util::stream;
-use rustix::fs::{FileType, fstat, major, minor};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
+use rustix::io::Errno;
 
 use crate::problem::Problem;
 use crate::readiness;
 
-/// The most code that is taken: more is a mistake.
-pub(crate) const MOST_CODE: u64 = 64 << 20;
+/// The most code that is taken: more is a mistake. With its arguments it fits into one message of 64 MiB.
+pub(crate) const MOST_CODE: u64 = 60 << 20;
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -33,7 +34,7 @@ pub(crate) fn read_code() -> Result<Vec<u8>, Problem> {
 pub(crate) fn check_size(code: Vec<u8>, from: &str) -> Result<Vec<u8>, Problem> {
     if code.len() as u64 > MOST_CODE {
         return Err(Problem::usage(
-            format!("{from} has more than 64 MiB of code"),
+            format!("{from} has more than {} MiB of code", MOST_CODE >> 20),
             "give data on standard input instead of in the code",
         ));
     }
@@ -42,11 +43,32 @@ pub(crate) fn check_size(code: Vec<u8>, from: &str) -> Result<Vec<u8>, Problem> 
 
 /// Standard input for the program, read as it asks for more. `None` when there is nothing to read:
 /// a terminal (its keys are not the program's) or `/dev/null`.
-pub(crate) fn for_program() -> Option<ByteStream> {
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn for_program() -> Result<Option<ByteStream>, Problem> {
     if is_terminal() || is_null_device() {
-        return None;
+        return Ok(None);
     }
-    Some(stream())
+    check()?;
+    Ok(Some(stream()))
+}
+
+/// Refuses what can never be read, which a program would take for an empty input.
+///
+/// # Errors
+/// A directory, or a descriptor that is open for writing alone.
+pub(crate) fn check() -> Result<(), Problem> {
+    let refuse = |errno: Errno| Err(Problem::host("reading standard input", errno.into()));
+    let is_directory = |mode| FileType::from_raw_mode(mode) == FileType::Directory;
+    if fstat(io::stdin()).is_ok_and(|stat| is_directory(stat.st_mode)) {
+        return refuse(Errno::ISDIR);
+    }
+    let for_writing = |flags: OFlags| flags & OFlags::RWMODE == OFlags::WRONLY;
+    if fcntl_getfl(io::stdin()).is_ok_and(for_writing) {
+        return refuse(Errno::BADF);
+    }
+    Ok(())
 }
 
 /// Standard input, whatever it is, read as it is asked for.

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use crate::args::{GlobalArgs, wants_json};
+use crate::args::{GlobalArgs, wants_events, wants_json};
 use crate::exit;
 use crate::problem::{Problem, error_object};
 use crate::readiness;
@@ -118,8 +118,18 @@ impl Printer {
         match (problem, self.format) {
             (Problem::BrokenPipe, _) => {}
             (_, Format::Text) => self.failure(&problem.message(), problem.hint()),
-            // When this cannot be printed either, the exit status is all that is left to tell.
-            _ => drop(self.json(&problem.json()).await),
+            _ => {
+                let object = of_stream(problem.json(), self.format == Format::JsonLines);
+                match self.json(&object).await {
+                    Ok(()) | Err(Problem::BrokenPipe) => {}
+                    Err(unprinted) => {
+                        line("error", &problem.message());
+                        if !matches!(problem, Problem::Output(_)) {
+                            line("error", &unprinted.message());
+                        }
+                    }
+                }
+            }
         }
     }
 }
@@ -140,7 +150,8 @@ pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
             let message = text.lines().next().unwrap_or_default();
             let message = message.strip_prefix("error: ").unwrap_or(message);
             let kind = code_sandboxes::ErrorKind::InvalidArgument;
-            Some(error_object(kind, message, Some("see `sandboxes --help`"), false))
+            let object = error_object(kind, message, Some("see `sandboxes --help`"), false);
+            Some(of_stream(object, wants_events(argv)))
         }
         _ => None,
     };
@@ -150,6 +161,14 @@ pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
         None => error.print(),
     };
     status
+}
+
+/// An object as a stream has it: each of its lines says what it is.
+fn of_stream(mut object: Value, is_stream: bool) -> Value {
+    if is_stream {
+        object["type"] = "error".into();
+    }
+    object
 }
 
 /// One line of ours on standard error.

@@ -43,6 +43,7 @@ impl Problem {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Usage { .. } => exit::USAGE,
+            Self::Sandbox(error) if is_about_a_file(error) => exit::SANDBOX,
             Self::Sandbox(error) => exit::of_error(error.kind(), error.operation()),
             Self::BrokenPipe => exit::BROKEN_PIPE,
             Self::Output(_) => exit::SANDBOX,
@@ -80,6 +81,11 @@ impl Problem {
         };
         error_object(kind, &self.message(), self.hint(), retryable)
     }
+}
+
+/// Whether a file or a directory is wrong, here or in the sandbox, and so neither a program nor the command line.
+fn is_about_a_file(error: &Error) -> bool {
+    error.context().iter().any(|(key, _)| matches!(*key, "local" | "path" | "directory"))
 }
 
 /// An error as every command prints it under `--json`.

@@ -159,11 +159,12 @@ pub(crate) fn environment_variable(item: &str) -> Result<(String, String), Probl
     if let Some((name, value)) = item.split_once('=') {
         return match name {
             "" => Err(wrong("has a value without a name".into())),
+            name if !is_name(name) => Err(wrong(no_name(name))),
             name => Ok((name.into(), value.into())),
         };
     }
-    if item.is_empty() || item.contains('\0') {
-        return Err(wrong(format!("{item:?} is not a name")));
+    if !is_name(item) {
+        return Err(wrong(no_name(item)));
     }
     match env::var(item) {
         Ok(value) => Ok((item.into(), value)),
@@ -174,6 +175,16 @@ pub(crate) fn environment_variable(item: &str) -> Result<(String, String), Probl
             Err(wrong(format!("`{item}` has a value here that is not UTF-8")))
         }
     }
+}
+
+/// Whether a shell could have that variable too.
+fn is_name(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.starts_with(|c: char| is_part(c) && !c.is_ascii_digit()) && text.chars().all(is_part)
+}
+
+fn no_name(text: &str) -> String {
+    format!("{text:?} is not a name: letters, digits and `_`, and no digit first")
 }
 
 fn label(item: &str) -> Result<(&str, &str), Problem> {

@@ -28,5 +28,6 @@ mod launch;
 
 pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
 pub(crate) use backend::Detachable;
-pub use connect::{RETIRE, SERVE, STATUS, status};
+pub use backend::NOT_FOUND_HINT;
+pub use connect::{ENDING, RETIRE, SERVE, STATUS, status};
 pub use launch::SUPERVISOR_VARIABLE;

@@ -11,6 +11,7 @@ use crate::id::SandboxId;
 use crate::model::{SandboxInfo, SandboxStatus, Tags};
 use crate::request::ListQuery;
 use crate::sandbox::Sandbox;
+use crate::terms::TERMS;
 
 /// How long a sandbox that is to be found again lives when nothing else is said.
 pub const DEFAULT_DETACHED: Duration = Duration::from_secs(24 * 3600);
@@ -20,10 +21,12 @@ impl<R: Resolve> SandboxBuilder<R> {
     /// [`detached`](SandboxBuilder::detached), or for 24 hours.
     ///
     /// It is atomic across processes: of several that ask for the same tags at one time, one makes the sandbox and all
-    /// get it. The other settings only matter for a new one.
+    /// get it. A sandbox that is there must be what was asked for: with another isolation, a wider network, or another
+    /// value of something that was set, it is refused. Variables, secrets, working directory and times only matter for a
+    /// new one.
     ///
     /// # Errors
-    /// `InvalidArgument` without tags; otherwise as [`SandboxBuilder::create`].
+    /// `InvalidArgument` without tags, or with what the sandbox that is there differs in; otherwise as [`SandboxBuilder::create`].
     ///
     /// # Cancellation
     /// Dropping the future may leave the sandbox there, for the next who asks.
@@ -34,10 +37,18 @@ impl<R: Resolve> SandboxBuilder<R> {
         self.spec.detached.get_or_insert(DEFAULT_DETACHED);
         let (backend, spec, timeout) = self.checked()?;
         let sandbox = match Sandbox::find(&backend, &spec.tags).await? {
-            Some(sandbox) => sandbox,
+            Some(sandbox) => {
+                sandbox.info().map_or(Ok(()), |info| spec.agrees_with(&info))?;
+                sandbox
+            }
             None => {
                 let call = CallContext::new().with_idempotency_key(key(&spec.tags));
-                let instance = backend.create(&call, spec).await?;
+                let instance = backend.create(&call, spec.clone()).await?;
+                let info = instance.info();
+                // Somebody else may have made it in this moment.
+                if info.metadata.contains_key(TERMS) {
+                    spec.agrees_with(&info)?;
+                }
                 Sandbox::from_instance(backend, instance)
             }
         };

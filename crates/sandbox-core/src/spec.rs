@@ -159,6 +159,13 @@ impl CreateSpec {
         ] {
             value.as_deref().map(|value| check_name(field, value)).transpose()?;
         }
+        // `/` parts an id and `:` a place in a sandbox; who has them in its name could not be told.
+        if let Some(name) = self.name.as_deref().filter(|name| name.contains(['/', ':'])) {
+            return Err(Error::invalid(
+                "name",
+                format!("must have no `/` and no `:`, got {name:?}"),
+            ));
+        }
         self.working_dir.as_deref().map(|path| check_directory("working_dir", path)).transpose()?;
         check_env(self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
         let length = |(name, value): (&String, &str)| name.len() + value.len();
@@ -338,7 +345,9 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_field() {
-        let cases: [(&str, CreateSpec); 15] = [
+        let cases: [(&str, CreateSpec); 17] = [
+            ("name", CreateSpec { name: Some("a/b".into()), ..spec() }),
+            ("name", CreateSpec { name: Some("a:b".into()), ..spec() }),
             ("env", CreateSpec { env: [("A".into(), "x".repeat(200_000))].into(), ..spec() }),
             ("lifetime", CreateSpec { lifetime: Some(Duration::ZERO), ..spec() }),
             ("lifetime", CreateSpec { lifetime: Some(Duration::from_nanos(1)), ..spec() }),

@@ -68,6 +68,7 @@ pub(crate) fn strict(
     plan.configuration(spec);
     plan.devices(&host.devices, spec.shm_bytes);
     plan.processes();
+    let own = plan.further_directories(&spec.own);
     plan.op(Op::Loopback);
     if spec.gate {
         plan.op(Op::Gate);
@@ -75,7 +76,7 @@ pub(crate) fn strict(
     plan.op(Op::Hostname(spec.hostname.clone()));
     plan.op(Op::LeaveHost);
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
-    if let Some(ruleset) = Ruleset::strict(host.landlock, &[]) {
+    if let Some(ruleset) = Ruleset::strict(host.landlock, &own) {
         plan.op(Op::Ruleset(ruleset));
     }
     plan.op(Op::Filter(Filter::new(purpose)));
@@ -150,6 +151,9 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
     }
     if spec.shm_bytes == 0 || spec.shm_bytes > i64::MAX as u64 {
         return invalid(format!("shared memory of {} bytes", spec.shm_bytes));
+    }
+    if let Some(path) = spec.own.iter().find(|path| !is_plain(path)) {
+        return invalid(format!("no directory can be made at {}", path.display()));
     }
     binds.iter().try_for_each(check_target)
 }
@@ -331,6 +335,27 @@ impl Builder {
             self.op(directory(path, mode, owner));
         }
         self.op(Op::Separate { path: "/etc".into(), optional: false });
+    }
+
+    /// Makes those that are not there, and says which.
+    fn further_directories(&mut self, paths: &[PathBuf]) -> Vec<PathBuf> {
+        let new: Vec<_> = paths.iter().filter(|path| !self.is_taken(path)).cloned().collect();
+        for path in &new {
+            self.parents(path);
+            self.op(directory(path, 0o755, Owner::Cell));
+        }
+        new
+    }
+
+    /// Whether there is something at a path, or below something that is not the cell's own to change.
+    fn is_taken(&self, path: &Path) -> bool {
+        let at_or_above = |other: &Path| path.starts_with(other);
+        self.has(path)
+            || self.ops.iter().any(|op| match op {
+                Op::Bind { target, .. } | Op::Mount { target, .. } => at_or_above(target),
+                Op::Symlink { path: link, .. } => at_or_above(link),
+                _ => false,
+            })
     }
 
     fn processes(&mut self) {

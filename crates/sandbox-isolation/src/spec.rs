@@ -110,6 +110,9 @@ pub struct CellSpec {
     pub isolation: CellKind,
     /// What it can read of the host beyond [`system_binds`](crate::system_binds). Strict only.
     pub binds: Vec<Bind>,
+    /// Absolute paths of directories that it has besides the usual ones and may write to. One that is there already stays
+    /// what it is. Strict only.
+    pub own: Vec<PathBuf>,
     /// Bytes that all its files together may take, held in memory. Strict only.
     pub disk_bytes: u64,
     /// How many files and directories it may have. Strict only.
@@ -146,6 +149,7 @@ impl CellSpec {
         Self {
             isolation: CellKind::Strict,
             binds: Vec::new(),
+            own: Vec::new(),
             disk_bytes,
             disk_inodes: 256 * 1024,
             shm_bytes: 64 * MIB,

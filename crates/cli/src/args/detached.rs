@@ -1,5 +1,6 @@
 //! Arguments of the commands about sandboxes that outlive the command that made them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,7 +17,7 @@ Examples:
   sandboxes exec 9f3a --tty top                      on this terminal
 
 The sandbox is named by its id, by a beginning of the id that no other has, or by its name.
-What the words mean is as in `sandboxes run`.";
+What the words mean is as in `sandboxes run`. Keys go to no program, unless --tty is given.";
 
 pub(super) const CP_EXAMPLES: &str = "\
 Examples:
@@ -25,7 +26,7 @@ Examples:
   sandboxes cp 9f3a:out/report.pdf .
 
 A place that is a directory, or ends in `/`, takes the file under its own name.
-A local name with a colon is written with `./` before it.";
+A local name with a colon, or a dash first, is written with `./` before it.";
 
 /// `sandboxes create`
 #[derive(Debug, Args)]
@@ -157,11 +158,11 @@ pub(crate) struct EndArgs {
 pub(crate) struct CopyArgs {
     /// What to copy: a path here, or SANDBOX:PATH
     #[arg(value_name = "FROM")]
-    pub(crate) from: String,
+    pub(crate) from: OsString,
 
     /// Where to: a path here, or SANDBOX:PATH
     #[arg(value_name = "TO")]
-    pub(crate) to: String,
+    pub(crate) to: OsString,
 
     #[command(flatten)]
     pub(crate) provider: ProviderArgs,

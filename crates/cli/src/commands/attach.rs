@@ -8,6 +8,10 @@ use crate::settings;
 
 /// The sandbox of that id, beginning of an id, or name; of the variant, when one is named.
 pub(crate) async fn attach(id: &str, provider: &ProviderArgs) -> Result<Sandbox, Problem> {
+    if id.trim().is_empty() {
+        let hint = "`sandboxes ls` lists them";
+        return Err(Problem::usage("the name of the sandbox is empty", hint));
+    }
     if provider.provider.is_none() || id.contains('/') {
         return Ok(Sandbox::attach(id).await?);
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::attach::attach;
-use super::list::find;
+use super::list::{self, Found};
 use crate::args::EndArgs;
 use crate::exit;
 use crate::printer::{Format, Printer};
@@ -21,19 +21,24 @@ pub(crate) enum End {
 
 /// Ends sandboxes. Each is tried; the first that fails decides the status.
 pub(crate) async fn end(args: &EndArgs, how: End, printer: &Printer) -> Result<u8, Problem> {
+    let (mut ended, mut failed) = (Vec::new(), None);
     let mut ids = args.ids.clone();
     if args.all || !args.label.is_empty() {
         let labels = settings::labels(&args.label)?;
-        let found = find(&args.provider, &labels, printer).await?;
+        let found;
+        Found { infos: found, failed } = list::find(&args.provider, &labels, printer).await?;
         ids.extend(found.into_iter().map(|info| info.id));
     }
-    let (mut ended, mut failed) = (Vec::new(), None);
-    for id in &ids {
-        match end_one(id, how, args).await {
-            Ok(id) => ended.push(id),
-            Err(problem) if failed.is_none() => failed = Some(problem),
-            Err(problem) => printer.failure(&problem.message(), problem.hint()),
+    end_each(&ids, how, args, printer, (&mut ended, &mut failed)).await;
+    // Those that have ended are told a part at a time, so until there are none.
+    while failed.is_none() && how == End::Remove && args.ids.is_empty() {
+        let labels = settings::labels(&args.label)?;
+        let over = list::ended(&args.provider, &labels).await?;
+        if over.is_empty() {
+            break;
         }
+        let over: Vec<_> = over.into_iter().map(|info| info.id).collect();
+        end_each(&over, how, args, printer, (&mut ended, &mut failed)).await;
     }
     if let Some(problem) = failed {
         return Err(problem);
@@ -42,6 +47,22 @@ pub(crate) async fn end(args: &EndArgs, how: End, printer: &Printer) -> Result<u
         printer.json(&json!({ "ended": ended })).await?;
     }
     Ok(exit::SUCCESS)
+}
+
+async fn end_each(
+    ids: &[String],
+    how: End,
+    args: &EndArgs,
+    printer: &Printer,
+    (ended, failed): (&mut Vec<String>, &mut Option<Problem>),
+) {
+    for id in ids {
+        match end_one(id, how, args).await {
+            Ok(id) => ended.push(id),
+            Err(problem) if failed.is_none() => *failed = Some(problem),
+            Err(problem) => printer.failure(&problem.message(), problem.hint()),
+        }
+    }
 }
 
 async fn end_one(id: &str, how: End, args: &EndArgs) -> Result<String, Problem> {

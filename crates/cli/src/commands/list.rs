@@ -14,14 +14,26 @@ use crate::settings;
 /// Lists the sandboxes that run, and when it is wanted those whose logs are still there.
 pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, Problem> {
     let labels = settings::labels(&args.label)?;
-    let mut found = find(&args.provider, &labels, printer).await?;
-    if args.all {
-        found.extend(ended(&args.provider, &labels).await?);
-        found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
+    let Found { mut infos, failed } = find(&args.provider, &labels, printer).await?;
+    if args.all && failed.is_none() {
+        infos.extend(ended(&args.provider, &labels).await?);
+        infos.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
     }
+    // What is there is worth seeing, but an empty list would say that nothing is.
+    if let Some(problem) = failed {
+        if printer.format() == Format::Text && !infos.is_empty() {
+            show(&infos, printer).await?;
+        }
+        return Err(problem);
+    }
+    show(&infos, printer).await?;
+    Ok(exit::SUCCESS)
+}
+
+async fn show(found: &[SandboxInfo], printer: &Printer) -> Result<(), Problem> {
     match printer.format() {
         Format::Text => {
-            let headers = ["ID", "Name", "Status", "Age", "Left", "Labels"];
+            let headers = ["ID", "Name", "Status", "Isolation", "Age", "Left", "Labels"];
             printer.table(&headers, found.iter().map(row).collect()).await?;
         }
         Format::Json | Format::JsonLines => {
@@ -29,7 +41,14 @@ pub(crate) async fn list(args: &ListArgs, printer: &Printer) -> Result<u8, Probl
             printer.json(&json!(objects)).await?;
         }
     }
-    Ok(exit::SUCCESS)
+    Ok(())
+}
+
+/// What was found, and what kept us from looking everywhere.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) infos: Vec<SandboxInfo>,
+    pub(crate) failed: Option<Problem>,
 }
 
 /// The sandboxes with these labels, the oldest first.
@@ -39,14 +58,18 @@ pub(crate) async fn find(
     provider: &ProviderArgs,
     labels: &Tags,
     printer: &Printer,
-) -> Result<Vec<SandboxInfo>, Problem> {
-    let mut found = Vec::new();
+) -> Result<Found, Problem> {
+    let Found { infos: mut found, mut failed } = Found::default();
     if provider.provider.is_some() {
         found = Sandbox::list(settings::variant(provider)?).await?;
     } else {
         for status in Registry::new().variants().into_iter().filter(|status| status.available) {
             match Sandbox::list(status.variant).await {
                 Ok(infos) => found.extend(infos),
+                Err(error) if failed.is_none() => failed = Some(Problem::from(error)),
+                // Such as a supervisor that both variants need.
+                Err(error) if failed.as_ref().is_some_and(|f| f.message() == error.to_string()) => {
+                }
                 Err(error) => {
                     printer.warning(&format!("{} is left out: {error}", status.variant));
                 }
@@ -55,7 +78,7 @@ pub(crate) async fn find(
     }
     found.retain(|info| has_labels(info, labels));
     found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
-    Ok(found)
+    Ok(Found { infos: found, failed })
 }
 
 fn has_labels(info: &SandboxInfo, labels: &Tags) -> bool {
@@ -63,7 +86,10 @@ fn has_labels(info: &SandboxInfo, labels: &Tags) -> bool {
 }
 
 /// What the supervisor remembers of sandboxes that have ended.
-async fn ended(provider: &ProviderArgs, labels: &Tags) -> Result<Vec<SandboxInfo>, Problem> {
+pub(crate) async fn ended(
+    provider: &ProviderArgs,
+    labels: &Tags,
+) -> Result<Vec<SandboxInfo>, Problem> {
     let variant = provider.provider.as_ref().map(|_| settings::variant(provider)).transpose()?;
     let Some(mut about) = detached::status().await? else { return Ok(Vec::new()) };
     // A supervisor of an older version does not tell.
@@ -90,6 +116,7 @@ fn row(info: &SandboxInfo) -> Vec<String> {
         info.id.clone(),
         info.name.clone().unwrap_or_else(|| "-".into()),
         info.status.as_str().into(),
+        info.isolation.as_ref().map_or("-", |isolation| isolation.mode.as_str()).into(),
         span(unix_now() - info.created_at),
         info.remaining_time().filter(|_| !is_over(info)).map_or_else(|| "-".into(), span),
         if labels.is_empty() { "-".into() } else { labels.join(",") },

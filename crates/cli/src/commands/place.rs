@@ -41,12 +41,13 @@ pub(super) async fn find(
                 }
                 let extras = Extras::of(&args.env, args.workdir.clone(), context)?;
                 let sandbox = attach_running(id, &args.provider).await?;
+                warn_of_weak_isolation(&sandbox, printer);
                 Ok(Found { sandbox, stays: true, timeout, extras })
             }
             None => {
                 let extras = Extras::of(&[], None, context)?;
                 let sandbox = create(args).await?;
-                warn_of_weak_isolation(args, &sandbox, printer);
+                warn_of_weak_isolation(&sandbox, printer);
                 Ok(Found { sandbox, stays: false, timeout, extras })
             }
         }

@@ -20,6 +20,9 @@ pub(crate) async fn shell(args: &ShellArgs, printer: &Printer) -> Result<u8, Pro
             "give the commands on standard input, or use `sandboxes exec --json`",
         ));
     }
+    if !tty {
+        input::check()?;
+    }
     let mut interrupts = Interrupts::listen()?;
     let found = place::find(&args.place, None, &mut interrupts, printer).await?;
     let argv = ["/bin/sh", "-c", BEST_SHELL].map(str::to_owned).to_vec();

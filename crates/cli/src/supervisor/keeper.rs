@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use code_sandboxes::detached::NOT_FOUND_HINT;
 use code_sandboxes::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Registry, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags,
@@ -46,26 +47,31 @@ impl Keeper {
             let message = "must be given: nothing else is made here";
             return Err(Error::invalid("detached", message));
         };
+        let terms = spec.terms();
         let _creating = self.ledger.creating()?;
         if let Some(name) = &spec.name {
             self.check_name(name)?;
         }
         spec.lifetime = Some(spec.lifetime.map_or(ttl, |lifetime| lifetime.min(ttl)));
         let instance = self.inner.create(call, spec).await?;
-        let kept = Kept::new(instance, key, &self.ledger);
+        let kept = Kept::new(instance, terms, key, &self.ledger);
         self.ledger.keep(Arc::clone(&kept));
         Ok(kept)
     }
 
+    /// A name means one sandbox, and what means a sandbox already is no name.
     fn check_name(&self, name: &str) -> Result<()> {
-        let has_it = |kept: &Arc<Kept>| kept.is_running() && kept.name().as_deref() == Some(name);
-        match self.ledger.all().into_iter().find(has_it) {
-            Some(other) => {
-                let message = format!("the name {name:?} belongs to {}", other.id());
-                Err(Error::new(ErrorKind::AlreadyExists, "create", message))
-            }
-            None => Ok(()),
-        }
+        let all = self.ledger.all();
+        let has_it = |kept: &&Arc<Kept>| kept.is_running() && kept.name().as_deref() == Some(name);
+        let is_called_so = |kept: &&Arc<Kept>| kept.local().starts_with(name);
+        let problem = match (all.iter().find(has_it), all.iter().find(is_called_so)) {
+            (Some(other), _) => format!("belongs to {}", other.id()),
+            (None, Some(other)) => format!("is the beginning of the id of {}", other.id()),
+            (None, None) => return Ok(()),
+        };
+        let message = format!("the name {name:?} {problem}");
+        Err(Error::new(ErrorKind::AlreadyExists, "create", message)
+            .with_hint("choose another name"))
     }
 
     fn made_with(&self, key: &str, tags: &Tags) -> Option<Arc<Kept>> {
@@ -81,7 +87,7 @@ impl Keeper {
             .collect();
         let close = similar(wanted, known.iter().map(String::as_str));
         let hint = match close.as_slice() {
-            [] => "`sandboxes ls` shows what there is".to_owned(),
+            [] => NOT_FOUND_HINT.to_owned(),
             close => format!("similar: {}", close.join(", ")),
         };
         Error::new(ErrorKind::NotFound, "attach", format!("no sandbox {wanted}"))

@@ -10,7 +10,7 @@ use code_sandboxes::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandEvent, CommandInfo, Context,
     ContextSpec, Event, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
     Instance, Metrics, OutputStream, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo,
-    StartCommand, Tags, Tool, TunnelInfo, Utf8Decoder, Variant, WatchEvent, WriteOptions,
+    StartCommand, TERMS, Tags, Tool, TunnelInfo, Utf8Decoder, Variant, WatchEvent, WriteOptions,
 };
 use futures_util::{Stream, StreamExt as _};
 use serde_json::{Map, Value};
@@ -27,6 +27,8 @@ pub(super) struct Kept {
     inner: Arc<dyn Instance>,
     id: String,
     variant: Variant,
+    /// What was asked for when it was made.
+    terms: Map<String, Value>,
     key: Option<String>,
     book: Arc<Book>,
     ledger: Weak<Ledger>,
@@ -37,13 +39,15 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn new(
         inner: Arc<dyn Instance>,
+        terms: Map<String, Value>,
         key: Option<String>,
         ledger: &Arc<Ledger>,
     ) -> Arc<Self> {
         let info = inner.info();
         let (id, variant) = (info.id, info.variant);
         let (book, ledger) = (Arc::default(), Arc::downgrade(ledger));
-        Arc::new(Self { inner, id, variant, key, book, ledger, noted: AtomicBool::new(false) })
+        let noted = AtomicBool::new(false);
+        Arc::new(Self { inner, id, variant, terms, key, book, ledger, noted })
     }
 
     /// The full id.
@@ -81,7 +85,7 @@ impl Kept {
         }
     }
 
-    fn page(&self, what: &str, text: &str) -> Page {
+    fn page(&self, what: &'static str, text: &str) -> Page {
         let run = self.book.next_run();
         self.book.write(run, what, text);
         Page {
@@ -130,7 +134,7 @@ fn label(stream: OutputStream) -> &'static str {
 }
 
 impl Page {
-    fn note(&self, what: &str, text: &str) {
+    fn note(&self, what: &'static str, text: &str) {
         self.book.write(self.run, what, text);
     }
 
@@ -181,6 +185,7 @@ impl Instance for Kept {
     fn info(&self) -> SandboxInfo {
         let mut info = self.inner.info();
         info.metadata.insert("detached".into(), true.into());
+        info.metadata.insert(TERMS.into(), self.terms.clone().into());
         info
     }
 

@@ -7,12 +7,10 @@ mod book;
 mod keeper;
 mod kept;
 mod ledger;
+mod seat;
 mod similar;
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixListener as StdListener;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -20,17 +18,17 @@ use std::time::Duration;
 
 use code_sandboxes::detached::{Address, RETIRE, SERVE, STATUS};
 use code_sandboxes::{Error, Instance as _, Registry, Variant};
-use rustix::fs::{FlockOperation, flock};
 use rustix::process::{geteuid, setsid};
 use serde_json::{Map, Value, json};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use self::keeper::Keeper;
 pub(crate) use self::kept::UNNOTED;
 use self::ledger::Ledger;
+use self::seat::Seat;
 use crate::args::SupervisorArgs;
 use crate::exit;
 use crate::printer::Printer;
@@ -42,8 +40,6 @@ const INTRODUCTION: Duration = Duration::from_secs(5);
 const MOST_ABOUT_ENDED: usize = 48 << 10;
 /// How often the ledger is looked through.
 const SWEEP: Duration = Duration::from_millis(500);
-/// How long the lock of one that is about to end is waited for.
-const SUCCESSION: Duration = Duration::from_secs(10);
 
 /// `sandboxes supervisor`
 pub(crate) async fn supervise(args: &SupervisorArgs, printer: &Printer) -> Result<u8, Problem> {
@@ -52,19 +48,16 @@ pub(crate) async fn supervise(args: &SupervisorArgs, printer: &Printer) -> Resul
         return Ok(exit::SUCCESS);
     }
     let address = Address::of_this_user()?;
-    let Some(lock) = become_the_one(&address).await? else {
+    let socket = address.socket();
+    let Some(mut seat) = Seat::take(address).await? else {
         printer.note("there is a supervisor already");
         return Ok(exit::SUCCESS);
     };
-    let listener = listen(&address).map_err(|error| Problem::host("listening", error))?;
-    info!(socket = %address.socket().display(), "supervising");
+    info!(socket = %socket.display(), "supervising");
     let ledger = Arc::new(Ledger::default());
     let idle = Duration::try_from_secs_f64(args.idle).unwrap_or(Duration::MAX);
-    let served = serve(&listener, &ledger, idle).await;
-    // From here on nobody finds us; whoever comes starts another one.
-    let unlinked = std::fs::remove_file(address.socket());
-    debug!(?unlinked, "supervised");
-    drop(listener);
+    let served = serve(&mut seat, &ledger, idle).await;
+    let lock = seat.hide();
     ledger.end_all().await;
     drop(lock);
     served.map_err(|error| Problem::host("accepting connections", error))?;
@@ -87,52 +80,15 @@ fn launch() -> io::Result<()> {
         .map(drop)
 }
 
-/// Takes the lock that a supervisor has for life. `None` when another one serves.
-async fn become_the_one(address: &Address) -> Result<Option<File>, Problem> {
-    let failed = |error: io::Error| Problem::host("locking", error);
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(address.lock());
-    let file = file.map_err(failed)?;
-    let wait = async {
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(true),
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(failed(error.into())),
-            }
-            if UnixStream::connect(address.socket()).await.is_ok() {
-                return Ok(false);
-            }
-            // It is about to begin, or to end.
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    match timeout(SUCCESSION, wait).await {
-        Ok(is_ours) => Ok(is_ours?.then_some(file)),
-        Err(_) => Err(failed(io::ErrorKind::TimedOut.into())),
-    }
-}
-
-/// Listens where clients look. A socket that is there belongs to one that died: we have its lock.
-fn listen(address: &Address) -> io::Result<UnixListener> {
-    let socket = address.socket();
-    match std::fs::remove_file(&socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = StdListener::bind(&socket)?;
-    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
-}
-
-async fn serve(listener: &UnixListener, ledger: &Arc<Ledger>, idle: Duration) -> io::Result<()> {
+async fn serve(seat: &mut Seat, ledger: &Arc<Ledger>, idle: Duration) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // Also when clients come all the time.
+    let mut sweep = interval(SWEEP);
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+            accepted = seat.accept() => match accepted {
+                Ok(stream) => {
                     tokio::spawn(attend(stream, Arc::clone(ledger)));
                 }
                 // Such as too many open files; it passes.
@@ -141,7 +97,10 @@ async fn serve(listener: &UnixListener, ledger: &Arc<Ledger>, idle: Duration) ->
                     sleep(SWEEP).await;
                 }
             },
-            () = sleep(SWEEP) => ledger.sweep().await,
+            _ = sweep.tick() => {
+                seat.keep();
+                ledger.sweep().await;
+            }
             () = ledger.retired() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),

@@ -15,52 +15,52 @@ use tempfile::TempDir;
 use crate::support::{Call, Outcome, finish, sandboxes};
 
 /// A supervisor of its own, or none yet.
-struct World {
+pub(crate) struct World {
     directory: TempDir,
     idle: &'static str,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
         Self { directory, idle: "60" }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    fn call(&self, arguments: &[&str]) -> Call {
+    pub(crate) fn call(&self, arguments: &[&str]) -> Call {
         sandboxes(arguments)
             .env("CODE_SANDBOXES_RUNTIME_DIR", self.path().to_str().unwrap())
             .env("CODE_SANDBOXES_SUPERVISOR_IDLE", self.idle)
     }
 
-    fn run(&self, arguments: &[&str]) -> Outcome {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
         self.call(arguments).output()
     }
 
     #[track_caller]
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let outcome = self.run(arguments);
         assert_eq!(outcome.status, 0, "{arguments:?}: {}", outcome.transcript());
         outcome.text().to_owned()
     }
 
     #[track_caller]
-    fn create(&self, arguments: &[&str]) -> String {
+    pub(crate) fn create(&self, arguments: &[&str]) -> String {
         self.ok(&[&["create"], arguments].concat()).trim().to_owned()
     }
 
     #[track_caller]
-    fn ids(&self) -> Vec<String> {
+    pub(crate) fn ids(&self) -> Vec<String> {
         let listed: Vec<Value> = serde_json::from_str(&self.ok(&["ls", "--json"])).unwrap();
         listed.iter().map(|info| info["id"].as_str().unwrap().to_owned()).collect()
     }
 
     /// Processes whose environment names this world: its supervisors, and what they started with it.
-    fn supervisors(&self) -> Vec<i32> {
+    pub(crate) fn supervisors(&self) -> Vec<i32> {
         let mark = format!("CODE_SANDBOXES_RUNTIME_DIR={}", self.path().display());
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -76,7 +76,7 @@ impl World {
     }
 
     #[track_caller]
-    fn supervisor(&self) -> i32 {
+    pub(crate) fn supervisor(&self) -> i32 {
         let found = self.supervisors();
         assert_eq!(found.len(), 1, "supervisors: {found:?}");
         found[0]
@@ -91,13 +91,13 @@ impl Drop for World {
     }
 }
 
-fn kill(pid: i32, signal: &str) {
+pub(crate) fn kill(pid: i32, signal: &str) {
     let killed = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
     assert!(killed.unwrap().success() || !Path::new(&format!("/proc/{pid}")).exists());
 }
 
 #[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(20), "never: {what}");
@@ -218,7 +218,7 @@ fn wrong_names_are_told_what_there_is() {
     let world = World::new();
     let absent = world.run(&["exec", "9f3a", "true"]);
     assert_eq!((absent.status, absent.text()), (125, ""));
-    assert!(absent.stderr.contains("no sandbox local-eval/9f3a"), "{}", absent.stderr);
+    assert!(absent.stderr.contains("no sandbox 9f3a"), "{}", absent.stderr);
     let id = world.create(&["--name", "builder"]);
     let local = id.strip_prefix("local-eval/").unwrap();
     let typo = format!("{}{}", &local[..11], if local.ends_with('0') { '1' } else { '0' });

@@ -145,7 +145,7 @@ fn the_help_of_run_tells_every_flag() {
       python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
       Inline Python is a cell: the value of its last expression is printed unless it is None.
       Everything else is a program.
-      Piped standard input goes to the program, unless it is the code.
+      Piped standard input goes to the program, unless it is the code. Keys do not: that is --tty.
     "#);
 }
 

@@ -95,6 +95,16 @@ fn events_are_lines_and_the_result_is_last() {
 }
 
 #[test]
+fn an_object_that_cannot_be_printed_is_told() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(crate::support::binary());
+    let output = command.args(["run", "--json", "ls"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the output cannot be written"), "{said}");
+}
+
+#[test]
 fn characters_in_two_pieces_are_whole_in_events() {
     let command = "printf '\\303'; sleep 0.3; printf '\\251'; printf '\\303'";
     let outcome = run(["--stream-json", command]).output();

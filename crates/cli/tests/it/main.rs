@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
 mod commands;
+mod copies;
 mod detached;
+mod detached_truth;
 mod documents;
 mod information;
 mod json;

@@ -125,6 +125,11 @@ impl Call {
         self
     }
 
+    pub(crate) fn stdout(mut self, target: Stdio) -> Self {
+        self.command.stdout(target);
+        self
+    }
+
     pub(crate) fn spawn(mut self) -> Child {
         self.command.spawn().expect("the binary starts")
     }

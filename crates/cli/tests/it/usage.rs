@@ -1,6 +1,10 @@
 //! What is refused before anything runs.
 
-use crate::support::{run, sandboxes};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use crate::support::{binary, run, sandboxes};
 
 #[test]
 fn wrong_usage_is_refused_with_status_2() {
@@ -24,6 +28,9 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["--lang", "python", "1", "--", "a"], "inline code takes no arguments"),
         (&["--lang", "python", "1", "a"], "inline code takes no arguments"),
         (&["-e", "=x", "ls"], "without a name"),
+        (&["-e", "A B=1", "ls"], "\"A B\" is not a name"),
+        (&["-e", "1A=1", "ls"], "\"1A\" is not a name"),
+        (&["--file", "."], ". cannot be read: is a directory"),
         (&["-e", "NOT_SET_ANYWHERE", "ls"], "`NOT_SET_ANYWHERE` has no value"),
         (&["-l", "novalue", "ls"], "is not KEY=VALUE"),
         (&["-t", "0", "ls"], "`timeout` must be more than 0"),
@@ -114,6 +121,50 @@ fn errors_are_json_when_json_is_asked_for() {
         assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{error}");
         assert!(error.as_object().unwrap().contains_key("hint"), "{error}");
         assert_eq!(outcome.stderr, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_named() {
+    let outcome = run([OsStr::new("echo"), OsStr::from_bytes(b"caf\xe9")]).output();
+    assert_eq!(outcome.status, 2, "{outcome:?}");
+    assert!(outcome.stderr.contains(r#"not UTF-8 text: "caf\xE9""#), "{}", outcome.stderr);
+}
+
+#[test]
+fn too_much_code_is_refused_in_the_words_of_the_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("big.py");
+    for (bytes, said) in [(60 << 20, ""), ((60 << 20) + 1, "big.py has more than 60 MiB of code")] {
+        std::fs::write(&path, vec![b'#'; bytes]).unwrap();
+        let outcome = run([OsStr::new("--file"), path.as_os_str()]).output();
+        assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+        assert_eq!(outcome.status, if said.is_empty() { 0 } else { 2 }, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn errors_in_a_stream_say_what_they_are() {
+    for arguments in
+        [&["run", "--stream-json", "-t", "0", "ls"][..], &["run", "--stream-json", "--bad"]]
+    {
+        let outcome = sandboxes(arguments).output();
+        assert_eq!(outcome.json()["type"], "error", "{outcome:?}");
+        assert_eq!(outcome.json()["error"]["kind"], "invalid_argument");
+    }
+    let outcome = sandboxes(["run", "--json", "-t", "0", "ls"]).output();
+    assert!(outcome.json().get("type").is_none(), "{outcome:?}");
+}
+
+#[test]
+fn python_is_found_without_a_path() {
+    let mut command = std::process::Command::new(binary());
+    let output = command.args(["run", "--lang", "python", "6 * 7"]).env_clear().output().unwrap();
+    if ["/usr/local/bin/python3", "/usr/bin/python3"].iter().any(|path| Path::new(path).exists()) {
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n", "{output:?}");
+    } else {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("PATH is not set"), "{output:?}");
     }
 }
 

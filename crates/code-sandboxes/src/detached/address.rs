@@ -13,6 +13,7 @@ use sandbox_core::{Error, ErrorKind, Result};
 pub const RUNTIME_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_RUNTIME_DIR";
 
 const NAME: &str = "code-sandboxes";
+const SOCKET: &str = "supervisor.sock";
 
 /// The directory of the supervisor of this user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,15 +28,19 @@ impl Address {
     /// temporary files. The first that is there and belongs to this user.
     ///
     /// # Errors
-    /// `PermissionDenied` when the directory belongs to somebody else, or others can enter it; `Unavailable` when it
-    /// cannot be made.
+    /// `InvalidArgument` when the variable has no absolute path, or one that is too long for a socket; `PermissionDenied`
+    /// when the directory belongs to somebody else, or others can enter it; `Unavailable` when it cannot be made.
     pub fn of_this_user() -> Result<Self> {
-        let directory = choose();
+        let directory = choose()?;
         let made = DirBuilder::new().mode(0o700).create(&directory);
         match made {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(unusable(&directory, "cannot be made").with_source(error)),
+            Err(error) => {
+                return Err(unusable(&directory, "cannot be made")
+                    .with_source(error)
+                    .with_hint(another_directory()));
+            }
         }
         check(&directory)?;
         Ok(Self { directory })
@@ -43,7 +48,7 @@ impl Address {
 
     /// The socket that the supervisor listens on.
     pub fn socket(&self) -> PathBuf {
-        self.directory.join("supervisor.sock")
+        self.directory.join(SOCKET)
     }
 
     /// The file that a supervisor locks for as long as it lives.
@@ -52,18 +57,41 @@ impl Address {
     }
 }
 
-fn choose() -> PathBuf {
-    let named = |variable| env::var_os(variable).map(PathBuf::from).filter(|p| p.is_absolute());
-    if let Some(directory) = named(RUNTIME_DIRECTORY_VARIABLE) {
-        return directory;
+/// Bytes of the path of a socket, without the NUL at its end.
+const LONGEST_PATH: usize = 107;
+
+/// The directory that the variable names.
+fn named(value: PathBuf) -> Result<PathBuf> {
+    let wrong = |problem: String| {
+        let message = format!("{RUNTIME_DIRECTORY_VARIABLE} {problem}");
+        Error::new(ErrorKind::InvalidArgument, "connect", message).with_hint(another_directory())
+    };
+    if !value.is_absolute() {
+        return Err(wrong(format!("must be an absolute path, got {:?}", value.display())));
+    }
+    let length = value.join(SOCKET).as_os_str().len();
+    if length > LONGEST_PATH {
+        let most = LONGEST_PATH - SOCKET.len() - 1;
+        let problem = format!("is too long for a socket: it may have {most} bytes");
+        return Err(wrong(format!("{problem}, got {}", value.display())));
+    }
+    Ok(value)
+}
+
+fn choose() -> Result<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(value) = variable(RUNTIME_DIRECTORY_VARIABLE) {
+        return named(value);
     }
     let uid = geteuid().as_raw();
     let of_session = PathBuf::from(format!("/run/user/{uid}"));
-    let mut bases = named("XDG_RUNTIME_DIR").into_iter().chain([of_session]);
-    match bases.find(|base| is_own_directory(base)) {
+    // The rules of that directory: what is no absolute path is ignored.
+    let of_desktop = variable("XDG_RUNTIME_DIR").filter(|path| path.is_absolute());
+    let mut bases = of_desktop.into_iter().chain([of_session]);
+    Ok(match bases.find(|base| is_own_directory(base)) {
         Some(base) => base.join(NAME),
         None => env::temp_dir().join(format!("{NAME}-{uid}")),
-    }
+    })
 }
 
 fn is_own_directory(path: &Path) -> bool {
@@ -83,9 +111,14 @@ fn check(directory: &Path) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(unusable(directory, problem).with_hint(format!(
-        "remove it, or set {RUNTIME_DIRECTORY_VARIABLE} to a directory of yours with mode 700"
-    )))
+    Err(unusable(directory, problem).with_hint(another_directory()))
+}
+
+/// Nothing about removing: what is there may be somebody's.
+fn another_directory() -> String {
+    format!(
+        "choose another: set {RUNTIME_DIRECTORY_VARIABLE} to a directory of yours with mode 700"
+    )
 }
 
 fn unusable(directory: &Path, problem: &str) -> Error {
@@ -102,6 +135,21 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_path_is_absolute_and_short_enough_for_a_socket() {
+        let most = LONGEST_PATH - SOCKET.len() - 1;
+        named(format!("/{}", "x".repeat(most - 1)).into()).unwrap();
+        for (path, part) in [
+            ("relative".to_owned(), "an absolute path, got \"relative\""),
+            (format!("/{}", "x".repeat(most)), "too long for a socket: it may have 91 bytes"),
+        ] {
+            let error = named(path.into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(part), "{error}");
+            assert!(error.hint().unwrap().starts_with("choose another"));
+        }
+    }
 
     #[test]
     fn only_a_private_directory_of_ours_will_do() {

@@ -10,6 +10,9 @@ use sandbox_core::{
 
 use super::connect::{existing, needed};
 
+/// What helps who asked for a sandbox that is not there.
+pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
+
 /// A backend of this host, with the supervisor for whatever is to outlive this process.
 #[derive(Debug)]
 pub(crate) struct Detachable {
@@ -45,9 +48,14 @@ impl Backend for Detachable {
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
         match existing(self.variant()).await? {
             Some(supervisor) => supervisor.attach(call, id).await,
-            None => Err(Error::new(ErrorKind::NotFound, "attach", format!("no sandbox {id}"))
-                .with_context("sandbox_id", id.to_string())
-                .with_hint("no sandbox outlives its process at the moment")),
+            // Without a supervisor nothing else is true than with one that has no such sandbox.
+            None => {
+                let wanted = id.local();
+                let message = format!("no sandbox {wanted}");
+                Err(Error::new(ErrorKind::NotFound, "attach", message)
+                    .with_context("sandbox_id", wanted)
+                    .with_hint(NOT_FOUND_HINT))
+            }
         }
     }
 

@@ -1,8 +1,13 @@
 //! Finding the supervisor, and starting it when it is needed and not there.
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use sandbox_core::{Error, ErrorKind, Result, Retry, Variant};
 use sandbox_remote::{ClientHello, Greeted, PROTOCOL, RemoteBackend, ServerHello, VERSION, greet};
@@ -20,6 +25,9 @@ pub const RETIRE: &str = "retire";
 /// What a client wants that only asks how things are.
 pub const STATUS: &str = "status";
 
+/// What follows the process id in the lock of a supervisor that is about to end.
+pub const ENDING: &str = " ends";
+
 /// How long the supervisor may take to answer. It answers at once or it hangs.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long it may take until a supervisor is there.
@@ -27,6 +35,10 @@ const START: Duration = Duration::from_secs(15);
 /// After that time another one is started: the first may have met one that was about to end.
 const AGAIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(3);
+/// How long one that lives may have no socket: it begins, or it makes its socket again.
+const HIDDEN: Duration = Duration::from_millis(1500);
+/// How often it is looked for then.
+const LOOKS: Duration = Duration::from_millis(10);
 
 /// The supervisor's sandboxes of a variant. `None` when there is no supervisor, and so no sandbox.
 pub(super) async fn existing(variant: Variant) -> Result<Option<RemoteBackend>> {
@@ -58,6 +70,7 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
     let wants = format!("{SERVE}{variant}");
     let until = Instant::now() + START;
     let mut launched: Option<Instant> = None;
+    let mut hidden = Hidden::default();
     loop {
         let met = meet(&address, &wants).await;
         let waited_enough = Instant::now() >= until;
@@ -66,6 +79,10 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
                 Verdict::Use => return greeted.into_backend().map(Some),
                 Verdict::Replace => drop(meet(&address, RETIRE).await?),
             },
+            Ok(None) if hidden.waits(&address)? => {
+                tokio::time::sleep(LOOKS).await;
+                continue;
+            }
             Ok(None) if !start => return Ok(None),
             // It went away in this moment.
             Err(error) if error.retry() == Retry::Temporary && !waited_enough => {}
@@ -88,6 +105,48 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
     }
 }
 
+/// A supervisor that lives and has no socket.
+#[derive(Debug, Default)]
+struct Hidden {
+    since: Option<Instant>,
+}
+
+impl Hidden {
+    /// Whether there is one, so that waiting may help. One that is about to end is none.
+    ///
+    /// # Errors
+    /// `Unavailable` when it has been so for too long.
+    fn waits(&mut self, address: &Address) -> Result<bool> {
+        let Some(owner) = owner(address) else { return Ok(false) };
+        if self.since.get_or_insert_with(Instant::now).elapsed() < HIDDEN {
+            return Ok(true);
+        }
+        let (who, hint) = match owner.trim() {
+            "" => (String::new(), "end it; its sandboxes end with it".to_owned()),
+            pid => (
+                format!(" (process {pid})"),
+                format!("end it: `kill {pid}`; its sandboxes end with it"),
+            ),
+        };
+        let message = format!("the supervisor{who} lives, but its socket is gone");
+        Err(Error::new(ErrorKind::Unavailable, "connect", message)
+            .with_context("socket", address.socket().display().to_string())
+            .with_hint(hint))
+    }
+}
+
+/// What the one who has the lock says of itself. `None` when nobody has it, or it is about to end.
+fn owner(address: &Address) -> Option<String> {
+    let mut file = File::open(address.lock()).ok()?;
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => {}
+        _ => return None,
+    }
+    let mut text = String::new();
+    let _ = file.by_ref().take(64).read_to_string(&mut text);
+    (!text.trim_end().ends_with(ENDING)).then_some(text)
+}
+
 /// Connects and introduces itself. `None` when nobody listens.
 async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStream>>> {
     let socket = address.socket();
@@ -98,6 +157,10 @@ async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStrea
     let stream = match UnixStream::connect(&socket).await {
         Ok(stream) => stream,
         Err(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused if is_something_else(&socket) => {
+                let hint = format!("move {} away", socket.display());
+                return Err(failed("has no socket: something else has its place").with_hint(hint));
+            }
             // The socket of one that died has no listener.
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
             _ => return Err(failed("cannot be reached").with_source(error)),
@@ -119,6 +182,10 @@ async fn meet(address: &Address, wants: &str) -> Result<Option<Greeted<UnixStrea
             None => "end it; its sandboxes end with it".into(),
         })),
     }
+}
+
+fn is_something_else(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket())
 }
 
 enum Verdict {

@@ -214,6 +214,7 @@ fn not_started(error: sandbox_isolation::Error, spec: &Spawn) -> Error {
     match &error {
         Cause::Spawn { stage: SpawnStage::Directory, source, .. } => {
             make(ErrorKind::NotFound, format!("working directory {}: {source}", spec.cwd))
+                .with_context("directory", spec.cwd.as_str())
         }
         Cause::Spawn { stage: SpawnStage::Program, source, .. } => {
             make(ErrorKind::InvalidArgument, format!("{program}: {source}"))

@@ -56,6 +56,12 @@ pub fn dead(
         (Some(FailureKind::Expired), _) => {
             plain(FailureKind::Expired, "the sandbox reached the end of its lifetime or idle time")
         }
+        // Nothing less than the whole sandbox was enough.
+        (Some(FailureKind::Terminated), Some(cause @ (Cause::Timeout | Cause::CpuTime))) => {
+            let mut failure = failure_of(cause, limit);
+            failure.message += "; the sandbox had to be ended with it";
+            failure
+        }
         (Some(kind), _) => plain(kind, "the sandbox was ended during the run"),
         (None, Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::Cancelled))) => {
             failure_of(cause, limit)

@@ -15,7 +15,7 @@ use crate::message::Request;
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How long a kill may take before the whole box goes.
-const KILL_BOUND: Duration = Duration::from_secs(1);
+const KILL_BOUND: Duration = Duration::from_secs(2);
 
 /// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
 const HELD_BACK: Duration = Duration::from_millis(500);

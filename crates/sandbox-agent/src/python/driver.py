@@ -402,7 +402,11 @@ class Driver:
             chdir(self.work_dir)
             former = self.work_dir
         if path:
-            chdir(path)
+            try:
+                chdir(path)
+            except OSError as error:
+                problem = "%s (os error %d)" % (error.strerror, error.errno)
+                raise OSError("working directory %s: %s" % (path, problem)) from None
         return former
 
     def leave_copy(self, outcome):

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use futures_util::StreamExt as _;
 
 use super::bridge::{Taker, bridge, start, take_blocking};
+use super::left_out::left_out;
 use super::local::{create, create_directory, failed, make_program, refused};
 use super::unpack::unpack;
 use super::{Most, OnProgress, Progress, Transferred};
@@ -30,12 +31,17 @@ pub(super) async fn download(
     let total = info.is_file().then_some(info.size);
     let program = info.permissions.starts_with(['1', '3', '5', '7']);
     let (giver, taker) = bridge();
+    let target = local.clone();
     let writing = start(DOWNLOAD, move || match is_archive {
-        true => write_directory(&local, taker),
-        false => write_file(&local, taker, program),
+        true => write_directory(&target, taker),
+        false => write_file(&target, taker, program),
     })?;
     send(content, giver, total, &mut progress, most).await;
-    writing.get(DOWNLOAD).await
+    let mut done = writing.get(DOWNLOAD).await?;
+    if is_archive {
+        done.skipped.extend(left_out(files, &info, &local).await);
+    }
+    Ok(done)
 }
 
 /// What is there, links followed, and its content: of a directory, its archive.

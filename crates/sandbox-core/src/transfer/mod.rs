@@ -6,6 +6,7 @@
 
 mod bridge;
 mod download;
+mod left_out;
 mod local;
 mod pack;
 mod unpack;
@@ -37,7 +38,8 @@ pub struct Transferred {
     pub bytes: u64,
     /// Regular files.
     pub files: u64,
-    /// Links that were left out, because they lead out of the directory: their paths below it.
+    /// What was left out of a directory, by its path below it: links that lead out of it; and of a sandbox's, FIFOs, sockets
+    /// and devices.
     pub skipped: Vec<String>,
 }
 
@@ -140,7 +142,7 @@ impl<'a> Files<'a> {
     /// Nothing that the sandbox chooses decides where anything is written: names that would lead out are refused, and no
     /// link is written through. A file replaces a regular file that is there, atomically; a link there is refused. For a
     /// directory nothing may be there yet. What is new can be read by its owner alone; a program stays one. Links that
-    /// lead out of a directory are left out and named in the result.
+    /// lead out of a directory, and FIFOs, sockets and devices in it, are left out and named in the result.
     ///
     /// # Errors
     /// Those of the local side, with `local` in their context: `AlreadyExists`, `PermissionDenied`, `ResourceExhausted`

@@ -18,6 +18,7 @@ fn host() -> HostView {
 
 fn small() -> CellSpec {
     CellSpec {
+        own: Vec::new(),
         isolation: CellKind::Strict,
         binds: Vec::new(),
         disk_bytes: 1 << 20,
@@ -76,6 +77,30 @@ fn a_confined_cell_is_set_up_in_this_order() {
     let without = HostView { landlock: 1, ..host() };
     let outcome = confined(&CellSpec::confined(), &[], &without, Path::new("/run/private"));
     assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+}
+
+#[test]
+fn directories_of_its_own_are_made_and_writable_unless_they_are_there() {
+    let own = ["/new", "/usr", "/usr/new", "/tmp", "/proc/new"].map(PathBuf::from).to_vec();
+    let plan = strict(&CellSpec { own, ..small() }, &[], &host(), Purpose::default()).unwrap();
+    let made = |path: &str| {
+        plan.ops.iter().any(|op| {
+            matches!(op, Op::Directory { path: made, owner: Owner::Cell, .. } if made == Path::new(path))
+        })
+    };
+    let ruleset = plan.ops.iter().find_map(|op| match op {
+        Op::Ruleset(ruleset) => Some(ruleset),
+        _ => None,
+    });
+    let rules = ruleset.unwrap().rules.iter().map(|rule| rule.path.clone()).collect::<Vec<_>>();
+    assert!(made("/new") && rules.contains(&"/new".into()));
+    for path in ["/usr", "/usr/new", "/proc/new"] {
+        assert!(!made(path) && !rules.contains(&path.into()), "{path}");
+    }
+    for path in ["relative", "/a/../b"] {
+        let spec = CellSpec { own: vec![path.into()], ..small() };
+        strict(&spec, &[], &host(), Purpose::default()).unwrap_err();
+    }
 }
 
 #[test]

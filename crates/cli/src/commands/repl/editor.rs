@@ -3,15 +3,17 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::termios::{QueueSelector, tcflush};
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::DefaultHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::validate::Validator;
 use rustyline::{
     Cmd, CompletionType, ConditionalEventHandler, Config, Context, Editor, Event, EventContext,
     EventHandler, Helper, KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
@@ -20,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::debug;
 
 use super::ask::Names;
-use super::{colon, history};
+use super::{colon, history, simple};
 use crate::problem::Problem;
 
 const PROMPT: &str = ">>> ";
@@ -41,6 +43,8 @@ pub(super) enum Typed {
     Text(String),
     /// Ctrl-C.
     Nothing,
+    /// Something that is no text. What came before it is still there to be edited.
+    NoText,
     /// Ctrl-D.
     End,
     /// The terminal cannot be read.
@@ -90,6 +94,8 @@ struct Lines {
     editor: Editor<Questions, DefaultHistory>,
     sender: UnboundedSender<Typed>,
     history: Option<PathBuf>,
+    questions: Questions,
+    is_simple: bool,
 }
 
 impl Lines {
@@ -103,7 +109,7 @@ impl Lines {
             .indent_size(STEP)
             .build();
         let mut editor = Editor::with_config(config)?;
-        let questions = Questions(sender.clone());
+        let questions = Questions { sender: sender.clone(), draft: Arc::default() };
         editor.set_helper(Some(questions.clone()));
         let key = |code, modifiers| Event::from(KeyEvent(code, modifiers));
         editor.bind_sequence(
@@ -116,7 +122,10 @@ impl Lines {
         // What was typed ahead, or pasted into a simple terminal, has its own indentation.
         editor.bind_sequence(
             key(KeyCode::Char('J'), Modifiers::CTRL),
-            EventHandler::Conditional(Box::new(Enter { questions, indents: false })),
+            EventHandler::Conditional(Box::new(Enter {
+                questions: questions.clone(),
+                indents: false,
+            })),
         );
         editor
             .bind_sequence(key(KeyCode::Enter, Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
@@ -130,24 +139,41 @@ impl Lines {
             let loaded = editor.load_history(file);
             debug!(?loaded, "what was typed before");
         }
-        Ok(Self { editor, sender, history })
+        Ok(Self { editor, sender, history, questions, is_simple: simple::is_simple() })
     }
 
     fn serve(&mut self, asked: &Receiver<()>) {
         while asked.recv().is_ok() {
-            let typed = match self.editor.readline(PROMPT) {
+            let typed = match self.read() {
                 Ok(text) => {
                     self.remember(&text);
                     Typed::Text(text)
                 }
                 Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Typed::Nothing,
                 Err(ReadlineError::Eof) => Typed::End,
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    // The rest of a paste must not run as if it had been typed.
+                    let _ = tcflush(io::stdin(), QueueSelector::IFlush);
+                    Typed::NoText
+                }
                 Err(error) => Typed::Broken(error),
             };
             if self.sender.send(typed).is_err() {
                 return;
             }
         }
+    }
+
+    fn read(&mut self) -> rustyline::Result<String> {
+        if self.is_simple {
+            return simple::read(PROMPT, |text| self.questions.is_complete(text));
+        }
+        let (before, after) = self.questions.draft();
+        let read = self.editor.readline_with_initial(PROMPT, (&before, &after));
+        if !matches!(&read, Err(ReadlineError::Io(_))) {
+            self.questions.note_draft("", 0);
+        }
+        read
     }
 
     fn remember(&mut self, text: &str) {
@@ -164,14 +190,28 @@ impl Lines {
 
 /// The way to the answers.
 #[derive(Clone)]
-struct Questions(UnboundedSender<Typed>);
+struct Questions {
+    sender: UnboundedSender<Typed>,
+    /// What is being edited, before the cursor and after it.
+    draft: Arc<Mutex<(String, String)>>,
+}
 
 impl Questions {
     /// Asks, and gives up when the answer takes too long: typing goes on.
     fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Typed) -> Option<T> {
         let (sender, answer) = channel();
-        self.0.send(question(sender)).ok()?;
+        self.sender.send(question(sender)).ok()?;
         answer.recv_timeout(PATIENCE).ok()
+    }
+
+    fn draft(&self) -> (String, String) {
+        self.draft.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_draft(&self, text: &str, position: usize) {
+        let (before, after) = text.split_at_checked(position).unwrap_or((text, ""));
+        let mut draft = self.draft.lock().unwrap_or_else(PoisonError::into_inner);
+        *draft = (before.to_owned(), after.to_owned());
     }
 
     fn is_complete(&self, text: &str) -> bool {
@@ -189,18 +229,16 @@ impl Highlighter for Questions {}
 
 impl Hinter for Questions {
     type Hint = String;
-}
 
-impl Validator for Questions {
-    /// Only heard by terminals on which nothing can be edited; elsewhere Enter has asked already.
-    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let is_simple = matches!(std::env::var("TERM").as_deref(), Ok("dumb" | "cons25" | "emacs"));
-        if is_simple && !self.is_complete(context.input()) {
-            return Ok(ValidationResult::Incomplete);
-        }
-        Ok(ValidationResult::Valid(None))
+    /// There are no hints. But this is told of every change, and so knows what is there when the editor fails.
+    fn hint(&self, line: &str, position: usize, _: &Context<'_>) -> Option<String> {
+        self.note_draft(line, position);
+        None
     }
 }
+
+/// Enter has asked already.
+impl Validator for Questions {}
 
 impl Completer for Questions {
     type Candidate = Pair;

@@ -8,11 +8,12 @@ mod history;
 mod image;
 mod loan;
 mod show;
+mod simple;
 
 use std::path::Path;
 
 use code_sandboxes::{
-    Error, ErrorKind, EventKind, ExecutionResult, InterpreterState, ResultCollector,
+    Error, ErrorKind, EventKind, ExecutionResult, FailureKind, InterpreterState, ResultCollector,
 };
 use futures_util::StreamExt as _;
 
@@ -136,6 +137,11 @@ impl<'a> Session<'a> {
             let text = match self.typed().await {
                 Typed::Text(text) => text,
                 Typed::Nothing => continue,
+                Typed::NoText => {
+                    let what = "what came from the terminal is not UTF-8 text; it is left out";
+                    self.printer.note(what);
+                    continue;
+                }
                 Typed::End => return Ok(exit::SUCCESS),
                 Typed::Broken(error) => {
                     return Err(Problem::host(
@@ -228,6 +234,9 @@ impl<'a> Session<'a> {
         self.screen.end_line().await?;
         match outcome {
             Ok(Cell::Ended(result)) => {
+                if let Some(end) = end_of_sandbox(&result) {
+                    return self.tell(&end.into());
+                }
                 self.conclude(&result);
                 Ok(())
             }
@@ -275,7 +284,7 @@ impl<'a> Session<'a> {
         };
         tokio::select! {
             followed = follow => followed?,
-            () = guest.heed(&mut self.interrupts, &sandbox) => return Ok(Cell::Killed),
+            () = guest.heed(&mut self.interrupts, &sandbox, self.printer) => return Ok(Cell::Killed),
         }
         let result = collector.finish();
         if !ended {
@@ -317,6 +326,13 @@ impl<'a> Session<'a> {
 enum Cell {
     Ended(Box<ExecutionResult>),
     Killed,
+}
+
+/// The end of the sandbox, when a cell ended because of it.
+fn end_of_sandbox(result: &ExecutionResult) -> Option<Error> {
+    let failure = result.failure.as_ref()?;
+    let is_end = matches!(failure.kind, FailureKind::Terminated | FailureKind::Expired);
+    is_end.then(|| Error::new(ErrorKind::Terminated, "repl", failure.message.clone()))
 }
 
 /// Whether nothing can be done in the sandbox any more.

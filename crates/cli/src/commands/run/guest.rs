@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future;
+use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,12 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::debug;
 
+use crate::printer::Printer;
 use crate::problem::Problem;
 
 const SIGINT: i32 = 2;
+/// How long a program may take for its end before somebody is told how to end it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A command with its limit and its standard input.
 pub(crate) fn command(
@@ -109,7 +113,12 @@ impl Guest {
     }
 
     /// Passes the first Ctrl-C on to the program. Returns when there is none to pass it to, and at the second one.
-    pub(crate) async fn heed(&self, interrupts: &mut Interrupts, sandbox: &Sandbox) {
+    pub(crate) async fn heed(
+        &self,
+        interrupts: &mut Interrupts,
+        sandbox: &Sandbox,
+        printer: &Printer,
+    ) {
         interrupts.next().await;
         self.interrupted.set(true);
         let running = self.running.borrow().clone();
@@ -119,9 +128,17 @@ impl Guest {
             Running::Command(control) => control.signal(SIGINT, true).await.map(|()| true),
         };
         debug!(?passed_on, "interrupted");
-        if passed_on.unwrap_or(false) {
-            interrupts.next().await;
+        if !passed_on.unwrap_or(false) {
+            return;
         }
+        tokio::select! {
+            () = interrupts.next() => return,
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        if io::stderr().is_terminal() {
+            printer.note("it goes on; a second Ctrl-C ends it");
+        }
+        interrupts.next().await;
     }
 }
 

@@ -18,7 +18,7 @@ use self::report::Report;
 pub(crate) use self::report::{say_failure, traceback};
 pub(crate) use self::source::{Source, Task};
 pub(crate) use self::tty::check as check_terminal;
-use crate::args::{RunArgs, SandboxArgs};
+use crate::args::RunArgs;
 use crate::printer::Printer;
 use crate::problem::Problem;
 use crate::settings;
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
         () = interrupts.next() => return Err(interrupted()),
     };
     debug!(id = sandbox.id(), "sandbox is ready");
-    warn_of_weak_isolation(&args.sandbox, &sandbox, printer);
+    warn_of_weak_isolation(&sandbox, printer);
     if stays {
         let id = sandbox.id().unwrap_or_default();
         printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
@@ -142,7 +142,7 @@ impl Visit {
             };
             tokio::select! {
                 ended = work => ended,
-                () = guest.heed(interrupts, sandbox) => Ok(()),
+                () = guest.heed(interrupts, sandbox, printer) => Ok(()),
             }
         };
         if !stays && let Err(error) = sandbox.kill().await {
@@ -189,15 +189,15 @@ impl Visit {
     }
 }
 
-/// Says what everybody should know who did not ask for strict isolation.
-pub(crate) fn warn_of_weak_isolation(args: &SandboxArgs, sandbox: &Sandbox, printer: &Printer) {
-    match args.isolation.unwrap_or_default() {
+/// Says what everybody should know who has code run in a sandbox without strict isolation.
+pub(crate) fn warn_of_weak_isolation(sandbox: &Sandbox, printer: &Printer) {
+    let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
+    match isolation.mode {
         IsolationMode::Strict => {}
         IsolationMode::Off => printer.warning("isolation is off: the code has your rights"),
         IsolationMode::BestEffort => {
-            let layers = sandbox.info().and_then(|info| info.isolation).map(|has| has.layers);
-            let layers = layers.filter(|layers| !layers.is_empty());
-            let layers = layers.map_or_else(|| "none".into(), |layers| layers.join(", "));
+            let layers = isolation.layers;
+            let layers = if layers.is_empty() { "none".into() } else { layers.join(", ") };
             printer.warning(&format!("isolation is best-effort, with the layers: {layers}"));
         }
     }

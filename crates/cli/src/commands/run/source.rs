@@ -45,6 +45,11 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// Whether an interpreter of the sandbox runs it.
+    pub(crate) fn is_code(&self) -> bool {
+        matches!(self, Self::Cell(_) | Self::Script { .. })
+    }
+
     /// What the sandbox is needed for.
     pub(crate) fn purpose(&self) -> SingleUse {
         match self {
@@ -98,7 +103,7 @@ impl Task {
     pub(crate) fn of(args: &RunArgs) -> Result<Self, Problem> {
         let (code, arguments) = match choose(args)? {
             Choice::Command(source) => {
-                let stdin = if args.tty { None } else { input::for_program() };
+                let stdin = if args.tty { None } else { input::for_program()? };
                 return Ok(Self { source, language: "sh", stdin });
             }
             Choice::Code(code, arguments) => (code, arguments),
@@ -135,7 +140,7 @@ impl Task {
                 })
             }
         };
-        let stdin = if is_own && !args.tty { input::for_program() } else { None };
+        let stdin = if is_own && !args.tty { input::for_program()? } else { None };
         Ok(Self { source, language: language.name, stdin })
     }
 }
@@ -184,6 +189,11 @@ fn file_with_arguments(args: &RunArgs, file: &Path) -> Result<Choice, Problem> {
 }
 
 fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
+    if let Code::File(path) = code
+        && path.is_dir()
+    {
+        return Err(unreadable(path, &io::ErrorKind::IsADirectory.into()));
+    }
     let by_file = |path: &Path| languages::of_file(path);
     let found = match (args.lang, code) {
         (Some(language), _) => Some(language),

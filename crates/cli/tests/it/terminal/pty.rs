@@ -147,8 +147,8 @@ impl Terminal {
         tcsetwinsize(&self.keys, size).unwrap();
     }
 
-    pub(super) fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
+    pub(super) fn press(&mut self, keys: impl AsRef<[u8]>) {
+        self.keys.write_all(keys.as_ref()).unwrap();
     }
 
     /// Waits until that is shown. Returns what came before.

@@ -320,6 +320,51 @@ fn the_end_of_the_sandbox_is_the_end_of_the_session() {
 }
 
 #[test]
+fn bytes_that_are_no_text_end_nothing() {
+    let home = Home::new();
+    let mut terminal = home.repl(&[]);
+    terminal.press("6 *");
+    terminal.expect("6 *");
+    terminal.press(b"\xff");
+    terminal.expect("is not UTF-8 text");
+    terminal.expect("6 *");
+    assert!(terminal.cell(" 7").contains("\r\n42\r\n"));
+    // The next prompt begins with nothing.
+    assert!(terminal.cell("'fresh'").contains("\r\n'fresh'\r\n"));
+    terminal.press("import time; print('be' 'gun', flush=True); time.sleep(1)\r");
+    terminal.expect("begun");
+    terminal.press(b"\xff\xfe\r");
+    terminal.expect("is not UTF-8 text");
+    assert!(terminal.cell("'al' 'ive'").contains("'alive'"));
+    terminal.leave();
+}
+
+#[test]
+fn the_end_of_the_sandbox_ends_a_session_in_the_middle_of_a_cell() {
+    let home = Home::new();
+    let id = home.create();
+    let mut terminal = home.repl(&[&id]);
+    terminal.press("import time; print('be' 'gun', flush=True); time.sleep(60)\r");
+    terminal.expect("begun");
+    home.ok(&["rm", &id], "");
+    let (status, shown) = terminal.end();
+    assert_eq!(status, 125, "{shown}");
+    assert!(shown.contains("begins with a new one"), "{shown}");
+}
+
+#[test]
+fn a_terminal_of_no_known_kind_is_a_simple_one() {
+    let home = Home::new();
+    let mut terminal = home.terminal_with(&["repl"], &[("TERM", "")]);
+    terminal.expect(PROMPT);
+    terminal.press(b"'6 * 7 is', 6 * 7 # \xff\n");
+    let shown = terminal.expect("('6 * 7 is', 42)\r\n");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+    terminal.expect(PROMPT);
+    terminal.leave();
+}
+
+#[test]
 fn a_session_on_a_simple_terminal_works_too() {
     let home = Home::new();
     let mut terminal = home.terminal_with(&["repl"], &[("TERM", "dumb")]);

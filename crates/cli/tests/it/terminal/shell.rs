@@ -69,6 +69,17 @@ fn a_shell_without_a_terminal_reads_a_script() {
 }
 
 #[test]
+fn a_program_that_does_not_heed_ctrl_c_is_told_how_to_end() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&["run", "trap '' INT; echo \"re$((6 * 7))\"; sleep 60"]);
+    terminal.expect("re42\r\n");
+    terminal.press(CTRL_C);
+    terminal.expect("a second Ctrl-C ends it");
+    terminal.press(CTRL_C);
+    assert_eq!(terminal.end().0, 130);
+}
+
+#[test]
 fn commands_run_on_the_terminal_when_asked_to() {
     let home = Home::new();
     let id = home.create();

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::python::on_path;
-use crate::view::may_show;
+use crate::view::{may_show, on_path};
 
 /// Toolchains outside of the system directories, to be shown read-only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

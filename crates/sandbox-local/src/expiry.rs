@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Ends a sandbox when its lifetime is over, when it has been unused for too long, or when what it stands on dies.
 #[derive(Debug)]
-pub(crate) struct Expiry {
+pub struct Expiry {
     shared: Arc<Shared>,
     task: AbortHandle,
 }
@@ -63,7 +63,8 @@ impl Shared {
 }
 
 impl Expiry {
-    pub(crate) fn start(
+    /// Begins to watch a box that lives that long, and `idle` without being used.
+    pub fn start(
         box_io: Arc<dyn BoxIo>,
         ended: Arc<EndReason>,
         lifetime: Duration,
@@ -85,7 +86,7 @@ impl Expiry {
     /// The sandbox ends with the process that made the box, whose first process is `first`.
     ///
     /// That is told by the maker's death itself: a box may be slow to end, or never end completely.
-    pub(crate) fn end_with_maker_of(&self, first: u32) {
+    pub fn end_with_maker_of(&self, first: u32) {
         // A maker that is dead already has taken the box along, or leaves nothing to watch.
         if let Some(maker) = parent_of(first).and_then(|maker| watch_process(maker).ok()) {
             let _ = self.shared.maker.set(maker);
@@ -94,12 +95,12 @@ impl Expiry {
     }
 
     /// When the lifetime is over, unix seconds.
-    pub(crate) fn end_at(&self) -> f64 {
+    pub fn end_at(&self) -> f64 {
         self.shared.state().end_at
     }
 
     /// Sets the lifetime anew, from now.
-    pub(crate) fn set_lifetime(&self, lifetime: Duration) {
+    pub fn set_lifetime(&self, lifetime: Duration) {
         let mut state = self.shared.state();
         state.end = Instant::now() + lifetime;
         state.end_at = unix_now() + lifetime.as_secs_f64();
@@ -108,7 +109,7 @@ impl Expiry {
     }
 
     /// The sandbox is in use until the guard is dropped.
-    pub(crate) fn in_use(&self) -> InUse {
+    pub fn in_use(&self) -> InUse {
         self.shared.state().in_use += 1;
         InUse(Arc::clone(&self.shared))
     }
@@ -122,7 +123,7 @@ impl Drop for Expiry {
 
 /// Keeps a sandbox from being idle.
 #[derive(Debug)]
-pub(crate) struct InUse(Arc<Shared>);
+pub struct InUse(Arc<Shared>);
 
 impl Drop for InUse {
     fn drop(&mut self) {

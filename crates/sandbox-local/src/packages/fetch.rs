@@ -46,7 +46,7 @@ const SOURCES: [&str; 11] = [
 ];
 
 /// Checks options for pip: each is one of [`SOURCES`], with its value after `=`.
-pub(crate) fn is_option(option: &str) -> bool {
+pub fn is_option(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or_default();
     let alone = matches!(name, "--no-index" | "--pre");
     SOURCES.contains(&name) && alone != option.contains('=')

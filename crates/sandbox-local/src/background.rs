@@ -29,7 +29,10 @@ fn handle() -> Result<Handle> {
 }
 
 /// Runs a future on the shared runtime, also when nobody waits for it any more.
-pub(crate) async fn background<F>(future: F) -> Result<F::Output>
+///
+/// # Errors
+/// `ResourceExhausted` when there is no thread for it, `Unexpected` when the future panicked.
+pub async fn background<F>(future: F) -> Result<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {

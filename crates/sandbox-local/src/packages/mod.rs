@@ -6,24 +6,25 @@
 
 mod fetch;
 
-pub(crate) use self::fetch::is_option;
+pub use self::fetch::is_option;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::{StreamExt as _, stream};
-use sandbox_agent::box_io::BoxFiles as _;
-use sandbox_agent::cell::CellFiles;
+use sandbox_agent::box_io::BoxFiles;
 use sandbox_core::{
     ByteStream, CommandEvent, Error, ErrorKind, Result, StartCommand, WriteOptions,
 };
+use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::Mutex;
 
 use self::fetch::{Pinned, Pip};
-use crate::instance::EvalInstance;
+use crate::place::Place;
 
 const OPERATION: &str = "install_packages";
 
@@ -43,7 +44,7 @@ const MOST_SAID: usize = 4 << 10;
 
 /// What was installed into one sandbox.
 #[derive(Debug)]
-pub(crate) struct Packages {
+pub struct Packages {
     pip: Pip,
     executable: PathBuf,
     /// Everything that was asked for so far. What is asked for next has to fit it. Held while packages are installed.
@@ -52,10 +53,28 @@ pub(crate) struct Packages {
 }
 
 impl Packages {
-    pub(crate) fn new(executable: PathBuf, options: Vec<String>) -> Self {
+    /// None yet. They are for that interpreter, and come from where `options` of pip say.
+    pub fn new(executable: PathBuf, options: Vec<String>) -> Self {
         let pip = Pip::new(executable.clone(), options);
         Self { pip, executable, wanted: Mutex::default(), any: AtomicBool::new(false) }
     }
+}
+
+/// Options of pip as a caller gives them, who may say where packages come from and nothing else.
+///
+/// # Errors
+/// `InvalidArgument` with `provider_options`.
+pub fn pip_options(given: &[Value]) -> Result<Vec<String>> {
+    let option = |option: &Value| {
+        let text = option.as_str().filter(|text| is_option(text) && !text.contains('\0'));
+        text.map(str::to_owned).ok_or_else(|| {
+            let message = format!(
+                "pip has {option}, which does not say where packages come from, as `--index-url=..` does"
+            );
+            Error::invalid("provider_options", message)
+        })
+    };
+    given.iter().map(option).collect()
 }
 
 /// What is installed of a distribution: `name-version.dist-info`, with the name as file names have it.
@@ -67,15 +86,19 @@ fn installed(names: impl Iterator<Item = String>) -> BTreeSet<(String, String)> 
     names.filter_map(parts).collect()
 }
 
-impl EvalInstance {
+impl Place {
+    fn packages(&self) -> Result<&Packages> {
+        self.packages.as_ref().ok_or_else(|| self.unsupported(OPERATION))
+    }
+
     fn site(&self) -> String {
-        format!("{}/{SITE}", self.base.env.get("HOME").map_or("/home/sandbox", String::as_str))
+        format!("{}/{SITE}", self.env.get("HOME").map_or("/home/sandbox", String::as_str))
     }
 
     /// The environment of commands, which find what was installed.
-    pub(crate) fn command_env(&self) -> BTreeMap<String, String> {
-        let mut env = self.base.env.clone();
-        if self.packages.any.load(Ordering::Acquire) {
+    pub fn command_env(&self) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        if self.packages.as_ref().is_some_and(|packages| packages.any.load(Ordering::Acquire)) {
             let site = self.site();
             let join = |first: &str, second: Option<&String>| match second {
                 Some(second) if !second.is_empty() => format!("{first}:{second}"),
@@ -89,20 +112,24 @@ impl EvalInstance {
     }
 
     /// Installs what is missing of those packages and of what they need.
-    pub(crate) async fn install_python(&self, names: Vec<String>) -> Result<()> {
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no name of a package or does not fit what is there, `NotFound`, and whatever pip fails with.
+    pub async fn install_python(&self, names: Vec<String>) -> Result<()> {
         let names = fetch::requirements(names)?;
         if names.is_empty() {
             return Ok(());
         }
-        let mut wanted = self.packages.wanted.lock().await;
+        let packages = self.packages()?;
+        let mut wanted = packages.wanted.lock().await;
         // The last word about a package counts.
         let is_new = |name: &String| names.iter().any(|new| fetch::is_same(new, name));
         let mut all: Vec<_> = wanted.iter().filter(|name| !is_new(name)).cloned().collect();
         all.extend(names.iter().cloned());
-        let pinned = self.packages.pip.resolve(&all).await?;
+        let pinned = packages.pip.resolve(&all).await?;
         let missing = self.missing(pinned).await?;
         if !missing.is_empty() {
-            let wheels = self.packages.pip.download(&missing).await?;
+            let wheels = packages.pip.download(&missing).await?;
             let incoming = format!("{}/{INCOMING}", self.site());
             let done = self.install_wheels(&incoming, wheels.paths()).await;
             let removed = self.remove(&incoming).await;
@@ -114,7 +141,7 @@ impl EvalInstance {
 
     async fn missing(&self, pinned: Vec<Pinned>) -> Result<Vec<Pinned>> {
         let site = self.site();
-        let list = |files: CellFiles| async move {
+        let list = |files: Arc<dyn BoxFiles>| async move {
             match files.list(&site).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
                 listed => listed,
@@ -128,7 +155,7 @@ impl EvalInstance {
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
-        let remove = |files: CellFiles| async move {
+        let remove = |files: Arc<dyn BoxFiles>| async move {
             match files.remove(path, true).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 removed => removed,
@@ -144,21 +171,22 @@ impl EvalInstance {
             let name = wheel.file_name().unwrap_or_default().to_string_lossy();
             let target = format!("{incoming}/{name}");
             let file = File::open(&wheel).await.map_err(fetch::host_problem)?;
-            let write = |files: CellFiles| async move {
+            let write = |files: Arc<dyn BoxFiles>| async move {
                 files.write(&target, content(file), WriteOptions::default()).await
             };
             self.with_files(OPERATION, write).await?;
         }
-        let python = self.packages.executable.to_string_lossy().into_owned();
+        let packages = self.packages()?;
+        let python = packages.executable.to_string_lossy().into_owned();
         let program = [&python, "-I", "-c", PROGRAM, incoming, &self.site()].map(str::to_owned);
         self.run_installer(StartCommand::new(program.to_vec())).await?;
-        self.packages.any.store(true, Ordering::Release);
+        packages.any.store(true, Ordering::Release);
         Ok(())
     }
 
     async fn run_installer(&self, request: StartCommand) -> Result<()> {
         let in_use = Box::new(self.expiry.in_use());
-        let env = self.base.env.clone();
+        let env = self.env.clone();
         let started = self.commands.start(env, "/", request, in_use).await;
         let mut command = started.map_err(|error| self.alive(OPERATION).err().unwrap_or(error))?;
         let mut said = Vec::new();

@@ -12,7 +12,7 @@ use sandbox_core::{
 use sandbox_gate::{Gate, GateConfig, Sockets};
 use sandbox_isolation::{Cell, CellSpec};
 
-use crate::workshop::{Workshop, no_isolation};
+use crate::makers::{Makers, no_isolation};
 
 /// What code without network hears. It names what opens the network.
 const NO_NETWORK: &str = "Network access is disabled in this sandbox; `--allow HOST` opens it to one host and \
@@ -26,7 +26,7 @@ pub(crate) fn needs_gate(spec: &CreateSpec) -> bool {
 
 /// The network of one sandbox.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub struct Network {
     gate: Option<Arc<Gate>>,
     isolated: bool,
     policy: NetworkPolicy,
@@ -34,7 +34,10 @@ pub(crate) struct Network {
 
 impl Network {
     /// Opens the gate of a cell, when its spec says that it has one.
-    pub(crate) fn open(spec: &CreateSpec, cell: &Cell) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `Unavailable` when the cell has no gate, or none that can be opened.
+    pub fn open(spec: &CreateSpec, cell: &Cell) -> Result<Self> {
         let isolated = match spec.isolation {
             IsolationMode::Strict => true,
             IsolationMode::BestEffort => spec.network.mode != NetworkMode::All,
@@ -56,13 +59,18 @@ impl Network {
         Ok(Self { gate: Some(Arc::new(gate)), isolated, policy })
     }
 
+    /// The network of a sandbox that nothing here restricts.
+    pub fn unrestricted(policy: NetworkPolicy) -> Self {
+        Self { gate: None, isolated: false, policy }
+    }
+
     /// What to add to an error about the network. With a gate, the denials say it better.
-    pub(crate) fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<String> {
         (self.isolated && self.gate.is_none()).then(|| NO_NETWORK.to_owned())
     }
 
     /// What is allowed, for people.
-    pub(crate) fn description(&self) -> String {
+    pub fn description(&self) -> String {
         if self.gate.is_none() {
             return if self.isolated { "none" } else { "all" }.to_owned();
         }
@@ -83,21 +91,21 @@ impl Network {
     }
 
     /// Nothing leaves the sandbox any more.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         if let Some(gate) = &self.gate {
             gate.close();
         }
     }
 
     /// This moment, for what is told of the time after it.
-    pub(crate) fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<Mark> {
         self.gate.as_ref().map(|gate| Mark { gate: Arc::clone(gate), at: gate.mark() })
     }
 }
 
 /// A moment from which on denials are told.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub struct Mark {
     gate: Arc<Gate>,
     at: u64,
 }
@@ -110,14 +118,15 @@ impl Mark {
 
 /// The events of a run, with what was refused since the mark in its end.
 #[derive(Debug)]
-pub(crate) struct Told<S> {
+pub struct Told<S> {
     inner: S,
     mark: Option<Mark>,
     failed: bool,
 }
 
 impl<S> Told<S> {
-    pub(crate) fn new(inner: S, mark: Option<Mark>) -> Self {
+    /// The events, and the moment from which on denials are told.
+    pub fn new(inner: S, mark: Option<Mark>) -> Self {
         Self { inner, mark, failed: false }
     }
 }
@@ -146,7 +155,7 @@ impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
 }
 
 /// A command with what was refused since the mark in its end.
-pub(crate) fn told(command: Command, mark: Option<Mark>) -> Command {
+pub fn told(command: Command, mark: Option<Mark>) -> Command {
     let Some(mark) = mark else { return command };
     let events = command.events.map(move |mut event| {
         if let CommandEvent::Finished(outcome) = &mut event {
@@ -158,10 +167,10 @@ pub(crate) fn told(command: Command, mark: Option<Mark>) -> Command {
 }
 
 /// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
-pub(crate) async fn check(workshop: &Workshop) -> Check {
+pub async fn check(makers: &Makers) -> Check {
     let name = "network gate".to_owned();
     let made = async {
-        let maker = workshop.maker(IsolationMode::Strict).await?;
+        let maker = makers.get(IsolationMode::Strict).await?;
         let spec = CellSpec { gate: true, ..CellSpec::strict() };
         maker.cell(&spec).await.map_err(no_isolation)
     };

@@ -4,36 +4,37 @@ use std::future::Future;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _, stream};
-use sandbox_agent::box_io::WatchStream;
-use sandbox_agent::cell::CellFiles;
+use sandbox_agent::box_io::{BoxFiles, WatchStream};
 use sandbox_core::{ByteStream, Result};
 
-use crate::instance::EvalInstance;
+use crate::place::{Place, ended};
 
-impl EvalInstance {
+impl Place {
     /// Works with the files: the sandbox is in use meanwhile, and when it ended meanwhile, that is the answer.
-    pub(crate) async fn with_files<T, F: Future<Output = Result<T>>>(
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, `Unsupported` when it has no files, and those of `work`.
+    pub async fn with_files<T, F: Future<Output = Result<T>>>(
         &self,
         operation: &'static str,
-        work: impl FnOnce(CellFiles) -> F,
+        work: impl FnOnce(Arc<dyn BoxFiles>) -> F,
     ) -> Result<T> {
         self.alive(operation)?;
+        let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
         let _in_use = self.expiry.in_use();
-        let files = CellFiles::new(self.cell.cell(), &self.base.cwd)?;
-        let done = work(files).await;
+        let done = work(files()?).await;
         self.alive(operation)?;
         done
     }
 
     /// Content that ends with the sandbox, which is in use while it is taken.
-    pub(crate) fn content(&self, operation: &'static str, content: ByteStream) -> ByteStream {
+    pub fn content(&self, operation: &'static str, content: ByteStream) -> ByteStream {
         let in_use = self.expiry.in_use();
-        let ended = Arc::clone(&self.ended);
-        let id = self.id.clone();
+        let (reason, id) = (Arc::clone(&self.ended), self.id.clone());
         let checked = content.map(move |piece| {
             let _ = &in_use;
-            match ended.get() {
-                Some(reason) => Err(crate::instance::ended(operation, &id, reason)),
+            match reason.get() {
+                Some(reason) => Err(ended(operation, &id, reason)),
                 None => piece,
             }
         });
@@ -41,13 +42,13 @@ impl EvalInstance {
     }
 
     /// Changes until the sandbox ends, which is told as an error.
-    pub(crate) fn changes(&self, changes: WatchStream) -> WatchStream {
-        let (ended, id) = (Arc::clone(&self.ended), self.id.clone());
+    pub fn changes(&self, changes: WatchStream) -> WatchStream {
+        let (reason, id) = (Arc::clone(&self.ended), self.id.clone());
         let told = stream::once(async move {
-            let reason = ended.get()?;
-            Some(Err(crate::instance::ended("watch_files", &id, reason)))
+            let reason = reason.get()?;
+            Some(Err(ended("watch_files", &id, reason)))
         });
-        let closing = Box::pin(self.cell.cell().closing());
+        let closing = (self.closing)();
         Box::pin(changes.take_until(closing).chain(told.filter_map(std::future::ready)))
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use sandbox_core::{ByteSize, CreateSpec, IsolationMode, NetworkMode};
 use sandbox_isolation::{CellSpec, Resource, Rlimit};
 
 use crate::network::needs_gate;
-use crate::python::{Layout, Python};
 use crate::toolchains::toolchains;
 
 /// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
@@ -22,7 +22,7 @@ const SHARED: [&str; 16] = [
 const SHARED_IN_HOME: [&str; 6] = [".local", ".config", ".cache", ".cargo", ".ssh", "bin"];
 
 /// Whether a directory of an interpreter or a toolchain may be shown as a whole.
-pub(crate) fn may_show(directory: &Path) -> bool {
+pub fn may_show(directory: &Path) -> bool {
     let home = env::var_os("HOME").map(PathBuf::from);
     let is_home = |path: &Path| {
         home.as_deref() == Some(path)
@@ -37,8 +37,8 @@ pub(crate) fn may_show(directory: &Path) -> bool {
     directory.is_absolute() && !system && !is_home(directory) && !in_home
 }
 
-/// The cell for a create.
-pub(crate) fn cell_spec(spec: &CreateSpec, python: &Python, layout: Option<&Layout>) -> CellSpec {
+/// The cell for a create, which shows these directories as far as the system's do not hold them, and toolchains.
+pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
     let mut cell = match spec.isolation {
         IsolationMode::Off => return CellSpec::off(),
         IsolationMode::BestEffort => {
@@ -47,9 +47,10 @@ pub(crate) fn cell_spec(spec: &CreateSpec, python: &Python, layout: Option<&Layo
         IsolationMode::Strict => CellSpec::strict(),
     };
     cell.gate = needs_gate(spec);
-    for path in shown_paths(python, layout) {
+    for path in shown_paths(directories) {
         cell = cell.bind(path);
     }
+    cell.own = spec.working_dir.iter().filter_map(|path| top(Path::new(path))).collect();
     cell.memory = spec.memory.map(ByteSize::as_u64);
     cell.cpu = spec.cpu.map(thousandths);
     // Files are memory: by default they take at most half of it.
@@ -64,41 +65,41 @@ pub(crate) fn cell_spec(spec: &CreateSpec, python: &Python, layout: Option<&Layo
     cell
 }
 
+/// The directory below the root that an absolute path begins with.
+fn top(path: &Path) -> Option<PathBuf> {
+    let mut parts = path.components();
+    match (parts.next()?, parts.next()?) {
+        (Component::RootDir, Component::Normal(name)) => Some(Path::new("/").join(name)),
+        _ => None,
+    }
+}
+
 /// Cores as the kernel is told of them. At most a few thousand, which the spec has checked.
 fn thousandths(cores: f64) -> u32 {
     (cores * 1000.0).round().clamp(0.0, f64::from(u32::MAX)) as u32
 }
 
-/// The interpreter's directories and the toolchains, as far as the system directories do not hold them.
-fn shown_paths(python: &Python, layout: Option<&Layout>) -> Vec<PathBuf> {
-    let mut wanted: Vec<PathBuf> = Vec::new();
-    if let Some(layout) = layout {
-        wanted.extend([layout.base_prefix.clone(), layout.prefix.clone()]);
-        wanted.extend(layout.sys_path.iter().cloned());
-    }
-    let real = fs::canonicalize(&python.executable).ok();
-    wanted.extend(
-        real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
-    );
-    wanted.extend(toolchains().roots.iter().cloned());
+/// The directories and the toolchains, as far as the system directories do not hold them.
+fn shown_paths(directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut shown: Vec<PathBuf> = Vec::new();
-    for path in wanted {
+    for path in directories.iter().chain(&toolchains().roots) {
         let system = ["/usr", "/lib", "/lib64", "/bin", "/sbin"];
-        let allowed = may_show(&path)
+        let allowed = may_show(path)
             && path.exists()
             && !system.iter().any(|system| path.starts_with(system));
         if allowed && !shown.iter().any(|other| path.starts_with(other)) {
-            shown.retain(|other| !other.starts_with(&path));
-            shown.push(path);
+            shown.retain(|other| !other.starts_with(path));
+            shown.push(path.clone());
         }
     }
     shown
 }
 
-/// The whole environment of whatever runs in the sandbox. The host's is not part of it.
-pub(crate) fn environment(
+/// The whole environment of whatever runs in the sandbox, with these directories first in `PATH`. The host's is not
+/// part of it.
+pub fn environment(
     spec: &CreateSpec,
-    python: &Python,
+    programs: &[PathBuf],
     home: &Path,
 ) -> BTreeMap<String, String> {
     let mut env = BTreeMap::from(
@@ -106,22 +107,18 @@ pub(crate) fn environment(
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
     env.insert("HOME".into(), home.to_string_lossy().into_owned());
-    env.insert("PATH".into(), search_path(spec.isolation, python));
+    env.insert("PATH".into(), search_path(spec.isolation, programs));
     if spec.isolation == IsolationMode::BestEffort {
         // The host's own is shared with everybody, and closed to this code.
         env.insert("TMPDIR".into(), home.to_string_lossy().into_owned());
-    }
-    if let Some(venv) = virtual_environment(&python.executable) {
-        env.insert("VIRTUAL_ENV".into(), venv.to_string_lossy().into_owned());
     }
     env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
     env.extend(spec.secrets.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
     env
 }
 
-fn search_path(isolation: IsolationMode, python: &Python) -> String {
-    let mut directories: Vec<PathBuf> = Vec::new();
-    directories.extend(python.executable.parent().map(Path::to_path_buf));
+fn search_path(isolation: IsolationMode, programs: &[PathBuf]) -> String {
+    let mut directories: Vec<PathBuf> = programs.to_vec();
     // Before the host's own, where a proxy may stand that looks for its toolchain in the user's home.
     directories.extend(toolchains().programs.iter().cloned());
     if isolation == IsolationMode::Off {
@@ -140,9 +137,21 @@ fn search_path(isolation: IsolationMode, python: &Python) -> String {
     unique.join(":")
 }
 
-fn virtual_environment(executable: &Path) -> Option<&Path> {
-    let root = executable.parent()?.parent()?;
-    root.join("pyvenv.cfg").is_file().then_some(root)
+/// Where programs are looked for when `PATH` is not set, as shells do.
+pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Finds a program on this process's `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(name))
+        .find(|file| is_executable(file))
+}
+
+/// Whether that is a file that somebody may execute.
+pub fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]

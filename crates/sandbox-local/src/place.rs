@@ -1,0 +1,364 @@
+//! A sandbox without its interpreters: a box, its files, its commands, and the end of its life.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use sandbox_agent::box_io::{BoxFiles, BoxIo, Spawn};
+use sandbox_agent::cell::{CellBox, CellFiles};
+use sandbox_agent::commands::Commands;
+use sandbox_agent::interpreter::EndReason;
+use sandbox_core::{
+    Capabilities, Command, CreateSpec, Error, ErrorKind, Event, FailureKind, IsolationInfo, Result,
+    SandboxId, SandboxInfo, SandboxStatus, StartCommand, Tags, Variant, unix_now,
+};
+use serde_json::{Map, Value};
+
+use crate::expiry::{Expiry, InUse};
+use crate::network::{Network, told};
+use crate::packages::Packages;
+
+/// How long a sandbox lives when nothing is said.
+pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
+/// runs no code of the sandbox any more.
+const END_BOUND: Duration = Duration::from_secs(2);
+
+type Files = Arc<dyn Fn() -> Result<Arc<dyn BoxFiles>> + Send + Sync>;
+
+/// A future that does not keep the box alive.
+type Closing = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// One sandbox, apart from its interpreters.
+pub struct Place {
+    /// Its id.
+    pub id: SandboxId,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// The box.
+    pub box_io: Arc<dyn BoxIo>,
+    /// Why it has ended, once it has.
+    pub ended: Arc<EndReason>,
+    /// When it ends by itself.
+    pub expiry: Expiry,
+    /// What listings show of it.
+    pub described: Mutex<Described>,
+    /// The whole environment of whatever runs in it.
+    pub env: BTreeMap<String, String>,
+    /// Its working directory.
+    pub cwd: String,
+    /// What may leave it.
+    pub network: Network,
+    /// Its commands.
+    pub commands: Commands,
+    /// Python packages, where they can be installed.
+    pub packages: Option<Packages>,
+    pub(crate) files: Option<Files>,
+    pub(crate) closing: Closing,
+}
+
+/// What a sandbox shall be, before it has a box.
+#[derive(Debug)]
+pub struct PlaceSpec<'a> {
+    /// Whose it is.
+    pub variant: Variant,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// What was asked for.
+    pub create: &'a CreateSpec,
+    /// What keeps the code in.
+    pub isolation: IsolationInfo,
+    /// The whole environment of whatever runs in it.
+    pub env: BTreeMap<String, String>,
+    /// Its working directory.
+    pub cwd: String,
+}
+
+/// What listings show of a sandbox.
+#[derive(Clone, Debug, Default)]
+pub struct Described {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its tags.
+    pub tags: Tags,
+    /// Unix seconds.
+    pub created_at: f64,
+    /// What keeps the code in.
+    pub isolation: IsolationInfo,
+    /// Facts of its backend.
+    pub metadata: Map<String, Value>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("id", &self.id)
+            .field("box_io", &self.box_io)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    /// A sandbox in a cell of this host, with the gate that its network needs. Runs on the runtime that it is made on.
+    ///
+    /// # Errors
+    /// `Unavailable` when the gate cannot be opened.
+    pub fn in_cell(cell: Arc<CellBox>, mut spec: PlaceSpec<'_>) -> Result<Self> {
+        let network = Network::open(spec.create, cell.cell())?;
+        spec.isolation.network = network.description();
+        let closing: Closing = {
+            let cell = Arc::downgrade(&cell);
+            Arc::new(move || -> BoxFuture<'static, ()> {
+                match cell.upgrade() {
+                    Some(cell) => Box::pin(cell.cell().closing()),
+                    None => Box::pin(std::future::ready(())),
+                }
+            })
+        };
+        let files: Files = {
+            // What the box is made of must not be kept alive by what works with its files.
+            let (cell, cwd) = (Arc::downgrade(&cell), spec.cwd.clone());
+            Arc::new(move || match cell.upgrade() {
+                Some(cell) => Ok(Arc::new(CellFiles::new(cell.cell(), &cwd)?) as Arc<dyn BoxFiles>),
+                None => Err(Error::new(ErrorKind::Terminated, "files", "the sandbox has ended")),
+            })
+        };
+        let first = cell.cell().pid();
+        let place = Self::new(cell, Some(files), closing, network, spec);
+        place.expiry.end_with_maker_of(first);
+        Ok(place)
+    }
+
+    /// A sandbox that is somewhere else. `files` work with what is there.
+    pub fn elsewhere(
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Arc<dyn BoxFiles>>,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
+        let closing: Closing = {
+            let watched = Arc::clone(&box_io);
+            Arc::new(move || {
+                let watched = Arc::clone(&watched);
+                Box::pin(async move { watched.closed().await })
+            })
+        };
+        let files = files.map(|files| -> Files { Arc::new(move || Ok(Arc::clone(&files))) });
+        let network = Network::unrestricted(spec.create.network.clone());
+        Self::new(box_io, files, closing, network, spec)
+    }
+
+    fn new(
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Files>,
+        closing: Closing,
+        network: Network,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
+        let PlaceSpec { variant, capabilities, create, isolation, env, cwd } = spec;
+        let ended = Arc::new(EndReason::new());
+        let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
+        let lifetime = create.lifetime.unwrap_or(DEFAULT_LIFETIME);
+        let expiry =
+            Expiry::start(Arc::clone(&box_io), Arc::clone(&ended), lifetime, create.idle_timeout);
+        let described = Described {
+            name: create.name.clone(),
+            tags: create.tags.clone(),
+            created_at: unix_now(),
+            isolation,
+            metadata: Map::new(),
+        };
+        Self {
+            id: SandboxId::random(variant),
+            capabilities,
+            box_io,
+            ended,
+            expiry,
+            described: Mutex::new(described),
+            env,
+            cwd,
+            network,
+            commands,
+            packages: None,
+            files,
+            closing,
+        }
+    }
+
+    /// Whether it has not ended.
+    ///
+    /// # Errors
+    /// `Terminated`.
+    pub fn alive(&self, operation: &'static str) -> Result<()> {
+        self.ended.get().map_or(Ok(()), |reason| Err(ended(operation, &self.id, reason)))
+    }
+
+    /// Whether it has not ended, for who needs no reason.
+    pub fn is_running(&self) -> bool {
+        self.ended.get().is_none()
+    }
+
+    /// The answer of a verb that this sandbox does not have.
+    pub fn unsupported(&self, operation: &'static str) -> Error {
+        let variant = self.id.variant();
+        Error::unsupported(operation, format!("{variant} has no {operation} here"))
+            .with_context("variant", variant.as_str())
+    }
+
+    fn described(&self) -> MutexGuard<'_, Described> {
+        self.described.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known about it now.
+    pub fn info(&self) -> SandboxInfo {
+        let described = self.described();
+        let status = match self.ended.get() {
+            None => SandboxStatus::Running,
+            Some(_) => SandboxStatus::Terminated,
+        };
+        SandboxInfo {
+            id: self.id.to_string(),
+            variant: self.id.variant(),
+            status,
+            created_at: described.created_at,
+            end_at: Some(self.expiry.end_at()),
+            name: described.name.clone(),
+            tags: described.tags.clone(),
+            resources: None,
+            isolation: Some(described.isolation.clone()),
+            metadata: described.metadata.clone(),
+        }
+    }
+
+    /// Adds a fact of its backend.
+    pub fn describe(&self, name: &str, fact: Value) {
+        self.described().metadata.insert(name.to_owned(), fact);
+    }
+
+    /// Replaces the tags.
+    pub fn set_tags(&self, tags: Tags) {
+        self.described().tags = tags;
+    }
+
+    /// Its life begins now, also when it was made ahead.
+    pub fn begin(&self, spec: &CreateSpec) {
+        self.expiry.set_lifetime(spec.lifetime.unwrap_or(DEFAULT_LIFETIME));
+        drop(self.expiry.in_use());
+        let mut described = self.described();
+        described.name.clone_from(&spec.name);
+        described.tags.clone_from(&spec.tags);
+        described.created_at = unix_now();
+    }
+
+    /// Makes a directory that a caller has named.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the field.
+    pub async fn make_directory(&self, field: &'static str, path: &str) -> Result<()> {
+        let spec = Spawn {
+            argv: vec!["mkdir".into(), "-p".into(), "--".into(), path.into()],
+            env: self.env.clone(),
+            cwd: "/".into(),
+            stdin: false,
+            terminal: None,
+        };
+        let exit = self.box_io.spawn(spec).await?.process.exit().await?;
+        if exit.code == Some(0) {
+            return Ok(());
+        }
+        Err(Error::invalid(field, format!("cannot be made in the sandbox, got {path:?}")))
+    }
+
+    /// Starts a command, whose end tells what the network refused it.
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, and as [`Commands::start`].
+    pub async fn start_command(&self, request: StartCommand) -> Result<Command> {
+        self.alive("start_command")?;
+        let in_use = Box::new(self.expiry.in_use());
+        let (env, mark) = (self.command_env(), self.network.mark());
+        let started = self.commands.start(env, &self.cwd, request, in_use).await;
+        let started = started.map(|command| told(command, mark));
+        started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
+    }
+
+    /// A command that was started before, whose end tells what the network refused from now on.
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, and as [`Commands::connect`].
+    pub fn connect_command(&self, id: &str) -> Result<Command> {
+        self.alive("connect_command")?;
+        let command = self.commands.connect(id, Box::new(self.expiry.in_use()))?;
+        Ok(told(command, self.network.mark()))
+    }
+
+    /// Ends it, and what leaves it.
+    pub fn end(&self, kind: FailureKind) {
+        self.ended.set(kind);
+        self.box_io.kill();
+        self.network.close();
+    }
+
+    /// Ends it and waits until nothing runs any more.
+    pub async fn terminate(&self) {
+        self.end(FailureKind::Terminated);
+        let _ = tokio::time::timeout(END_BOUND, self.box_io.closed()).await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.end(FailureKind::Terminated);
+    }
+}
+
+/// The error of everything that is asked of a sandbox that has ended.
+pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: FailureKind) -> Error {
+    let message = match reason {
+        FailureKind::Expired => "the sandbox has expired",
+        _ => "the sandbox has been terminated",
+    };
+    Error::new(ErrorKind::Terminated, operation, message).with_context("sandbox_id", id.to_string())
+}
+
+/// A stream that keeps its sandbox from being idle.
+pub struct Using<S> {
+    inner: S,
+    _in_use: InUse,
+}
+
+impl<S> Using<S> {
+    /// The stream and what says that it is used.
+    pub fn new(inner: S, in_use: InUse) -> Self {
+        Self { inner, _in_use: in_use }
+    }
+}
+
+impl<S> fmt::Debug for Using<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Using").finish_non_exhaustive()
+    }
+}
+
+impl<S: Stream<Item = Event> + Unpin> Stream for Using<S> {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        Pin::new(&mut self.inner).poll_next(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_default_holds() {
+        assert_eq!(DEFAULT_LIFETIME, Duration::from_secs(24 * 3600));
+    }
+}
