@@ -142,11 +142,7 @@ impl ToolCalls {
     ///
     /// # Errors
     /// As [`ToolCalls::call`].
-    pub fn list(
-        self: &Arc<Self>,
-        call: i64,
-        room: OwnedSemaphorePermit,
-    ) -> Result<(), String> {
+    pub fn list(self: &Arc<Self>, call: i64, room: OwnedSemaphorePermit) -> Result<(), String> {
         let mut state = self.state();
         if state.over {
             return Ok(());

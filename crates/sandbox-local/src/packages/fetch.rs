@@ -45,7 +45,7 @@ const SOURCES: [&str; 11] = [
     "--trusted-host",
 ];
 
-/// Checks options for pip: each is one of [`SOURCES`], with its value after `=`.
+/// Checks options for pip: each is one of those about where packages come from, with its value after `=`.
 pub fn is_option(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or_default();
     let alone = matches!(name, "--no-index" | "--pre");
