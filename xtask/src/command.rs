@@ -16,27 +16,59 @@ pub(crate) fn shown(command: &mut Command) -> bool {
     }
 }
 
+/// When the output of a program is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// Line by line, as it comes.
+    AtOnce,
+    /// All of it when the program has ended, so that it does not mix with that of another one.
+    AtTheEnd,
+}
+
 /// Runs a command, passes its output on, and gives each line of standard output to `hear`; whether it succeeded.
-pub(crate) fn heard(command: &mut Command, mut hear: impl FnMut(&str)) -> bool {
-    println!("$ {}", line_of(command));
-    let mut child = match command.stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
+///
+/// With [`Voice::AtTheEnd`] the lines of standard error are among them.
+pub(crate) fn heard(command: &mut Command, voice: Voice, hear: impl FnMut(&str)) -> bool {
+    match try_heard(command, voice, hear) {
+        Ok(succeeded) => succeeded,
         Err(error) => {
             eprintln!("error: {}: {error}", command.get_program().display());
-            return false;
-        }
-    };
-    if let Some(stdout) = child.stdout.take() {
-        let mut reader = BufReader::new(stdout);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-            let text = String::from_utf8_lossy(&line).into_owned();
-            print!("{text}");
-            hear(text.trim_end());
-            line.clear();
+            false
         }
     }
-    child.wait().is_ok_and(|status| status.success())
+}
+
+fn try_heard(
+    command: &mut Command,
+    voice: Voice,
+    mut hear: impl FnMut(&str),
+) -> std::io::Result<bool> {
+    let mut shown = format!("$ {}\n", line_of(command));
+    let (reader, writer) = std::io::pipe()?;
+    if voice == Voice::AtTheEnd {
+        command.stderr(writer.try_clone()?);
+    } else {
+        print!("{}", std::mem::take(&mut shown));
+    }
+    let child = command.stdout(writer).spawn();
+    // The command keeps its ends of the pipe, and there is no end of it before they are closed.
+    command.stdout(Stdio::null()).stderr(Stdio::inherit());
+    let mut child = child?;
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        hear(text.trim_end());
+        if voice == Voice::AtOnce {
+            print!("{text}");
+        } else {
+            shown.push_str(&text);
+        }
+        line.clear();
+    }
+    let status = child.wait()?;
+    print!("{shown}");
+    Ok(status.success())
 }
 
 /// Runs a command without showing it; its standard output when it succeeded.
@@ -74,4 +106,28 @@ fn line_of(command: &Command) -> String {
         line.push_str(&argument.to_string_lossy());
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(voice: Voice) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; echo three"]);
+        assert!(heard(&mut command, voice, |line| lines.push(line.to_owned())));
+        lines
+    }
+
+    #[test]
+    fn both_streams_are_heard_when_they_are_shown_at_the_end() {
+        assert_eq!(lines_of(Voice::AtTheEnd), ["one", "two", "three"]);
+        assert_eq!(lines_of(Voice::AtOnce), ["one", "three"]);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_no_success() {
+        assert!(!heard(&mut Command::new("/nowhere/program"), Voice::AtOnce, |_| ()));
+    }
 }

@@ -12,9 +12,17 @@ use crate::workspace;
 /// What the tests about rich results need.
 pub(crate) const PYTHON_PACKAGES: [&str; 3] = ["matplotlib", "pandas", "pillow"];
 
-/// What the tests of the Jupyter protocol need: a kernel, its client, a server, and a kernel of another language.
-const JUPYTER_PACKAGES: [&str; 4] =
-    ["bash_kernel", "ipykernel", "jupyter_client", "jupyter_server"];
+/// What the tests of Jupyter need: a kernel, its client, a server, a kernel of another language, and what the tests about
+/// rich results need.
+const JUPYTER_PACKAGES: [&str; 7] = [
+    "bash_kernel",
+    "ipykernel",
+    "jupyter_client",
+    "jupyter_server",
+    "matplotlib",
+    "pandas",
+    "pillow",
+];
 
 /// What runs TypeScript where node alone cannot.
 const NODE_PACKAGES: [&str; 2] = ["tsx", "typescript"];
@@ -36,8 +44,7 @@ impl Environment {
         let folder = workspace::target().join("test-env");
         let mut missing = Vec::new();
         let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
-        let jupyter = virtual_environment(&folder.join("jupyter"), &JUPYTER_PACKAGES)
-            .filter(|python| has_bash_kernel(python) || install_bash_kernel(python));
+        let jupyter = jupyter_environment(&folder.join("jupyter"));
         if python.is_none() {
             missing.push("a Python with pandas, matplotlib and pillow");
         }
@@ -109,6 +116,12 @@ pub(crate) fn virtual_environment(folder: &Path, packages: &[&str]) -> Option<Pa
                 .args(packages),
         );
     (made && fs::write(stamp, list).is_ok()).then_some(python)
+}
+
+/// A virtual environment with Jupyter.
+pub(crate) fn jupyter_environment(folder: &Path) -> Option<PathBuf> {
+    virtual_environment(folder, &JUPYTER_PACKAGES)
+        .filter(|python| has_bash_kernel(python) || install_bash_kernel(python))
 }
 
 /// The package brings no kernel specification along; its installer writes one.

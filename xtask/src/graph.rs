@@ -17,7 +17,7 @@ struct Claim {
     holds: fn(&BTreeSet<String>) -> bool,
 }
 
-const CLAIMS: [Claim; 6] = [
+const CLAIMS: [Claim; 9] = [
     Claim {
         what: "the core pulls no runtime and no HTTP client",
         package: "code-sandboxes-core",
@@ -49,6 +49,32 @@ const CLAIMS: [Claim; 6] = [
         holds: |tree| {
             backends(tree).is_empty()
                 && !tree.contains("code-sandboxes-kernel")
+                && has_no_http(tree)
+        },
+    },
+    Claim {
+        what: "the facade with kernels pulls no other backend",
+        package: "code-sandboxes",
+        features: &["--no-default-features", "--features", "jupyter"],
+        holds: |tree| backends(tree) == ["code-sandboxes-backend-jupyter"],
+    },
+    Claim {
+        what: "the facade with cloud runtimes pulls no other backend, no cells and no ZeroMQ",
+        package: "code-sandboxes",
+        features: &["--no-default-features", "--features", "datalayer"],
+        holds: |tree| {
+            backends(tree) == ["code-sandboxes-backend-datalayer"]
+                && !tree.contains("code-sandboxes-isolation")
+                && !tree.contains("zeromq")
+        },
+    },
+    Claim {
+        what: "kernels as interpreters pull no transport, no cells and no HTTP client",
+        package: "code-sandboxes-kernel",
+        features: &["--all-features"],
+        holds: |tree| {
+            !tree.contains("zeromq")
+                && !tree.contains("code-sandboxes-isolation")
                 && has_no_http(tree)
         },
     },

@@ -3,9 +3,13 @@
 
 mod bench_task;
 mod command;
+mod cpython;
 mod dist;
+mod docker;
 mod environment;
+mod fuzz;
 mod graph;
+mod hostile_task;
 mod ordinary_user;
 mod setup;
 mod suites;
@@ -23,9 +27,17 @@ Tasks:
   test     everything: installs what it needs, then format, lints, tests, the dependency graph,
            and as root the test programs once more as an ordinary user
            (--no-setup: install nothing; --as-user: only the run as an ordinary user)
+  test-hostile
+           the hostile suite, which `test` has among the others, in every mode that this host can have
+  soak     many sandboxes: nothing grows, all answer (--count N, --alive N, --json FILE)
   tidy     the house rules about files
   bench    the speed and memory table (--quick, --only NAME, --peers, --markdown, --json FILE)
+  fuzz     every parser of bytes from elsewhere, with bytes that a fuzzer makes up (--seconds N, TARGET..)
+  test-cpython  modules of CPython's own tests in a cell and outside, and every difference
   dist     the program as people download it: archive, completions, manual pages, checksums
+  image    the image of local-docker, from Debian's packages and no registry (as root)
+  test-docker
+           the tests that need a container engine; starts one when there is none (as root)
   ci       what continuous integration runs: `test`, where nothing may be missing
   help     this text
 ";
@@ -37,9 +49,15 @@ fn main() -> ExitCode {
     let outcome = match task.as_str() {
         "test" => test_task::run(&rest, test_task::Missing::of_environment()),
         "ci" => test_task::run(&rest, test_task::Missing::IsFailure),
+        "test-hostile" => hostile_task::hostile(&rest),
+        "soak" => hostile_task::soak(&rest),
         "tidy" => tidy::run(),
         "bench" => bench_task::run(&rest),
+        "test-cpython" => cpython::run(&rest),
         "dist" => dist::run(&rest),
+        "fuzz" => fuzz::run(&rest),
+        "image" => docker::image(&rest),
+        "test-docker" => docker::test(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{quietly, shown};
-use crate::environment::{Environment, PYTHON_PACKAGES, virtual_environment};
+use crate::environment::{Environment, PYTHON_PACKAGES, jupyter_environment, virtual_environment};
 use crate::suites::{Built, TestProgram};
 use crate::tally::Tally;
 use crate::workspace;
@@ -25,28 +25,46 @@ pub(crate) fn run(
     environment: &Environment,
     tally: &mut Tally,
 ) -> Result<(), String> {
+    run_with(built, environment, &[], tally)
+}
+
+/// The same with more variables.
+pub(crate) fn run_with(
+    built: &Built,
+    environment: &Environment,
+    variables: &[(&str, String)],
+    tally: &mut Tally,
+) -> Result<(), String> {
     let place = Place::make().map_err(|error| format!("no place for an ordinary user: {error}"))?;
     let sandboxes = built.sandboxes.as_deref().map(|path| place.copy(path)).transpose()?;
     place.copy_sources()?;
     let (python, own_path) = place.reachable(environment);
     let languages = place.languages(&own_path);
-    if python.is_none() {
+    let jupyter = place.reachable_jupyter(environment);
+    if python.is_none() || jupyter.is_none() {
         tally.check("a Python for an ordinary user", false);
     }
     println!("\nAs an ordinary user (uid {}):", place.user);
     for program in built.tests.iter().filter(|test| !ANYBODY.contains(&test.package.as_str())) {
         let executable = place.copy(&program.executable)?;
-        let mut command = place.command(program, &executable);
-        command.env("PATH", &own_path).env("SANDBOX_TEST_LANGUAGES", &languages);
-        if let Some(python) = &python {
-            command.env("SANDBOX_TEST_PYTHON", python);
-        }
-        if let Some(sandboxes) = &sandboxes {
-            command.env("SANDBOX_TEST_CLI", sandboxes);
-        }
-        let what = format!("{} as an ordinary user", program.package);
-        tally.run(&what, &mut command, |name| {
-            let mut again = place.command(program, &executable);
+        let command = || {
+            let mut command = place.command(program, &executable);
+            command.env("PATH", &own_path).env("SANDBOX_TEST_LANGUAGES", &languages);
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
+            if let Some(python) = &python {
+                command.env("SANDBOX_TEST_PYTHON", python);
+            }
+            if let Some(jupyter) = &jupyter {
+                command.env("SANDBOX_TEST_JUPYTER_PYTHON", jupyter);
+            }
+            if let Some(sandboxes) = &sandboxes {
+                command.env("SANDBOX_TEST_CLI", sandboxes);
+            }
+            command
+        };
+        let what = format!("{}, as an ordinary user", program.name());
+        tally.run(&what, &mut command(), |name| {
+            let mut again = command();
             again.args(["--exact", name]);
             again
         });
@@ -121,6 +139,15 @@ impl Place {
         (python, path)
     }
 
+    /// The interpreter with Jupyter, the same way.
+    fn reachable_jupyter(&self, environment: &Environment) -> Option<PathBuf> {
+        let usable = |python: &PathBuf| {
+            quietly(self.as_user(python).args(["-c", "import ipykernel, jupyter_server"]))
+        };
+        let shared = environment.jupyter.clone().filter(usable);
+        shared.or_else(|| jupyter_environment(&self.root.join("jupyter")).filter(usable))
+    }
+
     /// Languages whose tools that user can run.
     fn languages(&self, path: &str) -> String {
         let tools = [("bash", "bash"), ("node", "node"), ("typescript", "tsx"), ("go", "go")];
@@ -135,7 +162,7 @@ impl Place {
     fn command(&self, program: &TestProgram, executable: &Path) -> Command {
         let mut command = self.as_user(executable);
         let source = self.root.join("source");
-        let folder = program.manifest.parent().unwrap_or(Path::new("/"));
+        let folder = program.folder();
         let folder = folder.strip_prefix(workspace::root()).unwrap_or(folder);
         command.current_dir(source.join(folder));
         command.env("INSTA_WORKSPACE_ROOT", &source).env("INSTA_UPDATE", "no");

@@ -1,7 +1,7 @@
 //! Format, lints and tests, as cargo runs them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -35,14 +35,27 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// Every test of the workspace, those in the documentation included.
-pub(crate) fn tests(environment: &Environment, tally: &mut Tally) {
-    let command = |arguments: &[&str]| {
-        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+/// Every test program of the workspace, and the tests in the documentation.
+pub(crate) fn tests(built: &Built, environment: &Environment, tally: &mut Tally) {
+    for program in &built.tests {
+        let command = || {
+            let mut command = Command::new(&program.executable);
+            command.current_dir(program.folder()).env("CARGO_MANIFEST_DIR", program.folder());
+            environment.apply(&mut command);
+            command
+        };
+        tally.run(&program.name(), &mut command(), |name| {
+            let mut again = command();
+            again.args(["--exact", name]);
+            again
+        });
+    }
+    let documented = |arguments: &[&str]| {
+        let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
         environment.apply(command.args(arguments));
         command
     };
-    tally.run("cargo test", &mut command(&[]), |name| command(&["--", "--exact", name]));
+    tally.run("the documentation", &mut documented(&[]), |name| documented(&["--", name]));
 }
 
 /// Every example of the library, run to its end.
@@ -71,9 +84,24 @@ pub(crate) fn examples(environment: &Environment, tally: &mut Tally) -> Result<(
 
 /// A test program that cargo has built.
 pub(crate) struct TestProgram {
+    /// The folder of its package.
     pub(crate) package: String,
+    /// Its own name.
+    pub(crate) target: String,
     pub(crate) manifest: PathBuf,
     pub(crate) executable: PathBuf,
+}
+
+impl TestProgram {
+    /// What a reader knows it by.
+    pub(crate) fn name(&self) -> String {
+        format!("{}, {}", self.package, self.target)
+    }
+
+    /// Where tests expect to run, as cargo has it.
+    pub(crate) fn folder(&self) -> &Path {
+        self.manifest.parent().unwrap_or(Path::new("/"))
+    }
 }
 
 /// Everything that can be run on its own: test programs, and the programs themselves.
@@ -105,7 +133,8 @@ impl Built {
         let folder = manifest.parent().and_then(|folder| folder.file_name()).unwrap_or_default();
         let package = folder.to_string_lossy().into_owned();
         if message["profile"]["test"] == true {
-            self.tests.push(TestProgram { package, manifest, executable });
+            let target = message["target"]["name"].as_str().unwrap_or_default().to_owned();
+            self.tests.push(TestProgram { package, target, manifest, executable });
         } else if message["target"]["name"] == "sandboxes" {
             self.sandboxes = Some(executable);
         }

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::command::heard;
+use crate::command::{Voice, heard};
 
 /// As many failures of one command are tried again. More are no accident.
 const SECOND_CHANCES: usize = 5;
+
+/// Commands that took at least this long are named at the end.
+const LONG: Duration = Duration::from_secs(60);
 
 /// What came of everything so far.
 #[derive(Debug, Default)]
@@ -17,9 +21,29 @@ pub(crate) struct Tally {
     failures: Vec<String>,
     unsteady: Vec<String>,
     reasons: BTreeMap<String, u64>,
+    long: Vec<(String, Duration)>,
+    voice: Option<Voice>,
 }
 
 impl Tally {
+    /// One whose commands are shown when they have ended, for what runs beside something else.
+    pub(crate) fn beside() -> Self {
+        Self { voice: Some(Voice::AtTheEnd), ..Self::default() }
+    }
+
+    /// Adds what another one has counted.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+        self.unsteady.extend(other.unsteady);
+        self.long.extend(other.long);
+        for (reason, count) in other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
+
     /// Counts one check.
     pub(crate) fn check(&mut self, what: &str, passed: bool) {
         if passed {
@@ -70,7 +94,10 @@ impl Tally {
         alone: impl Fn(&str) -> Command,
     ) {
         let (failed_before, known) = (self.failed, self.failures.len());
-        let succeeded = heard(command, |line| self.hear(line));
+        let voice = self.voice.unwrap_or(Voice::AtOnce);
+        let started = Instant::now();
+        let succeeded = heard(command, voice, |line| self.hear(line));
+        self.long.push((what.to_owned(), started.elapsed()));
         let mut names = self.failures[known..].to_vec();
         names.sort();
         names.dedup();
@@ -80,7 +107,7 @@ impl Tally {
         }
         for name in names {
             let mut again = Self::default();
-            let succeeded = heard(&mut alone(&name), |line| again.hear(line));
+            let succeeded = heard(&mut alone(&name), voice, |line| again.hear(line));
             self.second_chance(&name, known, succeeded && again.passed > 0 && again.failed == 0);
         }
     }
@@ -106,9 +133,12 @@ impl Tally {
         }
     }
 
-    /// Says what was skipped and what failed, then the closing line.
+    /// Says what took long, what was skipped and what failed, then the closing line.
     pub(crate) fn close(&self) -> bool {
         println!();
+        for (what, time) in self.long.iter().filter(|(_, time)| *time >= LONG) {
+            println!("took {} s: {what}", time.as_secs());
+        }
         for (reason, count) in &self.reasons {
             println!("skipped ({count}): {reason}");
         }
@@ -214,6 +244,18 @@ echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 1";
         let mut tally = Tally::default();
         tally.run("it", &mut shell("exit 1"), |_| unreachable!("there is no name"));
         assert_eq!(tally.line(), "0 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn two_tallies_are_one() {
+        let (mut one, mut other) = (Tally::default(), Tally::beside());
+        one.check("format", true);
+        other.check("lint", false);
+        other.skip("docker", "not installed");
+        one.add(other);
+        assert_eq!(one.line(), "1 passed, 1 failed, 1 skipped");
+        assert_eq!(one.failures, ["lint"]);
+        assert_eq!(one.reasons.len(), 1);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use crate::environment::Environment;
 use crate::setup::{install, is_root};
-use crate::suites::{build, examples, static_checks, tests};
+use crate::suites::{Built, build, examples, static_checks, tests};
 use crate::tally::Tally;
-use crate::{graph, ordinary_user};
+use crate::{fuzz, graph, ordinary_user};
 
 /// What it means when something that the tests need is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +51,38 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     if !options.as_user_only {
         static_checks(&mut tally)?;
         graph::run(&mut tally)?;
-        tests(&environment, &mut tally);
-        examples(&environment, &mut tally)?;
     }
-    if is_root() {
-        match build() {
-            Ok(built) => ordinary_user::run(&built, &environment, &mut tally)?,
-            Err(why) => tally.check(&why, false),
-        }
-    } else {
-        tally.skip("the run as another user", "this one is an ordinary user already");
+    match build() {
+        Ok(built) => tally.add(programs(options, &built, &environment)?),
+        Err(why) => tally.check(&why, false),
     }
     Ok(tally.close())
+}
+
+/// The tests as this user and as an ordinary one, beside each other: most of them wait more than they work.
+fn programs(options: Options, built: &Built, environment: &Environment) -> Result<Tally, String> {
+    let as_another = || {
+        let mut tally = Tally::beside();
+        if is_root() {
+            ordinary_user::run(built, environment, &mut tally)?;
+        } else {
+            tally.skip("the run as another user", "this one is an ordinary user already");
+        }
+        Ok(tally)
+    };
+    if options.as_user_only {
+        return as_another();
+    }
+    std::thread::scope(|scope| {
+        let other = scope.spawn(as_another);
+        let mut tally = Tally::default();
+        tests(built, environment, &mut tally);
+        examples(environment, &mut tally)?;
+        fuzz::fuzz(fuzz::SECONDS, &[], &mut tally)?;
+        let other = other.join().map_err(|_| "the tests as another user ended early")?;
+        tally.add(other?);
+        Ok(tally)
+    })
 }
 
 fn prepare(options: Options, missing: Missing, tally: &mut Tally) -> Environment {

@@ -9,6 +9,7 @@ use sandbox_core::{
     SandboxInfo, SandboxStatus, SnapshotInfo, Variant,
 };
 use sandbox_isolation::{host_limits, probe};
+use sandbox_local::SnapshotStore;
 use sandbox_local::checks::{check_size, further_checks, isolation_checks};
 use sandbox_local::network;
 use serde_json::json;
@@ -32,7 +33,9 @@ pub struct EvalBackend {
 impl EvalBackend {
     /// A backend with defaults of its own.
     pub fn new(config: EvalConfig) -> Self {
-        Self { config, ..Self::default() }
+        let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
+        let workshop = Arc::new(Workshop { snapshots, ..Workshop::default() });
+        Self { config, workshop, ..Self::default() }
     }
 }
 
@@ -62,10 +65,16 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
         lifetime: true,
         idle_timeout: true,
         environments: true,
+        snapshot: true,
+        restore_snapshot: true,
         limit_disk: strict,
         limit_memory: strict,
         limit_cpu: strict && host_limits().cpu,
         limit_processes: strict,
+        limit_disk_files: strict,
+        limit_open_files: strict,
+        limit_output: true,
+        mounts: strict,
         network_none: mode != IsolationMode::Off,
         network_allowlist: strict,
         network_all: true,
@@ -87,6 +96,9 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
             (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
                 "without isolation the code has the host's network; use strict isolation"
             }
+            (IsolationMode::Off, _) if !spec.mounts.is_empty() => {
+                "without isolation the code has the host's files at their own paths; use strict isolation"
+            }
             (IsolationMode::BestEffort, _) => {
                 "this host has no namespaces for this user, and without them only the network can be closed; \
                  `sandboxes doctor` says how to get them"
@@ -94,7 +106,7 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
             (IsolationMode::Strict, _) if spec.cpu.is_some() => {
                 "a share of the processors takes a control group: run as root in the topmost one"
             }
-            _ => "local-eval enforces memory, disk, processes, lifetime, idle timeout and the network",
+            _ => "local-eval enforces memory, disk, processes, lifetime, idle timeout, mounts and the network",
         };
         error.with_context("variant", Variant::LocalEval.as_str()).with_hint(hint)
     })?;
@@ -115,6 +127,12 @@ fn is_own_environment(name: &str) -> bool {
 }
 
 impl EvalBackend {
+    /// The sandboxes of this process.
+    fn instances(&self) -> Vec<Arc<EvalInstance>> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Starts the interpreter, because only that shows whether it works.
     async fn python_check(&self, python: &Python, options: &Options) -> Check {
         let started = async {
@@ -147,6 +165,9 @@ impl Backend for EvalBackend {
             limit_disk: true,
             limit_memory: true,
             limit_processes: true,
+            limit_disk_files: true,
+            limit_open_files: true,
+            mounts: true,
             network_none: true,
             network_allowlist: true,
             network_all: true,
@@ -161,11 +182,13 @@ impl Backend for EvalBackend {
         }
         let capabilities = check(&spec)?;
         let options = Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
+        let find = |name: &String| self.workshop.snapshots.find("create", name);
+        let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         let (python, maker) =
             tokio::join!(locate(&options), self.workshop.makers.get(spec.isolation));
         // Only started here, while the interpreter is looked for.
         drop(maker?);
-        let recipe = Recipe { spec, asked, python: python?, options, capabilities };
+        let recipe = Recipe { spec, asked, python: python?, options, capabilities, snapshot };
         let instance = match self.spares.take(&recipe).await {
             Some(spare) => spare,
             None => Arc::new(self.workshop.make(&recipe).await?),
@@ -187,12 +210,11 @@ impl Backend for EvalBackend {
 
     /// Sandboxes of this process: they end with it, so there are no others.
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let wanted = |info: &SandboxInfo| {
             let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
             info.status == SandboxStatus::Running && query.tags.iter().all(has)
         };
-        let infos = made.iter().filter_map(Weak::upgrade).map(|instance| instance.info());
+        let infos = self.instances().into_iter().map(|instance| instance.info());
         Ok(Page::last(infos.filter(wanted).collect()))
     }
 
@@ -242,10 +264,21 @@ impl Backend for EvalBackend {
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        Err(Error::unsupported("list_snapshots", "local-eval has no snapshots"))
+        let all = self.workshop.snapshots.list("list_snapshots")?;
+        let instances = self.instances();
+        let told = all.into_iter().map(|stored| {
+            let here =
+                instances.iter().map(|instance| instance.snapshots.contexts_of(&stored.info.id));
+            SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
+        });
+        Ok(told.collect())
     }
 
-    async fn delete_snapshot(&self, _call: &CallContext, _name: &str) -> Result<()> {
-        Err(Error::unsupported("delete_snapshot", "local-eval has no snapshots"))
+    async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
+        let deleted = self.workshop.snapshots.delete("delete_snapshot", name)?;
+        for instance in self.instances() {
+            instance.snapshots.forget(&deleted.info.id);
+        }
+        Ok(())
     }
 }

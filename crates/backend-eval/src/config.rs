@@ -14,6 +14,9 @@ pub struct EvalConfig {
     pub python: Option<PathBuf>,
     /// Modules imported once, before any sandbox.
     pub preimport: Vec<String>,
+    /// Where snapshots are kept. Default: `snapshots` in what `CODE_SANDBOXES_STATE_DIR` names, in `code-sandboxes` in
+    /// `XDG_STATE_HOME`, or in `~/.local/state/code-sandboxes`.
+    pub snapshot_directory: Option<PathBuf>,
 }
 
 /// The options of one create.

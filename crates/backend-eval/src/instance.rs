@@ -14,10 +14,10 @@ use sandbox_core::{
     TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
 };
 use sandbox_local::network::Told;
-use sandbox_local::{Place, Using, run_request};
+use sandbox_local::{Contexts, DEFAULT_CONTEXT, Place, Stored, Using, run_request};
 use serde_json::{Map, Value};
 
-use crate::contexts::{Contexts, is_python, only_python};
+use crate::snapshots::Snapshots;
 
 /// What works with the files of a sandbox.
 type Files = Arc<dyn BoxFiles>;
@@ -28,6 +28,7 @@ pub(crate) struct EvalInstance {
     /// Before the contexts: what runs in the box ends before anybody lets go of it.
     pub(crate) place: Place,
     pub(crate) contexts: Contexts,
+    pub(crate) snapshots: Snapshots,
 }
 
 impl EvalInstance {
@@ -36,15 +37,28 @@ impl EvalInstance {
             .with_context("variant", Variant::LocalEval.as_str())
     }
 
-    /// Makes the working directory and starts the default interpreter.
-    pub(crate) async fn prepare(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
+    /// Makes its files and its working directory, and starts the default interpreter.
+    pub(crate) async fn prepare(
+        &self,
+        snapshot: Option<&Stored>,
+        make_working_dir: bool,
+        lazy: bool,
+    ) -> Result<()> {
         let _in_use = self.place.expiry.in_use();
-        let prepared = self.prepare_parts(make_working_dir, lazy).await;
+        let prepared = self.prepare_parts(snapshot, make_working_dir, lazy).await;
         // When its lifetime ended meanwhile, that is the reason, and not what broke then.
         prepared.map_err(|error| self.place.alive("create").err().unwrap_or(error))
     }
 
-    async fn prepare_parts(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
+    async fn prepare_parts(
+        &self,
+        snapshot: Option<&Stored>,
+        make_working_dir: bool,
+        lazy: bool,
+    ) -> Result<()> {
+        if let Some(stored) = snapshot {
+            self.place.load("create", stored, self.snapshots.python()).await?;
+        }
         if make_working_dir {
             self.place.make_directory("working_dir", &self.place.cwd).await?;
         }
@@ -75,17 +89,17 @@ impl Instance for EvalInstance {
         self.place.capabilities
     }
 
-    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+    async fn run_code(&self, call: &CallContext, mut request: RunCode) -> Result<EventStream> {
         self.place.alive("run_code")?;
-        if let Some(language) = request.language.as_deref().filter(|language| !is_python(language))
-        {
-            return Err(only_python(language));
-        }
+        self.contexts.check_language(request.language.as_deref())?;
         if request.memory.is_some() {
             let message = "local-eval has no memory limit for a single run";
-            return Err(Error::unsupported("run_code", message));
+            let hint = "limit the memory of the sandbox: an interpreter keeps between runs what it has, so that a limit \
+                        of one run would be one of all before it";
+            return Err(Error::unsupported("run_code", message).with_hint(hint));
         }
         let in_use = self.place.expiry.in_use();
+        request.output_limit = self.place.output_limit(request.output_limit);
         let context = self.contexts.for_run(request.context.as_deref());
         let mut request = run_request(call, request, self.place.network.hint());
         request.cwd = request.cwd.map(|path| resolve_directory(&context.spec().cwd, &path));
@@ -98,7 +112,7 @@ impl Instance for EvalInstance {
 
     async fn create_context(&self, _call: &CallContext, mut spec: ContextSpec) -> Result<Context> {
         self.place.alive("create_context")?;
-        Contexts::check(&spec)?;
+        self.contexts.check(&spec)?;
         if let Some(path) = &mut spec.cwd {
             *path = resolve_directory(&self.place.cwd, path);
             self.place.make_directory("cwd", path).await?;
@@ -145,7 +159,7 @@ impl Instance for EvalInstance {
     }
 
     fn is_executing(&self, context: Option<&str>) -> bool {
-        let id = context.unwrap_or(crate::contexts::DEFAULT);
+        let id = context.unwrap_or(DEFAULT_CONTEXT);
         self.contexts.find(id).is_some_and(|context| context.is_executing())
     }
 
@@ -319,10 +333,14 @@ impl Instance for EvalInstance {
     async fn create_snapshot(
         &self,
         _call: &CallContext,
-        _name: &str,
-        _description: &str,
+        name: &str,
+        description: &str,
     ) -> Result<SnapshotInfo> {
-        Err(self.unsupported("create_snapshot"))
+        self.take_snapshot(name, description).await
+    }
+
+    async fn restore_snapshot(&self, _call: &CallContext, name: &str) -> Result<SnapshotInfo> {
+        self.go_back(name).await
     }
 
     async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {

@@ -29,9 +29,9 @@
 mod backend;
 mod cache;
 mod config;
-mod contexts;
 mod instance;
 mod python;
+mod snapshots;
 mod spares;
 mod workshop;
 mod zygotes;

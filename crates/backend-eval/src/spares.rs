@@ -59,7 +59,8 @@ impl Spares {
 
     /// Has the next sandbox made, once there were two alike.
     pub(crate) fn prepare(&self, workshop: &Arc<Workshop>, recipe: Recipe) {
-        if recipe.spec.single_use.is_some() {
+        // What is mounted is what is there when somebody asks, and not a moment before.
+        if recipe.spec.single_use.is_some() || !recipe.spec.mounts.is_empty() {
             return;
         }
         let mut state = self.state();

@@ -8,15 +8,16 @@ use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::CellBox;
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
 use sandbox_isolation::{Cell, Maker, Rlimit};
-use sandbox_local::makers::{Makers, isolation_info, no_isolation};
+use sandbox_local::makers::{Makers, isolation_info};
+use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Packages, Place, PlaceSpec};
+use sandbox_local::{Contexts, Packages, Place, PlaceSpec, SnapshotStore, Stored};
 use serde_json::json;
 
 use crate::config::Options;
-use crate::contexts::Contexts;
 use crate::instance::EvalInstance;
 use crate::python::{Layout, Python};
+use crate::snapshots::Snapshots;
 use crate::zygotes::Zygotes;
 
 /// What the sandboxes of a backend share.
@@ -24,6 +25,7 @@ use crate::zygotes::Zygotes;
 pub(crate) struct Workshop {
     pub(crate) makers: Makers,
     pub(crate) zygotes: Zygotes,
+    pub(crate) snapshots: SnapshotStore,
 }
 
 /// Everything that decides what a sandbox is.
@@ -36,6 +38,8 @@ pub(crate) struct Recipe {
     pub(crate) python: Python,
     pub(crate) options: Options,
     pub(crate) capabilities: Capabilities,
+    /// The one that it starts from. Another one of the same name is not like it.
+    pub(crate) snapshot: Option<Stored>,
 }
 
 impl Recipe {
@@ -52,9 +56,9 @@ impl Recipe {
 impl Workshop {
     /// A sandbox with its working directory and, unless that shall wait, the default interpreter.
     pub(crate) async fn make(&self, recipe: &Recipe) -> Result<EvalInstance> {
-        let Recipe { spec, asked, python, options, capabilities } = recipe;
+        let Recipe { spec, asked, python, options, capabilities, snapshot } = recipe;
         let maker = self.makers.get(spec.isolation).await?;
-        let (cell, rlimits) = self.cell(&maker, spec, python, options).await?;
+        let (cell, rlimits, version) = self.cell(&maker, spec, python, options).await?;
         let isolated = spec.isolation == IsolationMode::Strict;
         let home = if isolated { Path::new("/home/sandbox") } else { cell.work_dir() };
         let work_dir = cell.work_dir().to_string_lossy();
@@ -76,25 +80,32 @@ impl Workshop {
         place.packages = Some(Packages::new(python.executable.clone(), options.pip.clone()));
         place.describe("python", json!(python.executable.to_string_lossy()));
         let box_io: Arc<dyn BoxIo> = cell_box;
-        let contexts = Contexts::new(box_io, Arc::clone(&place.ended), base);
-        let instance = EvalInstance { place, contexts };
-        instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
+        let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
+        let snapshots = Snapshots::new(self.snapshots.clone(), version);
+        if let Some(Stored { info, .. }) = snapshot {
+            place.describe("snapshot", json!({"id": info.id, "name": info.name}));
+        }
+        let instance = EvalInstance { place, contexts, snapshots };
+        let make_directory = spec.working_dir.is_some();
+        instance.prepare(snapshot.as_ref(), make_directory, options.lazy).await?;
         Ok(instance)
     }
 
-    /// The cell, and the limits of what runs in it.
+    /// The cell, the limits of what runs in it, and the version of its Python.
     async fn cell(
         &self,
         maker: &Maker,
         spec: &CreateSpec,
         python: &Python,
         options: &Options,
-    ) -> Result<(Cell, Vec<Rlimit>)> {
+    ) -> Result<(Cell, Vec<Rlimit>, Option<String>)> {
+        let mounts = mounts::open(&spec.mounts).await?;
         let make = async |layout: Option<&Layout>| {
-            let cell_spec = cell_spec(spec, &python.directories(layout));
-            let cell = maker.cell(&cell_spec).await.map_err(no_isolation)?;
+            let mut cell_spec = cell_spec(spec, &python.directories(layout));
+            cell_spec.mounts.clone_from(&mounts);
+            let cell = maker.cell(&cell_spec).await.map_err(mounts::no_cell)?;
             let rlimits = cell.rlimits().to_vec();
-            Ok((cell, rlimits))
+            Ok((cell, rlimits, layout.map(|layout| layout.version.clone())))
         };
         let Some(known) = &python.layout else {
             // The first time, the interpreter itself says where its parts are.

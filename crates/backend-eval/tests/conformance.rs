@@ -4,11 +4,14 @@ use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use backend_eval::EvalBackend;
+use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_conformance::Target;
 
 fn main() -> ExitCode {
-    let target = Target::new("local-eval", || Arc::new(EvalBackend::default()));
+    let state = tempfile::tempdir().expect("a directory");
+    let mut config = EvalConfig::default();
+    config.snapshot_directory = Some(state.path().join("snapshots"));
+    let target = Target::new("local-eval", move || Arc::new(EvalBackend::new(config.clone())));
     sandbox_conformance::main(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),
         Err(_) => target,

@@ -4,12 +4,15 @@ use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use backend_eval::EvalBackend;
+use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_conformance::Target;
 use sandbox_core::IsolationMode;
 
 fn main() -> ExitCode {
-    let target = Target::new("local-eval-off", || Arc::new(EvalBackend::default()))
+    let state = tempfile::tempdir().expect("a directory");
+    let mut config = EvalConfig::default();
+    config.snapshot_directory = Some(state.path().join("snapshots"));
+    let target = Target::new("local-eval-off", move || Arc::new(EvalBackend::new(config.clone())))
         .isolation(IsolationMode::Off);
     sandbox_conformance::main(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),

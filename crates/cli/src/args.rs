@@ -2,6 +2,7 @@
 
 mod detached;
 mod interactive;
+mod snapshot;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +18,8 @@ pub(crate) use self::detached::{
 };
 pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
+use self::snapshot::SNAPSHOT_EXAMPLES;
+pub(crate) use self::snapshot::{SnapshotArgs, SnapshotCommand};
 use crate::exit;
 use crate::languages::{self, Language};
 
@@ -121,6 +124,9 @@ pub(crate) enum Command {
     /// End sandboxes and forget them
     #[command(visible_alias = "destroy")]
     Rm(EndArgs),
+    /// Store what a sandbox is, and start others from there
+    #[command(after_help = SNAPSHOT_EXAMPLES)]
+    Snapshot(SnapshotArgs),
     /// Make a sandbox of each variant, run something in it, and end it
     Test(ProviderArgs),
     /// List environments that sandboxes can be created from
@@ -251,6 +257,11 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) deny: Vec<String>,
 
+    /// File or directory of this host that the code sees, by absolute paths; it changes nothing there
+    /// without :rw
+    #[arg(long, visible_alias = "volume", value_name = "SRC:DST[:rw]")]
+    pub(crate) mount: Vec<String>,
+
     /// Memory of the sandbox, such as 512m or 2g
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<ByteSize>,
@@ -267,6 +278,18 @@ pub(crate) struct SandboxArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) processes: Option<u32>,
 
+    /// Files and directories on its disk
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) disk_files: Option<u64>,
+
+    /// Descriptors that each process may have open
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) open_files: Option<u32>,
+
+    /// Bytes that each run may put out, such as 10m; one that puts out more is ended
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) output_limit: Option<ByteSize>,
+
     /// GPU type, such as T4
     #[arg(long, value_name = "TYPE")]
     pub(crate) gpu: Option<String>,
@@ -278,6 +301,10 @@ pub(crate) struct SandboxArgs {
     /// Container image to start from
     #[arg(short, long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
+
+    /// Snapshot to start from; `sandboxes snapshot ls` lists them
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
 
     /// Label of the sandbox
     #[arg(short, long, value_name = "KEY=VALUE")]
@@ -304,13 +331,18 @@ impl SandboxArgs {
             network: None,
             allow: Vec::new(),
             deny: Vec::new(),
+            mount: Vec::new(),
             memory: None,
             cpus: None,
             disk: None,
             processes: None,
+            disk_files: None,
+            open_files: None,
+            output_limit: None,
             gpu: None,
             environment: None,
             image: None,
+            snapshot: None,
             label: Vec::new(),
             lifetime: None,
             idle_timeout: None,

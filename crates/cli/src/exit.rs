@@ -48,7 +48,9 @@ pub(crate) fn of_result(result: &ExecutionResult) -> u8 {
         return match failure.kind {
             FailureKind::Timeout | FailureKind::CpuTime => TIMEOUT,
             FailureKind::KernelDied => died().map_or(SANDBOX, low_byte),
-            FailureKind::OutOfMemory => low_byte(died().unwrap_or(SIGNAL_BASE + SIGKILL)),
+            FailureKind::OutOfMemory | FailureKind::OutputLimit => {
+                low_byte(died().unwrap_or(SIGNAL_BASE + SIGKILL))
+            }
             _ => SANDBOX,
         };
     }
@@ -113,6 +115,7 @@ mod tests {
             (failed(FailureKind::KernelDied, Some(11)), 139),
             (status_9, 9),
             (failed(FailureKind::OutOfMemory, None), 137),
+            (failed(FailureKind::OutputLimit, None), 137),
             (failed(FailureKind::ConnectionLost, None), 125),
             (ExecutionResult::default(), 125),
         ] {

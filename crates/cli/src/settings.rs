@@ -4,8 +4,8 @@ use std::env::{self, VarError};
 use std::time::Duration;
 
 use code_sandboxes::{
-    DEFAULT_DETACHED, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder, SingleUse,
-    Tags, Variant, seconds,
+    DEFAULT_DETACHED, Mount, NetworkMode, NetworkPolicy, Registry, Sandbox, SandboxBuilder,
+    SingleUse, Tags, Variant, seconds,
 };
 
 use crate::args::{ProviderArgs, SandboxArgs};
@@ -78,6 +78,9 @@ pub(crate) fn builder(
         let (key, value) = label(item)?;
         builder = builder.tag(key, value);
     }
+    for item in &args.mount {
+        builder = builder.mount(mount(item)?);
+    }
     resources(places(builder, args), args)
 }
 
@@ -105,6 +108,9 @@ fn places(mut builder: SandboxBuilder<Registry>, args: &SandboxArgs) -> SandboxB
     if let Some(name) = &args.image {
         builder = builder.image(name);
     }
+    if let Some(name) = &args.snapshot {
+        builder = builder.snapshot_name(name);
+    }
     builder
 }
 
@@ -123,6 +129,15 @@ fn resources(
     }
     if let Some(most) = args.processes {
         builder = builder.processes(most);
+    }
+    if let Some(most) = args.disk_files {
+        builder = builder.disk_files(most);
+    }
+    if let Some(most) = args.open_files {
+        builder = builder.open_files(most);
+    }
+    if let Some(limit) = args.output_limit {
+        builder = builder.output_limit(limit);
     }
     if let Some(gpu) = &args.gpu {
         builder = builder.gpu(gpu);
@@ -194,9 +209,45 @@ fn label(item: &str) -> Result<(&str, &str), Problem> {
     }
 }
 
+/// `SRC:DST`, with `:rw` for what code may change and `:ro` for what it may not.
+fn mount(item: &str) -> Result<Mount, Problem> {
+    let (places, writable) = match item.rsplit_once(':') {
+        Some((places, "rw")) => (places, true),
+        Some((places, "ro")) => (places, false),
+        _ => (item, false),
+    };
+    let Some((source, target)) = places.rsplit_once(':') else {
+        return Err(Problem::usage(
+            format!("--mount `{item}` is not SRC:DST"),
+            "use --mount /path/here:/path/in/the/sandbox, with :rw behind it to let code change it",
+        ));
+    };
+    let mount = Mount::new(source, target);
+    Ok(if writable { mount.writable() } else { mount })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mounts_are_written_as_with_container_engines() {
+        let parts = |item: &str| {
+            mount(item)
+                .map(|mount| {
+                    (mount.source.to_string_lossy().into_owned(), mount.target, mount.writable)
+                })
+                .ok()
+        };
+        let known =
+            |source: &str, target: &str, writable| Some((source.into(), target.into(), writable));
+        assert_eq!(parts("/a:/b"), known("/a", "/b", false));
+        assert_eq!(parts("/a:/b:ro"), known("/a", "/b", false));
+        assert_eq!(parts("/a:/b:rw"), known("/a", "/b", true));
+        assert_eq!(parts("/a:x:/b:rw"), known("/a:x", "/b", true));
+        assert_eq!(parts("/a"), None);
+        assert_eq!(parts("/a:rw"), None);
+    }
 
     #[test]
     fn auto_takes_the_first_variant_with_credentials_that_the_build_has() {

@@ -37,6 +37,7 @@ fn with_a_directory() -> ExitCode {
     let status = Command::new(env::current_exe().expect("a path"))
         .args(env::args_os().skip(1))
         .env(RUNTIME_DIRECTORY_VARIABLE, directory.path())
+        .env("CODE_SANDBOXES_STATE_DIR", directory.path())
         .env(SUPERVISOR_VARIABLE, env!("CARGO_BIN_EXE_sandboxes"))
         .env("CODE_SANDBOXES_SUPERVISOR_IDLE", "1")
         .status()

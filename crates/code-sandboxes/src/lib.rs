@@ -36,10 +36,12 @@ pub use sandbox_core::*;
 
 #[cfg(feature = "eval")]
 pub use backend_eval as eval;
+#[cfg(feature = "jupyter")]
+pub use backend_jupyter as jupyter;
 
 pub use once::{run, run_many};
 pub use registry::{Registry, VariantStatus};
-pub use sandbox::{Sandbox, list_environments};
+pub use sandbox::{Sandbox, lacks_credentials, list_environments};
 
 /// The programs in the documents are tests.
 #[cfg(doctest)]

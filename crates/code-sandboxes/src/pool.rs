@@ -31,6 +31,10 @@ use crate::{Registry, Sandbox};
 /// How old a sandbox that nobody has used may become.
 pub const MAX_AGE: Duration = Duration::from_secs(600);
 
+/// The code of whoever took one runs first, and the next one is made after that beside it: both would take longer on few
+/// processors.
+const SETTLE: Duration = Duration::from_millis(5);
+
 /// How many are made at one time.
 const AT_ONCE: usize = 4;
 
@@ -272,6 +276,7 @@ impl Shared {
             if making.is_empty() {
                 // Those that nobody wants become too old.
                 let _ = timeout(MAX_AGE / 10, self.changed.notified()).await;
+                sleep(SETTLE).await;
                 continue;
             }
             let made = tokio::select! {

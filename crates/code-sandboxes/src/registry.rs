@@ -31,6 +31,9 @@ macro_rules! backends {
 
 backends! {
     LocalEval in "eval" is backend_eval::EvalBackend,
+    LocalJupyter in "jupyter" is backend_jupyter::JupyterBackend,
+    LocalDocker in "docker" is backend_docker::DockerBackend,
+    DatalayerRuntime in "datalayer" is backend_datalayer::DatalayerBackend,
 }
 
 /// Finds backends by variant. One backend of a kind serves the whole process, so its warm parts are shared.

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use sandbox_core::{
     CallContext, Error, ErrorKind, IntoVariant, Result, SandboxBuilder, SandboxEnvironment,
-    SandboxId, SandboxInfo, Tags, Variant,
+    SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
 };
 
 use crate::Registry;
@@ -53,6 +53,7 @@ impl Sandbox {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     refused.get_or_insert(error);
                 }
+                Err(error) if lacks_credentials(&error) => {}
                 found => return found,
             }
         }
@@ -67,7 +68,10 @@ impl Sandbox {
 
     async fn named(name: &str) -> Result<Option<Self>> {
         for variant in detachable() {
-            let all = Self::list(variant).await?;
+            let all = match Self::list(variant).await {
+                Err(error) if lacks_credentials(&error) => continue,
+                all => all?,
+            };
             let found = all.into_iter().find(|info| info.name.as_deref() == Some(name));
             if let Some(info) = found {
                 return Self::from_id(&info.id).await.map(Some);
@@ -86,8 +90,11 @@ impl Sandbox {
         let tags: Tags = tags.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
         for variant in detachable() {
             let backend = Registry::new().backend(variant)?;
-            if let Some(found) = sandbox_core::Sandbox::find(&backend, &tags).await? {
-                return Ok(Some(found.into()));
+            match sandbox_core::Sandbox::find(&backend, &tags).await {
+                Err(error) if lacks_credentials(&error) => {}
+                Err(error) => return Err(error),
+                Ok(Some(found)) => return Ok(Some(found.into())),
+                Ok(None) => {}
             }
         }
         Ok(None)
@@ -127,6 +134,24 @@ impl Sandbox {
         }
     }
 
+    /// Snapshots of a variant, the oldest first: what [`snapshot_name`](SandboxBuilder::snapshot_name) can name.
+    ///
+    /// # Errors
+    /// `Unsupported` when the variant has none; whatever keeps the backend from listing them.
+    pub async fn list_snapshots(variant: impl IntoVariant) -> Result<Vec<SnapshotInfo>> {
+        let backend = Registry::new().backend(variant.into_variant()?)?;
+        backend.list_snapshots(&CallContext::new()).await
+    }
+
+    /// Deletes a snapshot of a variant, by its name or its id. Sandboxes that started from it stay.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Unsupported` when the variant has none.
+    pub async fn delete_snapshot(variant: impl IntoVariant, name: &str) -> Result<()> {
+        let backend = Registry::new().backend(variant.into_variant()?)?;
+        backend.delete_snapshot(&CallContext::new(), name).await
+    }
+
     /// The same as the function [`list_environments`].
     ///
     /// # Errors
@@ -143,6 +168,12 @@ impl Sandbox {
 pub async fn list_environments(variant: impl IntoVariant) -> Result<Vec<SandboxEnvironment>> {
     let backend = Registry::new().backend(variant.into_variant()?)?;
     backend.environments(&CallContext::new()).await
+}
+
+/// Whether a variant was not asked at all, because nobody has given it credentials. Whoever looks everywhere leaves it out.
+pub fn lacks_credentials(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unauthenticated
+        && error.context().iter().any(|(key, value)| *key == "credentials" && value == "none")
 }
 
 /// Variants of this build whose sandboxes may outlive their process.

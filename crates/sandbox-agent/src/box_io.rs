@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -52,6 +53,39 @@ pub trait Control: Readable + Writable {
     /// # Errors
     /// `WouldBlock` when nothing fits; no input was made then.
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)>;
+
+    /// Writes what fits now, and with its first byte what [`BoxIo::expect_copy`] gave for the worker. Boxes without copies
+    /// of workers refuse it.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing fits.
+    fn try_write_with_channel(&self, _data: &[u8], _channel: &Channel) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// The worker's end of the way to a copy of it.
+#[derive(Debug)]
+pub struct Channel(pub(crate) OwnedFd);
+
+/// A copy of an interpreter that is about to be made.
+pub trait Expected: fmt::Debug + Send + Sync {
+    /// The interpreter says that it is made. Who it is, the copy says for itself, a moment later.
+    fn made(self: Box<Self>) -> Arc<dyn Held>;
+}
+
+/// A copy of an interpreter, as that was when the copy was made. Dropping the last handle ends it.
+#[async_trait]
+pub trait Held: fmt::Debug + Send + Sync {
+    /// Whether it can be woken.
+    fn is_alive(&self) -> bool;
+
+    /// Makes it an interpreter like one that was just started, and leaves one more copy in its place. Interpreters that
+    /// came from it or from the same one must be dead.
+    ///
+    /// # Errors
+    /// `NotFound` when it is dead.
+    async fn wake(&self) -> Result<WorkerIo>;
 }
 
 /// How a process ended, as the box's own PID 1 or the engine saw it.
@@ -103,6 +137,11 @@ pub trait Process: fmt::Debug + Send + Sync {
 
     /// Ends it and everything it started, other processes of the box not. Works on a dead root too.
     async fn kill_tree(&self) -> Result<()>;
+
+    /// How long it may take to end its code after an interrupt, before it is killed.
+    fn grace(&self) -> Duration {
+        Duration::from_millis(500)
+    }
 
     /// Why, when it is dead by SIGKILL because its box had too much memory: in words, with who ended it. Asked once.
     fn out_of_memory(&self) -> Option<String> {
@@ -190,6 +229,15 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
 
     /// Starts an interpreter.
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo>;
+
+    /// A way to a copy of a worker of this box: our end, and what goes to the worker with its request for a copy. `None`:
+    /// this box has no copies of workers.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when there are no descriptors left.
+    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        Ok(None)
+    }
 
     /// Ends the box and everything in it, now. Idempotent.
     fn kill(&self);

@@ -12,8 +12,12 @@ pub mod box_io;
 #[cfg(feature = "cell")]
 pub mod cell;
 pub mod commands;
+#[cfg(any(feature = "cell", feature = "pipe"))]
+mod files;
 pub mod interpreter;
 pub mod message;
+#[cfg(feature = "pipe")]
+pub mod pipe;
 pub mod python;
 pub mod wire;
 pub mod zygote_message;

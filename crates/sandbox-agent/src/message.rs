@@ -89,6 +89,14 @@ pub enum Request {
         /// The request.
         id: i64,
     },
+    /// Asks for a copy of the worker that waits, in case it is wanted later. A descriptor rides on the first bytes of this
+    /// frame, on which the copy tells that it is there, and is woken. Answer: one `Held`.
+    ///
+    /// Fields: id.
+    Hold {
+        /// Chosen by the host, repeated in the reply.
+        id: i64,
+    },
     /// Answers a `ToolCall` or a `ListTools` of the active run. Answers come in any order. One to a call that nobody waits
     /// for any more is ignored.
     ///
@@ -127,6 +135,7 @@ const GET_VARIABLE: u8 = 2;
 const SET_VARIABLES: u8 = 3;
 const INTERRUPT: u8 = 4;
 const TOOL_RESULT: u8 = 5;
+const HOLD: u8 = 6;
 
 impl Request {
     /// Appends this message to `out` as one frame.
@@ -145,6 +154,7 @@ impl Request {
                 out.text(json);
             }),
             Self::Interrupt { id } => put_frame(out, INTERRUPT, |out| out.int(*id)),
+            Self::Hold { id } => put_frame(out, HOLD, |out| out.int(*id)),
             Self::ToolResult { id, call, outcome } => put_frame(out, TOOL_RESULT, |out| {
                 out.int(*id);
                 out.int(*call);
@@ -168,6 +178,7 @@ impl Request {
                 Self::SetVariables { id: fields.int("id")?, json: fields.text("json")? }
             }
             INTERRUPT => Self::Interrupt { id: fields.int("id")? },
+            HOLD => Self::Hold { id: fields.int("id")? },
             TOOL_RESULT => {
                 let (id, call) = (fields.int("id")?, fields.int("call")?);
                 let ok = fields.flag("ok")?;

@@ -19,8 +19,11 @@ pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 /// The zygote: forks workers, and never runs user code.
 const ZYGOTE: &str = include_str!("python/zygote.py");
 
-/// Sources that the zygote compiles when it first needs them, by name.
-const PARTS: [(&str, &str); 16] = [
+/// What comes before each program: finds the parts.
+pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
+
+/// Sources that a program compiles when it first needs them, by name.
+pub(crate) const PARTS: [(&str, &str); 17] = [
     ("codec", include_str!("python/codec.py")),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
@@ -33,6 +36,7 @@ const PARTS: [(&str, &str); 16] = [
     ("tools", include_str!("python/tools.py")),
     ("hooks", include_str!("python/hooks.py")),
     ("rich", include_str!("python/rich.py")),
+    ("holder", include_str!("python/holder.py")),
     ("inline", include_str!("python/inline.py")),
     ("magics", include_str!("python/magics.py")),
     ("installed", include_str!("python/installed.py")),
@@ -45,11 +49,19 @@ const PARTS: [(&str, &str); 16] = [
 /// takes the program as byte code that it gave itself: see [`ZygoteRequest::Start`](crate::ZygoteRequest::Start).
 #[must_use]
 pub fn program() -> String {
-    let parts: Vec<String> = PARTS
-        .iter()
+    assemble(&PARTS, ZYGOTE)
+}
+
+/// A table of parts, what finds them, and what begins.
+pub(crate) fn assemble<'a>(
+    parts: impl IntoIterator<Item = &'a (&'a str, &'a str)>,
+    main: &str,
+) -> String {
+    let parts: Vec<String> = parts
+        .into_iter()
         .map(|(name, source)| format!("{}: {}", literal(name), literal(source)))
         .collect();
-    format!("SOURCES = {{{}}}\n{ZYGOTE}", parts.join(", "))
+    format!("SOURCES = {{{}}}\n{PRELUDE}\n\n{main}", parts.join(", "))
 }
 
 /// One part by its name, such as `tools`: for another program that speaks this vocabulary. A part finds others by a
@@ -63,7 +75,7 @@ pub fn part(name: &str) -> Option<&'static str> {
 #[must_use]
 pub fn program_id() -> u64 {
     let mut hasher = DefaultHasher::new();
-    (ZYGOTE, PARTS).hash(&mut hasher);
+    (PRELUDE, ZYGOTE, PARTS).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -78,7 +90,7 @@ mod tests {
 
     #[test]
     fn sources_are_ascii_so_that_their_literals_are_python() {
-        for (name, source) in PARTS.iter().chain([&("zygote", ZYGOTE)]) {
+        for (name, source) in PARTS.iter().chain([&("zygote", ZYGOTE), &("parts", PRELUDE)]) {
             assert!(source.is_ascii(), "{name}");
             assert!(source.starts_with("\"\"\""), "{name} has no docstring");
         }
@@ -88,7 +100,7 @@ mod tests {
     fn the_program_holds_every_part_on_its_first_line() {
         let program = program();
         let (table, rest) = program.split_once('\n').expect("two parts");
-        assert_eq!(rest, ZYGOTE);
+        assert!(rest.starts_with(PRELUDE) && rest.ends_with(ZYGOTE));
         for (name, _) in PARTS {
             assert!(table.contains(&format!("\"{name}\": ")), "{name}");
         }

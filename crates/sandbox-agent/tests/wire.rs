@@ -28,6 +28,7 @@ fn requests() -> Vec<Request> {
         Request::Interrupt { id: 7 },
         Request::ToolResult { id: 1, call: 2, outcome: Ok("[1]".into()) },
         Request::ToolResult { id: 1, call: 3, outcome: Err("no".into()) },
+        Request::Hold { id: 1 },
     ]
 }
 
@@ -64,6 +65,7 @@ fn replies() -> Vec<Reply> {
         Reply::ToolCall { id: 1, call: 2, name: "add".into(), arguments: "{}".into() },
         Reply::ListTools { id: 1, call: 3 },
         Reply::CancelTool { id: 1, call: 2 },
+        Reply::Held { id: 1, problem: "p".into(), notes: vec!["n".into()] },
     ]
 }
 
@@ -146,6 +148,7 @@ fn requests_have_these_bytes() {
     \d<3>\4\8<3>\7<7>
     ,<3>\5\8<3>\1<7>\8<3>\2<7>\8<3>\1<7>\3<3>[1]
     +<3>\5\8<3>\1<7>\8<3>\3<7>\8<8><3>\2<3>no
+    \d<3>\6\8<3>\1<7>
     "#);
 }
 
@@ -165,6 +168,7 @@ fn replies_have_these_bytes() {
     &<3>\19\8<3>\1<7>\8<3>\2<7>\3<3>add\2<3>{}
     \19<3>\1a\8<3>\1<7>\8<3>\3<7>
     \19<3>\1b\8<3>\1<7>\8<3>\2<7>
+    \1b<3>\1c\8<3>\1<7>\1<3>p\5<3>\1<3>n
     "#);
 }
 

@@ -14,6 +14,8 @@ pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
 /// One behaviour.
 pub(crate) struct Case {
+    /// `conformance` or `hostile`.
+    pub(crate) suite: &'static str,
     pub(crate) group: &'static str,
     pub(crate) name: String,
     pub(crate) needs: Vec<Need>,
@@ -29,7 +31,14 @@ impl Case {
         needs: Vec<Need>,
         run: impl FnOnce(Fixture) -> LocalBoxFuture<'static, Checked> + Send + 'static,
     ) -> Self {
-        Self { group, name: name.into(), needs, alone: false, run: Box::new(run) }
+        Self {
+            suite: "conformance",
+            group,
+            name: name.into(),
+            needs,
+            alone: false,
+            run: Box::new(run),
+        }
     }
 
     /// The same case with nothing beside it.
@@ -37,8 +46,13 @@ impl Case {
         Self { alone: true, ..self }
     }
 
+    /// The same case in the hostile suite.
+    pub(crate) fn hostile(self) -> Self {
+        Self { suite: "hostile", ..self }
+    }
+
     pub(crate) fn full_name(&self) -> String {
-        format!("conformance::{}::{}", self.group, self.name)
+        format!("{}::{}::{}", self.suite, self.group, self.name)
     }
 
     /// Why the case does not apply, if it does not.
@@ -59,6 +73,8 @@ pub(crate) struct Conditions {
     pub(crate) capabilities: Capabilities,
     /// Sandboxes are made with strict isolation.
     pub(crate) strict: bool,
+    /// Code is kept from the host, with strict isolation or as well as it can be had.
+    pub(crate) contained: bool,
     /// Sandboxes run on this host.
     pub(crate) local: bool,
     /// Sandboxes end with their last handle, and with their process.
@@ -78,6 +94,7 @@ impl Deref for Conditions {
 fn reason(need: &str) -> String {
     match need {
         "strict" => "not applicable: isolation is not strict here".to_owned(),
+        "contained" => "not applicable: code is not kept from the host here".to_owned(),
         "local" => "not applicable: sandboxes do not run on this host".to_owned(),
         "attached" => "not applicable: sandboxes outlive their handles here".to_owned(),
         "a verb" => "not applicable: it describes output, and there is no verb to call".to_owned(),

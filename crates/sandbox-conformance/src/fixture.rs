@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbox_core::{Backend, Fixed, Sandbox, SandboxBuilder};
+use sandbox_core::{Backend, ErrorKind, Fixed, Sandbox, SandboxBuilder};
 
-use crate::case::Checked;
+use crate::case::{Checked, Failure};
+use crate::hostile::Canaries;
+use crate::support::{PATIENCE, SLACK, within};
 use crate::target::Target;
 
 /// Makes the sandboxes of one case and ends them afterwards. Clones share the list.
@@ -13,11 +15,40 @@ pub(crate) struct Fixture {
     target: Arc<Target>,
     backend: Arc<dyn Backend>,
     made: Arc<Mutex<Vec<Sandbox>>>,
+    canaries: Option<Arc<Canaries>>,
 }
 
 impl Fixture {
     pub(crate) fn new(target: Arc<Target>, backend: Arc<dyn Backend>) -> Self {
-        Self { target, backend, made: Arc::default() }
+        Self { target, backend, made: Arc::default(), canaries: None }
+    }
+
+    /// The same with canaries on the host.
+    pub(crate) fn guarded(self, canaries: Option<Arc<Canaries>>) -> Self {
+        Self { canaries, ..self }
+    }
+
+    /// What is on the host and must not be touched.
+    pub(crate) fn canaries(&self) -> Checked<&Canaries> {
+        self.canaries.as_deref().ok_or_else(|| Failure::new("there are no canaries"))
+    }
+
+    /// Whether nothing on the host was touched.
+    pub(crate) fn is_untouched(&self) -> Checked {
+        self.canaries.as_deref().map_or(Ok(()), Canaries::check)
+    }
+
+    /// Requires that each sandbox of the case either works, or says that it has ended.
+    pub(crate) async fn is_truthful(&self) -> Checked {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for sandbox in made {
+            match within(SLACK, sandbox.run_code("1+1").timeout(PATIENCE)).await? {
+                Ok(result) if result.text() == Some("2") => {}
+                Err(error) if error.kind() == ErrorKind::Terminated => {}
+                other => return Err(Failure::new(format!("afterwards: {other:?}"))),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn backend(&self) -> Arc<dyn Backend> {

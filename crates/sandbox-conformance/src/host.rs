@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 /// A process of this host. The start time tells it from a later one with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,11 +81,6 @@ pub(crate) fn running_with(text: &str) -> io::Result<Vec<Process>> {
     Ok(all)
 }
 
-/// How many descriptors this process has.
-pub(crate) fn descriptors() -> io::Result<usize> {
-    Ok(fs::read_dir("/proc/self/fd")?.count())
-}
-
 /// The mounts this process sees.
 pub(crate) fn mounts() -> io::Result<String> {
     fs::read_to_string("/proc/self/mountinfo")
@@ -98,7 +94,14 @@ pub(crate) fn resident_memory() -> io::Result<u64> {
     kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("no VmRSS"))
 }
 
+/// What no sandbox may know, while the hostile suite runs.
+pub(crate) fn secret() -> Option<&'static str> {
+    static SECRET: OnceLock<Option<String>> = OnceLock::new();
+    SECRET.get_or_init(|| std::env::var(crate::hostile::SECRET).ok()).as_deref()
+}
+
 /// A process of the host that code in a sandbox must not reach. Ended when dropped.
+#[derive(Debug)]
 pub(crate) struct Decoy(Child);
 
 impl Decoy {

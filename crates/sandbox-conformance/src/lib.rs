@@ -26,20 +26,28 @@
 //! - A backend that cannot make a sandbox fails the suite. There is no empty green.
 //! - Isolation cases carry a positive control, so that a broken probe cannot pass.
 //! - A complete run writes `target/conformance/<name>.json`; see [`Report`].
+//!
+//! [`hostile()`] runs a second suite in the same way: code that is out to do harm, named `hostile::<group>::<case>`, with
+//! canaries on the host and a count of what is left. `HOSTILE.md` has the list that it works through.
 
 #![warn(clippy::missing_errors_doc)]
 
 mod case;
 mod cases;
+mod census;
 mod fixture;
 mod host;
+mod hostile;
 mod owner;
 mod report;
 mod runner;
+mod soak;
 mod support;
 mod target;
 mod wheel;
 
+pub use hostile::{TABLE as HOSTILE_TABLE, case_names as hostile_case_names, hostile};
 pub use report::{CaseReport, Outcome, Report};
 pub use runner::{case_names, main, run};
+pub use soak::soak;
 pub use target::Target;

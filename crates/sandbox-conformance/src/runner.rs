@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
-use sandbox_core::{Backend, Capabilities, IsolationMode, Variant};
+use sandbox_core::{Backend, CallContext, Capabilities, IsolationMode, Sandbox, Variant};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::RwLock;
 
 use crate::case::{Case, Checked, Conditions, Failure};
 use crate::cases;
+use crate::census::Census;
 use crate::fixture::Fixture;
+use crate::hostile::{self, Canaries};
 use crate::owner;
 use crate::report::{CaseReport, Outcome, Report};
 use crate::target::Target;
@@ -35,7 +37,7 @@ pub fn main(target: Target) -> ExitCode {
         && arguments.skip.is_empty()
         && !arguments.ignored
         && !arguments.list;
-    match execute(target, &arguments) {
+    match execute(target, &arguments, None) {
         Err(why) => failed(&why),
         Ok((conclusion, _)) if !complete => conclusion.exit_code(),
         Ok((conclusion, report)) => match report.write() {
@@ -58,7 +60,7 @@ pub fn run<S: Into<String>>(
     let mut arguments = Arguments::from_iter(arguments);
     // The caller reads the report; a second harness on its output would only confuse.
     arguments.logfile.get_or_insert_with(|| "/dev/null".to_owned());
-    let (_, report) = execute(target, &arguments)?;
+    let (_, report) = execute(target, &arguments, None)?;
     Ok(report)
 }
 
@@ -68,7 +70,7 @@ pub fn case_names() -> Vec<String> {
 }
 
 #[expect(clippy::print_stderr, reason = "a test harness speaks on its standard error")]
-fn failed(why: &str) -> ExitCode {
+pub(crate) fn failed(why: &str) -> ExitCode {
     eprintln!("error: {why}");
     ExitCode::FAILURE
 }
@@ -76,7 +78,12 @@ fn failed(why: &str) -> ExitCode {
 /// Most cases wait more than they work, so more run at once than there are cores.
 const THREADS: usize = 6;
 
-fn execute(target: Target, arguments: &Arguments) -> Result<(Conclusion, Report), String> {
+/// Runs every case; with canaries, those of the hostile suite.
+pub(crate) fn execute(
+    target: Target,
+    arguments: &Arguments,
+    canaries: Option<Arc<Canaries>>,
+) -> Result<(Conclusion, Report), String> {
     let runtime = Runtime::new().map_err(|error| format!("no runtime: {error}"))?;
     let target = Arc::new(target);
     let backend = {
@@ -94,11 +101,26 @@ fn execute(target: Target, arguments: &Arguments) -> Result<(Conclusion, Report)
         handle: runtime.handle().clone(),
         target: Arc::clone(&target),
         backend: Arc::clone(&backend),
+        canaries,
+        one_by_one: arguments.test_threads == Some(1),
     };
-    let mut all = cases::all();
-    all.extend(cases::honesty::cases(&suite.conditions.capabilities));
+    let before = suite.count_before(arguments)?;
+    let all = if suite.canaries.is_some() {
+        hostile::all(target.isolation)
+    } else {
+        let mut all = cases::all();
+        all.extend(cases::honesty::cases(&suite.conditions.capabilities));
+        all
+    };
     let trials = all.into_iter().map(|case| suite.trial(case)).collect();
-    let conclusion = libtest_mimic::run(arguments, trials);
+    let mut conclusion = libtest_mimic::run(arguments, trials);
+    if let Some(before) = before.filter(|_| conclusion.num_passed + conclusion.num_failed > 0) {
+        // After all others, which no order of the harness can promise.
+        let last = Arguments { filter: None, exact: false, skip: Vec::new(), ..arguments.clone() };
+        let last = libtest_mimic::run(&last, vec![suite.last(before)]);
+        conclusion.num_passed += last.num_passed;
+        conclusion.num_failed += last.num_failed;
+    }
     let mut report = Report {
         name: target.name.clone(),
         variant: backend.variant(),
@@ -138,6 +160,7 @@ fn conditions(target: &Target, variant: Variant, capabilities: Capabilities) -> 
     Conditions {
         capabilities,
         strict: target.isolation == IsolationMode::Strict,
+        contained: target.isolation != IsolationMode::Off,
         local: variant.is_local(),
         attached: !target.stays,
         packages: std::env::var_os("SANDBOX_TEST_PYTHON").is_some(),
@@ -152,9 +175,43 @@ struct Suite {
     found: Arc<Mutex<Vec<CaseReport>>>,
     /// Cases share it; one that must be alone has it to itself.
     turn: Arc<RwLock<()>>,
+    /// What is watched on the host, in the hostile suite.
+    canaries: Option<Arc<Canaries>>,
+    /// One case at a time, so that what is left can be counted after each.
+    one_by_one: bool,
 }
 
 impl Suite {
+    fn fixture(&self) -> Fixture {
+        Fixture::new(Arc::clone(&self.target), Arc::clone(&self.backend))
+            .guarded(self.canaries.clone())
+    }
+
+    /// Counts what there is before the hostile suite, when all of it is run.
+    fn count_before(&self, arguments: &Arguments) -> Result<Option<Census>, String> {
+        if self.canaries.is_none() || arguments.list || !self.conditions.local {
+            return Ok(None);
+        }
+        let count = async {
+            // Both start what is started once and kept.
+            self.backend.health(&CallContext::default()).await?;
+            if self.backend.capabilities().isolation_off {
+                let other = Sandbox::builder(Arc::clone(&self.backend));
+                other.isolation(IsolationMode::Off).create().await?.kill().await?;
+            }
+            Census::take(&self.fixture()).await
+        };
+        self.handle.block_on(count).map(Some).map_err(|failure| failure.to_string())
+    }
+
+    /// What all cases together have left.
+    fn last(&self, before: Census) -> Trial {
+        let handle = self.handle.clone();
+        Trial::test("hostile::nothing_is_left_of_all_this", move || {
+            handle.block_on(before.is_restored()).map_err(Failed::from)
+        })
+    }
+
     fn trial(&self, case: Case) -> Trial {
         let name = case.full_name();
         let found = Arc::clone(&self.found);
@@ -174,10 +231,11 @@ impl Suite {
                 Ok(Completion::Ignored { reason })
             });
         }
-        let fixture = Fixture::new(Arc::clone(&self.target), Arc::clone(&self.backend));
+        let fixture = self.fixture();
+        let one_by_one = self.one_by_one && self.canaries.is_some() && self.conditions.local;
         let (handle, turn) = (self.handle.clone(), Arc::clone(&self.turn));
         Trial::test(name.clone(), move || {
-            let (checked, seconds) = handle.block_on(take_turn(case, fixture, &turn));
+            let (checked, seconds) = handle.block_on(take_turn(case, fixture, &turn, one_by_one));
             let (outcome, reason) = match &checked {
                 Ok(()) => (Outcome::Passed, None),
                 Err(failure) => (Outcome::Failed, Some(failure.to_string())),
@@ -192,18 +250,33 @@ fn note(found: &Mutex<Vec<CaseReport>>, case: CaseReport) {
     found.lock().unwrap_or_else(PoisonError::into_inner).push(case);
 }
 
-async fn take_turn(case: Case, fixture: Fixture, turn: &RwLock<()>) -> (Checked, f64) {
+async fn take_turn(
+    case: Case,
+    fixture: Fixture,
+    turn: &RwLock<()>,
+    counted: bool,
+) -> (Checked, f64) {
     let (_alone, _shared);
     if case.alone {
         _alone = turn.write().await;
     } else {
         _shared = turn.read().await;
     }
+    let before = if counted { Some(Census::take(&fixture).await) } else { None };
     let began = Instant::now();
-    let checked = bounded((case.run)(fixture.clone())).await;
+    let hostile = case.suite == "hostile";
+    let mut checked = bounded((case.run)(fixture.clone())).await;
     let seconds = began.elapsed().as_secs_f64();
-    let cleaned = bounded(async move { fixture.clean_up().await }).await;
-    (checked.and(cleaned), seconds)
+    if hostile && checked.is_ok() {
+        checked = bounded(fixture.is_truthful()).await;
+    }
+    let cleaned = bounded(fixture.clean_up()).await;
+    checked = checked.and(cleaned).and(fixture.is_untouched());
+    if let Some(before) = before {
+        let restored = async { before?.is_restored().await };
+        checked = checked.and(restored.await);
+    }
+    (checked, seconds)
 }
 
 async fn bounded(work: impl Future<Output = Checked>) -> Checked {

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use sandbox_core::{
     ErrorKind, ExecutionResult, FailureKind, InterpreterState, Result as CoreResult, Sandbox,
 };
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::case::{Checked, Failure, ensure, ensure_eq};
+use crate::host;
 
 /// Long enough for whatever is not meant to take time, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,7 +19,17 @@ pub(crate) const SLACK: Duration = Duration::from_secs(15);
 
 /// Runs code, whatever comes of it.
 pub(crate) async fn run(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult> {
-    Ok(sandbox.run_code(code).timeout(PATIENCE).await?)
+    let result = sandbox.run_code(code).timeout(PATIENCE).await?;
+    tells_no_secret(&result)?;
+    Ok(result)
+}
+
+/// Requires that the secret of the host is not in there, where there is one.
+pub(crate) fn tells_no_secret(told: &impl Serialize) -> Checked {
+    if let Some(secret) = host::secret() {
+        ensure!(!serde_json::to_string(told)?.contains(secret), "the secret of the host was told");
+    }
+    Ok(())
 }
 
 /// Runs code that must succeed.
@@ -70,7 +82,7 @@ pub(crate) fn failed_with(result: &ExecutionResult, kind: FailureKind) -> Checke
 
 /// Requires that the next run works.
 pub(crate) async fn is_usable(sandbox: &Sandbox) -> Checked<ExecutionResult> {
-    let result = sandbox.run_code("1+1").timeout(PATIENCE).await?;
+    let result = run(sandbox, "1+1").await?;
     ensure_eq!(result.text(), Some("2"), "text of 1+1 ({})", describe(&result));
     Ok(result)
 }

@@ -10,7 +10,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::model::variant::IntoVariant;
-use crate::model::{NetworkPolicy, Variant};
+use crate::model::{Mount, NetworkPolicy, Variant};
 use crate::sandbox::{DEFAULT_TIMEOUT, Sandbox};
 use crate::secret::Secret;
 use crate::spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse};
@@ -182,6 +182,26 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
+    /// Limits the number of files and directories on its disk. At least 1,024. Default of local-eval: 262,144.
+    pub fn disk_files(mut self, most: u64) -> Self {
+        self.spec.disk_files = Some(most);
+        self
+    }
+
+    /// Limits the descriptors that each of its processes may have open, at least 128. Default of local-eval: 1,024, which code may raise
+    /// to 4,096.
+    pub fn open_files(mut self, most: u32) -> Self {
+        self.spec.open_files = Some(most);
+        self
+    }
+
+    /// Limits what each run and each command may put out. Whatever puts out more is ended, and what it put out before is
+    /// kept. Default: no limit, because results keep the ends of long output and streams hold the code back.
+    pub fn output_limit(mut self, limit: ByteSize) -> Self {
+        self.spec.output_limit = Some(limit);
+        self
+    }
+
     /// Asks for a GPU: [`GpuType::T4`](crate::GpuType) or a name.
     pub fn gpu(mut self, gpu: impl Into<String>) -> Self {
         self.spec.gpu = Some(gpu.into());
@@ -200,7 +220,13 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
-    /// Starts from a snapshot.
+    /// Gives it a file or a directory of the host, read-only unless [`Mount::writable`] says otherwise. May be repeated.
+    pub fn mount(mut self, mount: Mount) -> Self {
+        self.spec.mounts.push(mount);
+        self
+    }
+
+    /// Starts from a snapshot, by its name: see [`Sandbox::create_snapshot`](crate::Sandbox::create_snapshot).
     pub fn snapshot_name(mut self, name: impl Into<String>) -> Self {
         self.spec.snapshot = Some(name.into());
         self

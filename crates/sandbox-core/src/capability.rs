@@ -78,6 +78,8 @@ capabilities! {
     pause,
     /// Snapshots are taken, listed, deleted and started from.
     snapshot,
+    /// A running sandbox goes back to a snapshot.
+    restore_snapshot,
     /// A running sandbox is copied.
     fork,
     /// CPU and memory figures.
@@ -96,6 +98,12 @@ capabilities! {
     limit_disk,
     /// The number of processes is limited.
     limit_processes,
+    /// The number of files and directories is limited.
+    limit_disk_files,
+    /// The number of open descriptors is limited.
+    limit_open_files,
+    /// What a run or a command puts out is limited.
+    limit_output,
     /// The sandbox ends after a given time.
     lifetime,
     /// The sandbox ends after a time without use.
@@ -106,6 +114,8 @@ capabilities! {
     environments,
     /// Images by name.
     images,
+    /// Files of the host are mounted, read-only unless it is asked for otherwise.
+    mounts,
     /// No network, enforced.
     network_none,
     /// Only listed hosts, enforced.
@@ -146,8 +156,12 @@ impl Capabilities {
             ("cpu", spec.cpu.is_some(), self.limit_cpu),
             ("disk", spec.disk.is_some(), self.limit_disk),
             ("processes", spec.processes.is_some(), self.limit_processes),
+            ("disk_files", spec.disk_files.is_some(), self.limit_disk_files),
+            ("open_files", spec.open_files.is_some(), self.limit_open_files),
+            ("output_limit", spec.output_limit.is_some(), self.limit_output),
             ("lifetime", spec.lifetime.is_some(), self.lifetime),
             ("idle_timeout", spec.idle_timeout.is_some(), self.idle_timeout),
+            ("mounts", !spec.mounts.is_empty(), self.mounts),
             ("gpu", spec.gpu.is_some(), self.gpu),
             ("environment", spec.environment.is_some(), self.environments),
             ("image", spec.image.is_some(), self.images),
@@ -175,7 +189,7 @@ fn refuse(field: &'static str, spec: &CreateSpec) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NetworkPolicy;
+    use crate::model::{Mount, NetworkPolicy};
     use crate::units::ByteSize;
 
     #[test]
@@ -188,6 +202,7 @@ mod tests {
             CreateSpec { network: NetworkPolicy::all(), ..Default::default() },
             CreateSpec { isolation: IsolationMode::Off, ..Default::default() },
             CreateSpec { memory: Some(ByteSize::gib(1)), ..Default::default() },
+            CreateSpec { mounts: vec![Mount::new("/srv", "/data")], ..Default::default() },
             CreateSpec { gpu: Some("T4".into()), ..Default::default() },
         ] {
             assert_eq!(caps.check(&spec).unwrap_err().kind(), crate::ErrorKind::Unsupported);

@@ -15,9 +15,11 @@ use crate::error::{Error, Result};
 use crate::instance::{Command, CommandEvent, CommandInfo};
 use crate::model::{CommandResult, Logs, OutputMessage, OutputStream};
 use crate::request::{ByteStream, CommandLine, PtySize, StartCommand, Stdin};
+use crate::run::no_output_limit;
 use crate::sandbox::Sandbox;
 use crate::script::script_command;
 use crate::time::unix_now;
+use crate::units::ByteSize;
 
 /// The commands of a sandbox. They run beside the interpreter and survive its death.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +160,13 @@ impl<'a, C> CommandBuilder<'a, C> {
         self
     }
 
+    /// Limits what it may put out. One that puts out more is ended, with
+    /// [`FailureKind::OutputLimit`](crate::FailureKind).
+    pub fn output_limit(mut self, limit: ByteSize) -> Self {
+        self.request.output_limit = Some(limit);
+        self
+    }
+
     /// Gives it standard input.
     pub fn stdin(mut self, input: impl Into<Bytes>) -> Self {
         self.request.stdin = Stdin::Bytes(input.into());
@@ -233,7 +242,11 @@ async fn launch(
         return Err(problem);
     }
     request.validate()?;
-    sandbox.instance("start_command")?.start_command(&CallContext::new(), request).await
+    let instance = sandbox.instance("start_command")?;
+    if request.output_limit.is_some() && !instance.capabilities().limit_output {
+        return Err(no_output_limit("start_command"));
+    }
+    instance.start_command(&CallContext::new(), request).await
 }
 
 async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandResult> {

@@ -204,16 +204,28 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// Resumes a held sandbox. Requires `pause`.
     async fn resume(&self, call: &CallContext) -> Result<()>;
 
-    /// Stores its state under a name without stopping it. Requires `snapshot`.
+    /// Stores its state under a name without stopping it. What it has of that state is in the answer. Requires `snapshot`.
     ///
     /// # Errors
-    /// `AlreadyExists` when the name is taken.
+    /// `AlreadyExists` when the name is taken, `InvalidArgument` for a name that is none, `Unavailable` while code runs,
+    /// `ResourceExhausted` when there is too much to store.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves no snapshot.
     async fn create_snapshot(
         &self,
         call: &CallContext,
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo>;
+
+    /// Makes it what it was when a snapshot was taken: its files, and its interpreters where the snapshot has them. Others
+    /// begin empty, and commands end. The answer is what came back. Requires `restore_snapshot`.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such snapshot, `Unavailable` while code runs, `ResourceExhausted` when the disk has no
+    /// room for the files beside those that are there. Nothing has changed then.
+    async fn restore_snapshot(&self, call: &CallContext, name: &str) -> Result<SnapshotInfo>;
 
     /// Copies the running sandbox. Requires `fork`.
     async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>>;

@@ -17,6 +17,7 @@ mod callbacks;
 mod capability;
 mod collect;
 mod commands;
+mod depth;
 mod directory;
 mod error;
 mod execute;
@@ -60,10 +61,10 @@ pub use model::variant::IntoVariant;
 pub use model::{
     CodeError, CommandResult, Context, DenialReason, DisplayKind, Event, EventKind,
     ExecutionResult, Failure, FailureKind, FileInfo, FileKind, GpuType, HostPattern,
-    InterpreterState, IsolationInfo, Logs, MimeType, NetworkDenial, NetworkMode, NetworkPolicy,
-    OutputMessage, OutputStream, ResourceConfig, ResultItem, RunOutcome, SandboxEnvironment,
-    SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags, Usage, Variant, WatchEvent,
-    WatchEventKind,
+    InterpreterState, IsolationInfo, Logs, MimeType, Mount, NetworkDenial, NetworkMode,
+    NetworkPolicy, OutputMessage, OutputStream, ResourceConfig, ResultItem, RunOutcome,
+    SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, StreamTotals, Tags, Usage,
+    Variant, WatchEvent, WatchEventKind,
 };
 pub use request::{
     ByteRange, ByteStream, CodeMode, CommandLine, ContextSpec, FindFiles, FoundFile,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::directory::check_directory;
 use crate::error::{Error, Result};
-use crate::spec::check_env;
+use crate::spec::{check_env, check_output_limit};
 use crate::units::{ByteSize, check_duration};
 
 /// A stream of bytes that may fail.
@@ -76,6 +76,8 @@ pub struct RunCode {
     pub cpu_time: Option<Duration>,
     /// Memory the interpreter may have during this run.
     pub memory: Option<ByteSize>,
+    /// Bytes that it may put out: both streams, and what is displayed. The limit of the sandbox holds too.
+    pub output_limit: Option<ByteSize>,
     /// Standard input.
     pub stdin: Stdin,
 }
@@ -96,6 +98,7 @@ impl RunCode {
         if self.memory.is_some_and(|limit| limit < ByteSize::mib(16)) {
             return Err(Error::invalid("memory", "must be at least 16 MiB"));
         }
+        check_output_limit(self.output_limit)?;
         match &self.context {
             Some(id) => check_context_id(id),
             None => Ok(()),
@@ -220,6 +223,8 @@ pub struct StartCommand {
     pub env: BTreeMap<String, String>,
     /// Wall-clock limit; the whole tree of the command ends with it. `None`: no limit.
     pub timeout: Option<Duration>,
+    /// Bytes that it may put out. The limit of the sandbox holds too.
+    pub output_limit: Option<ByteSize>,
     /// Standard input.
     pub stdin: Stdin,
     /// Standard input stays open after `stdin`, for [`CommandControl::write_stdin`](crate::CommandControl), until it is
@@ -239,6 +244,7 @@ impl StartCommand {
             cwd: None,
             env: BTreeMap::new(),
             timeout: None,
+            output_limit: None,
             stdin: Stdin::Empty,
             interactive: false,
             pty: None,
@@ -252,6 +258,7 @@ impl StartCommand {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field and what is allowed.
     pub fn validate(&self) -> Result<()> {
         check_limits(self.timeout, self.cwd.as_deref(), &self.env)?;
+        check_output_limit(self.output_limit)?;
         let argv = self.command.argv();
         if argv.first().is_none_or(String::is_empty) {
             return Err(Error::invalid("command", "must not be empty"));

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use crate::call::CallContext;
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::collect::ResultCollector;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::instance::EventStream;
 use crate::model::{CodeError, ExecutionResult, OutputMessage, ResultItem};
 use crate::request::{ByteStream, CodeMode, RunCode, Stdin};
@@ -125,6 +125,13 @@ impl<'a, C> RunCodeBuilder<'a, C> {
         self
     }
 
+    /// Limits what the run may put out: both streams, and what is displayed. One that puts out more is ended, with
+    /// [`FailureKind::OutputLimit`](crate::FailureKind).
+    pub fn output_limit(mut self, limit: ByteSize) -> Self {
+        self.request.output_limit = Some(limit);
+        self
+    }
+
     /// Runs it as a program file with arguments instead of a cell.
     pub fn script<S: Into<String>>(
         mut self,
@@ -160,7 +167,11 @@ impl<'a, C> RunCodeBuilder<'a, C> {
             request.timeout = Some(sandbox.timeout());
         }
         request.validate()?;
-        let events = sandbox.instance("run_code")?.run_code(&call, request).await?;
+        let instance = sandbox.instance("run_code")?;
+        if request.output_limit.is_some() && !instance.capabilities().limit_output {
+            return Err(no_output_limit("run_code"));
+        }
+        let events = instance.run_code(&call, request).await?;
         Ok((events, callbacks))
     }
 }
@@ -204,6 +215,12 @@ impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
     ) -> RunCodeBuilder<'a, Callbacks<'a>> {
         self.with(|callbacks| callbacks.error = Some(Box::new(callback)))
     }
+}
+
+/// The answer where nobody would keep it.
+pub(crate) fn no_output_limit(operation: &'static str) -> Error {
+    Error::unsupported(operation, "`output_limit` cannot be enforced by this variant")
+        .with_context("field", "output_limit")
 }
 
 async fn collect(run: RunCodeBuilder<'_, Callbacks<'_>>) -> Result<ExecutionResult> {

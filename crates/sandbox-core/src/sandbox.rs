@@ -13,6 +13,7 @@ use crate::builder::{Fixed, SandboxBuilder};
 use crate::call::CallContext;
 use crate::capability::Capabilities;
 use crate::commands::Commands;
+use crate::depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
 use crate::instance::{Instance, Metrics, TunnelInfo};
@@ -340,17 +341,19 @@ impl Sandbox {
     /// # Errors
     /// As [`Sandbox::set_variables`], and `InvalidArgument` for a value that does not serialize.
     pub async fn set_variable(&self, name: &str, value: impl Serialize) -> Result<()> {
-        let value = serde_json::to_value(value)
-            .map_err(|error| Error::invalid("value", format!("of {name} is not JSON: {error}")))?;
+        let value = depth::to_value(name, value)?;
         self.set_variables(Map::from_iter([(name.to_owned(), value)])).await
     }
 
     /// Sets variables of the default context.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is no identifier, or one of the interpreter's own (`__builtins__`, any `__..__`);
-    /// `NotStarted`, `Terminated`, `Unsupported`. Either all are set or none.
+    /// `InvalidArgument` for a name that is no identifier, or one of the interpreter's own (`__builtins__`, any `__..__`),
+    /// and for values with more than 100 lists and objects in each other; `NotStarted`, `Terminated`, `Unsupported`. Either all are set or none.
     pub async fn set_variables(&self, values: Map<String, Value>) -> Result<()> {
+        for (name, value) in &values {
+            depth::check(name, value)?;
+        }
         self.instance("set_variables")?.set_variables(&CallContext::new(), None, values).await
     }
 
@@ -395,12 +398,22 @@ impl Sandbox {
         self.instance("expose_port")?.expose_port(&CallContext::new(), port).await
     }
 
-    /// Stores its state under a name.
+    /// Stores its state under a name, between runs. It goes on; sandboxes that are created with that
+    /// [`snapshot_name`](crate::SandboxBuilder::snapshot_name) start from there. The answer says what the snapshot has.
     ///
     /// # Errors
-    /// `NotStarted`, `Terminated`, `Unsupported`, `AlreadyExists` when the name is taken.
+    /// `NotStarted`, `Terminated`, `Unsupported`, `AlreadyExists` when the name is taken, `Unavailable` while code runs.
     pub async fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         self.instance("create_snapshot")?.create_snapshot(&CallContext::new(), name, "").await
+    }
+
+    /// Goes back to a snapshot: its files replace those that are there, interpreters are as they were where the snapshot
+    /// has them and begin empty otherwise, and commands end. The answer says what came back.
+    ///
+    /// # Errors
+    /// `NotStarted`, `Terminated`, `Unsupported`, `NotFound`, `Unavailable` while code runs.
+    pub async fn restore_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        self.instance("restore_snapshot")?.restore_snapshot(&CallContext::new(), name).await
     }
 
     /// Holds it.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::directory::check_directory;
 use crate::error::{Error, Result};
-use crate::model::{NetworkMode, NetworkPolicy, Tags};
+use crate::model::{Mount, NetworkMode, NetworkPolicy, Tags, check_mounts};
 use crate::secret::Secret;
 use crate::units::{ByteSize, check_life, seconds};
 
@@ -101,12 +102,20 @@ pub struct CreateSpec {
     pub disk: Option<ByteSize>,
     /// Processes and threads in the sandbox at one time, its own first process included. At least 4.
     pub processes: Option<u32>,
+    /// Files and directories that its disk may have. At least 1,024.
+    pub disk_files: Option<u64>,
+    /// Descriptors that each of its processes may have open. 128 to 1,048,576.
+    pub open_files: Option<u32>,
+    /// Bytes that each run and each command may put out: both streams, and what is displayed.
+    pub output_limit: Option<ByteSize>,
     /// GPU type.
     pub gpu: Option<String>,
     /// Which hosts the code may reach.
     pub network: NetworkPolicy,
     /// How hard the code is kept in.
     pub isolation: IsolationMode,
+    /// Files and directories of the host that it is given.
+    pub mounts: Vec<Mount>,
     /// How long the sandbox lives at most. At least 0.1 s. Default 24 hours.
     pub lifetime: Option<Duration>,
     /// How long it may be unused before it ends. At least 0.1 s. Default: no limit.
@@ -127,6 +136,22 @@ const MOST_ENV: usize = 128 << 10;
 /// The sandbox's own first process, a shell, and both ends of a pipe.
 const LEAST_PROCESSES: u32 = 4;
 
+/// What a sandbox itself has on its disk, and room to work.
+const LEAST_DISK_FILES: u64 = 1024;
+
+/// What an interpreter keeps for itself has high numbers; and no kernel gives more.
+const OPEN_FILES: RangeInclusive<u32> = 128..=1_048_576;
+
+/// Checks a limit of what is put out.
+pub(crate) fn check_output_limit(limit: Option<ByteSize>) -> Result<()> {
+    match limit {
+        Some(limit) if limit.as_u64() == 0 => {
+            Err(Error::invalid("output_limit", "must be at least 1 byte"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl CreateSpec {
     /// Checks everything that can be checked without a backend.
     ///
@@ -141,6 +166,7 @@ impl CreateSpec {
             value.map(|value| check_life(field, value)).transpose()?;
         }
         self.network.validate()?;
+        check_mounts(&self.mounts)?;
         check_cpu(self.cpu)?;
         check_size("memory", self.memory, ByteSize::mib(16))?;
         check_size("disk", self.disk, ByteSize::mib(1))?;
@@ -150,6 +176,20 @@ impl CreateSpec {
                 format!("must be at least {LEAST_PROCESSES}, got {most}"),
             ));
         }
+        if let Some(most) = self.disk_files.filter(|most| *most < LEAST_DISK_FILES) {
+            return Err(Error::invalid(
+                "disk_files",
+                format!("must be at least {LEAST_DISK_FILES}, got {most}"),
+            ));
+        }
+        if let Some(most) = self.open_files.filter(|most| !OPEN_FILES.contains(most)) {
+            let (least, highest) = OPEN_FILES.into_inner();
+            return Err(Error::invalid(
+                "open_files",
+                format!("must be from {least} to {highest}, got {most}"),
+            ));
+        }
+        check_output_limit(self.output_limit)?;
         for (field, value) in [
             ("name", &self.name),
             ("environment", &self.environment),
@@ -345,13 +385,17 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_field() {
-        let cases: [(&str, CreateSpec); 17] = [
+        let cases: [(&str, CreateSpec); 21] = [
             ("name", CreateSpec { name: Some("a/b".into()), ..spec() }),
             ("name", CreateSpec { name: Some("a:b".into()), ..spec() }),
             ("env", CreateSpec { env: [("A".into(), "x".repeat(200_000))].into(), ..spec() }),
             ("lifetime", CreateSpec { lifetime: Some(Duration::ZERO), ..spec() }),
             ("lifetime", CreateSpec { lifetime: Some(Duration::from_nanos(1)), ..spec() }),
             ("processes", CreateSpec { processes: Some(3), ..spec() }),
+            ("disk_files", CreateSpec { disk_files: Some(0), ..spec() }),
+            ("open_files", CreateSpec { open_files: Some(3), ..spec() }),
+            ("open_files", CreateSpec { open_files: Some(u32::MAX), ..spec() }),
+            ("output_limit", CreateSpec { output_limit: Some(ByteSize::bytes(0)), ..spec() }),
             ("idle_timeout", CreateSpec { idle_timeout: Some(Duration::MAX), ..spec() }),
             ("cpu", CreateSpec { cpu: Some(f64::NAN), ..spec() }),
             ("cpu", CreateSpec { cpu: Some(-1.0), ..spec() }),

@@ -15,6 +15,7 @@ pub const TERMS: &str = "terms";
 const ISOLATION: &str = "isolation";
 const NETWORK: &str = "network";
 const NAME: &str = "name";
+const MOUNTS: &str = "mounts";
 const OPTIONS: &str = "provider_options";
 
 impl CreateSpec {
@@ -28,6 +29,9 @@ impl CreateSpec {
         terms.insert(ISOLATION.into(), json!(self.isolation));
         if self.network != NetworkPolicy::default() {
             terms.insert(NETWORK.into(), json!(self.network));
+        }
+        if !self.mounts.is_empty() {
+            terms.insert(MOUNTS.into(), json!(self.mounts));
         }
         if !self.provider_options.is_empty() {
             let salt = random_hex(8);
@@ -45,6 +49,9 @@ impl CreateSpec {
             ("cpu", json!(self.cpu)),
             ("disk", json!(self.disk)),
             ("processes", json!(self.processes)),
+            ("disk_files", json!(self.disk_files)),
+            ("open_files", json!(self.open_files)),
+            ("output_limit", json!(self.output_limit)),
         ];
         let given = given.into_iter().filter(|(_, value)| !value.is_null());
         terms.extend(given.map(|(key, value)| (key.to_owned(), value)));
@@ -55,7 +62,7 @@ impl CreateSpec {
     ///
     /// # Errors
     /// `InvalidArgument` with the first difference. What was not asked for may be anything, but the isolation never
-    /// another one, and the network never wider.
+    /// another one, the network never wider, and nothing of the host that was not asked for.
     pub(crate) fn agrees_with(&self, found: &SandboxInfo) -> Result<()> {
         let kept = found.metadata.get(TERMS).and_then(Value::as_object);
         let mut terms: Vec<_> = self.terms().into_iter().collect();
@@ -75,6 +82,10 @@ impl CreateSpec {
             if !agrees {
                 return Err(differs(&field, had.as_ref(), &wanted, found));
             }
+        }
+        let mounts = kept.and_then(|kept| kept.get(MOUNTS)).filter(|_| self.mounts.is_empty());
+        if let Some(mounts) = mounts {
+            return Err(differs(MOUNTS, Some(mounts), &json!([]), found));
         }
         let network = kept.and_then(|kept| kept.get(NETWORK));
         match network {
@@ -117,7 +128,8 @@ fn seal(salt: &str, key: &str, value: &Value) -> String {
 fn differs(field: &str, had: Option<&Value>, wanted: &Value, found: &SandboxInfo) -> Error {
     let field = ["isolation", "network", "name", "environment", "image", "snapshot", "gpu"]
         .into_iter()
-        .chain(["memory", "cpu", "disk", "processes"])
+        .chain(["memory", "cpu", "disk", "processes", "disk_files", "open_files", "output_limit"])
+        .chain([MOUNTS])
         .find(|known| *known == field)
         .unwrap_or(OPTIONS);
     let id = &found.id;
@@ -125,7 +137,7 @@ fn differs(field: &str, had: Option<&Value>, wanted: &Value, found: &SandboxInfo
         format!("are others in {id}, which has these labels")
     } else {
         let shown = |value: &Value| match (field, value.as_u64()) {
-            ("memory" | "disk", Some(bytes)) => ByteSize::bytes(bytes).to_string(),
+            ("memory" | "disk" | "output_limit", Some(bytes)) => ByteSize::bytes(bytes).to_string(),
             _ => shown(value),
         };
         let (had, wanted) = (had.map_or_else(|| "not set".to_owned(), shown), shown(wanted));
@@ -140,6 +152,8 @@ fn differs(field: &str, had: Option<&Value>, wanted: &Value, found: &SandboxInfo
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        Value::Array(mounts) if mounts.is_empty() => "none".to_owned(),
+        Value::Array(mounts) => mounts.iter().map(mounted).collect::<Vec<_>>().join(", "),
         Value::Object(policy) if policy.contains_key("mode") => {
             let list = |key: &str| {
                 let hosts = policy.get(key).and_then(Value::as_array).into_iter().flatten();
@@ -157,10 +171,17 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// A mount as the command line has it.
+fn mounted(mount: &Value) -> String {
+    let text = |key: &str| mount[key].as_str().unwrap_or_default();
+    let rights = if mount["writable"] == true { ":rw" } else { "" };
+    format!("{}:{}{rights}", text("source"), text("target"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{IsolationInfo, SandboxStatus, Variant};
+    use crate::model::{IsolationInfo, Mount, SandboxStatus, Variant};
     use crate::spec::IsolationMode;
 
     fn made_from(spec: &CreateSpec) -> SandboxInfo {
@@ -175,6 +196,7 @@ mod tests {
             tags: spec.tags.clone(),
             resources: None,
             isolation: Some(isolation),
+            mounts: spec.mounts.clone(),
             metadata: Map::from_iter([(TERMS.to_owned(), spec.terms().into())]),
         }
     }
@@ -202,6 +224,10 @@ mod tests {
             ("cpu", CreateSpec { cpu: Some(0.5), ..spec() }),
             ("disk", CreateSpec { disk: Some(ByteSize::mib(5)), ..spec() }),
             ("processes", CreateSpec { processes: Some(9), ..spec() }),
+            ("disk_files", CreateSpec { disk_files: Some(5000), ..spec() }),
+            ("open_files", CreateSpec { open_files: Some(200), ..spec() }),
+            ("output_limit", CreateSpec { output_limit: Some(ByteSize::mib(1)), ..spec() }),
+            ("mounts", CreateSpec { mounts: vec![Mount::new("/srv", "/data")], ..spec() }),
             ("provider_options", CreateSpec { provider_options: options, ..spec() }),
         ];
         let plain = made_from(&spec());
@@ -228,6 +254,9 @@ mod tests {
         let all = NetworkPolicy { mode: NetworkMode::All, ..NetworkPolicy::default() };
         let open = CreateSpec { network: all, ..spec() };
         assert!(spec().agrees_with(&made_from(&open)).is_err());
+        let shared = CreateSpec { mounts: vec![Mount::new("/srv", "/m").writable()], ..spec() };
+        let error = spec().agrees_with(&made_from(&shared)).unwrap_err();
+        assert!(error.to_string().contains("is /srv:/m:rw in local-eval/abc"), "{error}");
     }
 
     #[test]

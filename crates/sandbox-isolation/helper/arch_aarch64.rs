@@ -94,6 +94,7 @@ pub mod number {
     pub const SETNS: usize = 268;
     pub const RENAMEAT2: usize = 276;
     pub const SECCOMP: usize = 277;
+    pub const STATX: usize = 291;
 }
 
 /// `O_DIRECTORY`.

@@ -96,6 +96,7 @@ pub mod number {
     pub const SETNS: usize = 308;
     pub const RENAMEAT2: usize = 316;
     pub const SECCOMP: usize = 317;
+    pub const STATX: usize = 332;
 }
 
 /// `O_DIRECTORY`.

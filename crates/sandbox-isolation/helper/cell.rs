@@ -219,8 +219,8 @@ impl Cell {
         let mut reader = Reader::new(received.bytes);
         let kind = reader.u8()?;
         let id = reader.u32()?;
-        if kind == to_cell::ADOPT {
-            return self.adopt(id, received.descriptors());
+        if matches!(kind, to_cell::ADOPT | to_cell::HOLD) {
+            return self.adopt(id, received.descriptors(), kind == to_cell::HOLD);
         }
         let outcome = match kind {
             to_cell::SPAWN => self.spawn(id, &mut reader, received.descriptors()),
@@ -232,6 +232,10 @@ impl Cell {
             to_cell::KILL_TREE => {
                 let outcome = self.kill_tree(reader.u32()?);
                 answer(id, outcome.map(u32::from))
+            }
+            to_cell::RESUME => {
+                let outcome = self.resume(reader.u32()?);
+                answer(id, outcome)
             }
             to_cell::FORGET => self.forget(id),
             _ => Err(EINVAL),
@@ -309,9 +313,10 @@ impl Cell {
         }
     }
 
-    fn adopt(&mut self, id: u32, descriptors: &[i32]) -> Result<()> {
+    fn adopt(&mut self, id: u32, descriptors: &[i32], held: bool) -> Result<()> {
         let [pidfd] = *descriptors else { return Err(EINVAL) };
-        let outcome = self.adopt_process(id, pidfd);
+        let outcome =
+            if held { self.hold_process(id, pidfd) } else { self.adopt_process(id, pidfd) };
         if outcome.is_err() {
             sys::close(pidfd);
         }
@@ -325,23 +330,57 @@ impl Cell {
             self.forget_ended();
         }
         let pid = processes::pid_of(pidfd).ok_or(ESRCH)?;
-        let tag = if self.prepared.strict {
-            let tag = processes::tag(pid).ok_or(ESRCH)?;
-            self.note_adopted_deaths();
-            // Without a tag of its own its tree could not be told from others.
-            if tag == self.own_tag
-                || self.roots.find(|root| root.tag == tag && root.phase != Phase::Dead).is_some()
-            {
-                return Err(EINVAL);
-            }
-            self.roots.retire_tag(tag);
-            tag
-        } else {
-            0
-        };
+        let tag = if self.prepared.strict { self.take_tag(pid)? } else { 0 };
         let phase = Phase::Running;
         let root = Root { id, pid, program: pid, tag, pipe: 0, pidfd, phase, forgotten: false };
         self.roots.add(root).map(drop)
+    }
+
+    /// The tag of a process, which from now on is that of its tree alone.
+    fn take_tag(&mut self, pid: i32) -> Result<u32> {
+        let tag = processes::tag(pid).ok_or(ESRCH)?;
+        self.note_adopted_deaths();
+        // Without a tag of its own its tree could not be told from others.
+        let taken = self.roots.find(|root| root.tag == tag && root.phase != Phase::Dead);
+        if tag == self.own_tag || taken.is_some() {
+            return Err(EINVAL);
+        }
+        self.roots.retire_tag(tag);
+        Ok(tag)
+    }
+
+    /// A process that waits has the tag of the tree that it came from. It gets it for its own when it is resumed, and that
+    /// tree has ended.
+    fn hold_process(&mut self, id: u32, pidfd: i32) -> Result<()> {
+        if !self.prepared.strict {
+            return Err(EINVAL);
+        }
+        if self.roots.is_full() {
+            self.forget_ended();
+        }
+        let pid = processes::pid_of(pidfd).ok_or(ESRCH)?;
+        if self.roots.find(|root| root.pid == pid && root.phase != Phase::Dead).is_some() {
+            return Err(EINVAL);
+        }
+        let (phase, forgotten) = (Phase::Held, false);
+        let root = Root { id, pid, program: pid, tag: 0, pipe: 0, pidfd, phase, forgotten };
+        self.roots.add(root).map(drop)
+    }
+
+    fn resume(&mut self, id: u32) -> Result<u32> {
+        let index = self.roots.by_id(id).ok_or(ESRCH)?;
+        let root = *self.roots.at(index);
+        let process = processes::look(root.pid).ok_or(ESRCH)?;
+        // Its end is told by us, so it must be our child: those that it came from are dead.
+        if root.phase != Phase::Held || processes::is_gone(root.pidfd) || process.parent != self.pid
+        {
+            return Err(EINVAL);
+        }
+        let tag = self.take_tag(root.pid)?;
+        let root = self.roots.at(index);
+        sys::close(root.pidfd);
+        (root.pidfd, root.tag, root.phase) = (0, tag, Phase::Running);
+        Ok(root.pid as u32)
     }
 
     fn signal(&mut self, id: u32, signal: i32, whole_tree: bool) -> Result<()> {
@@ -350,7 +389,7 @@ impl Cell {
         if whole_tree {
             let count = match &mut self.snapshot {
                 None if root.tag == 0 => 0,
-                None => tree::signal(root.tag, signal)?,
+                None => tree::signal(&self.roots, root.tag, signal)?,
                 Some(_) if root.is_adopted() && processes::is_gone(root.pidfd) => 0,
                 Some(snapshot) => {
                     let below = snapshot.signal_below(root.pid, signal, |_| false)?;
@@ -399,6 +438,11 @@ impl Cell {
             self.note_adopted_deaths();
             let strict = self.prepared.strict;
             let root = self.roots.at(index);
+            if root.phase == Phase::Held {
+                let _ = sys::pidfd_signal(root.pidfd, sys::SIGKILL);
+                self.roots.remove(index);
+                return Ok(());
+            }
             root.forgotten = true;
             if root.phase == Phase::Dead && !strict {
                 self.roots.remove(index);

@@ -38,7 +38,8 @@ const TAGGING: u64 = 1 << 21;
 pub struct Outside {
     pub uid: u32,
     pub gid: u32,
-    change: bool,
+    /// They are others than the maker's.
+    pub change: bool,
 }
 
 impl Outside {

@@ -19,6 +19,7 @@ mod keeper;
 mod maker;
 mod memory;
 mod mounts;
+mod owners;
 mod plan;
 mod processes;
 #[path = "../src/protocol.rs"]

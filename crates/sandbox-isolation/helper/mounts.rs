@@ -43,9 +43,19 @@ pub fn restrict(path: &CStr, attributes: u64) -> Result {
     set_attributes(AT_FDCWD, path, 0, attributes)
 }
 
+/// Shows the owners of files in a copied tree as a user namespace maps them.
+pub fn map_owners(tree: i32, namespace: i32) -> Result {
+    const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
+    change(tree, c"", AT_EMPTY_PATH | AT_RECURSIVE, [MOUNT_ATTR_IDMAP, 0, 0, namespace as u64])
+}
+
 fn set_attributes(dir: i32, path: &CStr, flags: usize, attributes: u64) -> Result {
     const MS_PRIVATE: u64 = 1 << 18;
-    let change = [attributes, 0, MS_PRIVATE, 0];
+    change(dir, path, flags, [attributes, 0, MS_PRIVATE, 0])
+}
+
+/// What to set, what to clear, how mounts spread, and a user namespace.
+fn change(dir: i32, path: &CStr, flags: usize, change: [u64; 4]) -> Result {
     let (at, size) = (change.as_ptr() as usize, size_of_val(&change));
     call(MOUNT_SETATTR, [dir as usize, address(path), flags, at, size, 0])
 }

@@ -8,9 +8,10 @@ use crate::confine::{self, Confinement};
 use crate::gate;
 use crate::identity::{self, Outside};
 use crate::mounts;
+use crate::owners;
 use crate::protocol::op;
 use crate::sys::{
-    self, AT_FDCWD, EEXIST, EINVAL, ENOENT, ENOTDIR, Errno, Limit, O_CREAT, O_DIRECTORY, O_EXCL,
+    self, AT_FDCWD, EEXIST, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, ESTALE, Errno, Limit, O_CREAT, O_DIRECTORY, O_EXCL,
     O_PATH, O_WRONLY, Result,
 };
 use crate::wire::Reader;
@@ -89,6 +90,7 @@ fn name(code: u8) -> &'static [u8] {
         op::SYMLINK => b"make link",
         op::FILE => b"write",
         op::BIND => b"bind",
+        op::HOST_MOUNT => b"mount of the host:",
         op::MOUNT => b"mount",
         op::RESTRICT => b"restrict",
         op::SEPARATE => b"separate",
@@ -137,6 +139,10 @@ impl Prepared {
             op::BIND => {
                 let (source, target) = (text(plan)?, plan.text()?);
                 self.bind(source, target, plan.u8()? != 0, plan.u64()?)
+            }
+            op::HOST_MOUNT => {
+                let source = text(plan)?;
+                self.host_mount(&HostMount::read(source, plan)?)
             }
             op::MOUNT => {
                 let (kind, target) = (plan.text()?, text(plan)?);
@@ -210,6 +216,32 @@ impl Prepared {
         settle(tree?, target, attributes)
     }
 
+    /// Mounts what was judged, or nothing: links are not followed, and the file must be the one that the host has open.
+    fn host_mount(&self, mount: &HostMount) -> Result<()> {
+        if mount.directory {
+            self.directory(mount.target, 0o755, true)?;
+        } else {
+            empty_file(mount.target)?;
+        }
+        let place = sys::open_exactly(self.oldroot, relative(mount.source)?)?;
+        let tree = match sys::identity(place) {
+            Ok(found) if found == mount.identity => mounts::copy_tree(place, c"", true),
+            Ok(_) => Err(ESTALE),
+            Err(errno) => Err(errno),
+        };
+        sys::close(place);
+        let tree = tree?;
+        if self.outside.change
+            && owners::lend(tree, mount.owner, self.outside).is_err()
+            && mount.writable
+        {
+            // What code made there would belong to nobody, and later perhaps to another cell.
+            sys::close(tree);
+            return Err(EOPNOTSUPP);
+        }
+        settle(tree, mount.target, mount.attributes)
+    }
+
     fn leave_host(&mut self) -> Result<()> {
         sys::close(self.oldroot);
         self.oldroot = -1;
@@ -234,6 +266,31 @@ impl Prepared {
         let fd = sys::open(AT_FDCWD, path, O_DIRECTORY | sys::O_NOFOLLOW, 0)?;
         self.own_directory = Some((fd, path));
         Ok(())
+    }
+}
+
+/// A file or a directory of the host, and where it shall be.
+struct HostMount {
+    source: &'static CStr,
+    target: &'static CStr,
+    directory: bool,
+    writable: bool,
+    attributes: u64,
+    identity: (u32, u32, u64),
+    owner: (u32, u32),
+}
+
+impl HostMount {
+    fn read(source: &'static CStr, plan: &mut Reader<'static>) -> Result<Self> {
+        Ok(Self {
+            source,
+            target: plan.text()?,
+            directory: plan.u8()? != 0,
+            writable: plan.u8()? != 0,
+            attributes: plan.u64()?,
+            identity: (plan.u32()?, plan.u32()?, plan.u64()?),
+            owner: (plan.u32()?, plan.u32()?),
+        })
     }
 }
 

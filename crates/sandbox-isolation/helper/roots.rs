@@ -12,6 +12,8 @@ pub enum Phase {
     /// Forked, and its program not yet known to run.
     Starting,
     Running,
+    /// Waits to be resumed, and belongs to no tree until then.
+    Held,
     /// Dead and taken; what it started may live on.
     Dead,
 }
@@ -28,7 +30,7 @@ pub struct Root {
     pub tag: u32,
     /// Where the starting process, or the keeper, reports.
     pub pipe: i32,
-    /// Of an adopted process, which is somebody else's child.
+    /// Of an adopted process, which is somebody else's child, and of one that is held.
     pub pidfd: i32,
     pub phase: Phase,
     /// The host dropped its handle.
@@ -68,6 +70,10 @@ impl Roots {
     /// The indices of roots that are in use.
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.used
+    }
+
+    pub fn get(&self, index: usize) -> &Root {
+        &self.table[index]
     }
 
     pub fn at(&mut self, index: usize) -> &mut Root {

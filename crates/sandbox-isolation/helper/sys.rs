@@ -26,6 +26,8 @@ pub const EEXIST: Errno = Errno(17);
 pub const ENOTDIR: Errno = Errno(20);
 pub const EINVAL: Errno = Errno(22);
 pub const ENOSYS: Errno = Errno(38);
+pub const EOPNOTSUPP: Errno = Errno(95);
+pub const ESTALE: Errno = Errno(116);
 
 pub const AT_FDCWD: i32 = -100;
 pub const O_RDONLY: usize = 0;
@@ -330,6 +332,25 @@ pub fn open_inside(root: i32, path: &CStr) -> Result<i32> {
     let how = [(O_PATH | O_CLOEXEC) as u64, 0, RESOLVE_IN_ROOT];
     call4(OPENAT2, root as usize, address(path), how.as_ptr() as usize, size_of_val(&how))
         .map(|fd| fd as i32)
+}
+
+/// Opens a path below `root`, without any link in it.
+pub fn open_exactly(root: i32, path: &CStr) -> Result<i32> {
+    const IN_ROOT_NO_SYMLINKS: u64 = 0x10 | 0x04;
+    let how = [(O_PATH | O_CLOEXEC) as u64, 0, IN_ROOT_NO_SYMLINKS];
+    call4(OPENAT2, root as usize, address(path), how.as_ptr() as usize, size_of_val(&how))
+        .map(|fd| fd as i32)
+}
+
+/// Which file that is: major and minor number of its device, and its number there.
+pub fn identity(fd: i32) -> Result<(u32, u32, u64)> {
+    const AT_EMPTY_PATH: usize = 0x1000;
+    const STATX_INO: usize = 0x100;
+    let mut found = [0_u64; 32];
+    let (path, at) = (address(c""), found.as_mut_ptr() as usize);
+    call(nr::STATX, [fd as usize, path, AT_EMPTY_PATH, STATX_INO, at, 0])?;
+    // Two halves of a word, the lower one first on every machine that we run on.
+    Ok((found[17] as u32, (found[17] >> 32) as u32, found[4]))
 }
 
 pub fn mkdir(path: &CStr, mode: u32) -> Result {

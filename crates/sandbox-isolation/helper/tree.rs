@@ -147,7 +147,14 @@ fn is_spared(roots: &Roots, pid: i32, victim: u32, victim_tag: u32) -> bool {
 
 fn is_other_root(roots: &Roots, pid: i32, victim: u32) -> bool {
     let alive = |phase| matches!(phase, Phase::Starting | Phase::Running);
-    roots.find(|root| root.pid == pid && root.id != victim && alive(root.phase)).is_some()
+    let other = roots.find(|root| root.pid == pid && root.id != victim && alive(root.phase));
+    other.is_some() || is_held(roots, pid)
+}
+
+/// Whether a process waits to be resumed. It has the tag of the tree that it came from, and belongs to none.
+fn is_held(roots: &Roots, pid: i32) -> bool {
+    let held = roots.find(|root| root.pid == pid && root.phase == Phase::Held);
+    held.is_some_and(|index| !processes::is_gone(roots.get(index).pidfd))
 }
 
 /// A process that hides its tag is spared only when its parents lead to another root: that is
@@ -170,11 +177,12 @@ fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
     false
 }
 
-/// Sends a signal to every process that carries a tag; returns how many there were.
-pub fn signal(tag: u32, signal: i32) -> Result<u32> {
+/// Sends a signal to every process of the tree with that tag; returns how many there were.
+pub fn signal(roots: &Roots, tag: u32, signal: i32) -> Result<u32> {
     let mut count = 0;
     processes::for_each(|pid| {
-        if pid != 1 && processes::tag(pid) == Some(tag) && sys::kill(pid, signal).is_ok() {
+        let belongs = pid != 1 && processes::tag(pid) == Some(tag) && !is_held(roots, pid);
+        if belongs && sys::kill(pid, signal).is_ok() {
             count += 1;
         }
     })?;

@@ -15,6 +15,7 @@ use crate::gate::GateSockets;
 use crate::groups::{Enforcer, Group};
 use crate::maker::Privilege;
 use crate::memory::Watched;
+use crate::private::remove_leftover;
 use crate::process::{Exit, ExitStatus};
 use crate::protocol::from_cell;
 use crate::replies::Replies;
@@ -410,7 +411,9 @@ async fn listen(guard: Guard) {
         group.remove();
     }
     if let Some(private) = &guard.private {
-        remove_leftover(private.clone()).await;
+        // The first process removes the directory itself, unless somebody killed it.
+        let private = private.clone();
+        let _ = tokio::task::spawn_blocking(move || remove_leftover(&private)).await;
     }
     link.gone.send_replace(true);
 }
@@ -420,13 +423,6 @@ pub(crate) async fn wait_for_end(pidfd: &Arc<OwnedFd>) {
     // A pidfd cannot fail to be watched, except when the runtime shuts down, and then so do we.
     if let Ok(watched) = watched::watch(Arc::clone(pidfd), Interest::READABLE) {
         let _ = watched.readable().await;
-    }
-}
-
-/// The first process removes the directory itself, unless somebody killed it.
-async fn remove_leftover(directory: PathBuf) {
-    if directory.exists() {
-        let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(directory)).await;
     }
 }
 

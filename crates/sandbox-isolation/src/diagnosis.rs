@@ -1,5 +1,6 @@
 //! From a kernel's refusal to what to do about it.
 
+use std::env;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -60,13 +61,16 @@ pub(crate) fn setup(step: String, source: io::Error) -> Error {
     }
 }
 
-/// Whether the kernel refuses isolation itself, rather than this path or this number. Binds fail
+/// How the steps begin that are about a path that somebody named.
+const ABOUT_PATHS: [&str; 2] = ["bind ", "mount of the host"];
+
+/// Whether the kernel refuses isolation itself, rather than this path or this number. Binds and mounts fail
 /// for reasons of their own.
 fn is_refusal(step: &str, source: &io::Error) -> bool {
     let code = source.raw_os_error().unwrap_or(0);
     let forbidden = matches!(code, EPERM | EACCES | ENOSYS);
     let limited = matches!(code, ENOSPC | EINVAL) && step == "make namespaces";
-    !step.starts_with("bind ") && (forbidden || limited)
+    !ABOUT_PATHS.iter().any(|about| step.starts_with(about)) && (forbidden || limited)
 }
 
 fn unavailable(step: &str, source: &io::Error, facts: &Facts) -> Error {
@@ -91,9 +95,7 @@ fn fix(errno: i32, facts: &Facts) -> String {
     } else if errno == ENOSPC {
         "too many namespaces exist: raise the sysctls user.max_*_namespaces"
     } else if facts.apparmor.is_some_and(|value| value != 0) {
-        "AppArmor restricts user namespaces: sysctl -w \
-         kernel.apparmor_restrict_unprivileged_userns=0, or install an AppArmor profile that gives \
-         this program `userns`"
+        return by_apparmor(&env::current_exe().unwrap_or_else(|_| "/usr/bin/sandboxes".into()));
     } else if facts.container {
         "this container forbids it: start it with --security-opt seccomp=unconfined \
          --security-opt systempaths=unconfined, or with --privileged, or use a container backend"
@@ -105,6 +107,21 @@ fn fix(errno: i32, facts: &Facts) -> String {
     text.to_owned()
 }
 
+/// What to do where AppArmor gives user namespaces to programs with a profile alone, as Ubuntu does since 24.04.
+///
+/// The profile confines nothing: it is a name to which the right is given. What the program starts keeps it, and so the
+/// maker of cells, which is run from memory, has it too.
+fn by_apparmor(program: &Path) -> String {
+    let program = program.display();
+    format!(
+        "AppArmor gives user namespaces to programs with a profile alone. Install one for this program: \
+         printf '%s\\n' 'abi <abi/4.0>,' 'include <tunables/global>' \
+         'profile code-sandboxes \"{program}\" flags=(unconfined) {{ userns, }}' \
+         | sudo tee /etc/apparmor.d/code-sandboxes && sudo apparmor_parser -r /etc/apparmor.d/code-sandboxes. \
+         Or let every program have them: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +130,27 @@ mod tests {
         match unavailable("make namespaces", &io::Error::from_raw_os_error(errno), facts) {
             Error::Unavailable { fix, .. } => fix,
             other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn the_profile_for_apparmor_is_one_that_can_be_installed() {
+        let fix = by_apparmor(Path::new("/opt/bin/sandboxes"));
+        for part in [
+            "profile code-sandboxes \"/opt/bin/sandboxes\" flags=(unconfined) { userns, }",
+            "'abi <abi/4.0>,'",
+            "sudo apparmor_parser -r /etc/apparmor.d/code-sandboxes",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ] {
+            assert!(fix.contains(part), "{part}: {fix}");
+        }
+    }
+
+    #[test]
+    fn a_mount_that_fails_is_no_fault_of_the_machine() {
+        for step in ["mount of the host: /srv", "bind /opt/x"] {
+            let error = setup(step.to_owned(), io::Error::from_raw_os_error(EACCES));
+            assert!(matches!(error, Error::Setup { .. }), "{error}");
         }
     }
 

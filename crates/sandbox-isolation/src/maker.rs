@@ -18,6 +18,7 @@ use crate::helper;
 use crate::host_view::{Entry, HostView, What};
 use crate::memory::Watched;
 use crate::memory_file;
+use crate::mount::HostMount;
 use crate::plan::Plan;
 use crate::policy;
 use crate::policy::calls::Purpose;
@@ -367,7 +368,8 @@ impl Maker {
 
     fn purpose(&self, spec: &CellSpec) -> Purpose {
         let counts_memory = spec.memory.is_some() && !self.groups().keep_memory();
-        Purpose { counts_memory, ..Purpose::default() }
+        let keeps_set_id = spec.mounts.iter().any(HostMount::is_writable);
+        Purpose { counts_memory, keeps_set_id, ..Purpose::default() }
     }
 
     fn strict_plan(&self, spec: &CellSpec) -> Result<Arc<Prepared>, Error> {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::gate::netlink;
+use crate::mount::Facts;
 use crate::policy::calls::Filter;
 use crate::policy::writes::Ruleset;
 use crate::protocol::op;
@@ -70,6 +71,8 @@ pub(crate) enum Op {
         directory: bool,
         attributes: Attributes,
     },
+    /// Something of the host that somebody asked for by name.
+    HostMount(Facts),
     Mount {
         kind: &'static str,
         target: PathBuf,
@@ -130,6 +133,7 @@ impl Op {
                 .text(target)
                 .u8(u8::from(*directory))
                 .u64(attributes.0),
+            Self::HostMount(facts) => encode_host_mount(facts, out),
             Self::Mount { kind, target, flags, options } => {
                 out.u8(op::MOUNT).text(kind).text(target).u64(flags.0).text(options)
             }
@@ -157,6 +161,18 @@ impl Op {
             Self::Filter(filter) => out.u8(op::FILTER).bytes(&filter.bytes()),
         };
     }
+}
+
+/// Programs of the host gain nothing from a mount, whatever code does there.
+fn attributes(facts: &Facts) -> Attributes {
+    if facts.writable { Attributes::PLAIN } else { Attributes::READ_ONLY }
+}
+
+fn encode_host_mount<'a>(facts: &Facts, out: &'a mut Writer) -> &'a mut Writer {
+    out.u8(op::HOST_MOUNT).text(&facts.source).text(&facts.target);
+    out.u8(u8::from(facts.directory)).u8(u8::from(facts.writable)).u64(attributes(facts).0);
+    out.u32(facts.device.0).u32(facts.device.1).u64(facts.inode);
+    out.u32(facts.owner.0).u32(facts.owner.1)
 }
 
 fn encode_ruleset<'a>(ruleset: &Ruleset, out: &'a mut Writer) -> &'a mut Writer {
@@ -188,6 +204,11 @@ impl fmt::Display for Op {
                 let kind = if *directory { "directory" } else { "file" };
                 let (source, target) = (source.display(), target.display());
                 write!(f, "bind {kind} {source} at {target} ({attributes})")
+            }
+            Self::HostMount(facts) => {
+                let kind = if facts.directory { "directory" } else { "file" };
+                let (source, target) = (facts.source.display(), facts.target.display());
+                write!(f, "mount {kind} {source} of the host at {target} ({})", attributes(facts))
             }
             Self::Mount { kind, target, flags, options } => {
                 write!(f, "mount {kind} at {} ({flags}) ({options})", target.display())

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::host_view::{Entry, HostView, What};
+use crate::mount::HostMount;
 use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
 use crate::policy::calls::{Filter, Purpose};
 use crate::policy::writes::Ruleset;
@@ -68,7 +69,8 @@ pub(crate) fn strict(
     plan.configuration(spec);
     plan.devices(&host.devices, spec.shm_bytes);
     plan.processes();
-    let own = plan.further_directories(&spec.own);
+    let mut own = plan.further_directories(&spec.own);
+    own.extend(plan.host_mounts(&spec.mounts)?);
     plan.op(Op::Loopback);
     if spec.gate {
         plan.op(Op::Gate);
@@ -89,6 +91,7 @@ pub(crate) fn off(spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
     if !spec.binds.is_empty() {
         return Err(Error::Invalid("a cell without isolation takes no binds".to_owned()));
     }
+    check_no_mounts(spec)?;
     let mut plan = Builder::default();
     plan.op(Op::ChangeDirectory(directory.to_owned()));
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
@@ -106,6 +109,7 @@ pub(crate) fn confined(
     directory: &Path,
 ) -> Result<Plan, Error> {
     check_limits(spec)?;
+    check_no_mounts(spec)?;
     let shown = host.system.iter().chain(&host.configuration).map(|entry| entry.target.clone());
     let own = OWN_CONFIGURATION.iter().map(PathBuf::from);
     let bound = binds.iter().map(|entry| match &entry.what {
@@ -121,6 +125,14 @@ pub(crate) fn confined(
     plan.op(Op::Ruleset(ruleset));
     plan.op(Op::Filter(Filter::new(purpose)));
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
+}
+
+/// Without a file system of its own, a place is the same for everybody.
+fn check_no_mounts(spec: &CellSpec) -> Result<(), Error> {
+    if spec.mounts.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Invalid("only a strict cell takes mounts".to_owned()))
 }
 
 fn no_landlock() -> Error {
@@ -226,11 +238,11 @@ impl Builder {
     }
 
     /// Directories above a path, unless an earlier operation made them.
-    fn parents(&mut self, path: &Path) {
+    fn parents(&mut self, path: &Path, owner: Owner) {
         let above: Vec<_> = path.ancestors().skip(1).collect();
         for parent in above.into_iter().rev().filter(|parent| *parent != Path::new("/")) {
             if !self.has(parent) {
-                self.op(directory(parent, 0o755, Owner::Outside));
+                self.op(directory(parent, 0o755, owner));
             }
         }
     }
@@ -252,14 +264,14 @@ impl Builder {
             What::Directory(source) => (source, true),
             What::File(source) => (source, false),
             What::Link(text) => {
-                self.parents(&target);
+                self.parents(&target, Owner::Outside);
                 return self.op(Op::Symlink { target: text.clone(), path: target });
             }
         };
         if *source == target && self.has(&target) {
             return;
         }
-        self.parents(&target);
+        self.parents(&target, Owner::Outside);
         let attributes = Attributes::READ_ONLY;
         self.op(Op::Bind { source: source.clone(), target, directory, attributes });
     }
@@ -341,21 +353,75 @@ impl Builder {
     fn further_directories(&mut self, paths: &[PathBuf]) -> Vec<PathBuf> {
         let new: Vec<_> = paths.iter().filter(|path| !self.is_taken(path)).cloned().collect();
         for path in &new {
-            self.parents(path);
+            self.parents(path, Owner::Outside);
             self.op(directory(path, 0o755, Owner::Cell));
         }
         new
     }
 
+    /// Puts what the host gives in its place, and says where it may be changed.
+    fn host_mounts(&mut self, mounts: &[HostMount]) -> Result<Vec<PathBuf>, Error> {
+        let mut writable = Vec::new();
+        for HostMount { facts, .. } in mounts {
+            let target = facts.target.as_path();
+            let refuse = |why: &str| {
+                Err(Error::Invalid(format!(
+                    "nothing can be mounted at {}: {why}",
+                    target.display()
+                )))
+            };
+            if !is_plain(target) || target == Path::new("/") {
+                return refuse("the path is not absolute and plain");
+            }
+            if self.is_below_taken(target) {
+                return refuse("it is in what the sandbox shows of the host");
+            }
+            if self.hides(target) {
+                return refuse("it would hide what the sandbox needs");
+            }
+            let owner = if self.is_own(target) { Owner::Cell } else { Owner::Outside };
+            self.parents(target, owner);
+            self.op(Op::HostMount(facts.clone()));
+            if facts.writable {
+                writable.push(facts.target.clone());
+            }
+        }
+        Ok(writable)
+    }
+
+    /// Whether a mount would cover something of the set-up but a directory of the cell.
+    fn hides(&self, target: &Path) -> bool {
+        self.ops.iter().any(|op| match op {
+            Op::Bind { target: other, .. } | Op::Mount { target: other, .. } => {
+                other.starts_with(target)
+            }
+            Op::HostMount(facts) => facts.target.starts_with(target),
+            Op::Symlink { path, .. } | Op::File { path, .. } => path.starts_with(target),
+            _ => false,
+        })
+    }
+
+    /// Whether a path is in a directory that belongs to the cell.
+    fn is_own(&self, path: &Path) -> bool {
+        self.ops.iter().any(|op| match op {
+            Op::Directory { path: made, owner: Owner::Cell, .. } => path.starts_with(made),
+            _ => false,
+        })
+    }
+
     /// Whether there is something at a path, or below something that is not the cell's own to change.
     fn is_taken(&self, path: &Path) -> bool {
-        let at_or_above = |other: &Path| path.starts_with(other);
-        self.has(path)
-            || self.ops.iter().any(|op| match op {
-                Op::Bind { target, .. } | Op::Mount { target, .. } => at_or_above(target),
-                Op::Symlink { path: link, .. } => at_or_above(link),
-                _ => false,
-            })
+        self.has(path) || self.is_below_taken(path)
+    }
+
+    /// Whether a path is at or below something that is not the cell's own to change.
+    fn is_below_taken(&self, path: &Path) -> bool {
+        self.ops.iter().any(|op| match op {
+            Op::Bind { target, .. } | Op::Mount { target, .. } => path.starts_with(target),
+            Op::HostMount(facts) => path.starts_with(&facts.target),
+            Op::Symlink { path: link, .. } => path.starts_with(link),
+            _ => false,
+        })
     }
 
     fn processes(&mut self) {

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::Error;
 
@@ -48,8 +49,23 @@ impl PrivateDirectory {
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            let _ = std::fs::remove_dir_all(&self.0);
+        if self.0.as_os_str().is_empty() || std::fs::remove_dir_all(&self.0).is_ok() {
+            return;
+        }
+        // Whoever gave up the cell is not made to wait for its processes.
+        let path = std::mem::take(&mut self.0);
+        let again = move || remove_leftover(&path);
+        let _ = std::thread::Builder::new().name("sandbox-leftover".to_owned()).spawn(again);
+    }
+}
+
+/// Removes the directory of a cell that has ended. A process that was killed may still be filling it.
+pub(crate) fn remove_leftover(path: &Path) {
+    for pause in [0, 10, 50, 250, 1000, 5000] {
+        std::thread::sleep(Duration::from_millis(pause));
+        let _ = std::fs::remove_dir_all(path);
+        if !path.exists() {
+            return;
         }
     }
 }

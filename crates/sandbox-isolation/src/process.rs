@@ -355,24 +355,61 @@ impl Cell {
     /// [`Error::Io`] when there is no such process in the cell, or it has no UTS namespace of its
     /// own; [`Error::Closed`] when the cell is gone.
     pub async fn adopt(&self, pid: u32) -> Result<Root, Error> {
-        const CONTEXT: &str = "cannot adopt the process";
+        self.introduce(to_cell::ADOPT, pid, "cannot adopt the process").await
+    }
+
+    /// Tells the first process of a process that is in the cell already.
+    async fn introduce(&self, kind: u8, pid: u32, context: &'static str) -> Result<Root, Error> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::Invalid("process number".to_owned()))?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(CONTEXT))?;
-        self.enter_group(pid.as_raw_nonzero().get().unsigned_abs()).map_err(Error::io(CONTEXT))?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(context))?;
+        self.enter_group(pid.as_raw_nonzero().get().unsigned_abs()).map_err(Error::io(context))?;
         let link = self.link();
         let (id, reply) = link.replies.register()?;
-        let mut message = Writer::message(to_cell::ADOPT);
+        let mut message = Writer::message(kind);
         message.u32(id);
         let root = Root { link: Arc::clone(link), id };
         link.send(&message.0, &[pidfd.as_fd()]).await?;
         match reply.await.map_err(|_| Error::Closed)? {
             Reply::Adopted { errno: 0 } => Ok(root),
             Reply::Adopted { errno } => {
-                Err(Error::Io { context: CONTEXT, source: io::Error::from_raw_os_error(errno) })
+                Err(Error::Io { context, source: io::Error::from_raw_os_error(errno) })
             }
             other => Err(link.broken(&other)),
         }
+    }
+}
+
+/// A process in a cell that waits, and belongs to no tree: killing the one that it came from spares it.
+///
+/// Dropping it ends the process.
+#[derive(Debug)]
+pub struct HeldProcess {
+    root: Root,
+}
+
+impl HeldProcess {
+    /// Makes it a program of the cell like those that were spawned. What it came from must be dead.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it is dead, or another lives that it came from; [`Error::Closed`] when the cell is gone.
+    pub async fn resume(self) -> Result<CellProcess, Error> {
+        let exit = self.root.link.expect_exit(self.root.id);
+        let pid = self.root.request(to_cell::RESUME, |_| ()).await?;
+        Ok(CellProcess { root: self.root, pid, exit })
+    }
+}
+
+impl Cell {
+    /// Keeps a process of the cell that waits. `pid` is the host's number of it; the caller makes sure it is not reused
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there is no such process in the cell, or it is known otherwise, or the cell is not strict;
+    /// [`Error::Closed`] when the cell is gone.
+    pub async fn hold(&self, pid: u32) -> Result<HeldProcess, Error> {
+        const CONTEXT: &str = "cannot keep the process";
+        self.introduce(to_cell::HOLD, pid, CONTEXT).await.map(|root| HeldProcess { root })
     }
 }
 

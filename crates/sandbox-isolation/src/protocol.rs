@@ -44,6 +44,12 @@ pub(crate) mod to_cell {
     pub(crate) const KILL_TREE: u8 = 4;
     /// `u32 root`: its handle is gone.
     pub(crate) const FORGET: u8 = 5;
+    /// `u32 root`; descriptor: pidfd of a process that waits, and is spared when the tree that it came from is killed.
+    /// It ends when it is forgotten.
+    pub(crate) const HOLD: u8 = 6;
+    /// `u32 request, u32 root`: what was held is a root like those that were spawned, and its end is told. The answer has
+    /// its number inside the cell.
+    pub(crate) const RESUME: u8 = 7;
 }
 
 /// Messages from a cell's first process to the host.
@@ -59,9 +65,9 @@ pub(crate) mod from_cell {
     pub(crate) const SPAWN_FAILED: u8 = 4;
     /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
     pub(crate) const EXITED: u8 = 5;
-    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL and KILL_TREE.
+    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE and RESUME.
     pub(crate) const DONE: u8 = 6;
-    /// `u32 root, i32 errno`: the answer to ADOPT.
+    /// `u32 root, i32 errno`: the answer to ADOPT and HOLD.
     pub(crate) const ADOPTED: u8 = 7;
 }
 
@@ -112,6 +118,9 @@ pub(crate) mod op {
     pub(crate) const RULESET: u8 = 21;
     /// `bytes program`: the filter of system calls of every program.
     pub(crate) const FILTER: u8 = 22;
+    /// `text source on the host, text target, u8 is directory, u8 is writable, u64 attributes, u32 major, u32 minor,
+    /// u64 inode, u32 owner, u32 group`: shows a file of the host that must be this one.
+    pub(crate) const HOST_MOUNT: u8 = 42;
     /// `bytes routes, bytes rules`, both netlink messages: leads what the cell sends to sockets that the host gets.
     pub(crate) const GATE: u8 = 40;
 }

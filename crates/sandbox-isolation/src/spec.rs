@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::mount::HostMount;
+
 /// Whether a cell isolates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CellKind {
@@ -113,6 +115,8 @@ pub struct CellSpec {
     /// Absolute paths of directories that it has besides the usual ones and may write to. One that is there already stays
     /// what it is. Strict only.
     pub own: Vec<PathBuf>,
+    /// What it is given of the host besides. None is in another. Strict only.
+    pub mounts: Vec<HostMount>,
     /// Bytes that all its files together may take, held in memory. Strict only.
     pub disk_bytes: u64,
     /// How many files and directories it may have. Strict only.
@@ -150,6 +154,7 @@ impl CellSpec {
             isolation: CellKind::Strict,
             binds: Vec::new(),
             own: Vec::new(),
+            mounts: Vec::new(),
             disk_bytes,
             disk_inodes: 256 * 1024,
             shm_bytes: 64 * MIB,

@@ -39,6 +39,11 @@ pub fn isolation_checks(probe: Probe) -> Vec<Check> {
         _ => None,
     };
     let problem = probe.error.as_ref().map(ToString::to_string);
+    if let (Some(problem), true) = (&problem, probe.layers.is_empty()) {
+        // It did not come to looking at layers.
+        let (name, detail) = ("isolated cells".to_owned(), problem.clone());
+        return vec![Check { name, ok: false, detail, fix }];
+    }
     let check = |layer: Layer| Check {
         name: layer.name.to_string(),
         ok: layer.available,

@@ -64,6 +64,11 @@ impl Network {
         Self { gate: None, isolated: false, policy }
     }
 
+    /// The network of a sandbox that has none, which somebody else sees to.
+    pub fn closed(policy: NetworkPolicy) -> Self {
+        Self { gate: None, isolated: true, policy }
+    }
+
     /// What to add to an error about the network. With a gate, the denials say it better.
     pub fn hint(&self) -> Option<String> {
         (self.isolated && self.gate.is_none()).then(|| NO_NETWORK.to_owned())

@@ -14,8 +14,9 @@ use sandbox_agent::cell::{CellBox, CellFiles};
 use sandbox_agent::commands::Commands;
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
-    Capabilities, Command, CreateSpec, Error, ErrorKind, Event, FailureKind, IsolationInfo, Result,
-    SandboxId, SandboxInfo, SandboxStatus, StartCommand, Tags, Variant, unix_now,
+    ByteSize, Capabilities, Command, CreateSpec, Error, ErrorKind, Event, FailureKind,
+    IsolationInfo, Mount, Result, SandboxId, SandboxInfo, SandboxStatus, StartCommand, Tags,
+    Variant, unix_now,
 };
 use serde_json::{Map, Value};
 
@@ -53,6 +54,10 @@ pub struct Place {
     pub env: BTreeMap<String, String>,
     /// Its working directory.
     pub cwd: String,
+    /// The working directory of sandboxes of its kind, which a snapshot has.
+    pub(crate) work_dir: String,
+    /// What each run and each command may put out.
+    pub output_limit: Option<ByteSize>,
     /// What may leave it.
     pub network: Network,
     /// Its commands.
@@ -91,6 +96,8 @@ pub struct Described {
     pub created_at: f64,
     /// What keeps the code in.
     pub isolation: IsolationInfo,
+    /// What it is given of the host.
+    pub mounts: Vec<Mount>,
     /// Facts of its backend.
     pub metadata: Map<String, Value>,
 }
@@ -130,7 +137,9 @@ impl Place {
             })
         };
         let first = cell.cell().pid();
-        let place = Self::new(cell, Some(files), closing, network, spec);
+        let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
+        let mut place = Self::new(cell, Some(files), closing, network, spec);
+        place.work_dir = work_dir;
         place.expiry.end_with_maker_of(first);
         Ok(place)
     }
@@ -171,6 +180,7 @@ impl Place {
             tags: create.tags.clone(),
             created_at: unix_now(),
             isolation,
+            mounts: create.mounts.clone(),
             metadata: Map::new(),
         };
         Self {
@@ -181,7 +191,9 @@ impl Place {
             expiry,
             described: Mutex::new(described),
             env,
+            work_dir: cwd.clone(),
             cwd,
+            output_limit: create.output_limit,
             network,
             commands,
             packages: None,
@@ -231,6 +243,7 @@ impl Place {
             tags: described.tags.clone(),
             resources: None,
             isolation: Some(described.isolation.clone()),
+            mounts: described.mounts.clone(),
             metadata: described.metadata.clone(),
         }
     }
@@ -278,13 +291,19 @@ impl Place {
     ///
     /// # Errors
     /// `Terminated` when the sandbox has ended, and as [`Commands::start`].
-    pub async fn start_command(&self, request: StartCommand) -> Result<Command> {
+    pub async fn start_command(&self, mut request: StartCommand) -> Result<Command> {
         self.alive("start_command")?;
+        request.output_limit = self.output_limit(request.output_limit);
         let in_use = Box::new(self.expiry.in_use());
         let (env, mark) = (self.command_env(), self.network.mark());
         let started = self.commands.start(env, &self.cwd, request, in_use).await;
         let started = started.map(|command| told(command, mark));
         started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
+    }
+
+    /// What something may put out of which `asked` was said: the least of what is known.
+    pub fn output_limit(&self, asked: Option<ByteSize>) -> Option<ByteSize> {
+        self.output_limit.into_iter().chain(asked).min()
     }
 
     /// A command that was started before, whose end tells what the network refused from now on.

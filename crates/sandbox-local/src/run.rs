@@ -29,6 +29,7 @@ pub fn run_request(
         cwd: request.cwd,
         timeout: request.timeout,
         cpu_time: request.cpu_time,
+        output_limit: request.output_limit,
         stdin: request.stdin,
         network_hint,
     }

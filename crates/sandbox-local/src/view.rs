@@ -59,6 +59,12 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
         cell = cell.disk(disk);
         cell.shm_bytes = cell.shm_bytes.min(disk);
     }
+    if let Some(files) = spec.disk_files {
+        cell.disk_inodes = files;
+    }
+    if let Some(most) = spec.open_files {
+        cell = cell.limit(Rlimit::fixed(Resource::OpenFiles, u64::from(most)));
+    }
     if let Some(processes) = spec.processes {
         cell = cell.limit(Rlimit::fixed(Resource::Processes, u64::from(processes)));
     }

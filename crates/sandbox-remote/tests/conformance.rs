@@ -4,24 +4,27 @@ use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use backend_eval::EvalBackend;
+use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_conformance::Target;
 use sandbox_core::Backend;
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
 /// The backend at the end of a connection to a server in this process.
-fn through_a_socket() -> Arc<dyn Backend> {
+fn through_a_socket(config: EvalConfig) -> Arc<dyn Backend> {
     let (near, far) = UnixStream::pair().expect("a socket pair");
     let runtime = Handle::current();
-    let backend = Arc::new(EvalBackend::default());
+    let backend = Arc::new(EvalBackend::new(config));
     runtime.spawn(sandbox_remote::serve(backend, far));
     let connected = std::thread::spawn(move || runtime.block_on(sandbox_remote::connect(near)));
     Arc::new(connected.join().expect("no panic").expect("a connection"))
 }
 
 fn main() -> ExitCode {
-    let target = Target::new("local-eval-remote", through_a_socket);
+    let state = tempfile::tempdir().expect("a directory");
+    let mut config = EvalConfig::default();
+    config.snapshot_directory = Some(state.path().join("snapshots"));
+    let target = Target::new("local-eval-remote", move || through_a_socket(config.clone()));
     sandbox_conformance::main(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),
         Err(_) => target,

@@ -18,6 +18,7 @@ mod program;
 mod row;
 mod sample;
 mod setup;
+mod snapshot;
 mod table;
 mod warm;
 
@@ -46,6 +47,7 @@ enum Measurement {
     FilesLarge,
     FilesInterrupt,
     NetworkGet,
+    Snapshot,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -53,7 +55,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -72,6 +74,7 @@ impl Measurement {
         Self::FilesLarge,
         Self::FilesInterrupt,
         Self::NetworkGet,
+        Self::Snapshot,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -98,6 +101,7 @@ impl Measurement {
             Self::FilesLarge => "files-large",
             Self::FilesInterrupt => "files-interrupt",
             Self::NetworkGet => "network-get",
+            Self::Snapshot => "snapshot",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -135,6 +139,7 @@ impl Measurement {
             Self::FilesLarge => files::large(setup).await,
             Self::FilesInterrupt => vec![files::interrupt(setup).await],
             Self::NetworkGet => vec![network::get(setup).await],
+            Self::Snapshot => snapshot::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

@@ -27,7 +27,10 @@ pub(crate) async fn end(args: &EndArgs, how: End, printer: &Printer) -> Result<u
         let labels = settings::labels(&args.label)?;
         let found;
         Found { infos: found, failed } = list::find(&args.provider, &labels, printer).await?;
-        ids.extend(found.into_iter().map(|info| info.id));
+        // All of an account in the cloud is more than anybody means who does not say so.
+        let is_meant = args.provider.provider.is_some() || !labels.is_empty();
+        let found = found.into_iter().filter(|info| is_meant || info.variant.is_local());
+        ids.extend(found.map(|info| info.id));
     }
     end_each(&ids, how, args, printer, (&mut ended, &mut failed)).await;
     // Those that have ended are told a part at a time, so until there are none.

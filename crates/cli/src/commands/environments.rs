@@ -1,6 +1,6 @@
 //! `sandboxes environments`
 
-use code_sandboxes::{Registry, SandboxEnvironment, Variant, list_environments};
+use code_sandboxes::{Registry, SandboxEnvironment, Variant, lacks_credentials, list_environments};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
@@ -22,6 +22,7 @@ pub(crate) async fn environments(args: &ProviderArgs, printer: &Printer) -> Resu
         for variant in known.iter().filter(|status| status.available).map(|status| status.variant) {
             match list_environments(variant).await {
                 Ok(environments) => add(&mut found, variant, environments),
+                Err(error) if lacks_credentials(&error) => {}
                 Err(error) => printer.warning(&format!("{variant} is left out: {error}")),
             }
         }

@@ -1,7 +1,8 @@
 //! `sandboxes ls`
 
 use code_sandboxes::{
-    Error, ErrorKind, Registry, Sandbox, SandboxInfo, SandboxStatus, Tags, detached, unix_now,
+    Error, ErrorKind, Registry, Sandbox, SandboxInfo, SandboxStatus, Tags, detached,
+    lacks_credentials, unix_now,
 };
 use serde_json::{Value, json};
 
@@ -66,6 +67,7 @@ pub(crate) async fn find(
         for status in Registry::new().variants().into_iter().filter(|status| status.available) {
             match Sandbox::list(status.variant).await {
                 Ok(infos) => found.extend(infos),
+                Err(error) if lacks_credentials(&error) => {}
                 Err(error) if failed.is_none() => failed = Some(Problem::from(error)),
                 // Such as a supervisor that both variants need.
                 Err(error) if failed.as_ref().is_some_and(|f| f.message() == error.to_string()) => {
@@ -128,7 +130,7 @@ fn is_over(info: &SandboxInfo) -> bool {
 }
 
 /// A time in its largest unit.
-fn span(seconds: f64) -> String {
+pub(crate) fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     let (value, unit) = match seconds {
         s if s < 120.0 => (s, "s"),

@@ -16,6 +16,7 @@ mod providers;
 mod repl;
 mod run;
 mod shell;
+mod snapshot;
 mod test;
 
 use std::io;
@@ -85,6 +86,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Logs(args) => logs::logs(&args, printer).await,
         Command::Stop(args) => end::end(&args, End::Stop, printer).await,
         Command::Rm(args) => end::end(&args, End::Remove, printer).await,
+        Command::Snapshot(args) => snapshot::snapshot(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,
         Command::Providers => providers::providers(printer).await,

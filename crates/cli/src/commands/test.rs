@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use code_sandboxes::{Error, ErrorKind, Registry, Sandbox, Variant};
+use code_sandboxes::{CallContext, Error, ErrorKind, Registry, Sandbox, Variant};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
@@ -18,10 +18,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Tested {
     variant: Variant,
     problem: Option<Error>,
+    /// It was not asked for by name, and this host lacks what it needs.
+    skipped: bool,
     took: Duration,
 }
 
-/// Makes a sandbox of each variant, runs something in it, and ends it. The status is 0 when all of them work.
+/// Makes a sandbox of each variant, runs something in it, and ends it. The status is 0 when all of them work. Unless it is
+/// named, a variant that this host lacks something for is skipped; the one that needs nothing never is.
 pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, Problem> {
     let variants = match &args.provider {
         Some(_) => vec![settings::variant(args)?],
@@ -33,8 +36,14 @@ pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, P
     let mut all = Vec::new();
     for variant in variants {
         let began = Instant::now();
-        let problem = try_out(variant).await.err();
-        all.push(Tested { variant, problem, took: began.elapsed() });
+        let is_named = args.provider.is_some() || variant == Registry::new().default_variant();
+        let missing = if is_named { None } else { missing(variant).await? };
+        let skipped = missing.is_some();
+        let problem = match missing {
+            Some(missing) => Some(missing),
+            None => try_out(variant).await.err(),
+        };
+        all.push(Tested { variant, problem, skipped, took: began.elapsed() });
     }
     match printer.format() {
         Format::Text => {
@@ -48,12 +57,38 @@ pub(crate) async fn test(args: &ProviderArgs, printer: &Printer) -> Result<u8, P
             printer.json(&all.iter().map(object).collect()).await?;
         }
     }
-    let works = all.iter().all(|tested| tested.problem.is_none());
+    let works = all.iter().all(|tested| tested.problem.is_none() || tested.skipped);
     Ok(if works { exit::SUCCESS } else { exit::FAILED })
+}
+
+/// What this host lacks for a variant.
+async fn missing(variant: Variant) -> Result<Option<Error>, Error> {
+    if !variant.is_local() {
+        let error = Error::new(ErrorKind::Unavailable, "test", "it may cost something");
+        return Ok(Some(error.with_hint(format!("ask for it: `sandboxes test -p {variant}`"))));
+    }
+    let health = Registry::new().backend(variant)?.health(&CallContext::default()).await?;
+    let error = Error::new(ErrorKind::Unavailable, "test", health.detail);
+    let error = match health.fix {
+        Some(fix) => error.with_hint(fix),
+        None => error,
+    };
+    Ok((!health.usable).then_some(error))
 }
 
 async fn try_out(variant: Variant) -> Result<(), Error> {
     let builder = Sandbox::builder().variant(variant);
+    if !Registry::new().backend(variant)?.capabilities().commands {
+        let code = format!("print({GREETING:?})");
+        let run = builder.scope(async |sandbox| sandbox.run_code(code).timeout(PATIENCE).await);
+        let result = run.await?;
+        if result.success() && result.stdout() == GREETING {
+            return Ok(());
+        }
+        let message =
+            format!("`print` did not print: {}", result.execution_error.unwrap_or_default());
+        return Err(Error::new(ErrorKind::Unexpected, "test", message));
+    }
     let result = builder
         .scope(async |sandbox| sandbox.execute(["echo", GREETING]).timeout(PATIENCE).await)
         .await?;
@@ -66,7 +101,11 @@ async fn try_out(variant: Variant) -> Result<(), Error> {
 }
 
 fn row(tested: &Tested) -> Vec<String> {
-    let works = if tested.problem.is_none() { "yes" } else { "no" };
+    let works = match (&tested.problem, tested.skipped) {
+        (None, _) => "yes",
+        (Some(_), true) => "skipped",
+        (Some(_), false) => "no",
+    };
     let problem = tested.problem.as_ref().map_or_else(|| "-".into(), ToString::to_string);
     let time = format!("{:.0}ms", tested.took.as_secs_f64() * 1000.0);
     vec![tested.variant.to_string(), works.into(), time, problem]
@@ -76,6 +115,7 @@ fn object(tested: &Tested) -> Value {
     json!({
         "variant": tested.variant,
         "works": tested.problem.is_none(),
+        "skipped": tested.skipped,
         "seconds": tested.took.as_secs_f64(),
         "problem": tested.problem.as_ref().map(ToString::to_string),
         "hint": tested.problem.as_ref().and_then(Error::hint),

@@ -393,6 +393,10 @@ impl Instance for Kept {
         self.inner.create_snapshot(call, name, description).await
     }
 
+    async fn restore_snapshot(&self, call: &CallContext, name: &str) -> Result<SnapshotInfo> {
+        self.inner.restore_snapshot(call, name).await
+    }
+
     async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
         self.inner.fork(call).await
     }

@@ -128,6 +128,10 @@ fn limits_are_passed_on() {
     let outcome = run(["--processes", "8", "for i in 1 2 3 4 5 6 7 8 9; do sleep 5 & done; wait"]);
     let outcome = outcome.output();
     assert_ne!(outcome.status, 0, "{outcome:?}");
+    run(["--open-files", "177", "ulimit -n"]).output().assert(0, "177\n");
+    let outcome = run(["--output-limit", "5", "printf 1234567890; sleep 60"]).output();
+    outcome.assert(137, "12345");
+    assert!(outcome.stderr.contains("it put out more than 5 B"), "{}", outcome.stderr);
 }
 
 /// Whether a `sleep` of that many seconds runs within a few seconds.

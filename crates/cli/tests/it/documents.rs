@@ -32,6 +32,11 @@ fn the_page_of_the_network_shows_what_happens() {
 }
 
 #[test]
+fn the_page_of_snapshots_shows_what_happens() {
+    check("docs/snapshots.md", 9);
+}
+
+#[test]
 fn the_readmes_of_crates_show_what_happens() {
     for (package, least) in [("cli", 4), ("code-sandboxes", 0)] {
         check(&format!("crates/{package}/README.md"), least);

@@ -4,6 +4,7 @@
 
 mod commands;
 mod copies;
+mod datalayer;
 mod detached;
 mod detached_truth;
 mod documents;
@@ -13,6 +14,7 @@ mod languages;
 mod network;
 mod python;
 mod signals;
+mod snapshots;
 mod support;
 mod terminal;
 mod usage;

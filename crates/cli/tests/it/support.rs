@@ -65,6 +65,7 @@ pub(crate) fn shell(line: &str, directory: &Path) -> Outcome {
     command.env_remove("RUST_LOG").env_remove("COLUMNS");
     // A supervisor of its own, which does not stay.
     command.env("CODE_SANDBOXES_RUNTIME_DIR", directory.join(".supervisor"));
+    command.env("CODE_SANDBOXES_STATE_DIR", directory.join(".state"));
     command.env("CODE_SANDBOXES_SUPERVISOR_IDLE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Call { command, stdin: None }.output()

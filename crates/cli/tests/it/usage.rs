@@ -40,6 +40,16 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["--memory", "1.5g", "ls"], "is not a size"),
         (&["--memory", "1k", "ls"], "`memory` must be from"),
         (&["--cpus", "-1", "ls"], "`cpu` must be from"),
+        (&["--mount", "/srv", "ls"], "is not SRC:DST"),
+        (
+            &["--mount", "data:/data", "ls"],
+            "`mounts` has the source \"data\", which is not absolute",
+        ),
+        (&["--mount", "/srv:/proc", "ls"], "`mounts` has the target \"/proc\""),
+        (&["--mount", "/etc:/data", "ls"], "nothing of /etc is given to code"),
+        (&["--output-limit", "0", "ls"], "`0` is not a size"),
+        (&["--open-files", "3", "ls"], "`open_files` must be from 128 to"),
+        (&["--disk-files", "1", "ls"], "`disk_files` must be at least 1024"),
         (&["--processes", "0", "ls"], "`processes` must be at least 4, got 0"),
         (&["--processes", "1", "ls"], "`processes` must be at least 4, got 1"),
         (&["--lifetime", "1e-9", "ls"], "`lifetime` must be from 0.1 to"),
@@ -84,7 +94,7 @@ fn variants_that_this_build_lacks_are_our_failure() {
     [stdout]
     [stderr]
     sandboxes: error: this version has no e2b backend
-    sandboxes: hint: it is not written yet; use local-eval
+    sandboxes: hint: it is not written yet; use local-eval, local-jupyter, local-docker, datalayer-runtime
     ");
 }
 

@@ -78,7 +78,16 @@ impl Backend for Detachable {
     }
 
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        self.inner.list_snapshots(call).await
+        // The files are the same for all; the interpreters are with those who have the sandboxes.
+        let mut all = self.inner.list_snapshots(call).await?;
+        if let Some(supervisor) = existing(self.variant()).await? {
+            for kept in supervisor.list_snapshots(call).await? {
+                if let Some(known) = all.iter_mut().find(|known| known.id == kept.id) {
+                    known.contexts.extend(kept.contexts);
+                }
+            }
+        }
+        Ok(all)
     }
 
     async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {

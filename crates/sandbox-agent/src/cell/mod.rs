@@ -3,6 +3,7 @@
 //! Workers are forked from a [`Zygote`] into the cell; programs are started by the cell's PID 1.
 
 mod files;
+mod held;
 mod process;
 mod streams;
 mod terminal;
@@ -23,7 +24,9 @@ pub use self::files::CellFiles;
 use self::process::{Kills, ProgramProcess, WorkerProcess};
 use self::streams::{control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
-use crate::box_io::{BoxIo, Process, Spawn, Spawned, WorkerIo, WorkerSpec, Writable};
+use crate::box_io::{
+    BoxIo, Channel, Expected, Process, Spawn, Spawned, WorkerIo, WorkerSpec, Writable,
+};
 use crate::zygote_message::{Fork, ResourceLimit};
 
 /// Gives the zygote that workers of a box are forked from, starting it when it is not there.
@@ -174,6 +177,13 @@ impl BoxIo for CellBox {
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
         })
+    }
+
+    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        if !self.is_isolated() {
+            return Ok(None);
+        }
+        held::expect(&self.cell, &self.kills).await.map(Some)
     }
 
     fn kill(&self) {

@@ -1,6 +1,6 @@
 //! Processes of a cell: workers, which are children of the zygote, and programs, which are children of its PID 1.
 
-mod family;
+pub(crate) mod family;
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -107,7 +107,7 @@ impl WorkerProcess {
     }
 }
 
-fn raw_pid(pid: u32) -> std::io::Result<Pid> {
+pub(crate) fn raw_pid(pid: u32) -> std::io::Result<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(std::io::ErrorKind::InvalidInput.into())
 }
 
@@ -293,14 +293,14 @@ impl Process for ProgramProcess {
     }
 }
 
-fn peak_memory(pid: u32) -> Option<u64> {
+pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     Some(kib * 1024)
 }
 
-fn memory_words(OutOfMemory { limit, by }: OutOfMemory) -> String {
+pub(crate) fn memory_words(OutOfMemory { limit, by }: OutOfMemory) -> String {
     let who = match by {
         Enforcer::Kernel => "kernel",
         Enforcer::Watchdog => "watchdog",
@@ -312,7 +312,7 @@ fn is_nobody(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-fn lost(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+pub(crate) fn lost(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::ConnectionLost, "signal", "the cell did not answer")
         .with_effect(Effect::Unknown)
         .with_source(error)

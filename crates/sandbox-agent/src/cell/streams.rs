@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::box_io::{Control, Readable, Writable};
+use crate::box_io::{Channel, Control, Readable, Writable};
 
 /// Lets the runtime watch a descriptor.
 #[expect(
@@ -155,6 +155,10 @@ impl Control for ControlSocket {
         let (theirs, ours) = input_pipe()?;
         let sent = self.write_now(data, &[theirs.as_fd()])?;
         Ok((sent, Box::new(ours)))
+    }
+
+    fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+        self.write_now(data, &[channel.0.as_fd()])
     }
 }
 

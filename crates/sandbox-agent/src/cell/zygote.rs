@@ -215,7 +215,14 @@ impl Zygote {
         match self.ask(ZygoteRequest::Fork(fork), descriptors).await? {
             ZygoteReply::Forked { pid } => Ok(pid),
             ZygoteReply::Error { message } => {
-                Err(Error::new(ErrorKind::ResourceExhausted, "start_interpreter", message))
+                // What a host forbids is not used up.
+                let forbidden = message.starts_with("PermissionError");
+                let kind = if forbidden {
+                    ErrorKind::IsolationUnavailable
+                } else {
+                    ErrorKind::ResourceExhausted
+                };
+                Err(Error::new(kind, "start_interpreter", message))
             }
             other => Err(unexpected(&other)),
         }

@@ -149,6 +149,7 @@ impl Commands {
             streams: [Some(stdout), stderr],
             started,
             limit: request.timeout,
+            output_limit: request.output_limit,
             end: Arc::clone(&end),
             tasks,
             ended: Arc::clone(&self.ended),

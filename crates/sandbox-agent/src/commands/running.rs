@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox_core::{
-    CommandEvent, CommandOutcome, Failure, FailureKind, OutputStream, Result, Usage,
+    ByteSize, CommandEvent, CommandOutcome, Failure, FailureKind, OutputStream, Result, Usage,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -75,6 +75,8 @@ pub(super) struct Running {
     pub(super) streams: [Option<Box<dyn Readable>>; 2],
     pub(super) started: Instant,
     pub(super) limit: Option<Duration>,
+    /// Bytes that it may put out.
+    pub(super) output_limit: Option<ByteSize>,
     pub(super) end: Arc<End>,
     /// Ends with the events.
     pub(super) tasks: Vec<AbortHandle>,
@@ -91,12 +93,22 @@ pub(super) struct Progress {
     exit: Option<Result<Exit>>,
     /// Bytes of each stream to look for once the command has ended.
     owed: [usize; 2],
+    /// Bytes that were put out.
+    put_out: u64,
+    exceeded: bool,
     finished: bool,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { buffer: vec![0; CHUNK], exit: None, owed: [DRAIN_BOUND; 2], finished: false }
+        Self {
+            buffer: vec![0; CHUNK],
+            exit: None,
+            owed: [DRAIN_BOUND; 2],
+            put_out: 0,
+            exceeded: false,
+            finished: false,
+        }
     }
 }
 
@@ -110,14 +122,20 @@ impl Running {
         if self.progress.finished {
             return None;
         }
-        if self.progress.exit.is_none() {
+        while self.progress.exit.is_none() {
             match self.output_or_exit().await {
-                Next::Output(stream, data) => return Some(CommandEvent::Output { stream, data }),
+                Next::Output(stream, data) => {
+                    if let Some(event) = self.within_limit(stream, data) {
+                        return Some(event);
+                    }
+                }
                 Next::Exited(exit) => self.progress.exit = Some(exit),
             }
         }
-        if let Some(event) = self.rest_of_output() {
-            return Some(event);
+        while let Some((stream, data)) = self.rest_of_output() {
+            if let Some(event) = self.within_limit(stream, data) {
+                return Some(event);
+            }
         }
         self.progress.finished = true;
         Some(CommandEvent::Finished(self.outcome()))
@@ -145,14 +163,33 @@ impl Running {
         .await
     }
 
+    /// What of its output is told. The first byte beyond the limit ends the command, and what comes after is read and
+    /// dropped until it is dead.
+    fn within_limit(&mut self, stream: OutputStream, mut data: Bytes) -> Option<CommandEvent> {
+        if let Some(limit) = self.output_limit {
+            let left = limit.as_u64() - self.progress.put_out;
+            let allowed = usize::try_from(left).map_or(data.len(), |left| left.min(data.len()));
+            self.progress.put_out += allowed as u64;
+            if allowed < data.len() && !self.progress.exceeded {
+                self.progress.exceeded = true;
+                let process = Arc::clone(&self.process);
+                self.tasks.push(
+                    tokio::spawn(async move { drop(process.kill_tree().await) }).abort_handle(),
+                );
+            }
+            data.truncate(allowed);
+        }
+        (!data.is_empty()).then_some(CommandEvent::Output { stream, data })
+    }
+
     /// What the command itself had written when it ended. Background children may write on; that is not waited for.
-    fn rest_of_output(&mut self) -> Option<CommandEvent> {
+    fn rest_of_output(&mut self) -> Option<(OutputStream, Bytes)> {
         for (index, stream) in STREAMS.into_iter().enumerate() {
             if self.streams[index].is_some() && self.progress.owed[index] > 0 {
                 if let Ok(Some(data)) = self.read(index) {
                     let owed = &mut self.progress.owed[index];
                     *owed = owed.saturating_sub(data.len());
-                    return Some(CommandEvent::Output { stream, data });
+                    return Some((stream, data));
                 }
                 self.progress.owed[index] = 0;
             }
@@ -193,6 +230,12 @@ impl Running {
                 outcome.exit_code = 128 + SIGKILL;
                 outcome.failure = Some(sandbox_ended(self.ended.get()));
             }
+        }
+        if let Some(limit) = self.output_limit.filter(|_| self.progress.exceeded)
+            && outcome.failure.is_none()
+        {
+            let message = format!("command was ended: it put out more than {limit}");
+            outcome.failure = Some(failure(FailureKind::OutputLimit, &message));
         }
         if self.end.timed_out.load(Ordering::Acquire) {
             let limit = self.limit.unwrap_or_default().as_secs_f64();

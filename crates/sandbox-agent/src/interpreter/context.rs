@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::unfold;
-use sandbox_core::{Error, ErrorKind, EventStream, Result, Stdin, new_run_id};
+use sandbox_core::{ByteSize, Error, ErrorKind, EventStream, Result, Stdin, new_run_id};
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
+use tokio::time::timeout;
 
 use super::outcome::EndReason;
+use super::paused::Paused;
 use super::run::{ActiveRun, unexpected};
 use super::tools::{ToolCalls, ToolSet};
 use super::watchdog::{Cause, Limits, Watchdog};
@@ -20,20 +22,23 @@ use crate::box_io::{BoxIo, WorkerSpec};
 use crate::message::{FailureKind, Reply, Request, Run, RunMode};
 
 /// How long reading or setting a variable may take.
-const VARIABLE_BOUND: Duration = Duration::from_secs(30);
+pub(super) const VARIABLE_BOUND: Duration = Duration::from_secs(30);
+
+/// How long a run that is over may still keep the queue.
+const LET_GO_BOUND: Duration = Duration::from_secs(1);
 
 /// One interpreter with its queue. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct InterpreterContext {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     id: String,
-    box_io: Arc<dyn BoxIo>,
-    spec: WorkerSpec,
-    ended: Arc<EndReason>,
+    pub(super) box_io: Arc<dyn BoxIo>,
+    pub(super) spec: WorkerSpec,
+    pub(super) ended: Arc<EndReason>,
     tools: ToolSet,
     /// First in, first out. A restart begins a new queue.
     slot: Mutex<Arc<AsyncMutex<Slot>>>,
@@ -72,6 +77,8 @@ pub struct RunRequest {
     pub timeout: Option<Duration>,
     /// CPU-time limit.
     pub cpu_time: Option<Duration>,
+    /// Bytes that may be put out.
+    pub output_limit: Option<ByteSize>,
     /// Standard input.
     pub stdin: Stdin,
     /// Said of exceptions that a missing network explains.
@@ -148,7 +155,7 @@ impl InterpreterContext {
         Ok(())
     }
 
-    fn watchdog_slot(&self) -> MutexGuard<'_, Option<Arc<Watchdog>>> {
+    pub(super) fn watchdog_slot(&self) -> MutexGuard<'_, Option<Arc<Watchdog>>> {
         self.inner.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,8 +207,23 @@ impl InterpreterContext {
         );
         run.started(&self.inner.id, restarted);
         run.network_hint = request.network_hint;
+        run.limit_output(request.output_limit);
         run.send(&message, request.stdin).await?;
         Ok(run)
+    }
+
+    /// Holds the queue while something is done about its interpreter. `None` while code runs.
+    pub async fn pause(&self) -> Option<Paused> {
+        let queue = Arc::clone(&*self.queue());
+        let slot = match Arc::clone(&queue).try_lock_owned() {
+            Ok(slot) => slot,
+            // A run that is over has a moment to let go of it.
+            Err(_) if !self.is_executing() => {
+                timeout(LET_GO_BOUND, queue.lock_owned()).await.ok()?
+            }
+            Err(_) => return None,
+        };
+        Some(Paused::new(self.clone(), slot))
     }
 
     /// Whether a run is active.

@@ -1,15 +1,18 @@
 //! Stateful interpreters on top of [`BoxIo`](crate::box_io::BoxIo): contexts, runs, and the watchdog that ends them.
 
 mod context;
+mod feed;
 mod inbox;
 pub mod outcome;
+mod paused;
 mod run;
 mod tools;
 mod watchdog;
 mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
+pub(crate) use feed::{feed_open, write_all};
 pub use outcome::EndReason;
-pub(crate) use run::{feed_open, write_all};
+pub use paused::{Copied, Paused};
 pub use tools::{Outbox, ToolCalls, ToolSet};
 pub use watchdog::Cause;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use sandbox_core::{Failure, FailureKind, InterpreterState, RunOutcome};
+use sandbox_core::{ByteSize, Failure, FailureKind, InterpreterState, RunOutcome};
 
 use super::watchdog::Cause;
 use crate::box_io::Exit;
@@ -57,16 +57,17 @@ pub fn dead(
             plain(FailureKind::Expired, "the sandbox reached the end of its lifetime or idle time")
         }
         // Nothing less than the whole sandbox was enough.
-        (Some(FailureKind::Terminated), Some(cause @ (Cause::Timeout | Cause::CpuTime))) => {
+        (
+            Some(FailureKind::Terminated),
+            Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::OutputLimit)),
+        ) => {
             let mut failure = failure_of(cause, limit);
             failure.message += "; the sandbox had to be ended with it";
             failure
         }
         (Some(kind), _) => plain(kind, "the sandbox was ended during the run"),
-        (None, Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::Cancelled))) => {
-            failure_of(cause, limit)
-        }
         (None, Some(Cause::Interrupt) | None) => plain(FailureKind::KernelDied, &death(exit)),
+        (None, Some(cause)) => failure_of(cause, limit),
     };
     failure.signal = exit.and_then(|exit| exit.signal);
     outcome.failure = Some(failure);
@@ -78,6 +79,15 @@ pub fn out_of_memory(outcome: &mut RunOutcome, why: String) {
         && failure.kind == FailureKind::KernelDied
     {
         (failure.kind, failure.message) = (FailureKind::OutOfMemory, why);
+    }
+}
+
+/// More was put out than `limit`, whatever the code did then. What ended the sandbox itself stays.
+pub(crate) fn over_output_limit(outcome: &mut RunOutcome, limit: ByteSize) {
+    let failure =
+        outcome.failure.get_or_insert_with(|| failure_of(Cause::OutputLimit, Default::default()));
+    if failure.kind == FailureKind::OutputLimit {
+        failure.message = format!("code execution was ended: it put out more than {limit}");
     }
 }
 
@@ -104,6 +114,9 @@ fn failure_of(cause: Cause, limit: &str) -> Failure {
             plain(FailureKind::Timeout, &format!("code execution timed out after {limit}"))
         }
         Cause::CpuTime => plain(FailureKind::CpuTime, "code execution used up its CPU time"),
+        Cause::OutputLimit => {
+            plain(FailureKind::OutputLimit, "code execution put out more than it may")
+        }
         Cause::Cancelled | Cause::Interrupt => {
             plain(FailureKind::Cancelled, "code execution was cancelled")
         }

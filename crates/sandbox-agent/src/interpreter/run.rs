@@ -1,17 +1,14 @@
 //! One run, from its request to its last event.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use bytes::Bytes;
-use futures_util::StreamExt as _;
 use sandbox_core::{
-    CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind, InterpreterState,
-    Result, ResultItem, RunOutcome, Stdin, Usage, unix_now,
+    ByteSize, CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind,
+    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -20,11 +17,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::context::Slot;
-use super::outcome::{EndReason, alive, broken, dead, gave_up, out_of_memory};
+use super::feed::feed;
+use super::outcome::{EndReason, alive, broken, dead, gave_up, out_of_memory, over_output_limit};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
-use crate::box_io::{Exit, Writable};
+use crate::box_io::Exit;
 use crate::message::{self, Encoding, MimeData, Reply, Request};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
@@ -59,6 +57,15 @@ pub(crate) struct ActiveRun {
     /// Why it was ended, when that was for its memory.
     out_of_memory: Option<String>,
     pub(crate) network_hint: Option<String>,
+    output: Option<Allowance>,
+}
+
+/// What may still be put out.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    limit: ByteSize,
+    left: u64,
+    exceeded: bool,
 }
 
 impl ActiveRun {
@@ -89,7 +96,28 @@ impl ActiveRun {
             last_words: None,
             out_of_memory: None,
             network_hint: None,
+            output: None,
         }
+    }
+
+    /// Ends the run once it has put out more than that.
+    pub(crate) fn limit_output(&mut self, limit: Option<ByteSize>) {
+        self.output = limit.map(|limit| Allowance { limit, left: limit.as_u64(), exceeded: false });
+    }
+
+    /// How many of that many bytes are within the limit. The first one beyond it ends the run.
+    fn allow(&mut self, bytes: usize) -> usize {
+        let Some(output) = &mut self.output else { return bytes };
+        let allowed = usize::try_from(output.left).map_or(bytes, |left| left.min(bytes));
+        output.left -= allowed as u64;
+        if allowed < bytes && !output.exceeded {
+            output.exceeded = true;
+            let id = self.id;
+            if let Some(worker) = self.worker() {
+                worker.watchdog.stop(id, Cause::OutputLimit);
+            }
+        }
+        allowed
     }
 
     fn worker(&mut self) -> Option<&mut Worker> {
@@ -136,7 +164,12 @@ impl ActiveRun {
         while self.ready.is_empty() {
             let worker = self.slot.as_mut()?.worker.as_mut()?;
             match worker.next().await {
-                Happening::Output(stream, data) => self.push(EventKind::Output { stream, data }),
+                Happening::Output(stream, mut data) => {
+                    data.truncate(self.allow(data.len()));
+                    if !data.is_empty() {
+                        self.push(EventKind::Output { stream, data });
+                    }
+                }
                 Happening::Reply(reply) => self.reply(reply).await,
                 Happening::Broken(problem) => self.finish_broken(&problem).await,
                 Happening::Dead => self.finish_dead().await,
@@ -215,6 +248,10 @@ impl ActiveRun {
         metadata: &str,
         display_id: String,
     ) {
+        let size = bundle.iter().map(|data| data.data.len()).sum::<usize>() + metadata.len();
+        if self.allow(size) < size {
+            return;
+        }
         let display = match kind {
             message::DisplayKind::Result => DisplayKind::Result,
             message::DisplayKind::Display => DisplayKind::Display,
@@ -325,7 +362,10 @@ impl ActiveRun {
         let end = self.at_most.map_or(now, |at_most| now.min(at_most));
         let ran = end.saturating_duration_since(self.started);
         self.outcome.completed_at = self.outcome.started_at + ran.as_secs_f64();
-        let outcome = std::mem::take(&mut self.outcome);
+        let mut outcome = std::mem::take(&mut self.outcome);
+        if let Some(output) = self.output.filter(|output| output.exceeded) {
+            over_output_limit(&mut outcome, output.limit);
+        }
         self.push(EventKind::Finished(outcome));
         self.slot = None;
     }
@@ -388,48 +428,6 @@ fn abandon(mut slot: OwnedMutexGuard<Slot>) {
     slot.worker = None;
 }
 
-/// Writes standard input to its end, or until nobody reads it any more.
-pub(super) async fn feed(input: Box<dyn Writable>, stdin: Stdin) {
-    feed_open(&*input, stdin).await;
-}
-
-/// The same, and what comes after it is for others to write. Returns the last byte.
-pub(crate) async fn feed_open(input: &dyn Writable, stdin: Stdin) -> Option<u8> {
-    let mut last = None;
-    match stdin {
-        Stdin::Empty => {}
-        Stdin::Bytes(bytes) => {
-            last = bytes.last().copied();
-            let _ = write_all(input, &bytes).await;
-        }
-        Stdin::Stream(mut stream) => {
-            while let Some(Ok(chunk)) = stream.next().await {
-                last = chunk.last().copied().or(last);
-                if write_all(input, &chunk).await.is_err() {
-                    break;
-                }
-            }
-        }
-    }
-    last
-}
-
-/// Writes everything, waiting while the reader does not read.
-pub(crate) async fn write_all(output: &dyn Writable, data: &Bytes) -> io::Result<()> {
-    let mut rest: &[u8] = data;
-    while !rest.is_empty() {
-        match output.try_write(rest) {
-            Ok(written) => rest = &rest[written..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                poll_fn(|cx| output.poll_writable(cx)).await?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 /// JSON takes many times its text when it is parsed, so that a long one is not.
 fn parsed(json: &str) -> Option<Value> {
     const MOST: usize = 1 << 20;
@@ -463,6 +461,7 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
         Reply::ToolCall { .. } => "tool call",
         Reply::ListTools { .. } => "list tools",
         Reply::CancelTool { .. } => "cancel tool",
+        Reply::Held { .. } => "held",
     };
     format!("a message `{name}` that does not belong here")
 }

@@ -11,9 +11,6 @@ use super::tools::ToolCalls;
 use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
 
-/// Time between an interrupt and the kill that follows when it did not help.
-const GRACE: Duration = Duration::from_millis(500);
-
 /// How long a kill may take before the whole box goes.
 const KILL_BOUND: Duration = Duration::from_secs(2);
 
@@ -35,6 +32,8 @@ pub enum Cause {
     Timeout,
     /// The CPU-time limit passed.
     CpuTime,
+    /// It put out more than it may.
+    OutputLimit,
     /// Somebody asked for it.
     Interrupt,
     /// Nobody wants the run any more, or the interpreter.
@@ -242,11 +241,16 @@ impl Watchdog {
 
     /// Nobody wants the run any more: interrupts it, and kills it when that does not help.
     pub(crate) fn cancel(&self, id: i64) {
+        self.stop(id, Cause::Cancelled);
+    }
+
+    /// Ends the run from outside, for that cause.
+    pub(crate) fn stop(&self, id: i64, cause: Cause) {
         let mut state = self.state();
         let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return };
         self.look_for_end(run, Instant::now());
         if run.cause.is_none() && run.is_active() {
-            self.interrupt_with_grace(run, Cause::Cancelled);
+            self.interrupt_with_grace(run, cause);
         }
         let due = run.deadline;
         self.reschedule(&mut state, due);
@@ -272,7 +276,7 @@ impl Watchdog {
     fn interrupt_with_grace(&self, run: &mut Watched, cause: Cause) {
         run.cause = Some(cause);
         run.cpu_end = None;
-        let end = Instant::now() + GRACE;
+        let end = Instant::now() + self.process.grace();
         (run.deadline, run.at_most, run.held_back) = (Some(end), Some(end), None);
         self.tell(run);
         run.end_calls();
@@ -375,7 +379,7 @@ impl Watchdog {
                 run.deadline = None;
                 run.killed = true;
                 run.end_calls();
-                run.at_most = run.at_most.or(Some(now + GRACE));
+                run.at_most = run.at_most.or(Some(now + self.process.grace()));
                 Step::Kill
             }
         }

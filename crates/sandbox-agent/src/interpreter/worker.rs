@@ -17,7 +17,9 @@ use super::inbox::{CHUNK, Heard, Inbox, Told, would_block};
 use super::outcome::EndReason;
 use super::tools::Outbox;
 use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
-use crate::box_io::{BoxIo, Control, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable};
+use crate::box_io::{
+    BoxIo, Channel, Control, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable,
+};
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
 
 /// How long an interpreter may take to say that it is ready.
@@ -68,6 +70,8 @@ pub(crate) struct Worker {
 enum Unready {
     /// Code may have put something else in the place of its working directory.
     NoDirectory(String),
+    /// A layer does not hold, so nothing was executed.
+    NotIsolated(String),
     Broken(String),
 }
 
@@ -108,6 +112,16 @@ impl Worker {
     ) -> Result<Self> {
         let cwd = spec.cwd.clone();
         let io = box_io.start_worker(spec).await?;
+        Self::begin(io, box_io, ended, &cwd).await
+    }
+
+    /// Takes over an interpreter that is about to be ready.
+    pub(crate) async fn begin(
+        io: WorkerIo,
+        box_io: &Arc<dyn BoxIo>,
+        ended: &Arc<EndReason>,
+        cwd: &str,
+    ) -> Result<Self> {
         let inbox = Arc::new(Inbox::new(Arc::clone(&io.control)));
         let watchdog = Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io));
         let control = Arc::<dyn Control>::clone(&io.control);
@@ -134,7 +148,8 @@ impl Worker {
                 worker.io.process.register(pid).await?;
                 Ok(worker)
             }
-            Ok(Err(Unready::NoDirectory(problem))) => Err(no_directory(&cwd, &problem)),
+            Ok(Err(Unready::NoDirectory(problem))) => Err(no_directory(cwd, &problem)),
+            Ok(Err(Unready::NotIsolated(problem))) => Err(not_isolated(&problem)),
             Ok(Err(Unready::Broken(problem))) => Err(start_error(problem)),
             Err(_) => Err(start_error("the interpreter was not ready in time".to_owned())),
         }
@@ -155,7 +170,7 @@ impl Worker {
                     return Err(Unready::NoDirectory(message));
                 }
                 Happening::Reply(Reply::Refused { step, message }) => {
-                    break format!("isolation could not be set up ({step}: {message})");
+                    return Err(Unready::NotIsolated(format!("{step}: {message}")));
                 }
                 Happening::Reply(other) => break format!("unexpected first message {other:?}"),
                 Happening::Broken(problem) => break problem,
@@ -179,6 +194,42 @@ impl Worker {
         request: &Request,
         stdin: bool,
     ) -> io::Result<Option<Box<dyn Writable>>> {
+        let mut input = None;
+        self.write(request, |rest| {
+            if !stdin || input.is_some() {
+                return self.io.control.try_write(rest);
+            }
+            let (sent, writer) = self.io.control.try_write_with_stdin(rest)?;
+            input = Some(writer);
+            Ok(sent)
+        })
+        .await?;
+        Ok(input)
+    }
+
+    /// Sends a request for a copy of it.
+    pub(crate) async fn send_with_channel(
+        &self,
+        request: &Request,
+        channel: Channel,
+    ) -> io::Result<()> {
+        let mut channel = Some(channel);
+        self.write(request, |rest| match &channel {
+            None => self.io.control.try_write(rest),
+            Some(unsent) => {
+                let sent = self.io.control.try_write_with_channel(rest, unsent)?;
+                channel = None;
+                Ok(sent)
+            }
+        })
+        .await
+    }
+
+    async fn write(
+        &self,
+        request: &Request,
+        mut write: impl FnMut(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
         let mut frame = Vec::new();
         request
             .encode(&mut frame)
@@ -186,17 +237,8 @@ impl Worker {
         // The answer to a call of an earlier run may be half written.
         let _turn = self.outbox.turn().await;
         let mut rest: &[u8] = &frame;
-        let mut input = None;
         while !rest.is_empty() {
-            let sent = if stdin && input.is_none() {
-                self.io.control.try_write_with_stdin(rest).map(|(sent, writer)| {
-                    input = Some(writer);
-                    sent
-                })
-            } else {
-                self.io.control.try_write(rest)
-            };
-            match sent {
+            match write(rest) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     poll_fn(|cx| self.poll_writable_or_dead(cx)).await?;
@@ -206,7 +248,7 @@ impl Worker {
             }
         }
         self.watchdog.sent(self.last_id);
-        Ok(input)
+        Ok(())
     }
 
     fn poll_writable_or_dead(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -366,6 +408,13 @@ fn no_directory(cwd: &str, problem: &str) -> Error {
     Error::new(ErrorKind::NotFound, "start_interpreter", message).with_hint(
         "code has put something else in its place; a command that starts elsewhere can mend that: .cwd(\"/\")",
     )
+}
+
+fn not_isolated(problem: &str) -> Error {
+    let message = format!("isolation could not be set up ({problem})");
+    Error::new(ErrorKind::IsolationUnavailable, "start_interpreter", message)
+        .with_effect(Effect::Applied)
+        .with_hint("`sandboxes doctor` says what this host has; or give up isolation explicitly: `--isolation off`")
 }
 
 fn start_error(message: String) -> Error {

@@ -178,6 +178,17 @@ pub enum Reply {
         /// The number of the call.
         call: i64,
     },
+    /// Answer to `Hold`: a copy is about to be there, unless there is a problem.
+    ///
+    /// Fields: id, problem, notes (list).
+    Held {
+        /// The request.
+        id: i64,
+        /// Why there is no copy; empty when there is one.
+        problem: String,
+        /// What the copy does not have, or not for itself alone; each one line for people.
+        notes: Vec<String>,
+    },
     /// The request was not carried out. After a `Run` a `Done` still follows, and the code did
     /// not start.
     ///
@@ -217,6 +228,7 @@ const FAILED: u8 = 24;
 const TOOL_CALL: u8 = 25;
 const LIST_TOOLS: u8 = 26;
 const CANCEL_TOOL: u8 = 27;
+const HELD: u8 = 28;
 
 impl MimeData {
     fn write(&self, out: &mut Writer<'_>) {
@@ -268,6 +280,7 @@ impl Reply {
             Self::ToolCall { .. } => TOOL_CALL,
             Self::ListTools { .. } => LIST_TOOLS,
             Self::CancelTool { .. } => CANCEL_TOOL,
+            Self::Held { .. } => HELD,
         }
     }
 
@@ -313,6 +326,11 @@ impl Reply {
             Self::Value { id, json } => {
                 out.int(*id);
                 out.text(json);
+            }
+            Self::Held { id, problem, notes } => {
+                out.int(*id);
+                out.text(problem);
+                out.list(notes, |out, note| out.text(note));
             }
             Self::Failed { id, kind, message } => {
                 out.int(*id);
@@ -378,6 +396,11 @@ impl Reply {
             },
             LIST_TOOLS => Self::ListTools { id: fields.int("id")?, call: fields.int("call")? },
             CANCEL_TOOL => Self::CancelTool { id: fields.int("id")?, call: fields.int("call")? },
+            HELD => Self::Held {
+                id: fields.int("id")?,
+                problem: fields.text("problem")?,
+                notes: fields.list("notes", |note| note.text("note"))?,
+            },
             kind => return Err(WireError::UnknownKind(kind)),
         })
     }

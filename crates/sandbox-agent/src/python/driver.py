@@ -25,7 +25,7 @@ streams = load("streams")
 BUILTINS = __builtins__
 
 PROTOCOL = 1
-RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT = 1, 2, 3, 4, 5
+RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, HOLD = 1, 2, 3, 4, 5, 6
 # What a host may still say to a run that is over.
 LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
@@ -105,6 +105,7 @@ class Driver:
 
     def adopt(self, request):
         """This process is now the worker that was asked for."""
+        self.request = request
         self.socket = socket(AF_UNIX, SOCK_STREAM, 0, request.control)
         self.control = request.control
         self.work_dir = request.work_dir
@@ -292,6 +293,8 @@ class Driver:
             self.run(Run(fields))
         elif kind in (GET_VARIABLE, SET_VARIABLES):
             self.variable(kind, fields)
+        elif kind == HOLD:
+            load("holder")["hold"](self, fields)
         elif kind not in LATE:
             _exit(2)
 

@@ -11,7 +11,7 @@ import sys
 from _io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from _thread import _count as thread_count
 from _thread import allocate_lock, start_new_thread
-from posix import close, dup2, fstat
+from posix import close, dup2, fstat, set_blocking
 from sys import getswitchinterval, setswitchinterval
 from time import monotonic
 
@@ -161,12 +161,16 @@ class Streams:
     def restore(self):
         self.burst.writes = 0
         self.burst.since = 0.0
+        self.reconnect()
+        self.open()
+
+    def reconnect(self):
+        """The descriptors lead where they led at first."""
         number = 0
         for identity in self.identities:
             if _identity(number) != identity:
                 dup2(self.spares[number], number)
             number += 1
-        self.open()
 
     def open(self):
         """Makes the streams that are missing or were altered. They name descriptors by number
@@ -199,7 +203,18 @@ class Streams:
             try:
                 stream.flush()
             except Exception:
-                pass  # closed by user code, or nobody reads any more
+                self.flush_after_all(stream)
+
+    def flush_after_all(self, stream):
+        """What could not be written where user code led it is output of this run. In the stream it
+        would become output of the next one."""
+        try:
+            self.reconnect()
+            set_blocking(1, True)
+            set_blocking(2, True)
+            stream.flush()
+        except Exception:
+            pass  # closed by user code, or nobody reads any more
 
     def note(self, line):
         """A line of ours on standard error."""

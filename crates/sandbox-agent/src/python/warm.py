@@ -67,31 +67,32 @@ class Request:
         self.work_dir = getcwd()
 
 
-def warm():
+def warm(rounds=ROUNDS):
+    """With fewer rounds it takes less time, and workers share less."""
     for name in PARTS:
         load(name)
-    rehearse_fork()
-    rehearse_entry()
-    rehearse_runs()
+    rehearse_fork(rounds)
+    rehearse_entry(rounds)
+    rehearse_runs(rounds)
     gc.collect()
     gc.freeze()
 
 
-def rehearse_fork():
+def rehearse_fork(rounds):
     """What these modules do in every new process. Here, with one thread, it changes nothing."""
     after_fork = getattr(sys.modules.get("threading"), "_after_fork", int)
     seed = getattr(sys.modules.get("random"), "seed", int)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         after_fork()
         seed()
 
 
-def rehearse_entry():
+def rehearse_entry(rounds):
     worker = load("worker")
     deeds = {name: worker[name] for name in DEEDS}
     worker.update(dict.fromkeys(DEEDS, pretend))
     try:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             worker["_enter"](Request(0), [""])
     finally:
         worker.update(deeds)
@@ -102,7 +103,7 @@ def pretend(*arguments):
     return 0
 
 
-def rehearse_runs():
+def rehearse_runs(rounds):
     codec = load("codec")
     number, text, put = codec["number"], codec["text"], codec["put"]
     main, argv = sys.modules["__main__"], sys.argv
@@ -110,7 +111,7 @@ def rehearse_runs():
     driver = load("driver")["Driver"]()
     try:
         driver.adopt(Request(theirs.detach()))
-        for count in range(ROUNDS):
+        for count in range(rounds):
             code = CELLS[min(count, len(CELLS) - 1)]
             none = put(b"")
             ours.send(

@@ -1,13 +1,8 @@
-"""The zygote: one warm interpreter that forks workers and never runs user code.
-
-`SOURCES`, the other parts as text or as byte code, stands before this file in the program.
-"""
+"""The zygote: one warm interpreter that forks workers and never runs user code."""
 
 import marshal
 import sys
-from _signal import SIG_DFL, SIG_IGN, SIG_SETMASK, SIGINT, SIGKILL, SIGPIPE, SIGXFSZ
-from _signal import pthread_sigmask
-from _signal import signal as set_signal
+from _signal import SIGKILL
 from posix import WNOHANG, _exit, close, fork, getpid, kill, listdir, open, read, wait4, write
 from posix import O_CLOEXEC, O_RDONLY
 
@@ -21,8 +16,6 @@ PROGRAM = 4
 PACKET = 200 * 1024
 ERROR_TEXT = 60 * 1024
 CLONE_NEWPID = 0x20000000
-# The first two as in every interpreter; an interrupt must not end a worker before its driver runs.
-IGNORED = (SIGPIPE, SIGXFSZ, SIGINT)
 THREAD_COUNTS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -30,28 +23,6 @@ THREAD_COUNTS = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-
-# Every part runs with its own copy of the builtins, so that user code which replaces `len` or
-# `print` for everyone does not reach it. It is also how a frame of a part is recognised.
-BUILTINS = dict(vars(sys.modules["builtins"]))
-PARTS = {}
-
-
-def load(name):
-    """The namespace of a part, compiled when it is first asked for."""
-    part = PARTS.get(name)
-    if part is None:
-        part = {"__name__": "<sandbox %s>" % name, "__builtins__": BUILTINS, "load": load}
-        exec(code_of(name), part)
-        PARTS[name] = part
-    return part
-
-
-def code_of(name):
-    source = SOURCES[name]
-    if type(source) is bytes:
-        return marshal.loads(source)
-    return compile(source, "<sandbox %s>" % name, "exec", dont_inherit=True)
 
 
 def compiled(program):
@@ -90,16 +61,6 @@ def preimport(names):
             del environ[name]
         else:
             environ[name] = value
-
-
-def reset_signals():
-    """The dispositions a fresh interpreter has, whatever the parent process left."""
-    pthread_sigmask(SIG_SETMASK, ())
-    for number in range(1, 65):
-        try:
-            set_signal(number, SIG_IGN if number in IGNORED else SIG_DFL)
-        except (OSError, ValueError):
-            pass  # SIGKILL, SIGSTOP, and those that the C library keeps for itself
 
 
 class Refusal(Exception):

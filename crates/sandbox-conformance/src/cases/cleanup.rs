@@ -1,12 +1,12 @@
 //! Nothing is left: processes, descriptors, mounts, files.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sandbox_core::{FailureKind, Sandbox};
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
+use crate::census::Census;
 use crate::fixture::Fixture;
 use crate::host;
 use crate::owner::Owner;
@@ -31,55 +31,6 @@ pub(super) fn cases() -> Vec<Case> {
         nothing_is_left_in_the_file_system;
     });
     all.into_iter().map(Case::alone).collect()
-}
-
-/// Nothing made ahead is kept longer than that.
-const READY_AHEAD: Duration = Duration::from_millis(2500);
-
-/// What sandboxes take of the host.
-struct Census {
-    processes: BTreeSet<String>,
-    descriptors: usize,
-    mounts: String,
-}
-
-impl Census {
-    /// Counts once the backend is warm and has settled.
-    async fn take(f: &Fixture) -> Checked<Self> {
-        let sandbox = f.builder().create().await?;
-        is_usable(&sandbox).await?;
-        sandbox.terminate().await?;
-        drop(sandbox);
-        // A backend may keep a sandbox ready for a moment, for somebody who makes one after the other.
-        tokio::time::sleep(READY_AHEAD).await;
-        Self::now()
-    }
-
-    fn now() -> Checked<Self> {
-        Ok(Self {
-            processes: host::descendants()?.iter().map(|p| format!("{p} {}", p.command)).collect(),
-            descriptors: host::descriptors()?,
-            mounts: host::mounts()?,
-        })
-    }
-
-    /// Waits until nothing is left that was not there before.
-    async fn is_restored(&self) -> Checked {
-        let mut left = Vec::new();
-        let waited = eventually("a clean host", Duration::from_secs(10), async || {
-            let now = Self::now()?;
-            left = now.processes.difference(&self.processes).cloned().collect();
-            if now.descriptors > self.descriptors {
-                left.push(format!("{} descriptors, {} before", now.descriptors, self.descriptors));
-            }
-            if now.mounts != self.mounts {
-                left.push("mounts".to_owned());
-            }
-            Ok(left.is_empty())
-        });
-        let waited = waited.await;
-        waited.map_err(|_| Failure::new(format!("left behind: {left:?}")))
-    }
 }
 
 /// Makes a sandbox with work in it.

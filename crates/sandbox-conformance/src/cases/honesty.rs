@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use sandbox_core::{
     ByteRange, ByteSize, ByteStream, CallContext, Capabilities, CodeMode, ContextSpec, ErrorKind,
-    FindFiles, Fixed, GpuType, InstallPackages, Instance, IsolationMode, NetworkPolicy, PtySize,
-    Result, RunCode, SandboxBuilder, SandboxId, StartCommand, Stdin, Tool, WriteOptions,
+    FindFiles, Fixed, GpuType, InstallPackages, Instance, IsolationMode, Mount, NetworkPolicy,
+    PtySize, Result, RunCode, SandboxBuilder, SandboxId, StartCommand, Stdin, Tool, WriteOptions,
 };
 use serde_json::Map;
 
@@ -74,6 +74,10 @@ fn restriction(builder: SandboxBuilder<Fixed>, capability: &str) -> Option<Sandb
         "gpu" => builder.gpu(GpuType::T4),
         "environments" => builder.environment("some-environment"),
         "images" => builder.image("some-image"),
+        "limit_disk_files" => builder.disk_files(10_000),
+        "limit_open_files" => builder.open_files(256),
+        "limit_output" => builder.output_limit(ByteSize::mib(1)),
+        "mounts" => builder.mount(Mount::new("/usr/share", "/data")),
         "network_none" => builder.network(NetworkPolicy::none()),
         "network_allowlist" => builder.network(NetworkPolicy::allowlist(["pypi.org"]).ok()?),
         "network_all" => builder.network(NetworkPolicy::all()),
@@ -208,7 +212,12 @@ async fn single_verbs(capability: &str, i: &Arc<dyn Instance>) -> Answers {
             vec![("set_lifetime", i.set_lifetime(&c, Duration::from_secs(60)).await)]
         }
         "pause" => vec![("pause", i.pause(&c).await), ("resume", i.resume(&c).await)],
-        "snapshot" => vec![("create_snapshot", i.create_snapshot(&c, "x", "").await.map(drop))],
+        "snapshot" => {
+            vec![("create_snapshot", i.create_snapshot(&c, "x", "").await.map(drop))]
+        }
+        "restore_snapshot" => {
+            vec![("restore_snapshot", i.restore_snapshot(&c, "x").await.map(drop))]
+        }
         "fork" => vec![("fork", i.fork(&c).await.map(drop))],
         "metrics" => vec![("metrics", i.metrics(&c).await.map(drop))],
         "logs" => vec![("logs", i.logs(&c, false).await.map(drop))],

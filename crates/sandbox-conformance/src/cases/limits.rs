@@ -12,6 +12,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases!("limits", [run_code], {
         a_full_disk_is_an_error needs limit_disk;
         too_many_files_are_an_error needs limit_disk, strict;
+        the_number_of_files_is_what_was_asked_for needs limit_disk_files;
+        the_number_of_descriptors_is_what_was_asked_for needs limit_open_files, commands;
         every_writable_place_counts needs limit_disk, strict;
         too_many_processes_are_an_error needs limit_processes;
         threads_count_as_processes needs limit_processes;
@@ -69,6 +71,39 @@ except OSError as e: end = errno.errorcode[e.errno]
 end";
     let result = sandbox.run_code(code).timeout(Duration::from_secs(90)).await?;
     ensure_eq!(result.text(), Some("'ENOSPC'"), "{}", describe(&result));
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn the_number_of_files_is_what_was_asked_for(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.disk_files(2000)).await?;
+    let code = "
+import errno, os
+os.mkdir('many')
+made = 0
+try:
+    while True: os.close(os.open(f'many/{made}', os.O_CREAT | os.O_WRONLY)); made += 1
+except OSError as e: end = errno.errorcode[e.errno]
+end, 1000 < made < 2000";
+    ensure_eq!(text(&sandbox, code).await?, "('ENOSPC', True)");
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn the_number_of_descriptors_is_what_was_asked_for(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.open_files(200)).await?;
+    let code = "
+import errno, os, resource
+held = []
+try:
+    while True: held.append(os.dup(0))
+except OSError as e: end = errno.errorcode[e.errno]
+count = len(held)
+for each in held: os.close(each)
+end, 128 < count < 200, resource.getrlimit(resource.RLIMIT_NOFILE)";
+    ensure_eq!(text(&sandbox, code).await?, "('EMFILE', True, (200, 200))");
+    let command = sandbox.commands().run("ulimit -n; ulimit -Hn").await?;
+    ensure_eq!(command.stdout, "200\n200\n");
     is_usable(&sandbox).await?;
     Ok(())
 }

@@ -10,6 +10,7 @@ mod commands;
 mod concurrency;
 mod config;
 mod contexts;
+mod daily_life;
 mod detached;
 mod driver;
 mod driver_fork;
@@ -30,14 +31,17 @@ mod left_behind;
 mod lifecycle;
 mod limits;
 mod limits_memory;
+mod limits_output;
 mod lost_directory;
 mod models;
+mod mounts;
 mod network;
 mod packages;
 mod reference;
 mod reference_state;
 mod rich;
 mod rich_packages;
+mod snapshots;
 mod streams;
 mod terminal;
 mod timeout;
@@ -78,10 +82,14 @@ pub(crate) fn all() -> Vec<Case> {
         fidelity::cases(),
         files::cases(),
         files_faults::cases(),
+        mounts::cases(),
+        daily_life::cases(),
+        limits_output::cases(),
         files_hostile::cases(),
         archives::cases(),
         transfer::cases(),
         watch::cases(),
+        snapshots::cases(),
         isolation::cases(),
         isolation_network::cases(),
         network::cases(),

@@ -4,7 +4,9 @@
 //! are private or from documentation ranges; nothing is sent to a real host.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sandbox_core::{DenialReason, NetworkDenial, NetworkMode, NetworkPolicy, Sandbox};
 
@@ -34,16 +36,33 @@ pub(super) fn cases() -> Vec<Case> {
     })
 }
 
-/// A server on this host that answers in capitals; its port.
-fn server() -> Checked<u16> {
+/// A server on this host that answers in capitals, until this is dropped.
+struct Server {
+    port: u16,
+    over: Arc<AtomicBool>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        // It looks when somebody connects.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+fn server() -> Checked<Server> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let port = listener.local_addr()?.port();
+    let over = Arc::new(AtomicBool::new(false));
+    let server = Server { port: listener.local_addr()?.port(), over: Arc::clone(&over) };
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
+            if over.load(Ordering::SeqCst) {
+                return;
+            }
             std::thread::spawn(move || answer(stream));
         }
     });
-    Ok(port)
+    Ok(server)
 }
 
 fn answer(mut stream: std::net::TcpStream) -> std::io::Result<()> {
@@ -107,7 +126,8 @@ const REFUSED: &str = "'ConnectionResetError'";
 const UNKNOWN: &str = "'gaierror'";
 
 async fn an_allowed_name_is_reached(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let sandbox = allowing(&f, &with_host(&["a.localhost", "*.b.localhost"]), &[]).await?;
     for host in ["a.localhost", "A.Localhost", "x.b.localhost"] {
         ensure_eq!(text(&sandbox, &talk(host, port)).await?, "'HELLO'", "{host}");
@@ -116,7 +136,8 @@ async fn an_allowed_name_is_reached(f: Fixture) -> Checked {
 }
 
 async fn an_allowed_name_is_reached_by_commands(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let sandbox = allowing(&f, &with_host(&["a.localhost"]), &[]).await?;
     let code = format!("{}\nprint(talk())", talk("a.localhost", port));
     let result = sandbox.commands().run(["python3", "-c", code.as_str()]).await?;
@@ -126,7 +147,8 @@ async fn an_allowed_name_is_reached_by_commands(f: Fixture) -> Checked {
 }
 
 async fn the_port_of_a_rule_counts(f: Fixture) -> Checked {
-    let (port, other) = (server()?, server()?);
+    let (server, another) = (server()?, server()?);
+    let (port, other) = (server.port, another.port);
     let sandbox = allowing(&f, &with_host(&[&format!("a.localhost:{port}")]), &[]).await?;
     ensure_eq!(text(&sandbox, &talk("a.localhost", port)).await?, "'HELLO'");
     let result = run(&sandbox, &talk("a.localhost", other)).await?;
@@ -137,7 +159,8 @@ async fn the_port_of_a_rule_counts(f: Fixture) -> Checked {
 }
 
 async fn other_names_do_not_exist_and_the_result_says_so(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let sandbox = allowing(&f, &with_host(&["a.localhost"]), &[]).await?;
     let code = format!("import socket; socket.create_connection(('b.localhost', {port}), 10)");
     let result = run(&sandbox, &code).await?;
@@ -166,7 +189,8 @@ async fn commands_are_told_too(f: Fixture) -> Checked {
 }
 
 async fn a_name_is_no_permission_for_a_private_address(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let sandbox = allowing(&f, &["a.localhost".to_owned()], &[]).await?;
     let result = run(&sandbox, &talk("a.localhost", port)).await?;
     ensure_eq!(result.text(), Some(UNKNOWN));
@@ -186,7 +210,8 @@ async fn literal_addresses_need_a_rule(f: Fixture) -> Checked {
 }
 
 async fn deny_wins(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let allow = with_host(&["*.a.localhost"]);
     let sandbox = allowing(&f, &allow, &["evil.a.localhost", "10.0.0.0/8"]).await?;
     ensure_eq!(text(&sandbox, &talk("good.a.localhost", port)).await?, "'HELLO'", "control");
@@ -197,7 +222,8 @@ async fn deny_wins(f: Fixture) -> Checked {
 }
 
 async fn everything_is_the_public_internet(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let sandbox = f.create(|builder| builder.network(NetworkPolicy::all())).await?;
     for (host, expected) in
         [("a.localhost", UNKNOWN), ("169.254.169.254", REFUSED), ("10.0.0.1", REFUSED)]
@@ -211,7 +237,8 @@ async fn everything_is_the_public_internet(f: Fixture) -> Checked {
 }
 
 async fn a_listed_private_address_is_reached_under_all(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let policy = policy(NetworkMode::All, &with_host(&[]), &["evil.localhost"])?;
     let sandbox = f.create(|builder| builder.network(policy)).await?;
     ensure_eq!(text(&sandbox, &talk("any.localhost", port)).await?, "'HELLO'");
@@ -242,7 +269,8 @@ for name in 'b.localhost', 'c.localhost', 'b.localhost':
 }
 
 async fn its_own_servers_are_its_own(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let sandbox = allowing(&f, &with_host(&["a.localhost"]), &[]).await?;
     let code = format!(
         "
@@ -273,7 +301,8 @@ found";
 }
 
 async fn sandboxes_have_gates_of_their_own(f: Fixture) -> Checked {
-    let port = server()?;
+    let server = server()?;
+    let port = server.port;
     let one = allowing(&f, &with_host(&["a.localhost"]), &[]).await?;
     let two = allowing(&f, &with_host(&["b.localhost"]), &[]).await?;
     for (sandbox, host, expected) in [

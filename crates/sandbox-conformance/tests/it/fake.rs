@@ -83,6 +83,7 @@ impl Instance for Fake {
             tags: Tags::new(),
             resources: None,
             isolation: None,
+            mounts: Vec::new(),
             metadata: Map::new(),
         }
     }
@@ -236,6 +237,10 @@ impl Instance for Fake {
 
     async fn create_snapshot(&self, _: &CallContext, _: &str, _: &str) -> Result<SnapshotInfo> {
         no("create_snapshot")
+    }
+
+    async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
+        no("restore_snapshot")
     }
 
     async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fake::{Behaviour, Fake};
-use sandbox_conformance::{CaseReport, Outcome, Report, Target, case_names};
+use sandbox_conformance::{
+    CaseReport, HOSTILE_TABLE, Outcome, Report, Target, case_names, hostile_case_names,
+};
 use sandbox_core::Capabilities;
 
 /// A fake that declares strict isolation, so that its sandboxes can be made.
@@ -104,4 +106,56 @@ fn all_forty_reference_cases_are_mapped() {
     }
     let own: BTreeSet<_> = names.into_iter().filter(|name| name.contains("::case_")).collect();
     assert_eq!(named, own);
+}
+
+/// `HOSTILE.md` has a row for each number, names no case that is not there, and every case of the suite is in it.
+#[test]
+fn the_hostile_list_and_its_cases_agree() {
+    let rows = HOSTILE_TABLE.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let (number, what) = (cells.next()?, cells.next()?);
+        let digits = number.strip_prefix(|letter: char| letter.is_ascii_uppercase())?;
+        let cases = cells.next()?.trim_end_matches(" |");
+        digits.parse::<u32>().ok().map(|digits| (digits, number, what, cases))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert_eq!(rows.len(), 150, "rows");
+    assert!(rows.is_sorted_by(|a, b| a.0 < b.0), "numbers ascend");
+    let (own, conformance) = (hostile_case_names(), case_names());
+    let full = |case: &str, suite: &str| format!("{suite}::{case}");
+    for (_, number, what, cases) in &rows {
+        let named: Vec<_> = cases.split('`').skip(1).step_by(2).collect();
+        let reason = cases.strip_prefix("not applicable: ");
+        assert!(
+            !what.is_empty() && reason.is_some_and(|r| !r.is_empty()) || !named.is_empty(),
+            "{number}"
+        );
+        for case in named.iter().filter(|case| !case.contains(".rs: ") && reason.is_none()) {
+            let there = own.contains(&full(case, "hostile"))
+                || conformance.contains(&full(case, "conformance"));
+            assert!(there, "{number}: {case} does not exist");
+        }
+        for test in named.iter().filter(|case| case.contains(".rs: ")) {
+            let (file, name) = test.split_once(": ").unwrap();
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+            // Where this crate alone was packaged, its neighbours are not there.
+            if let Ok(text) = std::fs::read_to_string(path) {
+                assert!(text.contains(&format!("fn {name}")), "{number}: {test} does not exist");
+            }
+        }
+    }
+    let mut numbered = 0;
+    for name in &own {
+        let case = name.strip_prefix("hostile::").unwrap();
+        assert!(HOSTILE_TABLE.contains(&format!("`{case}`")), "{case} is not in the table");
+        let short = case.rsplit("::").next().unwrap();
+        let (number, _) = short.split_once('_').unwrap();
+        if number.len() > 1 && number[1..].chars().all(|c| c.is_ascii_digit()) {
+            numbered += 1;
+            let digits: u32 = number[1..].parse().unwrap();
+            let row = rows.iter().find(|row| row.0 == digits);
+            assert!(row.is_some_and(|row| row.3.contains(case)), "{case} is in another row");
+        }
+    }
+    assert!(numbered > 50, "only {numbered} cases have a number");
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::mount::Mount;
 use super::variant::Variant;
 use crate::spec::IsolationMode;
 use crate::time::unix_now;
@@ -104,6 +105,9 @@ pub struct SandboxInfo {
     pub resources: Option<ResourceConfig>,
     /// What keeps the code in.
     pub isolation: Option<IsolationInfo>,
+    /// What it is given of the host.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
     /// Backend-specific facts. Never a secret.
     #[serde(default)]
     pub metadata: Map<String, Value>,
@@ -142,8 +146,15 @@ pub struct SnapshotInfo {
     pub sandbox_id: String,
     /// Unix seconds.
     pub created_at: f64,
-    /// Bytes.
+    /// Bytes of its files as they are stored.
     pub size: u64,
     /// Free text.
     pub description: String,
+    /// Directories whose files it has. Every sandbox can start from them.
+    pub directories: Vec<String>,
+    /// Contexts whose interpreters it has, with their variables. Only the sandbox that it was taken of can have them back,
+    /// and only while it lives; after that there are none.
+    pub contexts: Vec<String>,
+    /// What it does not have of what was there, and what it has not as it was, in words.
+    pub left_out: Vec<String>,
 }

@@ -7,6 +7,7 @@ mod file;
 mod gpu;
 mod info;
 mod mime;
+mod mount;
 mod network;
 mod output;
 mod result;
@@ -21,6 +22,8 @@ pub use info::{
     Context, IsolationInfo, ResourceConfig, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
 };
 pub use mime::MimeType;
+pub use mount::Mount;
+pub(crate) use mount::check_mounts;
 pub use network::{HostPattern, NetworkMode, NetworkPolicy};
 pub use output::{Logs, OutputMessage, OutputStream, StreamTotals};
 pub use result::{

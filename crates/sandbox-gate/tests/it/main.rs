@@ -5,3 +5,4 @@
 mod hostile;
 mod reach;
 mod support;
+mod tls;

@@ -62,6 +62,8 @@ enum When {
     Always,
     /// An argument has any of these bits.
     AnyBit(u8, u32),
+    /// One argument has any of some bits, and so has another.
+    BothBits((u8, u32), (u8, u32)),
     /// An argument is one of these.
     OneOf(u8, &'static [u32]),
     /// An argument is none of these.
@@ -176,6 +178,31 @@ const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 /// Memory that a process can hold without having it mapped, so that adding up what processes have does not find it.
 const UNCOUNTED_MEMORY: &[Rule] = always!(NotThere: SYS_memfd_create SYS_shmget);
 
+/// `S_ISUID` and `S_ISGID`.
+const SET_ID: u32 = 0o6000;
+/// `O_CREAT` and `O_TMPFILE`: only then a mode means anything.
+const CREATES: u32 = 0o100 | 0o20_000_000;
+
+/// Files that give whoever starts them the rights of their owner, where they would be seen by programs of the host. The
+/// last one hides its mode from filters; programs then take the older call.
+const SET_ID_FILES: &[Rule] = &[
+    rule!(SYS_fchmod, When::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_fchmodat, When::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_fchmodat2, When::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_mknodat, When::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_openat, When::BothBits((2, CREATES), (3, SET_ID)), NotPermitted),
+    rule!(SYS_openat2, When::Always, NotThere),
+];
+#[cfg(target_arch = "x86_64")]
+const SET_ID_FILES_OF_THIS_ARCHITECTURE: &[Rule] = &[
+    rule!(SYS_chmod, When::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_creat, When::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_mknod, When::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_open, When::BothBits((1, CREATES), (2, SET_ID)), NotPermitted),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const SET_ID_FILES_OF_THIS_ARCHITECTURE: &[Rule] = &[];
+
 /// Where other processes of this user can be named: changing limits and priorities of any but oneself.
 const OTHER_LIMITS: &[Rule] = &[
     rule!(SYS_prlimit64, When::NoneOf(0, ONESELF), NotPermitted),
@@ -188,6 +215,37 @@ const OTHER_LIMITS: &[Rule] = &[
 ];
 const ONESELF: &[u32] = &[0];
 
+/// Where the files of the host are in sight: ways to them that Landlock knows no right for. Local sockets with a path
+/// lead to servers of the host, such as a container engine; pairs of sockets stay, but for those of datagrams, which
+/// can be turned to another address. The owner of a file may change its mode and attributes, and so may this user.
+const FILES_OF_OTHERS: &[Rule] = &[
+    rule!(SYS_socket, When::OneOf(0, &[1]), NotPermitted),
+    rule!(SYS_socketpair, When::OneOf(1, DATAGRAMS), NotPermitted),
+    rule!(SYS_fchmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_fchmodat, When::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_fchmodat2, When::Always, NotThere),
+    rule!(SYS_setxattr, When::Always, NotSupported),
+    rule!(SYS_lsetxattr, When::Always, NotSupported),
+    rule!(SYS_fsetxattr, When::Always, NotSupported),
+    rule!(SYS_removexattr, When::Always, NotSupported),
+    rule!(SYS_lremovexattr, When::Always, NotSupported),
+    rule!(SYS_fremovexattr, When::Always, NotSupported),
+    rule!(SYS_fchown, When::Always, NotPermitted),
+    rule!(SYS_fchownat, When::Always, NotPermitted),
+];
+#[cfg(target_arch = "x86_64")]
+const FILES_OF_OTHERS_HERE: &[Rule] = &[
+    rule!(SYS_chmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_chown, When::Always, NotPermitted),
+    rule!(SYS_lchown, When::Always, NotPermitted),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const FILES_OF_OTHERS_HERE: &[Rule] = &[];
+/// Set-user-id, set-group-id, and writing for the group and for everybody.
+const OPEN_TO_OTHERS: u32 = 0o6022;
+/// `SOCK_DGRAM`, also with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`.
+const DATAGRAMS: &[u32] = &[2, 0x8_0002, 0x802, 0x8_0802];
+
 /// What a filter is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Purpose {
@@ -195,8 +253,10 @@ pub(crate) struct Purpose {
     pub(crate) counts_memory: bool,
     /// There is no network namespace: only local sockets.
     pub(crate) closes_network: bool,
-    /// There is no process namespace: limits and priorities of no other process.
+    /// There is no namespace of processes and mounts: limits and priorities of no other process, files of no other.
     pub(crate) shares_processes: bool,
+    /// Files of the host can be changed, so none may get a set-user-id or set-group-id bit.
+    pub(crate) keeps_set_id: bool,
 }
 
 /// A filter of system calls.
@@ -214,6 +274,8 @@ impl Filter {
         }
         if purpose.shares_processes {
             rules.extend(OTHER_LIMITS);
+            rules.extend(FILES_OF_OTHERS);
+            rules.extend(FILES_OF_OTHERS_HERE);
         }
         let always = [
             CHECKED,
@@ -229,6 +291,9 @@ impl Filter {
         rules.extend(always.concat());
         if purpose.counts_memory {
             rules.extend(UNCOUNTED_MEMORY);
+        }
+        if purpose.keeps_set_id {
+            rules.extend([SET_ID_FILES, SET_ID_FILES_OF_THIS_ARCHITECTURE].concat());
         }
         Self { rules }
     }
@@ -273,6 +338,13 @@ impl Filter {
                 When::Always => {}
                 When::AnyBit(argument, bits) => {
                     checks.load(argument_at(argument));
+                    checks.test(IF_ANY_BIT, bits, 0, 1);
+                    checks.answer(gives.answer());
+                }
+                When::BothBits((first, first_bits), (second, bits)) => {
+                    checks.load(argument_at(first));
+                    checks.test(IF_ANY_BIT, first_bits, 0, 3);
+                    checks.load(argument_at(second));
                     checks.test(IF_ANY_BIT, bits, 0, 1);
                     checks.answer(gives.answer());
                 }

@@ -19,6 +19,7 @@ fn host() -> HostView {
 fn small() -> CellSpec {
     CellSpec {
         own: Vec::new(),
+        mounts: Vec::new(),
         isolation: CellKind::Strict,
         binds: Vec::new(),
         disk_bytes: 1 << 20,
@@ -69,7 +70,7 @@ fn a_confined_cell_is_set_up_in_this_order() {
     insta::assert_snapshot!(format!("{plan:?}"), @r"
     enter /run/private
     read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts /proc
-    92 rules on system calls
+    108 rules on system calls
     limit Core to 0, at most 0
     own directory /run/private
     seal without isolation
@@ -175,4 +176,31 @@ fn a_gate_is_opened_while_the_rights_for_it_are_there() {
     assert!(plan.layers().contains(&"network-gate"));
     let without = strict(&small(), &[], &host(), Purpose::default()).unwrap();
     assert!(!without.ops.contains(&Op::Gate) && !without.layers().contains(&"network-gate"));
+}
+
+#[test]
+fn mounts_of_the_host_come_last_and_hide_nothing() {
+    let mount = |target: &str, writable| {
+        HostMount::open(Path::new("/usr"), Path::new(target), writable).unwrap()
+    };
+    let plan = |mounts: Vec<HostMount>| {
+        let binds = [Entry { target: "/opt/x".into(), what: What::Directory("/opt/x".into()) }];
+        strict(&CellSpec { mounts, ..small() }, &binds, &host(), Purpose::default())
+    };
+    let found = plan(vec![mount("/workspace/a/b", true), mount("/srv/c", false)]).unwrap();
+    let text = format!("{found:?}");
+    for line in [
+        "directory /workspace/a 0755 of the cell",
+        "mount directory /usr of the host at /workspace/a/b (nosuid,nodev)",
+        "directory /srv 0755\n",
+        "mount directory /usr of the host at /srv/c (ro,nosuid,nodev)",
+        "write only below /workspace /data /home/sandbox /run /tmp /var/tmp /dev/shm /workspace/a/b ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    for taken in ["/opt", "/opt/x", "/opt/x/y", "/bin/x", "/dev/pts", "/", "/etc/ssl", "/etc"] {
+        assert!(plan(vec![mount(taken, false)]).is_err(), "{taken}");
+    }
+    assert!(plan(vec![mount("/srv/c", false), mount("/srv/c/d", false)]).is_err());
+    assert!(plan(vec![mount("/srv/c/d", false), mount("/srv/c", false)]).is_err());
 }

@@ -48,15 +48,20 @@ pub struct Packages {
     pip: Pip,
     executable: PathBuf,
     /// Everything that was asked for so far. What is asked for next has to fit it. Held while packages are installed.
-    wanted: Mutex<Vec<String>>,
-    any: AtomicBool,
+    pub(crate) wanted: Mutex<Vec<String>>,
+    pub(crate) any: AtomicBool,
 }
 
 impl Packages {
     /// None yet. They are for that interpreter, and come from where `options` of pip say.
     pub fn new(executable: PathBuf, options: Vec<String>) -> Self {
-        let pip = Pip::new(executable.clone(), options);
-        Self { pip, executable, wanted: Mutex::default(), any: AtomicBool::new(false) }
+        Self::between(executable.clone(), executable, options)
+    }
+
+    /// The same, fetched by an interpreter of this host for one of the same version in the box.
+    pub fn between(here: PathBuf, there: PathBuf, options: Vec<String>) -> Self {
+        let pip = Pip::new(here, options);
+        Self { pip, executable: there, wanted: Mutex::default(), any: AtomicBool::new(false) }
     }
 }
 
@@ -91,7 +96,7 @@ impl Place {
         self.packages.as_ref().ok_or_else(|| self.unsupported(OPERATION))
     }
 
-    fn site(&self) -> String {
+    pub(crate) fn site(&self) -> String {
         format!("{}/{SITE}", self.env.get("HOME").map_or("/home/sandbox", String::as_str))
     }
 

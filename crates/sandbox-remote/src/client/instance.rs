@@ -307,6 +307,11 @@ impl Instance for RemoteInstance {
         self.value("create_snapshot", call, verb).await
     }
 
+    async fn restore_snapshot(&self, call: &CallContext, name: &str) -> Result<SnapshotInfo> {
+        let verb = Verb::RestoreSnapshot { name: name.into() };
+        self.value("restore_snapshot", call, verb).await
+    }
+
     async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
         let copy = Self::make(&self.client, "fork", call, self.handle, Verb::Fork).await?;
         Ok(Arc::new(copy))

@@ -260,6 +260,7 @@ impl Request<'_> {
             Verb::CreateSnapshot { name, description } => {
                 value(instance.create_snapshot(call, &name, &description).await?)
             }
+            Verb::RestoreSnapshot { name } => value(instance.restore_snapshot(call, &name).await?),
             Verb::Fork => {
                 let copy = instance.fork(call).await?;
                 session.hand(id, copy).await.map(Answer::Value)

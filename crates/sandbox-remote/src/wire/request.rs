@@ -178,6 +178,9 @@ pub(crate) enum Verb {
         name: String,
         description: String,
     },
+    RestoreSnapshot {
+        name: String,
+    },
     Fork,
     Metrics,
     Logs {
@@ -316,6 +319,8 @@ pub(crate) struct WireRun {
     #[serde(default)]
     memory: Option<ByteSize>,
     #[serde(default)]
+    output_limit: Option<ByteSize>,
+    #[serde(default)]
     pub(crate) stdin: WireStdin,
 }
 
@@ -336,6 +341,7 @@ impl WireRun {
             timeout: run.timeout,
             cpu_time: run.cpu_time,
             memory: run.memory,
+            output_limit: run.output_limit,
             stdin,
         };
         (wire, freight)
@@ -353,6 +359,7 @@ impl WireRun {
         run.timeout = self.timeout;
         run.cpu_time = self.cpu_time;
         run.memory = self.memory;
+        run.output_limit = self.output_limit;
         run.stdin = stdin;
         run
     }
@@ -368,6 +375,8 @@ pub(crate) struct WireCommand {
     env: BTreeMap<String, String>,
     #[serde(default)]
     timeout: Option<Duration>,
+    #[serde(default)]
+    output_limit: Option<ByteSize>,
     #[serde(default)]
     pub(crate) stdin: WireStdin,
     #[serde(default)]
@@ -396,6 +405,7 @@ impl WireCommand {
             cwd: start.cwd,
             env: start.env,
             timeout: start.timeout,
+            output_limit: start.output_limit,
             stdin,
             interactive: start.interactive,
             pty: start.pty,
@@ -412,6 +422,7 @@ impl WireCommand {
         start.cwd = self.cwd;
         start.env = self.env;
         start.timeout = self.timeout;
+        start.output_limit = self.output_limit;
         start.stdin = stdin;
         start.interactive = self.interactive;
         start.pty = self.pty;

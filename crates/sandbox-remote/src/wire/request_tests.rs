@@ -29,13 +29,32 @@ fn no_field_is_forgotten() {
     assert_eq!(names(WireWrite::FIELDS), fields(&WriteOptions::default()));
     assert_eq!(
         names(&[
-            "code", "language", "context", "mode", "env", "cwd", "timeout", "cpu_time", "memory",
+            "code",
+            "language",
+            "context",
+            "mode",
+            "env",
+            "cwd",
+            "timeout",
+            "cpu_time",
+            "memory",
+            "output_limit",
             "stdin"
         ]),
         fields(&RunCode::default())
     );
     assert_eq!(
-        names(&["command", "cwd", "env", "timeout", "stdin", "interactive", "pty", "background"]),
+        names(&[
+            "command",
+            "cwd",
+            "env",
+            "timeout",
+            "output_limit",
+            "stdin",
+            "interactive",
+            "pty",
+            "background"
+        ]),
         fields(&StartCommand::new("x"))
     );
     assert_eq!(
@@ -54,6 +73,7 @@ fn run() -> RunCode {
     run.timeout = Some(Duration::from_nanos(1));
     run.cpu_time = Some(Duration::MAX);
     run.memory = Some(ByteSize::mib(17));
+    run.output_limit = Some(ByteSize::kib(3));
     run.stdin = Stdin::Bytes(vec![0, 255].into());
     run
 }
@@ -74,6 +94,7 @@ fn commands_come_out_as_they_went_in() {
         start.cwd = Some("x".into());
         start.env = [("A".into(), String::new())].into();
         start.timeout = Some(Duration::from_millis(5));
+        start.output_limit = Some(ByteSize::bytes(9));
         start.interactive = true;
         start.pty = Some(PtySize { columns: 80, rows: 24 });
         start.background = true;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sandbox_core::{ByteSize, CreateSpec, IsolationMode, NetworkPolicy, Secret, SingleUse, Tags};
+use sandbox_core::{
+    ByteSize, CreateSpec, IsolationMode, Mount, NetworkPolicy, Secret, SingleUse, Tags,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -51,9 +53,13 @@ spec! {
     cpu: Option<f64>,
     disk: Option<ByteSize>,
     processes: Option<u32>,
+    disk_files: Option<u64>,
+    open_files: Option<u32>,
+    output_limit: Option<ByteSize>,
     gpu: Option<String>,
     network: NetworkPolicy,
     isolation: IsolationMode,
+    mounts: Vec<Mount>,
     lifetime: Option<Duration>,
     idle_timeout: Option<Duration>,
     snapshot: Option<String>,
@@ -79,6 +85,7 @@ mod tests {
         spec.memory = Some(ByteSize::mib(64));
         spec.cpu = Some(0.1);
         spec.network = NetworkPolicy::allowlist(["*.example.com:443"]).unwrap();
+        spec.mounts = vec![Mount::new("/srv", "/data").writable()];
         spec.lifetime = Some(Duration::from_nanos(1_000_000_001));
         spec.single_use = Some(SingleUse::Code);
         spec.provider_options = Map::from_iter([("python".into(), Value::from("x"))]);

@@ -4,10 +4,8 @@
 //! [`path`] for what keeps the work inside, and [`pool`] for whose rights count.
 
 mod copy;
-mod failure;
 mod find;
 mod glob;
-mod names;
 mod pack;
 mod path;
 mod pieces;
@@ -33,6 +31,7 @@ use self::failure::About;
 use self::path::{Target, Tree};
 use self::pool::User;
 use crate::box_io::{BoxFiles, WatchStream};
+use crate::files::{failure, names};
 
 /// The files of a cell.
 ///

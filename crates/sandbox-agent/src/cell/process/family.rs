@@ -22,7 +22,7 @@ type Ticks = u128;
 
 /// What was started after one moment, and for certain not before another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Started {
+pub(crate) struct Started {
     since: Ticks,
     /// What was started in the tick of `since` itself counts too.
     inclusive: bool,
@@ -30,7 +30,7 @@ pub(super) struct Started {
 
 impl Started {
     /// After `since`, when something else ended at `former`. What may have been started by that does not count.
-    pub(super) fn since(since: Instant, former: Option<Instant>) -> Self {
+    pub(crate) fn since(since: Instant, former: Option<Instant>) -> Self {
         let now = boot_time();
         let ticks = |at: Instant| now.saturating_sub(at.elapsed()).as_nanos() / TICK.as_nanos();
         let inclusive = former.is_none_or(|former| ticks(former) < ticks(since));
@@ -87,7 +87,7 @@ fn family(root: u32, started: Started) -> Vec<Seen> {
 }
 
 /// The host's number of a process that a cell, whose first process is `first`, knows as `inside`.
-pub(super) fn host_pid(first: u32, inside: u32) -> Option<u32> {
+pub(crate) fn host_pid(first: u32, inside: u32) -> Option<u32> {
     let all = everything();
     let mut members = vec![first];
     let mut next = 0;
@@ -116,7 +116,7 @@ fn hold(seen: Seen) -> Option<OwnedFd> {
 /// Ends what `root` has started then, with everything below it.
 ///
 /// What has other parents by now, as a daemon has, is not found.
-pub(super) async fn end(root: u32, started: Started) {
+pub(crate) async fn end(root: u32, started: Started) {
     let (mut known, mut held) = (BTreeSet::new(), Vec::new());
     for _ in 0..ROUNDS {
         let new: Vec<Seen> =

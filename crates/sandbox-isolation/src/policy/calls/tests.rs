@@ -41,13 +41,20 @@ fn every_rule_without_conditions_refuses_its_call() {
 
 #[test]
 fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
-    let rules =
-        Filter::new(Purpose { counts_memory: true, closes_network: true, shares_processes: true })
-            .rules;
-    for (at, rule) in rules.iter().enumerate() {
-        let same = rules[at + 1..].iter().filter(|other| other.number == rule.number);
-        for other in same {
-            assert!(rule.when != When::Always && other.when != When::Always, "{}", rule.name);
+    // Only a cell with a file system of its own has files of the host that it may change.
+    for shares_processes in [true, false] {
+        let rules = Filter::new(Purpose {
+            counts_memory: true,
+            closes_network: true,
+            shares_processes,
+            keeps_set_id: !shares_processes,
+        })
+        .rules;
+        for (at, rule) in rules.iter().enumerate() {
+            let same = rules[at + 1..].iter().filter(|other| other.number == rule.number);
+            for other in same {
+                assert!(rule.when != When::Always && other.when != When::Always, "{}", rule.name);
+            }
         }
     }
 }
@@ -168,4 +175,25 @@ fn the_rules_are_these() {
     let rules = Filter::new(Purpose::default()).rules;
     let line = |rule: &Rule| format!("{}: {:?} gives {:?}", rule.name, rule.when, rule.gives);
     insta::assert_snapshot!(rules.iter().map(line).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn files_of_the_host_get_no_set_id_bits() {
+    const EPERM: Option<i32> = Some(libc::EPERM);
+    let shared = Purpose { keeps_set_id: true, ..Purpose::default() };
+    let creates = u64::from(libc::O_CREAT.cast_unsigned());
+    let unnamed = u64::from(libc::O_TMPFILE.cast_unsigned());
+    for (number, set_id, plain) in [
+        (libc::SYS_fchmod, &[3, 0o4755][..], &[3, 0o1777][..]),
+        (libc::SYS_fchmodat, &[0, 0, 0o2755], &[0, 0, 0o755]),
+        (libc::SYS_fchmodat2, &[0, 0, 0o6755, 0], &[0, 0, 0o755, 0]),
+        (libc::SYS_mknodat, &[0, 0, 0o104_755], &[0, 0, 0o100_755]),
+        (libc::SYS_openat, &[0, 0, creates, 0o4755], &[0, 0, creates, 0o755]),
+        (libc::SYS_openat, &[0, 0, unnamed, 0o2755], &[0, 0, 0, 0o2755]),
+    ] {
+        assert_eq!(refused_with(shared, number, set_id), EPERM, "{number}");
+        assert_eq!(refused_with(shared, number, plain), None, "{number}");
+        assert_eq!(refused(number, set_id), None, "{number} where nothing is shared");
+    }
+    assert_eq!(refused_with(shared, libc::SYS_openat2, &[]), Some(libc::ENOSYS));
 }

@@ -1,0 +1,341 @@
+//! One sandbox: every verb.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::Stream;
+use sandbox_agent::RunMode;
+use sandbox_agent::box_io::WorkerSpec;
+use sandbox_agent::interpreter::{InterpreterContext, RunRequest};
+use sandbox_core::{
+    ByteRange, ByteStream, CallContext, Capabilities, CodeMode, Command, CommandInfo, Context,
+    ContextSpec, Error, ErrorKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
+    Instance, Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool,
+    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
+};
+use serde_json::{Map, Value};
+
+use crate::backend::{capabilities, stored};
+use crate::contexts::{Contexts, DEFAULT};
+use crate::lease::Lease;
+use crate::start::until_ready;
+
+/// One sandbox.
+#[derive(Debug)]
+pub(crate) struct DatalayerInstance {
+    lease: Arc<Lease>,
+    contexts: Contexts,
+}
+
+impl DatalayerInstance {
+    /// A sandbox whose code begins in that directory, with these environment variables.
+    pub(crate) fn new(lease: Arc<Lease>, cwd: String, env: BTreeMap<String, String>) -> Self {
+        let contexts = Contexts::new(Arc::clone(&lease), WorkerSpec { env, cwd });
+        Self { lease, contexts }
+    }
+
+    /// A context that exists, of a sandbox that lives.
+    fn context(&self, operation: &'static str, id: Option<&str>) -> Result<InterpreterContext> {
+        self.lease.alive(operation)?;
+        self.contexts.existing(operation, id)
+    }
+
+    async fn hold(&self, call: &CallContext, hold: bool) -> Result<()> {
+        let operation = if hold { "pause" } else { "resume" };
+        self.lease.alive(operation)?;
+        let record = self.lease.record();
+        let api = self.lease.source.api().await?;
+        let held = api.hold(call, record.name(), hold).await;
+        held.map_err(|error| self.lease.explained(operation, error))?;
+        self.lease.set_paused(hold);
+        if !hold {
+            // It may have moved.
+            self.lease.update(api.runtime(call, operation, record.name()).await?);
+            until_ready(&api, call, &self.lease, self.lease.source.config.patience()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DatalayerInstance {
+    fn drop(&mut self) {
+        self.contexts.leave();
+        self.lease.let_go();
+    }
+}
+
+/// What an interpreter is told of a run.
+fn run_request(call: &CallContext, request: RunCode, base: &str) -> RunRequest {
+    let (mode, filename, argv) = match request.mode {
+        CodeMode::Cell => (RunMode::Cell, String::new(), Vec::new()),
+        CodeMode::Script { filename, argv } => {
+            // As `sys.argv` has it: the program's own name first, `-` when it came from nowhere.
+            let own = if filename.is_empty() { "-" } else { &filename };
+            let argv = std::iter::once(own.to_owned()).chain(argv).collect();
+            (RunMode::Script, filename, argv)
+        }
+    };
+    RunRequest {
+        run_id: call.run_id.clone(),
+        mode,
+        code: request.code,
+        filename,
+        argv,
+        env: request.env,
+        cwd: request.cwd.map(|path| resolve_directory(base, &path)),
+        timeout: request.timeout,
+        cpu_time: None,
+        output_limit: request.output_limit,
+        stdin: request.stdin,
+        network_hint: None,
+    }
+}
+
+fn unsupported(operation: &'static str) -> Error {
+    Error::unsupported(operation, format!("datalayer-runtime has no {operation}"))
+        .with_context("variant", Variant::DatalayerRuntime.as_str())
+}
+
+#[async_trait]
+impl Instance for DatalayerInstance {
+    fn info(&self) -> SandboxInfo {
+        self.lease.info()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities()
+    }
+
+    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+        let operation = "run_code";
+        self.lease.alive(operation)?;
+        self.contexts.check_language(operation, request.language.as_deref())?;
+        if request.memory.is_some() || request.cpu_time.is_some() {
+            let message = "datalayer-runtime has no limit of memory or CPU time for a single run";
+            return Err(Error::unsupported(operation, message));
+        }
+        let context = self.contexts.for_run(request.context.as_deref());
+        let request = run_request(call, request, &context.spec().cwd);
+        context.run(request).await.map_err(|error| self.lease.explained(operation, error))
+    }
+
+    async fn create_context(&self, _: &CallContext, mut spec: ContextSpec) -> Result<Context> {
+        self.lease.alive("create_context")?;
+        self.contexts.check(&spec)?;
+        if let Some(path) = &mut spec.cwd {
+            *path = resolve_directory(&self.contexts.for_run(None).spec().cwd, path);
+        }
+        self.contexts.create(spec)
+    }
+
+    async fn list_contexts(&self, _: &CallContext) -> Result<Vec<Context>> {
+        self.lease.alive("list_contexts")?;
+        Ok(self.contexts.list())
+    }
+
+    async fn restart_context(&self, _: &CallContext, id: &str) -> Result<()> {
+        self.context("restart_context", Some(id))?.restart(false).await;
+        Ok(())
+    }
+
+    async fn delete_context(&self, _: &CallContext, id: &str) -> Result<()> {
+        self.lease.alive("delete_context")?;
+        self.contexts.delete(id).await
+    }
+
+    async fn get_variable(
+        &self,
+        _: &CallContext,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Value> {
+        let operation = "get_variable";
+        let value = self.context(operation, context)?.get_variable(name).await;
+        value.map_err(|error| self.lease.explained(operation, error))
+    }
+
+    async fn set_variables(
+        &self,
+        _: &CallContext,
+        context: Option<&str>,
+        values: Map<String, Value>,
+    ) -> Result<()> {
+        let operation = "set_variables";
+        let set = self.context(operation, context)?.set_variables(values).await;
+        set.map_err(|error| self.lease.explained(operation, error))
+    }
+
+    fn is_executing(&self, context: Option<&str>) -> bool {
+        let id = context.unwrap_or(DEFAULT);
+        self.contexts.find(id).is_some_and(|context| context.is_executing())
+    }
+
+    async fn interrupt(&self, _: &CallContext, context: Option<&str>) -> Result<bool> {
+        Ok(self.context("interrupt", context)?.interrupt())
+    }
+
+    async fn reset(&self, _: &CallContext) -> Result<()> {
+        self.lease.alive("reset")?;
+        self.contexts.restart_all().await;
+        Ok(())
+    }
+
+    async fn register_tool(&self, _: &CallContext, tool: Tool) -> Result<()> {
+        self.lease.alive("register_tool")?;
+        self.contexts.tools.register(tool)
+    }
+
+    async fn set_tags(&self, _: &CallContext, tags: Tags) -> Result<()> {
+        self.lease.alive("set_tags")?;
+        self.lease.change_note(|note| note.tags = tags);
+        Ok(())
+    }
+
+    async fn set_lifetime(&self, _: &CallContext, lifetime: Duration) -> Result<()> {
+        self.lease.alive("set_lifetime")?;
+        self.lease.set_lifetime(lifetime)
+    }
+
+    async fn pause(&self, call: &CallContext) -> Result<()> {
+        self.hold(call, true).await
+    }
+
+    async fn resume(&self, call: &CallContext) -> Result<()> {
+        self.hold(call, false).await
+    }
+
+    async fn create_snapshot(
+        &self,
+        call: &CallContext,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        let operation = "create_snapshot";
+        self.lease.alive(operation)?;
+        let api = self.lease.source.api().await?;
+        let all = api.snapshots(call, operation).await?;
+        if all.iter().any(|snapshot| snapshot.name == name) {
+            let message = format!("there is a snapshot {name:?} already");
+            return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
+        }
+        let made = api.create_snapshot(call, self.lease.record().name(), name, description).await;
+        let made = made.map_err(|error| self.lease.explained(operation, error))?;
+        Ok(stored(&made, &self.lease.info().id))
+    }
+
+    async fn terminate(&self, _: &CallContext) -> Result<()> {
+        self.lease.end("terminate", false, true).await
+    }
+
+    async fn kill(&self, _: &CallContext) -> Result<()> {
+        self.lease.end("kill", false, false).await
+    }
+
+    // Each of these is declared unsupported, and says so.
+
+    async fn start_command(&self, _: &CallContext, _: StartCommand) -> Result<Command> {
+        Err(unsupported("start_command"))
+    }
+
+    async fn list_commands(&self, _: &CallContext) -> Result<Vec<CommandInfo>> {
+        Err(unsupported("list_commands"))
+    }
+
+    async fn connect_command(&self, _: &CallContext, _: &str) -> Result<Command> {
+        Err(unsupported("connect_command"))
+    }
+
+    async fn read_file(&self, _: &CallContext, _: &str, _: ByteRange) -> Result<ByteStream> {
+        Err(unsupported("read_file"))
+    }
+
+    async fn write_file(
+        &self,
+        _: &CallContext,
+        _: &str,
+        _: ByteStream,
+        _: WriteOptions,
+    ) -> Result<u64> {
+        Err(unsupported("write_file"))
+    }
+
+    async fn list_files(&self, _: &CallContext, _: &str) -> Result<Vec<FileInfo>> {
+        Err(unsupported("list_files"))
+    }
+
+    async fn stat_file(&self, _: &CallContext, _: &str) -> Result<FileInfo> {
+        Err(unsupported("stat_file"))
+    }
+
+    async fn create_directory(&self, _: &CallContext, _: &str, _: bool) -> Result<()> {
+        Err(unsupported("create_directory"))
+    }
+
+    async fn remove_file(&self, _: &CallContext, _: &str, _: bool) -> Result<()> {
+        Err(unsupported("remove_file"))
+    }
+
+    async fn rename_file(&self, _: &CallContext, _: &str, _: &str) -> Result<()> {
+        Err(unsupported("rename_file"))
+    }
+
+    async fn copy_file(&self, _: &CallContext, _: &str, _: &str) -> Result<()> {
+        Err(unsupported("copy_file"))
+    }
+
+    async fn set_file_mode(&self, _: &CallContext, _: &str, _: u32) -> Result<()> {
+        Err(unsupported("set_file_mode"))
+    }
+
+    async fn find_files(&self, _: &CallContext, _: FindFiles) -> Result<Vec<FoundFile>> {
+        Err(unsupported("find_files"))
+    }
+
+    async fn read_archive(&self, _: &CallContext, _: &str) -> Result<ByteStream> {
+        Err(unsupported("read_archive"))
+    }
+
+    async fn write_archive(&self, _: &CallContext, _: &str, _: ByteStream) -> Result<()> {
+        Err(unsupported("write_archive"))
+    }
+
+    async fn watch_files(
+        &self,
+        _: &CallContext,
+        _: &str,
+        _: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
+        Err(unsupported("watch_files"))
+    }
+
+    async fn install_packages(&self, _: &CallContext, _: InstallPackages) -> Result<()> {
+        Err(unsupported("install_packages"))
+    }
+
+    async fn expose_port(&self, _: &CallContext, _: u16) -> Result<TunnelInfo> {
+        Err(unsupported("expose_port"))
+    }
+
+    async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
+        Err(unsupported("restore_snapshot"))
+    }
+
+    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
+        Err(unsupported("fork"))
+    }
+
+    async fn metrics(&self, _: &CallContext) -> Result<Metrics> {
+        Err(unsupported("metrics"))
+    }
+
+    async fn logs(
+        &self,
+        _: &CallContext,
+        _: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
+        Err(unsupported("logs"))
+    }
+}

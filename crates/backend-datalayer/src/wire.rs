@@ -1,0 +1,247 @@
+//! What the services say, in the forms of all their versions.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use serde_json::{Map, Value};
+
+/// A list, and where it goes on.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Environments {
+    pub(crate) environments: Vec<Environment>,
+    #[serde(default, rename = "nextCursor")]
+    pub(crate) next: Option<String>,
+}
+
+/// What a runtime can be made from.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Environment {
+    pub(crate) name: String,
+    pub(crate) title: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) language: Option<String>,
+    pub(crate) owner: Option<String>,
+    pub(crate) visibility: Option<String>,
+    /// Credits per second.
+    #[serde(deserialize_with = "number")]
+    pub(crate) burning_rate: Option<f64>,
+    pub(crate) resources: Map<String, Value>,
+    #[serde(flatten)]
+    pub(crate) more: Map<String, Value>,
+}
+
+/// A runtime, by the name of its answer.
+#[derive(Debug, Deserialize)]
+pub(crate) struct One {
+    #[serde(alias = "kernel")]
+    pub(crate) runtime: Runtime,
+}
+
+/// All runtimes of an account.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Runtimes {
+    pub(crate) runtimes: Vec<Runtime>,
+}
+
+/// One runtime.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Runtime {
+    runtime_name: Option<String>,
+    pod_name: Option<String>,
+    pub(crate) uid: String,
+    pub(crate) given_name: Option<String>,
+    environment_name: Option<String>,
+    environment: Option<Value>,
+    /// Address of its Jupyter Server.
+    pub(crate) ingress: Option<String>,
+    /// What that server knows a client by.
+    pub(crate) token: Option<sandbox_core::Secret>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) burning_rate: Option<f64>,
+    pub(crate) reservation_id: Option<String>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) started_at: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) expired_at: Option<f64>,
+    pub(crate) status: Option<String>,
+}
+
+impl Runtime {
+    /// The name by which the service finds it.
+    pub(crate) fn name(&self) -> &str {
+        self.runtime_name.as_deref().or(self.pod_name.as_deref()).unwrap_or_default()
+    }
+
+    /// The environment it was made from.
+    pub(crate) fn environment(&self) -> Option<&str> {
+        let nested = || match self.environment.as_ref()? {
+            Value::String(name) => Some(name.as_str()),
+            other => other.get("name")?.as_str(),
+        };
+        self.environment_name.as_deref().or_else(nested)
+    }
+
+    /// The id that is ours: the unique one, or the name where there is none.
+    pub(crate) fn id(&self) -> &str {
+        if self.uid.is_empty() { self.name() } else { &self.uid }
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Runtime");
+        shown.field("name", &self.name()).field("uid", &self.uid);
+        shown.field("given_name", &self.given_name).finish_non_exhaustive()
+    }
+}
+
+/// All snapshots of an account.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Snapshots {
+    pub(crate) snapshots: Vec<Snapshot>,
+}
+
+/// A stored state.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Snapshot {
+    pub(crate) uid: String,
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) size: Option<f64>,
+    pub(crate) status: Option<String>,
+    #[serde(deserialize_with = "moment")]
+    pub(crate) updated_at: Option<f64>,
+}
+
+/// What pausing and resuming answer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Begun {
+    pub(crate) checkpoint_id: Option<String>,
+}
+
+/// Where pausing or resuming stands.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Checkpoint {
+    pub(crate) id: String,
+    pub(crate) runtime_uid: String,
+    pub(crate) status: String,
+    pub(crate) status_message: Option<String>,
+}
+
+/// Records of pausing and resuming.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Checkpoints {
+    pub(crate) checkpoints: Vec<Checkpoint>,
+}
+
+/// What an account has left.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Usage {
+    pub(crate) credits: Credits,
+    #[serde(default)]
+    pub(crate) reservations: Vec<Reserved>,
+}
+
+/// Credits of an account.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Credits {
+    #[serde(deserialize_with = "number")]
+    pub(crate) credits: Option<f64>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) quota: Option<f64>,
+}
+
+/// Credits that are set aside for a runtime.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reserved {
+    #[serde(deserialize_with = "number")]
+    pub(crate) credits: Option<f64>,
+}
+
+impl Usage {
+    /// Credits that are neither used nor set aside.
+    pub(crate) fn left(&self) -> f64 {
+        let used = self.credits.credits.unwrap_or_default();
+        let had = self.credits.quota.map_or(used, |quota| quota - used);
+        let reserved: f64 = self.reservations.iter().filter_map(|reserved| reserved.credits).sum();
+        (had - reserved).max(0.0)
+    }
+}
+
+/// A number, or one as text.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let number = match &value {
+        Value::Null => return Ok(None),
+        Value::String(text) if text.trim().is_empty() => return Ok(None),
+        Value::String(text) => text.trim().parse().ok(),
+        other => other.as_f64(),
+    };
+    let finite = number.filter(|number: &f64| number.is_finite());
+    finite.map(Some).ok_or_else(|| D::Error::custom("a number is none"))
+}
+
+/// A time as a number, or as ISO 8601. What is neither is not known.
+fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let Some(text) = value.as_str() else { return Ok(value.as_f64()) };
+    let date = || chrono::DateTime::parse_from_rfc3339(text).ok();
+    Ok(text.parse().ok().or_else(|| Some(date()?.timestamp_micros() as f64 / 1e6)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_of_a_runtime_are_read() {
+        let old = json!({
+            "pod_name": "p", "uid": "U", "environment_name": "e", "ingress": "https://x", "token": "t",
+            "burning_rate": 0.5, "started_at": "1000.5", "expired_at": "1600",
+        });
+        let new = json!({
+            "runtime_name": "p", "uid": "U", "environment": {"name": "e", "version": 2}, "burning_rate": "0.5",
+            "started_at": 1000.5, "expired_at": 1600, "unmetered": false, "ingress": null,
+        });
+        for value in [old, new] {
+            let runtime: Runtime = serde_json::from_value(value).unwrap();
+            assert_eq!(
+                (runtime.name(), runtime.id(), runtime.environment()),
+                ("p", "U", Some("e"))
+            );
+            assert_eq!(runtime.burning_rate, Some(0.5));
+            assert_eq!((runtime.started_at, runtime.expired_at), (Some(1000.5), Some(1600.0)));
+        }
+        serde_json::from_value::<Runtime>(json!({"burning_rate": "a lot"})).unwrap_err();
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let runtime: Runtime =
+            serde_json::from_value(json!({"uid": "U", "token": "hunter2"})).unwrap();
+        assert!(!format!("{runtime:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn what_is_left_is_neither_used_nor_reserved() {
+        let left = |value: Value| serde_json::from_value::<Usage>(value).unwrap().left();
+        assert_eq!(left(json!({"credits": {"credits": 10}})), 10.0);
+        assert_eq!(
+            left(json!({"credits": {"credits": 4, "quota": 10}, "reservations": [{"credits": 5}]})),
+            1.0
+        );
+        assert_eq!(
+            left(json!({"credits": {"credits": 1}, "reservations": [{"credits": "5"}]})),
+            0.0
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Code in runtimes: what local sandboxes do, over the provider's ingress.
+
+use std::time::{Duration, Instant};
+
+use sandbox_core::{ErrorKind, FailureKind, InterpreterState, Sandbox, SandboxId, Tool, Variant};
+use serde_json::json;
+
+use super::{Bench, call};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_has_results_errors_and_streams() {
+    let Some(bench) = Bench::start() else { return };
+    let builder = bench.builder().env("COLOUR", "green").secret("KEY", "hunter2");
+    let sandbox = builder.working_dir("work").create().await.unwrap();
+    assert_eq!(sandbox.run_code("40 + 2").await.unwrap().text(), Some("42"));
+    // The provider's own client takes these for a path of this host.
+    assert_eq!(sandbox.run_code("~5").await.unwrap().text(), Some("-6"));
+    let result =
+        sandbox.run_code("import sys; print('out'); print('err', file=sys.stderr)").await.unwrap();
+    assert_eq!((result.stdout().as_str(), result.stderr().as_str()), ("out", "err"));
+    let result = sandbox.run_code("1/0").await.unwrap();
+    assert_eq!(result.code_error.as_ref().unwrap().name, "ZeroDivisionError");
+    assert!(result.execution_ok && !result.success());
+    let result = sandbox.run_code("import sys; sys.exit(3)").await.unwrap();
+    assert_eq!(result.exit_code, Some(3));
+    let result = sandbox
+        .run_code(
+            "import os; os.environ['COLOUR'], os.environ['KEY'], os.path.basename(os.getcwd())",
+        )
+        .await
+        .unwrap();
+    assert_eq!(result.text(), Some("('green', 'hunter2', 'work')"));
+    sandbox.set_variable("x", json!({"a": [1, 2]})).await.unwrap();
+    assert_eq!(sandbox.get_variable("x").await.unwrap(), json!({"a": [1, 2]}));
+    assert_eq!(sandbox.get_variable("nope").await.unwrap_err().kind(), ErrorKind::NotFound);
+    let tool = Tool::new("double", "", |value: serde_json::Value| async move {
+        Ok(json!(value["n"].as_i64().unwrap_or_default() * 2))
+    });
+    sandbox.register_tool(tool).await.unwrap();
+    let result = sandbox.run_code("call_tool_sync('double', n=21)").await.unwrap();
+    assert_eq!(result.text(), Some("42"), "{result:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_interrupts_and_keeps_state() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    sandbox.run_code("x = 1").await.unwrap();
+    let code = "import time\nprint('begun', flush=True)\ntime.sleep(60)";
+    let result = sandbox.run_code(code).timeout(Duration::from_secs(2)).await.unwrap();
+    assert_eq!(result.failure.as_ref().unwrap().kind, FailureKind::Timeout);
+    assert_eq!((result.state, result.stdout().as_str()), (InterpreterState::Kept, "begun"));
+    assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_is_found_again_has_its_state() {
+    let Some(bench) = Bench::start() else { return };
+    let stay = Duration::from_secs(600);
+    let first = bench.builder().detached(stay).create().await.unwrap();
+    first.run_code("x = 41").await.unwrap();
+    let other = first.create_context(Some("other")).await;
+    first.run_code("y = 7").context("other").await.unwrap();
+    other.unwrap();
+    let id: SandboxId = first.id().unwrap().parse().unwrap();
+    drop(first);
+    let backend = bench.another();
+    let instance = backend.attach(&call(), &id).await.unwrap();
+    let again = Sandbox::from_instance(backend, instance);
+    assert_eq!(again.run_code("x + 1").await.unwrap().text(), Some("42"));
+    assert_eq!(again.run_code("y").context("other").await.unwrap().text(), Some("7"));
+    assert_eq!(id.variant(), Variant::DatalayerRuntime);
+    again.terminate().await.unwrap();
+    bench.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_in_the_middle_is_made_again() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    let code =
+        "import time\nfor i in range(30):\n    print(i, flush=True)\n    time.sleep(0.1)\n7 * 6";
+    let run = sandbox.run_code(code).timeout(Duration::from_secs(60));
+    let dropped = async {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        bench.plane.tell(&json!({"drop": true}));
+    };
+    let (result, ()) = tokio::join!(async { run.await.unwrap() }, dropped);
+    // Either all of it is there, or what is missing is said.
+    match &result.failure {
+        None => {
+            assert_eq!(result.text(), Some("42"), "{result:?}");
+            assert_eq!(result.stdout().lines().count(), 30, "{result:?}");
+        }
+        Some(failure) => assert_eq!(failure.kind, FailureKind::ConnectionLost, "{result:?}"),
+    }
+    assert_eq!(sandbox.run_code("1 + 1").await.unwrap().text(), Some("2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_ends_with_its_sandbox() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    let begun = Instant::now();
+    let ending = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sandbox.terminate().await.unwrap();
+    };
+    let run = sandbox.run_code("import time; time.sleep(60)").timeout(Duration::from_secs(50));
+    let (result, ()) = tokio::join!(async { run.await.unwrap() }, ending);
+    assert_eq!(result.failure.unwrap().kind, FailureKind::Terminated);
+    assert!(begun.elapsed() < Duration::from_secs(40));
+    let error = sandbox.run_code("1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminated);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_begins_where_a_snapshot_was_taken() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    sandbox.run_code("x = 42\nopen('note', 'w').write('here')").await.unwrap();
+    sandbox.create_snapshot("setup").await.unwrap();
+    assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("42"), "it goes on");
+    let copy = bench.builder().snapshot_name("setup").create().await.unwrap();
+    assert_eq!(copy.run_code("x, open('note').read()").await.unwrap().text(), Some("(42, 'here')"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_is_resumed_has_its_state() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    sandbox.run_code("x = 5").await.unwrap();
+    sandbox.pause().await.unwrap();
+    sandbox.resume().await.unwrap();
+    assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("5"));
+}

@@ -1,0 +1,176 @@
+//! What is done when the service does not do what it is asked for.
+
+use std::time::{Duration, Instant};
+
+use sandbox_core::{Effect, Error, ErrorKind, ListQuery, Retry};
+use serde_json::json;
+
+use super::{Bench, backend, call};
+
+const CREATE: (&str, &str) = ("POST", "/v1/runtimes");
+
+async fn refused(bench: &Bench) -> Error {
+    let error = bench.builder().create().await.expect_err("it is refused");
+    bench.assert_nothing_left();
+    let told = format!("{error:?} {error}");
+    assert!(!told.contains(&bench.plane.key), "{told}");
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_has_its_kind_and_is_not_repeated() {
+    let Some(bench) = Bench::start() else { return };
+    for (status, kind) in [
+        (402, ErrorKind::QuotaExceeded),
+        (403, ErrorKind::PermissionDenied),
+        (404, ErrorKind::NotFound),
+        (409, ErrorKind::AlreadyExists),
+    ] {
+        bench.plane.tell(&json!({"forget_requests": true}));
+        bench.plane.fail(CREATE.0, CREATE.1, status, 1);
+        let error = refused(&bench).await;
+        assert_eq!((error.kind(), error.retry()), (kind, Retry::Never), "{status}");
+        assert_eq!(bench.created(), 1, "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_asked_to_wait_waits() {
+    let Some(bench) = Bench::start() else { return };
+    let fault = json!({"method": "POST", "path": "/v1/runtimes", "status": 429, "headers": {"Retry-After": "2"}});
+    bench.plane.tell(&json!({"fault": fault}));
+    let begun = Instant::now();
+    let sandbox = bench.builder().create().await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    assert_eq!((bench.created(), bench.plane.runtimes().len()), (2, 1));
+    sandbox.terminate().await.unwrap();
+
+    let fault = json!({"method": "POST", "path": "/v1/runtimes", "status": 429, "headers": {"Retry-After": "3600"}});
+    bench.plane.tell(&json!({"fault": fault, "forget_requests": true}));
+    let error = refused(&bench).await;
+    assert_eq!(
+        (error.kind(), error.retry_after()),
+        (ErrorKind::RateLimited, Some(Duration::from_secs(3600)))
+    );
+    assert_eq!(bench.created(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_whose_outcome_is_unknown_makes_one_runtime() {
+    let Some(bench) = Bench::start() else { return };
+    let faults = [
+        ("the service fails before", json!({"status": 500}), 2),
+        ("the service fails after", json!({"status": 500, "after": true}), 1),
+        ("a gateway gives up after", json!({"status": 504, "after": true, "text": "<html>"}), 1),
+        ("the answer is nonsense", json!({"status": 200, "after": true, "text": "{garbage"}), 1),
+        ("the connection breaks after", json!({"drop": true, "after": true}), 1),
+        ("the connection breaks before", json!({"drop": true}), 2),
+        ("nobody is free for a moment", json!({"status": 503}), 2),
+    ];
+    for (what, mut fault, creates) in faults {
+        fault["method"] = "POST".into();
+        fault["path"] = "/v1/runtimes".into();
+        bench.plane.tell(&json!({"forget_requests": true, "fault": fault}));
+        let sandbox =
+            bench.builder().create().await.unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        assert_eq!((bench.plane.runtimes().len(), bench.created()), (1, creates), "{what}");
+        sandbox.terminate().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_stays_broken_is_told() {
+    let Some(bench) = Bench::start() else { return };
+    bench.plane.fail("GET", "/v1/runtimes", 502, 100);
+    let error = bench.backend.list(&call(), ListQuery::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Exhausted));
+    let asked = bench.plane.requests().iter().filter(|one| one.ends_with("/v1/runtimes")).count();
+    assert_eq!(asked, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_expired_is_renewed_once_for_all() {
+    let Some(bench) = Bench::start() else { return };
+    bench.plane.tell(&json!({"expire_tokens": true}));
+    let sandbox = bench.builder().create().await.unwrap();
+    let logins =
+        |bench: &Bench| bench.plane.requests().iter().filter(|one| one.ends_with("/login")).count();
+    assert_eq!(logins(&bench), 1);
+    bench.plane.tell(&json!({"expire_tokens": true, "forget_requests": true}));
+    let call = call();
+    let list = || bench.backend.list(&call, ListQuery::default());
+    let _ = tokio::try_join!(list(), list(), list()).unwrap();
+    assert_eq!(logins(&bench), 1);
+    sandbox.terminate().await.unwrap();
+    bench.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_key_is_told_with_its_remedy() {
+    let Some(bench) = Bench::start() else { return };
+    let wrong =
+        backend(&bench.plane, &bench.state, |config| config.api_key = Some("hunter2".into()));
+    let error = wrong.list(&call(), ListQuery::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+    assert!(error.hint().unwrap().contains("DATALAYER_API_KEY"));
+    assert!(!format!("{error:?}").contains("hunter2"));
+    let health = wrong.health(&call()).await.unwrap();
+    assert!(!health.usable && health.fix.unwrap().contains("DATALAYER_API_KEY"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_not_there_is_told() {
+    let Some(bench) = Bench::start() else { return };
+    let nowhere = backend(&bench.plane, &bench.state, |config| {
+        config.run_url = Some("http://127.0.0.1:9".into());
+    });
+    let error = nowhere.environments(&call()).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotSent));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_leaves_no_runtime() {
+    let Some(bench) = Bench::start() else { return };
+    bench.plane.tell(&json!({"start_fails": "vanish", "start_delay": 1}));
+    let error = refused(&bench).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("vanished"), "{error}");
+    bench.plane.tell(&json!({"start_fails": "never", "start_delay": 0}));
+    let error = bench.builder().provider_option("start_timeout", 3).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.hint().unwrap().contains("start_timeout"), "{error:?}");
+    bench.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_start_is_waited_for() {
+    let Some(bench) = Bench::start() else { return };
+    bench.plane.tell(&json!({"start_delay": 3}));
+    let sandbox = bench.builder().create().await.unwrap();
+    assert_eq!(bench.created(), 1);
+    sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_fails_is_told_and_can_be_repeated() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    let name = sandbox.info().unwrap().metadata["runtime_name"].as_str().unwrap().to_owned();
+    bench.plane.fail("DELETE", &name, 403, 1);
+    sandbox.terminate().await.unwrap_err();
+    assert_eq!(bench.plane.runtimes().len(), 1);
+    bench.plane.fail("DELETE", &name, 502, 1);
+    sandbox.terminate().await.unwrap();
+    sandbox.terminate().await.unwrap();
+    bench.assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_vanished_has_ended() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    bench.plane.tell(&json!({"end_all": true}));
+    let error = sandbox.pause().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    sandbox.terminate().await.unwrap();
+}

@@ -1,0 +1,299 @@
+//! Where containers come from.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::errors::Error as Cause;
+use bollard::query_parameters::ListContainersOptionsBuilder;
+use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_core::{
+    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
+    IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    SandboxStatus, SnapshotInfo, Variant, resolve_directory,
+};
+use sandbox_local::checks::check_size;
+use sandbox_local::network::Network;
+use sandbox_local::view::on_path;
+use sandbox_local::{Contexts, Packages, Place, PlaceSpec};
+use serde_json::json;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+use crate::boxed::{DockerBox, remove};
+use crate::config::{DockerConfig, Options};
+use crate::container::{HOME, WORKSPACE, is_open, layers};
+use crate::engine::{address, connect, no_image, refused};
+use crate::instance::DockerInstance;
+use crate::owner::{OWNER_LABEL, Owner};
+
+/// Makes sandboxes in containers. The connection with the engine is shared by all of them.
+#[derive(Debug, Default)]
+pub struct DockerBackend {
+    config: DockerConfig,
+    swept: OnceCell<()>,
+    /// Sandboxes of this backend, for listings.
+    made: Mutex<Vec<Weak<DockerInstance>>>,
+}
+
+impl DockerBackend {
+    /// A backend with defaults of its own.
+    pub fn new(config: DockerConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    async fn make(&self, docker: &Docker, spec: &CreateSpec) -> Result<DockerInstance> {
+        let options = Options::of_create(&self.config, spec)?;
+        let image = image(docker, &options.image).await?;
+        let id = SandboxId::random(Variant::LocalDocker);
+        let made = DockerBox::start(docker, spec, &options, id.local()).await?;
+        let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
+        let env = environment(spec, &image);
+        let isolation = IsolationInfo {
+            mode: spec.isolation,
+            boundary: "container".into(),
+            layers: layers(&options, spec),
+            network: if is_open(spec) { "all" } else { "none" }.into(),
+        };
+        let here = installer(made.pipe().python()).await;
+        let capabilities = Capabilities { install_python: here.is_some(), ..capabilities() };
+        let place = PlaceSpec {
+            variant: Variant::LocalDocker,
+            capabilities,
+            create: spec,
+            isolation,
+            env: env.clone(),
+            cwd: cwd.clone(),
+        };
+        let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
+        let python = made.pipe().python().to_owned();
+        let container = made.name().to_owned();
+        let box_io: Arc<dyn BoxIo> = Arc::new(made);
+        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
+        place.id = id;
+        if !is_open(spec) {
+            place.network = Network::closed(spec.network.clone());
+        }
+        place.packages = here.map(|here| {
+            Packages::between(here, options.python.clone().into(), options.pip.clone())
+        });
+        place.describe("image", json!(options.image));
+        place.describe("container", json!(container));
+        place.describe("python", json!(python));
+        place.describe("user", json!(options.user));
+        let base = WorkerSpec { env, cwd };
+        let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
+        let instance = DockerInstance { place, contexts };
+        instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
+        Ok(instance)
+    }
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        run_code: true,
+        run_stdin: true,
+        run_script: true,
+        rich_results: true,
+        live_output: true,
+        contexts: true,
+        variables: true,
+        interrupt: true,
+        restart: true,
+        tools: true,
+        commands: true,
+        command_stdin: true,
+        command_pty: true,
+        command_background: true,
+        install_python: true,
+        files: true,
+        watch: true,
+        set_tags: true,
+        set_lifetime: true,
+        lifetime: true,
+        idle_timeout: true,
+        environments: true,
+        images: true,
+        limit_memory: true,
+        limit_cpu: true,
+        limit_disk: true,
+        limit_processes: true,
+        network_none: true,
+        network_all: true,
+        isolation_strict: true,
+        ..Capabilities::default()
+    }
+}
+
+fn check(spec: &CreateSpec) -> Result<()> {
+    capabilities().check(spec).map_err(|error| {
+        error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
+            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, and a network that is closed \
+             or open",
+        )
+    })?;
+    check_size(spec)?;
+    let own = |name: &str| matches!(name, "local-docker" | "docker" | "python-cpu-env");
+    match spec.environment.as_deref().filter(|name| !own(name)) {
+        Some(name) => Err(Error::new(
+            ErrorKind::NotFound,
+            "create",
+            format!("environment {name:?} not found (available: local-docker)"),
+        )
+        .with_hint("an image is named with `--image` or .image(..)")),
+        None => Ok(()),
+    }
+}
+
+/// The variables of an image. An image that is not there is an error that says how to get it.
+async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
+    let image = docker.inspect_image(name).await.map_err(|error| match error {
+        Cause::DockerResponseServerError { status_code: 404, .. } => no_image(name),
+        error => refused(error),
+    })?;
+    Ok(image.config.and_then(|config| config.env).unwrap_or_default())
+}
+
+/// The environment of everything in the container: the image's, with ours and the caller's over it.
+fn environment(spec: &CreateSpec, image: &[String]) -> std::collections::BTreeMap<String, String> {
+    let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut env = std::collections::BTreeMap::from(
+        [("PATH", usual), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    let pairs = image.iter().filter_map(|pair| pair.split_once('='));
+    env.extend(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let own = [("HOME", HOME), ("USER", "sandbox"), ("LOGNAME", "sandbox")];
+    env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let secrets = spec.secrets.iter();
+    env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+    env
+}
+
+/// An interpreter of this host that fetches packages for one of that version: wheels are made for one version.
+async fn installer(version: &str) -> Option<PathBuf> {
+    static HERE: OnceCell<Option<(PathBuf, String)>> = OnceCell::const_new();
+    let found = HERE.get_or_init(|| async {
+        let here = on_path("python3")?;
+        let asked = version_of(&here).await?;
+        Some((here, asked))
+    });
+    let (here, its) = found.await.as_ref()?;
+    let minor = |version: &str| version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    (minor(its) == minor(version)).then(|| here.clone())
+}
+
+async fn version_of(python: &Path) -> Option<String> {
+    let code = "import pip, sys; print('%d.%d' % sys.version_info[:2])";
+    let output = Command::new(python)
+        .args(["-I", "-c", code])
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .ok()?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| version.trim().to_owned())
+}
+
+/// Removes the containers whose owners are dead.
+async fn sweep(docker: &Docker) {
+    let filters = HashMap::from([("label".to_owned(), vec![OWNER_LABEL.to_owned()])]);
+    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+    let Ok(containers) = docker.list_containers(Some(options)).await else { return };
+    for container in containers {
+        let owner = container.labels.as_ref().and_then(|labels| labels.get(OWNER_LABEL));
+        let dead = owner.and_then(|owner| Owner::parse(owner)).is_some_and(|owner| owner.is_dead());
+        if let (true, Some(id)) = (dead, &container.id) {
+            remove(docker, id).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for DockerBackend {
+    fn variant(&self) -> Variant {
+        Variant::LocalDocker
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities()
+    }
+
+    async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        check(&spec)?;
+        let docker = connect(&self.config).await?;
+        self.swept.get_or_init(|| sweep(&docker)).await;
+        let instance = Arc::new(self.make(&docker, &spec).await?);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|other| other.strong_count() > 0);
+        made.push(Arc::downgrade(&instance));
+        Ok(instance)
+    }
+
+    async fn attach(&self, _call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        let message = format!("{id} cannot be attached to: its container ends with its process");
+        Err(Error::unsupported("attach", message))
+    }
+
+    /// Sandboxes of this process: they end with it, so there are no others.
+    async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = |info: &SandboxInfo| {
+            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
+            info.status == SandboxStatus::Running && query.tags.iter().all(has)
+        };
+        let infos = made.iter().filter_map(Weak::upgrade).map(|instance| instance.info());
+        Ok(Page::last(infos.filter(wanted).collect()))
+    }
+
+    async fn environments(&self, _call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        let mut environment = SandboxEnvironment::local("local-docker", "Local Docker");
+        environment.metadata.insert("variant".into(), json!("local-docker"));
+        environment.metadata.insert("image".into(), json!(self.config.image()));
+        Ok(vec![environment])
+    }
+
+    async fn health(&self, _call: &CallContext) -> Result<Health> {
+        let mut health = Health::default();
+        let check = |name: &str, found: std::result::Result<String, Error>| match found {
+            Ok(detail) => Check { name: name.into(), ok: true, detail, fix: None },
+            Err(error) => Check {
+                name: name.into(),
+                ok: false,
+                detail: error.to_string(),
+                fix: error.hint().map(str::to_owned),
+            },
+        };
+        match connect(&self.config).await {
+            Ok(docker) => {
+                let version = docker.version().await.ok().and_then(|version| version.version);
+                let version = version.unwrap_or_else(|| "an engine".into());
+                let found = format!("{version} at {}", address(&self.config));
+                health.checks.push(check("engine", Ok(found)));
+                let name = self.config.image();
+                health.checks.push(check("image", image(&docker, &name).await.map(|_| name)));
+            }
+            Err(error) => health.checks.push(check("engine", Err(error))),
+        }
+        let broken = health.checks.iter().find(|check| !check.ok).cloned();
+        health.usable = broken.is_none();
+        health.detail = broken.as_ref().map_or_else(
+            || "Python workers in hardened containers".to_owned(),
+            |check| format!("{}: {}", check.name, check.detail),
+        );
+        health.fix = broken.and_then(|check| check.fix);
+        Ok(health)
+    }
+
+    async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        Err(Error::unsupported("list_snapshots", "local-docker has no snapshots"))
+    }
+
+    async fn delete_snapshot(&self, _call: &CallContext, _name: &str) -> Result<()> {
+        Err(Error::unsupported("delete_snapshot", "local-docker has no snapshots"))
+    }
+}

@@ -1,0 +1,174 @@
+//! A container as a box: the agent in it, and the engine that ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::errors::Error as Cause;
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
+    StartContainerOptions,
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, future};
+use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_agent::pipe::{FromBox, PipeBox};
+use sandbox_core::{ByteSize, CreateSpec, Error, Result, random_hex};
+use tokio::runtime::Handle;
+
+use crate::config::Options;
+use crate::container::{Limits, body};
+use crate::engine::{no_image, refused};
+use crate::owner::Owner;
+
+/// How long a container may take to end with its connection before the engine is told to end it.
+const OWN_END: Duration = Duration::from_secs(2);
+
+/// What an agent wrote beside its messages, at most.
+const MOST_SAID: usize = 4 << 10;
+
+/// A container that exists. Dropping this removes it.
+#[derive(Debug)]
+struct Made {
+    docker: Docker,
+    name: String,
+    runtime: Handle,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let (docker, name) = (self.docker.clone(), self.name.clone());
+        // It has ended with its connection by then, and the engine removes it itself. This is for one that has not.
+        self.runtime.spawn(async move { remove(&docker, &name).await });
+    }
+}
+
+/// Removes a container, whatever state it is in.
+pub(crate) async fn remove(docker: &Docker, name: &str) {
+    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+    if let Err(error) = docker.remove_container(name, Some(options)).await {
+        let gone = matches!(error, Cause::DockerResponseServerError { status_code: 404 | 409, .. });
+        if !gone {
+            tracing::debug!(name, %error, "a container could not be removed");
+        }
+    }
+}
+
+/// A box that is a container.
+#[derive(Debug)]
+pub(crate) struct DockerBox {
+    pipe: PipeBox,
+    made: Arc<Made>,
+}
+
+impl DockerBox {
+    /// Makes a container and sends the agent into it.
+    pub(crate) async fn start(
+        docker: &Docker,
+        spec: &CreateSpec,
+        options: &Options,
+        id: &str,
+    ) -> Result<Self> {
+        let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
+        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref());
+        let mut create = CreateContainerOptionsBuilder::default().name(&name);
+        if let Some(platform) = &options.platform {
+            create = create.platform(platform);
+        }
+        let made = Made { docker: docker.clone(), name, runtime: Handle::current() };
+        docker.create_container(Some(create.build()), request).await.map_err(|error| {
+            let missing = matches!(
+                &error,
+                Cause::DockerResponseServerError { status_code: 404, message }
+                    if message.to_ascii_lowercase().contains("image")
+            );
+            if missing { no_image(&options.image) } else { refused(error) }
+        })?;
+        let attach = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdin(true)
+            .stdout(true)
+            .stderr(true)
+            .build();
+        let attached = docker.attach_container(&made.name, Some(attach)).await.map_err(refused)?;
+        docker.start_container(&made.name, None::<StartContainerOptions>).await.map_err(refused)?;
+        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let from = messages(attached.output, Arc::clone(&said));
+        let pipe = PipeBox::connect(from, attached.input, &nonce)
+            .await
+            .map_err(|error| with_words(error, &said, options))?;
+        let memory: ByteSize = Limits::of(spec).memory;
+        Ok(Self { pipe: pipe.with_memory(memory), made: Arc::new(made) })
+    }
+
+    /// The agent.
+    pub(crate) fn pipe(&self) -> &PipeBox {
+        &self.pipe
+    }
+
+    /// The container's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.made.name
+    }
+}
+
+type Said = Arc<std::sync::Mutex<Vec<u8>>>;
+
+/// Standard output is the agent's messages; standard error is remembered, for when it fails.
+fn messages(
+    output: impl futures_util::Stream<Item = std::result::Result<LogOutput, Cause>> + Send + 'static,
+    said: Said,
+) -> FromBox {
+    let messages = output.map_err(std::io::Error::other).try_filter_map(move |output| {
+        future::ready(Ok(match output {
+            LogOutput::StdErr { message } => {
+                let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let room = MOST_SAID.saturating_sub(said.len()).min(message.len());
+                said.extend_from_slice(&message[..room]);
+                None
+            }
+            other => Some(other.into_bytes()),
+        }))
+    });
+    messages.boxed()
+}
+
+fn with_words(error: Error, said: &Said, options: &Options) -> Error {
+    let said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let said = String::from_utf8_lossy(&said);
+    let last = said.lines().rev().find(|line| !line.trim().is_empty());
+    let error = match last {
+        Some(last) => error.with_context("said", last.trim().to_owned()),
+        None => error,
+    };
+    error.with_context("image", options.image.clone()).with_hint(format!(
+        "the image must have Python 3.9 or later as `{}` and be for the engine's processor",
+        options.python
+    ))
+}
+
+#[async_trait]
+impl BoxIo for DockerBox {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        self.pipe.spawn(spec).await
+    }
+
+    async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
+        self.pipe.start_worker(spec).await
+    }
+
+    fn kill(&self) {
+        self.pipe.kill();
+        // The end of the connection is the end of everything inside. The engine sees to what does not end with it.
+        let made = Arc::clone(&self.made);
+        self.made.runtime.spawn(async move {
+            tokio::time::sleep(OWN_END).await;
+            remove(&made.docker, &made.name).await;
+        });
+    }
+
+    async fn closed(&self) {
+        self.pipe.closed().await;
+    }
+}

@@ -1,0 +1,136 @@
+//! What the backend and each create can be told.
+
+use sandbox_core::{CreateSpec, Error, Result, SingleUse};
+use sandbox_local::pip_options;
+use serde_json::Value;
+
+/// The image that sandboxes start from when none is named.
+pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
+
+/// The user that code is, with no name and no rights in any image.
+const USER: &str = "65532:65532";
+
+/// Defaults of a [`DockerBackend`](crate::DockerBackend). What a create says wins over them.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct DockerConfig {
+    /// The engine's address, such as `unix:///run/docker.sock` or `tcp://host:2376`. Default: `DOCKER_HOST`, then the
+    /// current context, then the usual sockets of Docker and Podman.
+    pub host: Option<String>,
+    /// The image. Default: `CODE_SANDBOXES_IMAGE`, then [`DEFAULT_IMAGE`].
+    pub image: Option<String>,
+}
+
+/// The options of one create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) image: String,
+    pub(crate) python: String,
+    pub(crate) user: String,
+    pub(crate) runtime: Option<String>,
+    pub(crate) platform: Option<String>,
+    pub(crate) writable_root: bool,
+    pub(crate) lazy: bool,
+    pub(crate) pip: Vec<String>,
+}
+
+impl DockerConfig {
+    pub(crate) fn image(&self) -> String {
+        let named = || std::env::var("CODE_SANDBOXES_IMAGE").ok().filter(|name| !name.is_empty());
+        self.image.clone().or_else(named).unwrap_or_else(|| DEFAULT_IMAGE.to_owned())
+    }
+}
+
+impl Options {
+    pub(crate) fn of_create(config: &DockerConfig, spec: &CreateSpec) -> Result<Self> {
+        let mut options = Self {
+            image: spec.image.clone().unwrap_or_else(|| config.image()),
+            python: "python3".into(),
+            user: USER.into(),
+            runtime: None,
+            platform: None,
+            writable_root: false,
+            lazy: spec.single_use == Some(SingleUse::Commands),
+            pip: Vec::new(),
+        };
+        for (key, value) in &spec.provider_options {
+            match (key.as_str(), value) {
+                ("python", Value::String(program)) if is_word(program) => {
+                    options.python.clone_from(program);
+                }
+                ("user", Value::String(user)) if is_user(user) => options.user.clone_from(user),
+                ("runtime", Value::String(name)) if is_word(name) => {
+                    options.runtime = Some(name.clone());
+                }
+                ("platform", Value::String(name)) if is_word(name) => {
+                    options.platform = Some(name.clone());
+                }
+                ("writable_root", Value::Bool(writable)) => options.writable_root = *writable,
+                ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
+                ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
+                ("pip", Value::Array(given)) => options.pip = pip_options(given)?,
+                _ => return Err(unknown(key, value)),
+            }
+        }
+        if !is_word(&options.image) {
+            return Err(Error::invalid("image", format!("is no name, got {:?}", options.image)));
+        }
+        Ok(options)
+    }
+
+    pub(crate) fn uid_and_gid(&self) -> (&str, &str) {
+        self.user.split_once(':').unwrap_or((&self.user, &self.user))
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic())
+}
+
+/// Numbers alone: a name means what the image says it means.
+fn is_user(text: &str) -> bool {
+    let is_id = |id: &str| id.parse::<u32>().is_ok_and(|id| id < u32::MAX);
+    text.split_once(':').is_some_and(|(user, group)| is_id(user) && is_id(group))
+}
+
+fn unknown(key: &str, value: &Value) -> Error {
+    Error::invalid(
+        "provider_options",
+        format!(
+            "of local-docker have no {key:?} = {value}; known: python (program in the image), user (\"uid:gid\"), \
+             runtime (name), platform (\"os/architecture\"), writable_root (true or false), \
+             interpreter (\"eager\" or \"lazy\"), pip (list of options of pip)"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(given: Value) -> Result<Options> {
+        let mut spec = CreateSpec::default();
+        spec.provider_options = given.as_object().cloned().unwrap_or_default();
+        Options::of_create(&DockerConfig::default(), &spec)
+    }
+
+    #[test]
+    fn known_options_are_taken_and_others_refused() {
+        let options = parse(json!({"user": "1000:100", "writable_root": true})).unwrap();
+        assert_eq!(options.uid_and_gid(), ("1000", "100"));
+        assert!(options.writable_root);
+        for bad in [
+            json!({"usr": "1:1"}),
+            json!({"user": "root"}),
+            json!({"user": "1"}),
+            json!({"runtime": "a b"}),
+            json!({"python": "-c"}),
+            json!({"writable_root": "yes"}),
+            json!({"pip": ["--target=/x"]}),
+        ] {
+            parse(bad.clone()).expect_err(&bad.to_string());
+        }
+    }
+}

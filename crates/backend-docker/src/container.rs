@@ -1,0 +1,240 @@
+//! What a container is like: as closed as an engine can make it, unless a create says otherwise.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, ResourcesUlimits, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use sandbox_agent::pipe::arguments;
+use sandbox_core::{ByteSize, CreateSpec, NetworkMode};
+
+use crate::config::Options;
+use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
+use crate::seccomp;
+
+/// Memory when nothing is said, and twice the disk when that is more.
+const MEMORY: ByteSize = ByteSize::gib(2);
+
+/// Disk when nothing is said. Files are memory: by default they take at most half of it.
+const DISK: ByteSize = ByteSize::gib(1);
+
+/// Processes and threads when nothing is said.
+const PROCESSES: u32 = 256;
+
+/// The most that shared memory takes.
+const SHARED_MEMORY: u64 = 64 << 20;
+
+/// Files of a directory in memory, per byte of it.
+const BYTES_PER_FILE: u64 = 4096;
+
+/// The home directory of code.
+pub(crate) const HOME: &str = "/home/sandbox";
+
+/// The working directory of code.
+pub(crate) const WORKSPACE: &str = "/workspace";
+
+/// What a container may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limits {
+    pub(crate) memory: ByteSize,
+    pub(crate) disk: ByteSize,
+    pub(crate) processes: u32,
+    pub(crate) cpu: Option<f64>,
+}
+
+impl Limits {
+    pub(crate) fn of(spec: &CreateSpec) -> Self {
+        let memory = spec.memory.unwrap_or_else(|| {
+            let asked = spec.disk.map_or(0, ByteSize::as_u64).saturating_mul(2);
+            ByteSize::bytes(MEMORY.as_u64().max(asked))
+        });
+        let half = ByteSize::bytes(DISK.as_u64().min(memory.as_u64() / 2));
+        let disk = spec.disk.unwrap_or(half);
+        Self { memory, disk, processes: spec.processes.unwrap_or(PROCESSES), cpu: spec.cpu }
+    }
+}
+
+/// Whether code can reach the network of the engine's host.
+pub(crate) fn is_open(spec: &CreateSpec) -> bool {
+    spec.network.mode == NetworkMode::All
+}
+
+/// The layers that keep the code in, for `info()`.
+pub(crate) fn layers(options: &Options, spec: &CreateSpec) -> Vec<String> {
+    let mut layers =
+        vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp", "limits"];
+    if !options.writable_root {
+        layers.push("read-only-root");
+    }
+    if options.uid_and_gid().0 != "0" {
+        layers.push("unprivileged-user");
+    }
+    if !is_open(spec) {
+        layers.push("no-network");
+    }
+    let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();
+    layers.extend(options.runtime.iter().map(|runtime| format!("runtime:{runtime}")));
+    layers
+}
+
+/// The request for a container whose first process takes in the agent.
+pub(crate) fn body(
+    spec: &CreateSpec,
+    options: &Options,
+    id: &str,
+    nonce: &str,
+    owner: Option<&Owner>,
+) -> ContainerCreateBody {
+    let mut labels = HashMap::from([(ID_LABEL.to_owned(), id.to_owned())]);
+    labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
+    ContainerCreateBody {
+        image: Some(options.image.clone()),
+        user: Some(options.user.clone()),
+        working_dir: Some("/".into()),
+        entrypoint: Some(vec![options.python.clone()]),
+        cmd: Some(arguments(nonce)),
+        tty: Some(false),
+        open_stdin: Some(true),
+        stdin_once: Some(true),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        hostname: Some("sandbox".into()),
+        labels: Some(labels),
+        stop_signal: Some("SIGKILL".into()),
+        stop_timeout: Some(0),
+        // One of the image's would run beside the agent.
+        healthcheck: Some(bollard::models::HealthConfig {
+            test: Some(vec!["NONE".into()]),
+            ..Default::default()
+        }),
+        host_config: Some(host_config(spec, options)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
+    let limits = Limits::of(spec);
+    let memory = signed(limits.memory.as_u64());
+    HostConfig {
+        network_mode: Some(if is_open(spec) { "bridge" } else { "none" }.into()),
+        readonly_rootfs: Some(!options.writable_root),
+        privileged: Some(false),
+        cap_drop: Some(vec!["ALL".into()]),
+        security_opt: Some(vec![
+            "no-new-privileges:true".into(),
+            format!("seccomp={}", seccomp::profile()),
+        ]),
+        ipc_mode: Some("private".into()),
+        init: Some(false),
+        auto_remove: Some(true),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        memory: Some(memory),
+        memory_swap: Some(memory),
+        #[expect(clippy::cast_possible_truncation, reason = "cores, which the spec has checked")]
+        nano_cpus: limits.cpu.map(|cores| (cores * 1e9).round() as i64),
+        pids_limit: Some(limits.processes.into()),
+        oom_score_adj: Some(500),
+        shm_size: Some(signed(limits.disk.as_u64().min(SHARED_MEMORY))),
+        ulimits: Some(vec![
+            ulimit("nofile", 1024, 4096),
+            ulimit("core", 0, 0),
+            ulimit("memlock", 64 << 10, 64 << 10),
+        ]),
+        tmpfs: Some(directories(spec, options, limits.disk)),
+        sysctls: own_loopback(spec),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
+        runtime: options.runtime.clone(),
+        ..HostConfig::default()
+    }
+}
+
+/// What may be written to: together as much as the disk limit says.
+fn directories(spec: &CreateSpec, options: &Options, disk: ByteSize) -> HashMap<String, String> {
+    let disk = disk.as_u64();
+    let (uid, gid) = options.uid_and_gid();
+    let directory = |size: u64, mode: &str| {
+        let files = (size / BYTES_PER_FILE).max(1024);
+        format!(
+            "rw,nosuid,nodev,exec,size={size},nr_inodes={files},mode={mode},uid={uid},gid={gid}"
+        )
+    };
+    let (temporary, home) = (disk / 16, disk / 4);
+    let mut rest = disk - 2 * temporary - home;
+    let mut directories = HashMap::from([
+        ("/tmp".to_owned(), directory(temporary, "1777")),
+        ("/var/tmp".to_owned(), directory(temporary, "1777")),
+        (HOME.to_owned(), directory(home, "0700")),
+    ]);
+    let has = |path: &str| {
+        let known = ["/tmp", "/var/tmp", HOME, WORKSPACE];
+        known.iter().any(|known| std::path::Path::new(path).starts_with(known))
+    };
+    // One that the caller names can be written to as well.
+    let named = spec.working_dir.as_deref().filter(|path| path.starts_with('/') && !has(path));
+    if let Some(path) = named.filter(|_| !options.writable_root) {
+        rest /= 2;
+        directories.insert(path.to_owned(), directory(rest, "0700"));
+    }
+    directories.insert(WORKSPACE.to_owned(), directory(rest, "0700"));
+    directories
+}
+
+/// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
+fn own_loopback(spec: &CreateSpec) -> Option<HashMap<String, String>> {
+    const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
+    let known = std::path::Path::new("/proc/sys/net/ipv6/conf/lo").exists();
+    (known && !is_open(spec)).then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+}
+
+fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.into()), soft: Some(soft), hard: Some(hard) }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DockerConfig;
+
+    fn host(spec: &CreateSpec) -> HostConfig {
+        let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
+        body(spec, &options, "id", "nonce", None).host_config.unwrap()
+    }
+
+    #[test]
+    fn the_default_is_closed() {
+        let config = host(&CreateSpec::default());
+        assert_eq!(config.network_mode.as_deref(), Some("none"));
+        assert_eq!(config.readonly_rootfs, Some(true));
+        assert_eq!(config.privileged, Some(false));
+        assert_eq!(config.cap_drop, Some(vec!["ALL".to_owned()]));
+        assert_eq!(config.init, Some(false));
+        assert_eq!(config.memory, config.memory_swap);
+        assert!(config.security_opt.unwrap()[1].contains("SCMP_ACT_ERRNO"));
+        assert_eq!((config.binds, config.mounts, config.devices), (None, None, None));
+    }
+
+    #[test]
+    fn what_may_be_written_to_adds_up_to_the_disk() {
+        let mut spec = CreateSpec::default();
+        spec.disk = Some(ByteSize::mib(1536));
+        let sizes: Vec<u64> = host(&spec)
+            .tmpfs
+            .unwrap()
+            .values()
+            .map(|options| {
+                let (_, size) = options.split_once("size=").unwrap();
+                size.split_once(',').unwrap().0.parse().unwrap()
+            })
+            .collect();
+        assert_eq!(sizes.iter().sum::<u64>(), 1536 << 20);
+    }
+}

@@ -1,0 +1,332 @@
+//! One sandbox: a place, and Python interpreters in it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::Stream;
+use sandbox_agent::box_io::BoxFiles;
+use sandbox_core::{
+    ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
+    Error, EventStream, FailureKind, FileInfo, FindFiles, FoundFile, InstallPackages, Instance,
+    Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool, TunnelInfo,
+    Variant, WatchEvent, WriteOptions, resolve_directory,
+};
+use sandbox_local::network::Told;
+use sandbox_local::{Contexts, DEFAULT_CONTEXT, Place, Using, run_request};
+use serde_json::{Map, Value};
+
+/// What works with the files of a sandbox.
+type Files = Arc<dyn BoxFiles>;
+
+/// One sandbox.
+#[derive(Debug)]
+pub(crate) struct DockerInstance {
+    /// Before the contexts: what runs in the box ends before anybody lets go of it.
+    pub(crate) place: Place,
+    pub(crate) contexts: Contexts,
+}
+
+impl DockerInstance {
+    fn unsupported(&self, operation: &'static str) -> Error {
+        Error::unsupported(operation, format!("local-docker has no {operation}"))
+            .with_context("variant", Variant::LocalDocker.as_str())
+    }
+
+    /// Makes the working directory and starts the default interpreter.
+    pub(crate) async fn prepare(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
+        let _in_use = self.place.expiry.in_use();
+        let prepared = self.prepare_parts(make_working_dir, lazy).await;
+        // When its lifetime ended meanwhile, that is the reason, and not what broke then.
+        prepared.map_err(|error| self.place.alive("create").err().unwrap_or(error))
+    }
+
+    async fn prepare_parts(&self, make_working_dir: bool, lazy: bool) -> Result<()> {
+        if make_working_dir {
+            self.place.make_directory("working_dir", &self.place.cwd).await?;
+        }
+        if !lazy {
+            self.contexts.for_run(None).warm_up().await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Instance for DockerInstance {
+    fn info(&self) -> SandboxInfo {
+        self.place.info()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.place.capabilities
+    }
+
+    async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
+        self.place.alive("run_code")?;
+        self.contexts.check_language(request.language.as_deref())?;
+        if request.memory.is_some() {
+            let message = "local-docker has no memory limit for a single run";
+            return Err(Error::unsupported("run_code", message));
+        }
+        let in_use = self.place.expiry.in_use();
+        let context = self.contexts.for_run(request.context.as_deref());
+        let mut request = run_request(call, request, self.place.network.hint());
+        request.cwd = request.cwd.map(|path| resolve_directory(&context.spec().cwd, &path));
+        let mark = self.place.network.mark();
+        match context.run(request).await {
+            Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, mark), in_use))),
+            Err(error) => Err(self.place.alive("run_code").err().unwrap_or(error)),
+        }
+    }
+
+    async fn create_context(&self, _call: &CallContext, mut spec: ContextSpec) -> Result<Context> {
+        self.place.alive("create_context")?;
+        self.contexts.check(&spec)?;
+        if let Some(path) = &mut spec.cwd {
+            *path = resolve_directory(&self.place.cwd, path);
+            self.place.make_directory("cwd", path).await?;
+        }
+        self.contexts.create(spec)
+    }
+
+    async fn list_contexts(&self, _call: &CallContext) -> Result<Vec<Context>> {
+        self.place.alive("list_contexts")?;
+        Ok(self.contexts.list())
+    }
+
+    async fn restart_context(&self, _call: &CallContext, id: &str) -> Result<()> {
+        self.place.alive("restart_context")?;
+        self.contexts.existing("restart_context", Some(id))?.restart(false).await;
+        Ok(())
+    }
+
+    async fn delete_context(&self, _call: &CallContext, id: &str) -> Result<()> {
+        self.place.alive("delete_context")?;
+        self.contexts.delete(id).await
+    }
+
+    async fn get_variable(
+        &self,
+        _call: &CallContext,
+        context: Option<&str>,
+        name: &str,
+    ) -> Result<Value> {
+        self.place.alive("get_variable")?;
+        let _in_use = self.place.expiry.in_use();
+        self.contexts.existing("get_variable", context)?.get_variable(name).await
+    }
+
+    async fn set_variables(
+        &self,
+        _call: &CallContext,
+        context: Option<&str>,
+        values: Map<String, Value>,
+    ) -> Result<()> {
+        self.place.alive("set_variables")?;
+        let _in_use = self.place.expiry.in_use();
+        self.contexts.existing("set_variables", context)?.set_variables(values).await
+    }
+
+    fn is_executing(&self, context: Option<&str>) -> bool {
+        let id = context.unwrap_or(DEFAULT_CONTEXT);
+        self.contexts.find(id).is_some_and(|context| context.is_executing())
+    }
+
+    async fn interrupt(&self, _call: &CallContext, context: Option<&str>) -> Result<bool> {
+        self.place.alive("interrupt")?;
+        Ok(self.contexts.existing("interrupt", context)?.interrupt())
+    }
+
+    async fn reset(&self, _call: &CallContext) -> Result<()> {
+        self.place.alive("reset")?;
+        self.contexts.restart_all().await;
+        self.place.commands.end_all().await
+    }
+
+    async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
+        self.place.start_command(request).await
+    }
+
+    async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
+        self.place.alive("install_packages")?;
+        match packages {
+            InstallPackages::Python(names) => self.place.install_python(names).await,
+            InstallPackages::System(_) => {
+                Err(self.unsupported("install_system_packages").with_hint(
+                    "put them into an image of your own, and name it with `--image` or .image(..)",
+                ))
+            }
+        }
+    }
+
+    async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
+        self.place.alive("list_commands")?;
+        Ok(self.place.commands.list())
+    }
+
+    async fn connect_command(&self, _call: &CallContext, id: &str) -> Result<Command> {
+        self.place.connect_command(id)
+    }
+
+    async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
+        self.place.alive("set_tags")?;
+        self.place.set_tags(tags);
+        Ok(())
+    }
+
+    async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
+        self.place.alive("set_lifetime")?;
+        self.place.expiry.set_lifetime(lifetime);
+        Ok(())
+    }
+
+    async fn terminate(&self, _call: &CallContext) -> Result<()> {
+        // Everything is killed; the kernel needs a moment until nothing runs any more.
+        self.place.terminate().await;
+        Ok(())
+    }
+
+    async fn kill(&self, _call: &CallContext) -> Result<()> {
+        self.place.end(FailureKind::Terminated);
+        Ok(())
+    }
+
+    async fn read_file(
+        &self,
+        _call: &CallContext,
+        path: &str,
+        range: ByteRange,
+    ) -> Result<ByteStream> {
+        let read = |files: Files| async move { files.read(path, range).await };
+        Ok(self.place.content("read_file", self.place.with_files("read_file", read).await?))
+    }
+
+    async fn write_file(
+        &self,
+        _call: &CallContext,
+        path: &str,
+        content: ByteStream,
+        options: WriteOptions,
+    ) -> Result<u64> {
+        self.place
+            .with_files(
+                "write_file",
+                |files| async move { files.write(path, content, options).await },
+            )
+            .await
+    }
+
+    async fn list_files(&self, _call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
+        self.place.with_files("list_files", |files| async move { files.list(path).await }).await
+    }
+
+    async fn stat_file(&self, _call: &CallContext, path: &str) -> Result<FileInfo> {
+        self.place.with_files("stat_file", |files| async move { files.stat(path).await }).await
+    }
+
+    async fn create_directory(&self, _: &CallContext, path: &str, parents: bool) -> Result<()> {
+        self.place
+            .with_files("create_directory", |files| async move {
+                files.make_directory(path, parents).await
+            })
+            .await
+    }
+
+    async fn remove_file(&self, _: &CallContext, path: &str, recursive: bool) -> Result<()> {
+        self.place
+            .with_files("remove_file", |files| async move { files.remove(path, recursive).await })
+            .await
+    }
+
+    async fn rename_file(&self, _call: &CallContext, from: &str, to: &str) -> Result<()> {
+        self.place
+            .with_files("rename_file", |files| async move { files.rename(from, to).await })
+            .await
+    }
+
+    async fn copy_file(&self, _call: &CallContext, from: &str, to: &str) -> Result<()> {
+        self.place.with_files("copy_file", |files| async move { files.copy(from, to).await }).await
+    }
+
+    async fn set_file_mode(&self, _call: &CallContext, path: &str, mode: u32) -> Result<()> {
+        self.place
+            .with_files("set_file_mode", |files| async move { files.set_mode(path, mode).await })
+            .await
+    }
+
+    async fn find_files(&self, _call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
+        self.place.with_files("find_files", |files| async move { files.find(query).await }).await
+    }
+
+    async fn read_archive(&self, _call: &CallContext, path: &str) -> Result<ByteStream> {
+        let pack = |files: Files| async move { files.read_archive(path).await };
+        Ok(self.place.content("read_archive", self.place.with_files("read_archive", pack).await?))
+    }
+
+    async fn write_archive(&self, _: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
+        self.place
+            .with_files(
+                "write_archive",
+                |files| async move { files.write_archive(path, tar).await },
+            )
+            .await
+    }
+
+    async fn watch_files(
+        &self,
+        _call: &CallContext,
+        path: &str,
+        recursive: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
+        let watch = |files: Files| async move { files.watch(path, recursive).await };
+        Ok(self.place.changes(self.place.with_files("watch_files", watch).await?))
+    }
+
+    async fn register_tool(&self, _call: &CallContext, tool: Tool) -> Result<()> {
+        self.place.alive("register_tool")?;
+        self.contexts.tools.register(tool)
+    }
+
+    async fn expose_port(&self, _call: &CallContext, _port: u16) -> Result<TunnelInfo> {
+        Err(self.unsupported("expose_port"))
+    }
+
+    async fn pause(&self, _call: &CallContext) -> Result<()> {
+        Err(self.unsupported("pause"))
+    }
+
+    async fn resume(&self, _call: &CallContext) -> Result<()> {
+        Err(self.unsupported("resume"))
+    }
+
+    async fn create_snapshot(
+        &self,
+        _call: &CallContext,
+        _name: &str,
+        _description: &str,
+    ) -> Result<SnapshotInfo> {
+        Err(self.unsupported("create_snapshot"))
+    }
+
+    async fn restore_snapshot(&self, _call: &CallContext, _name: &str) -> Result<SnapshotInfo> {
+        Err(self.unsupported("restore_snapshot"))
+    }
+
+    async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
+        Err(self.unsupported("fork"))
+    }
+
+    async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
+        Err(self.unsupported("metrics"))
+    }
+
+    async fn logs(
+        &self,
+        _call: &CallContext,
+        _follow: bool,
+    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
+        Err(self.unsupported("logs"))
+    }
+}

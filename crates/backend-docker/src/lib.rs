@@ -1,0 +1,41 @@
+//! `local-docker`: Python workers in hardened containers, of any engine that speaks Docker's API.
+//!
+//! The first process of each container is an agent, which arrives and talks over the container's standard input and
+//! output alone: no port, no network, no token. The container ends with that connection, however its owner ends. See
+//! [`sandbox_agent::pipe`].
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use backend_docker::DockerBackend;
+//! use sandbox_core::Sandbox;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> sandbox_core::Result<()> {
+//! let backend = Arc::new(DockerBackend::default());
+//! let sandbox = Sandbox::builder(backend).create().await?;
+//! assert_eq!(sandbox.run_code("6 * 7").await?.text(), Some("42"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Options
+//!
+//! `provider_options` of a create, all optional: `python` (the interpreter in the image, default `python3`), `user`
+//! (`"uid:gid"`, default `"65532:65532"`), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
+//! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
+//! before the first run), `pip` (options for `install_packages` that say where packages come from).
+//!
+//! `writable_root` weakens the isolation, and so does another user of root's number. `info()` says so.
+
+mod backend;
+mod boxed;
+mod config;
+mod container;
+mod engine;
+mod instance;
+mod owner;
+mod seccomp;
+
+pub use backend::DockerBackend;
+pub use config::{DEFAULT_IMAGE, DockerConfig};

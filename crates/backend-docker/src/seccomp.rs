@@ -1,0 +1,152 @@
+//! The system calls that code in a container may make. Whatever is not here is refused.
+//!
+//! What is left out makes namespaces, changes mounts, looks into other processes, loads code into the kernel, or is a
+//! large part of the kernel that ordinary programs have no use for: `io_uring`, keyrings, `userfaultfd`, performance
+//! counters, BPF, and every family of sockets but local ones and the two of the internet.
+
+use serde_json::{Value, json};
+
+const FILES: &str = "
+    access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
+    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr
+    fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch
+    inotify_init inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr llistxattr lremovexattr
+    lseek lsetxattr lstat mkdir mkdirat mknod mknodat name_to_handle_at newfstatat open openat openat2 pread64 preadv
+    preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2
+    rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask
+    unlink unlinkat utime utimensat utimes vmsplice write writev";
+
+const PROCESSES: &str = "
+    arch_prctl capget capset execve execveat exit exit_group fork getcpu getegid geteuid getgid getgroups getpgid
+    getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
+    ioprio_set kill landlock_add_rule landlock_create_ruleset landlock_restrict_self pause pidfd_open
+    pidfd_send_signal prctl prlimit64 process_mrelease restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
+    rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_getaffinity sched_getattr
+    sched_getparam sched_get_priority_max sched_get_priority_min sched_getscheduler sched_rr_get_interval
+    sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield seccomp set_robust_list
+    set_tid_address setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid setresuid setreuid
+    setrlimit setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill times tkill uname vfork wait4 waitid
+    get_robust_list";
+
+const MEMORY: &str = "
+    brk futex futex_requeue futex_wait futex_waitv futex_wake get_mempolicy madvise membarrier memfd_create mincore
+    mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect";
+
+const TIME: &str = "
+    alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time timer_create
+    timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime";
+
+const TALKING: &str = "
+    accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
+    eventfd2 getpeername getsockname getsockopt io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit
+    listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe
+    pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop semtimedop sendmmsg sendmsg sendto
+    setsockopt shmat shmctl shmdt shmget shutdown socketpair getrandom";
+
+/// Flags of `clone` that make namespaces.
+const NEW_NAMESPACE: u32 = 0x7e02_0000;
+
+/// Local, IPv4, IPv6.
+const FAMILIES: [u32; 3] = [1, 2, 10];
+
+/// Netlink, by which programs ask for network interfaces. Some take any other error for a bug of their own.
+const NETLINK: u32 = 16;
+
+/// The default execution domain, and asking which one it is.
+const PERSONALITIES: [u32; 2] = [0, u32::MAX];
+
+const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
+
+/// The profile as the engine takes it.
+pub(crate) fn profile() -> Value {
+    let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, TALKING]
+        .iter()
+        .flat_map(|part| part.split_whitespace())
+        .collect();
+    let mut calls = vec![
+        json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
+        allow_if("clone", NEW_NAMESPACE, Some(0)),
+        // As on a kernel without it: programs take the older call, whose flags can be looked at.
+        json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}),
+        json!({
+            "names": ["socket"],
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": EOPNOTSUPP,
+            "args": [{"index": 0, "value": NETLINK, "op": "SCMP_CMP_EQ"}],
+        }),
+    ];
+    calls.extend(FAMILIES.map(|family| allow_if("socket", family, None)));
+    calls.extend(PERSONALITIES.map(|persona| allow_if("personality", persona, None)));
+    json!({
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "archMap": [
+            {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []},
+            {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
+        ],
+        "syscalls": calls,
+    })
+}
+
+/// A call whose first argument is that, or with a mask has that in these bits.
+fn allow_if(name: &str, value: u32, masked: Option<u32>) -> Value {
+    let argument = match masked {
+        None => json!({"index": 0, "value": value, "op": "SCMP_CMP_EQ"}),
+        Some(rest) => {
+            json!({"index": 0, "value": value, "valueTwo": rest, "op": "SCMP_CMP_MASKED_EQ"})
+        }
+    };
+    json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reaches_other_processes_or_large_parts_of_the_kernel_is_not_allowed() {
+        let profile = profile();
+        assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+        let always = profile["syscalls"][0]["names"].as_array().unwrap();
+        for refused in [
+            "ptrace",
+            "process_vm_readv",
+            "process_vm_writev",
+            "io_uring_setup",
+            "keyctl",
+            "add_key",
+            "bpf",
+            "mount",
+            "userfaultfd",
+            "perf_event_open",
+            "setns",
+            "unshare",
+            "clone",
+            "socket",
+            "kexec_load",
+            "pidfd_getfd",
+            "open_by_handle_at",
+            "init_module",
+            "chroot",
+            "pivot_root",
+        ] {
+            assert!(!always.contains(&refused.into()), "{refused}");
+        }
+        assert!(always.contains(&"read".into()) && always.contains(&"openat2".into()));
+    }
+
+    #[test]
+    fn no_call_is_named_twice() {
+        let profile = profile();
+        let mut names: Vec<_> = profile["syscalls"][0]["names"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(Value::to_string)
+            .collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

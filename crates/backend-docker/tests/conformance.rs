@@ -1,0 +1,25 @@
+//! The behaviour suite over `local-docker`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use backend_docker::DockerBackend;
+use sandbox_conformance::Target;
+
+/// What a link to a file of every system finds.
+const HAS_SYSTEM: &str = "an image has files of its own in /etc, which its user may not read";
+
+/// What cannot be moved from one to the other.
+const PLACES: &str = "the working directory and /tmp are file systems of their own";
+
+fn main() -> ExitCode {
+    let target = Target::new("local-docker", || Arc::new(DockerBackend::default()))
+        .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)
+        .differs(
+            "isolation::the_system_tree_is_empty",
+            "the engine shows /sys, read-only and masked",
+        )
+        .differs("watch::renames_have_both_paths", PLACES)
+        .differs("watch::moved_directories_keep_their_paths_right", PLACES);
+    sandbox_conformance::main(target)
+}

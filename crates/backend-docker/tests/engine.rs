@@ -1,0 +1,130 @@
+//! What becomes of containers when their owners go. Needs an engine and the image: `cargo xtask test-docker`.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend_docker::DockerBackend;
+use sandbox_core::{ErrorKind, Sandbox};
+use tokio::process::Command;
+use tokio::time::sleep;
+
+/// Long enough for an engine on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Set in the child that is killed while it owns a sandbox.
+const OWNER: &str = "SANDBOX_TEST_DOCKER_OWNER";
+
+fn has_engine() -> bool {
+    std::env::var_os("SANDBOX_TEST_DOCKER").is_some()
+}
+
+async fn docker(arguments: &[&str]) -> String {
+    let output = Command::new("docker").args(arguments).output().await.expect("docker runs");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+async fn create() -> Sandbox {
+    Sandbox::builder(Arc::new(DockerBackend::default())).create().await.expect("a sandbox")
+}
+
+fn container(sandbox: &Sandbox) -> String {
+    sandbox.info().expect("it runs").metadata["container"].as_str().expect("a name").to_owned()
+}
+
+async fn is_gone(name: &str) -> bool {
+    let filter = format!("name={name}");
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        if docker(&["ps", "--all", "--quiet", "--filter", &filter]).await.is_empty() {
+            return true;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    false
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_container_is_as_closed_as_it_says() {
+    assert!(has_engine(), "there is no engine to test with");
+    let sandbox = create().await;
+    let name = container(&sandbox);
+    let format = "{{.HostConfig.NetworkMode}} {{.HostConfig.ReadonlyRootfs}} {{.HostConfig.CapDrop}} {{.Config.User}}";
+    let seen = docker(&["inspect", "--format", format, &name]).await;
+    assert_eq!(seen, "none true [ALL] 65532:65532");
+    let layers = sandbox.info().unwrap().isolation.unwrap().layers;
+    for layer in ["no-capabilities", "seccomp", "read-only-root", "no-network"] {
+        assert!(layers.iter().any(|known| known == layer), "{layer} in {layers:?}");
+    }
+    let code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+                [libc.ptrace(0, 0, 0, 0), libc.unshare(0x10000000), libc.syscall(425, 8, 0)]";
+    assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("[-1, -1, -1]"));
+    sandbox.terminate().await.unwrap();
+    assert!(is_gone(&name).await, "{name} stays after its end");
+}
+
+/// Whoever has the descriptors of the first process could speak for it, and whoever ends it ends the sandbox.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn code_cannot_reach_the_first_process() {
+    assert!(has_engine(), "there is no engine to test with");
+    let sandbox = create().await;
+    let code = "
+import os, signal
+found = []
+for path in ['/proc/1/fd', '/proc/1/mem', '/proc/1/environ', '/proc/1/cwd']:
+    try: found.append(os.listdir(path) if path.endswith('fd') else open(path, 'rb').read(1) if path != '/proc/1/cwd' else os.readlink(path))
+    except PermissionError: pass
+for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]:
+    try: os.kill(1, number)
+    except PermissionError: pass
+found";
+    let result = sandbox.run_code(code).await.unwrap();
+    assert_eq!(result.text(), Some("[]"), "{result:?}");
+    // The control: the same does find something where it may look.
+    let own =
+        "[bool(os.listdir('/proc/self/fd')), open('/proc/self/environ', 'rb').read(1) != None]";
+    assert_eq!(sandbox.run_code(own).await.unwrap().text(), Some("[True, True]"));
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn nothing_is_left_of_a_killed_owner() {
+    assert!(has_engine(), "there is no engine to test with");
+    if std::env::var_os(OWNER).is_some() {
+        let sandbox = create().await;
+        println!("container {}.", container(&sandbox));
+        return sleep(PATIENCE).await;
+    }
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "nothing_is_left_of_a_killed_owner"])
+        .env(OWNER, "1")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut output = owner.stdout.take().unwrap();
+    let mut buffer = [0; 4096];
+    while !said.contains("container sandbox-") || !said.contains('.') {
+        let count = tokio::io::AsyncReadExt::read(&mut output, &mut buffer).await.unwrap();
+        assert!(count > 0, "the owner has ended: {said}");
+        said += &String::from_utf8_lossy(&buffer[..count]);
+    }
+    let name = said.split("container ").nth(1).unwrap().split('.').next().unwrap().to_owned();
+    assert_eq!(docker(&["inspect", "--format", "{{.State.Running}}", &name]).await, "true");
+    owner.start_kill().unwrap();
+    owner.wait().await.unwrap();
+    assert!(is_gone(&name).await, "{name} outlives its owner");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_missing_image_says_how_to_get_it() {
+    assert!(has_engine(), "there is no engine to test with");
+    let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
+    let error = builder.image("no-such-image:at-all").create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.hint().is_some_and(|hint| hint.contains("docker pull")), "{error:?}");
+}

@@ -1,0 +1,198 @@
+//! Snapshots of one sandbox: taking them, and going back to them.
+//!
+//! Files go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the cell of this one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandbox_agent::box_io::Held;
+use sandbox_agent::interpreter::{Copied, Paused};
+use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
+use sandbox_local::{SnapshotStore, Stored};
+
+use crate::instance::EvalInstance;
+
+const CREATE: &str = "create_snapshot";
+const RESTORE: &str = "restore_snapshot";
+
+/// Copies of interpreters that one sandbox keeps. Each holds the memory that is not as it was any more.
+const MOST_COPIES: usize = 8;
+
+/// The snapshots of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    store: SnapshotStore,
+    /// The version of its Python.
+    python: Option<String>,
+    /// Interpreters of snapshots that were taken of it.
+    copies: Mutex<Vec<Kept>>,
+}
+
+/// The copy of one interpreter.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// The id of its snapshot.
+    snapshot: String,
+    context: Context,
+    copy: Arc<dyn Held>,
+}
+
+impl Snapshots {
+    pub(crate) fn new(store: SnapshotStore, python: Option<String>) -> Self {
+        Self { store, python, copies: Mutex::default() }
+    }
+
+    pub(crate) fn python(&self) -> Option<&str> {
+        self.python.as_deref()
+    }
+
+    fn copies(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The copies of a snapshot that can be woken.
+    fn of(&self, snapshot: &str) -> Vec<Kept> {
+        let copies = self.copies();
+        let alive = copies.iter().filter(|kept| kept.snapshot == snapshot && kept.copy.is_alive());
+        alive.cloned().collect()
+    }
+
+    /// The contexts whose interpreters a snapshot has here.
+    pub(crate) fn contexts_of(&self, snapshot: &str) -> Vec<String> {
+        self.of(snapshot).into_iter().map(|kept| kept.context.id).collect()
+    }
+
+    /// Ends the copies of a snapshot.
+    pub(crate) fn forget(&self, snapshot: &str) {
+        self.copies().retain(|kept| kept.snapshot != snapshot);
+    }
+
+    /// Room for more copies. Others may have deleted snapshots whose copies are still here.
+    fn room(&self) -> Result<usize> {
+        let stored = self.store.list(CREATE)?;
+        let mut copies = self.copies();
+        copies.retain(|kept| {
+            kept.copy.is_alive() && stored.iter().any(|stored| stored.info.id == kept.snapshot)
+        });
+        Ok(MOST_COPIES.saturating_sub(copies.len()))
+    }
+}
+
+impl EvalInstance {
+    pub(crate) async fn take_snapshot(
+        &self,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        self.place.alive(CREATE)?;
+        let mut draft = self.snapshots.store.begin(CREATE, name)?;
+        let _in_use = self.place.expiry.in_use();
+        let mut paused = self.pause(CREATE).await?;
+        let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
+        // Nothing changes meanwhile, so the one need not wait for the other.
+        let (copies, directories) = tokio::join!(
+            self.copy_interpreters(&mut paused, &mut info),
+            self.place.save(CREATE, &mut draft)
+        );
+        let copies = copies?;
+        info.directories = directories?;
+        let python = self.snapshots.python.clone();
+        let Stored { info, .. } = self.place.finish(CREATE, draft, python, info).await?;
+        let kept = copies.into_iter().map(|(context, copy)| {
+            let snapshot = info.id.clone();
+            Kept { snapshot, context, copy }
+        });
+        self.snapshots.copies().extend(kept);
+        Ok(SnapshotInfo { contexts: self.snapshots.contexts_of(&info.id), ..info })
+    }
+
+    /// A copy of each interpreter. What there is no copy of is noted.
+    async fn copy_interpreters(
+        &self,
+        paused: &mut [Paused],
+        info: &mut SnapshotInfo,
+    ) -> Result<Vec<(Context, Arc<dyn Held>)>> {
+        let described = self.contexts.list();
+        let mut room = self.snapshots.room()?;
+        let mut copies = Vec::new();
+        for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
+            let copied = match room {
+                0 => Copied::None(format!(
+                    "the sandbox keeps {MOST_COPIES} already; delete snapshots that are not needed"
+                )),
+                _ => one.copy().await?,
+            };
+            match copied {
+                Copied::Copy(copy, notes) => {
+                    let context = described.iter().find(|context| context.id == one.id());
+                    let by_default = || Context { id: one.id().to_owned(), ..Context::default() };
+                    copies.push((context.cloned().unwrap_or_else(by_default), copy));
+                    room -= 1;
+                    info.left_out.extend(
+                        notes.into_iter().map(|note| format!("of context {}: {note}", one.id())),
+                    );
+                }
+                Copied::None(why) => info.left_out.push(format!(
+                    "the interpreter of context {} with its variables: {why}",
+                    one.id()
+                )),
+            }
+        }
+        Ok(copies)
+    }
+
+    pub(crate) async fn go_back(&self, name: &str) -> Result<SnapshotInfo> {
+        self.place.alive(RESTORE)?;
+        let stored = self.snapshots.store.find(RESTORE, name)?;
+        let _in_use = self.place.expiry.in_use();
+        let kept = self.snapshots.of(&stored.info.id);
+        for Kept { context, .. } in &kept {
+            if self.contexts.find(&context.id).is_none() {
+                self.contexts.create(again(context))?;
+            }
+        }
+        let mut paused = self.pause(RESTORE).await?;
+        let still = async {
+            for context in &mut paused {
+                context.end().await;
+            }
+            self.place.commands.end_all().await
+        };
+        self.place.replace(RESTORE, &stored, self.snapshots.python(), still).await?;
+        let mut info = stored.info;
+        for Kept { context, copy, .. } in kept {
+            let Some(one) = paused.iter_mut().find(|one| one.id() == context.id) else { continue };
+            match one.wake(&*copy).await {
+                Ok(()) => info.contexts.push(context.id),
+                Err(error) => info.left_out.push(format!(
+                    "the interpreter of context {} with its variables: {error}",
+                    context.id
+                )),
+            }
+        }
+        Ok(info)
+    }
+
+    /// Every context, none of which runs code.
+    async fn pause(&self, operation: &'static str) -> Result<Vec<Paused>> {
+        let mut paused = Vec::new();
+        for context in self.contexts.all_of_them() {
+            let Some(one) = context.pause().await else {
+                let message = format!("code runs in context {}", context.id());
+                return Err(Error::new(ErrorKind::Unavailable, operation, message)
+                    .with_retry(Retry::Temporary)
+                    .with_hint("wait for it, or interrupt it"));
+            };
+            paused.push(one);
+        }
+        Ok(paused)
+    }
+}
+
+/// A context like one that was deleted.
+fn again(context: &Context) -> ContextSpec {
+    let mut spec = ContextSpec::default();
+    spec.id = Some(context.id.clone());
+    spec.cwd.clone_from(&context.cwd);
+    spec.env.clone_from(&context.env);
+    spec
+}

@@ -1,0 +1,282 @@
+//! What snapshots of `local-eval` do beyond what every backend's do: copies of interpreters, and sandboxes made ahead.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend_eval::{EvalBackend, EvalConfig};
+use sandbox_core::{
+    Backend, CallContext, ExecutionResult, FailureKind, Fixed, IsolationMode, Result, Sandbox,
+    SandboxBuilder, Tool,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Long enough for whatever is not meant to take time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct World {
+    backend: Arc<EvalBackend>,
+    _state: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let mut config = EvalConfig::default();
+        config.snapshot_directory = Some(state.path().join("snapshots"));
+        Self { backend: Arc::new(EvalBackend::new(config)), _state: state }
+    }
+
+    fn builder(&self) -> SandboxBuilder<Fixed> {
+        Sandbox::builder(Arc::<EvalBackend>::clone(&self.backend))
+    }
+
+    async fn sandbox(&self) -> Sandbox {
+        self.builder().create().await.unwrap()
+    }
+
+    async fn delete(&self, name: &str) {
+        self.backend.delete_snapshot(&CallContext::new(), name).await.unwrap();
+    }
+}
+
+async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
+    sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
+}
+
+#[track_caller]
+fn text_of(result: &ExecutionResult) -> String {
+    result.text().unwrap_or_else(|| panic!("{result:?}")).to_owned()
+}
+
+async fn text(sandbox: &Sandbox, code: &str) -> String {
+    text_of(&run(sandbox, code).await)
+}
+
+async fn back(sandbox: &Sandbox, name: &str) {
+    let info = sandbox.restore_snapshot(name).await.unwrap();
+    assert_eq!(info.contexts, ["default"], "{info:?}");
+}
+
+/// Processes in the sandbox, the command that counts not.
+async fn processes(sandbox: &Sandbox) -> usize {
+    let listed = sandbox.commands().run("cd /proc && echo [0-9]*").await.unwrap();
+    listed.stdout.split_whitespace().count() - 1
+}
+
+async fn until_processes(sandbox: &Sandbox, count: usize) {
+    let began = Instant::now();
+    while processes(sandbox).await != count {
+        assert!(began.elapsed() < PATIENCE, "{} and not {count}", processes(sandbox).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn variables_of_every_context_come_back() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(&sandbox, "import os\nos.makedirs('a/b')\nos.chdir('a/b')\nx = [1]\nf = lambda: x").await;
+    sandbox.run_code("import math\ny = 2").context("other").await.unwrap();
+    let info = sandbox.create_snapshot("one").await.unwrap();
+    assert_eq!(info.contexts, ["default", "other"]);
+    assert_eq!(info.left_out, [""; 0]);
+    run(&sandbox, "x.append(2)\nos.chdir('/')\nimport shutil\nshutil.rmtree('/workspace/a')").await;
+    sandbox.instance("test").unwrap().delete_context(&CallContext::new(), "other").await.unwrap();
+    sandbox.run_code("z = 1").context("third").await.unwrap();
+    let restored = sandbox.restore_snapshot("one").await.unwrap();
+    assert_eq!(restored.contexts, ["default", "other"]);
+    let cwd = "(f(), os.getcwd(), os.path.samefile('.', '/workspace/a/b'))";
+    assert_eq!(text(&sandbox, cwd).await, "([1], '/workspace/a/b', True)");
+    let other = sandbox.run_code("math.floor(y)").context("other").await.unwrap();
+    assert_eq!(text_of(&other), "2");
+    let third = sandbox.run_code("z").context("third").await.unwrap();
+    assert_eq!(third.code_error.unwrap().name, "NameError", "it is younger than the snapshot");
+}
+
+#[tokio::test]
+async fn a_restored_interpreter_is_like_any_other() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    let double =
+        Tool::new(
+            "double",
+            "twice",
+            |n: Value| async move { Ok(json!(n["n"].as_i64().unwrap() * 2)) },
+        );
+    sandbox.register_tool(double).await.unwrap();
+    run(&sandbox, "x = 1\nimport asyncio\nawait asyncio.sleep(0)").await;
+    sandbox.create_snapshot("one").await.unwrap();
+    for _ in 0..3 {
+        back(&sandbox, "one").await;
+        assert_eq!(
+            text(&sandbox, "(await call_tool('double', n=x), call_tool_sync('double', n=4))").await,
+            "(2, 8)"
+        );
+        let input = sandbox.run_code("print(input(), flush=True)").stdin("in\n").await.unwrap();
+        assert_eq!(input.stdout(), "in");
+        assert_eq!(sandbox.get_variable("x").await.unwrap(), json!(1));
+        // Killed hard, with what it started: the tree is its own again.
+        let code = "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+                    p = subprocess.Popen(['setsid', 'sleep', '600'])\nwhile True: pass";
+        let killed = sandbox.run_code(code).timeout(Duration::from_millis(300)).await.unwrap();
+        assert_eq!(killed.failure.unwrap().kind, FailureKind::Timeout);
+        // The first process, the copy, and the interpreter that is started for the next run.
+        run(&sandbox, "1").await;
+        until_processes(&sandbox, 3).await;
+        assert!(text(&sandbox, "'x' in globals()").await == "False");
+    }
+    back(&sandbox, "one").await;
+    let died = run(&sandbox, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").await;
+    assert_eq!(died.exit_code, Some(128 + 11), "{died:?}");
+}
+
+#[tokio::test]
+async fn copies_are_no_children_and_end_with_their_snapshot() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(&sandbox, "x = 1").await;
+    until_processes(&sandbox, 2).await;
+    let no_child = "import os\ntry: os.wait()\nexcept ChildProcessError: r = 'none'\nr";
+    sandbox.create_snapshot("one").await.unwrap();
+    assert_eq!(text(&sandbox, no_child).await, "'none'");
+    until_processes(&sandbox, 3).await;
+    for _ in 0..20 {
+        back(&sandbox, "one").await;
+        assert_eq!(text(&sandbox, no_child).await, "'none'");
+    }
+    until_processes(&sandbox, 3).await;
+    sandbox.create_snapshot("two").await.unwrap();
+    until_processes(&sandbox, 4).await;
+    world.delete("one").await;
+    until_processes(&sandbox, 3).await;
+    back(&sandbox, "two").await;
+    assert_eq!(text(&sandbox, "x").await, "1");
+    world.delete("two").await;
+    until_processes(&sandbox, 2).await;
+    assert_eq!(text(&sandbox, "x").await, "1", "the interpreter that came from it stays");
+}
+
+#[tokio::test]
+async fn copies_are_few_and_the_rest_is_named() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(&sandbox, "x = 1").await;
+    for number in 0..8 {
+        let info = sandbox.create_snapshot(&format!("s{number}")).await.unwrap();
+        assert_eq!(info.contexts, ["default"], "{number}");
+    }
+    let more = sandbox.create_snapshot("more").await.unwrap();
+    assert_eq!(more.contexts, [""; 0]);
+    assert!(more.left_out[0].contains("8"), "{more:?}");
+    world.delete("s3").await;
+    assert_eq!(sandbox.create_snapshot("again").await.unwrap().contexts, ["default"]);
+    let listed = world.backend.list_snapshots(&CallContext::new()).await.unwrap();
+    let with = listed.iter().filter(|info| info.contexts == ["default"]).count();
+    assert_eq!((listed.len(), with), (9, 8));
+}
+
+#[tokio::test]
+async fn what_a_copy_cannot_have_is_named() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(
+        &sandbox,
+        "import socket, subprocess, threading\ns = socket.socket()\nf = open('notes.txt', 'w')\n\
+         p = subprocess.Popen(['sleep', '600'])",
+    )
+    .await;
+    let info = sandbox.create_snapshot("one").await.unwrap();
+    assert_eq!(info.contexts, ["default"]);
+    for what in ["socket", "/workspace/notes.txt", "(sleep)"] {
+        assert!(info.left_out.iter().any(|named| named.contains(what)), "{what}: {info:?}");
+    }
+    run(
+        &sandbox,
+        "go = threading.Event()\nthreading.Thread(target=go.wait, name='the-counter').start()",
+    )
+    .await;
+    let info = sandbox.create_snapshot("two").await.unwrap();
+    assert_eq!(info.contexts, [""; 0]);
+    assert!(info.left_out.iter().any(|named| named.contains("the-counter")), "{info:?}");
+    // With the thread gone nothing is in the way.
+    run(&sandbox, "go.set()\nfor t in threading.enumerate()[1:]: t.join()").await;
+    assert_eq!(sandbox.create_snapshot("three").await.unwrap().contexts, ["default"]);
+    // Code that refuses to be forked has no copy, and goes on.
+    run(&sandbox, "import os, sys\ndef no(event, a):\n  if event == 'os.fork': raise OSError('no')\nsys.addaudithook(no)").await;
+    let info = sandbox.create_snapshot("four").await.unwrap();
+    assert_eq!(info.contexts, [""; 0], "{info:?}");
+    assert_eq!(text(&sandbox, "f.name").await, "'notes.txt'");
+}
+
+#[tokio::test]
+async fn a_copy_that_code_ended_is_told() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(&sandbox, "x = 1").await;
+    sandbox.create_snapshot("one").await.unwrap();
+    let code = "import os, signal\nfor p in os.listdir('/proc'):\n  \
+                if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), signal.SIGKILL)";
+    assert!(run(&sandbox, code).await.success());
+    until_processes(&sandbox, 2).await;
+    let listed = world.backend.list_snapshots(&CallContext::new()).await.unwrap();
+    assert_eq!(listed[0].contexts, [""; 0]);
+    let info = sandbox.restore_snapshot("one").await.unwrap();
+    assert_eq!(info.contexts, [""; 0]);
+    assert_eq!(text(&sandbox, "'x' in globals()").await, "False");
+}
+
+#[tokio::test]
+async fn restored_interpreters_draw_different_numbers() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(&sandbox, "import random").await;
+    sandbox.create_snapshot("one").await.unwrap();
+    let mut drawn = vec![text(&sandbox, "random.random()").await];
+    for _ in 0..3 {
+        back(&sandbox, "one").await;
+        drawn.push(text(&sandbox, "random.random()").await);
+    }
+    drawn.sort();
+    drawn.dedup();
+    assert_eq!(drawn.len(), 4, "{drawn:?}");
+}
+
+#[tokio::test]
+async fn a_sandbox_made_ahead_is_of_the_snapshot_that_is_there() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    for round in 0..3 {
+        run(&sandbox, &format!("open('round', 'w').write('{round}')")).await;
+        sandbox.create_snapshot("one").await.unwrap();
+        for _ in 0..4 {
+            let other = world.builder().snapshot_name("one").create().await.unwrap();
+            assert_eq!(text(&other, "open('round').read()").await, format!("'{round}'"));
+            other.kill().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        world.delete("one").await;
+        world.builder().snapshot_name("one").create().await.expect_err("it is deleted");
+    }
+}
+
+#[tokio::test]
+async fn without_isolation_there_are_files() -> Result<()> {
+    let world = World::new();
+    let off = || world.builder().isolation(IsolationMode::Off);
+    let sandbox = off().create().await?;
+    run(&sandbox, "x = 1; open('a', 'w').write('1')").await;
+    let info = sandbox.create_snapshot("one").await?;
+    assert_eq!(info.contexts, [""; 0]);
+    assert!(info.left_out[0].contains("default"), "{info:?}");
+    run(&sandbox, "open('b', 'w').write('2')").await;
+    sandbox.restore_snapshot("one").await?;
+    assert_eq!(text(&sandbox, "import os; sorted(os.listdir('.'))").await, "['a']");
+    // From the one to the other kind of sandbox, too.
+    let strict = world.builder().snapshot_name("one").create().await?;
+    assert_eq!(text(&strict, "import os; os.listdir('.')").await, "['a']");
+    assert_eq!(strict.info().unwrap().metadata["snapshot"]["name"], "one");
+    Ok(())
+}

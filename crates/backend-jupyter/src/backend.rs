@@ -1,0 +1,301 @@
+//! Where sandboxes with kernels come from.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use async_trait::async_trait;
+use sandbox_agent::box_io::{BoxIo, WorkerSpec};
+use sandbox_agent::cell::{CellBox, ZygoteSource};
+use sandbox_core::{
+    Backend, CallContext, Capabilities, Check, CreateSpec, Error, Health, Instance, IsolationMode,
+    ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    SandboxStatus, SnapshotInfo, Variant, resolve_directory,
+};
+use sandbox_isolation::{Cell, host_limits, probe};
+use sandbox_kernel::KernelBox;
+use sandbox_local::checks::{check_size, further_checks, isolation_checks};
+use sandbox_local::makers::{Makers, isolation_info, no_isolation};
+use sandbox_local::view::{cell_spec, environment};
+use sandbox_local::{Packages, Place, PlaceSpec, network};
+use serde_json::json;
+
+use crate::config::{JupyterConfig, Options, Transport};
+use crate::contexts::Contexts;
+use crate::installed::{Installed, all, find};
+use crate::instance::JupyterInstance;
+use crate::kernels::Kernels;
+
+/// Makes sandboxes with Jupyter kernels on this host.
+#[derive(Debug, Default)]
+pub struct JupyterBackend {
+    config: JupyterConfig,
+    makers: Makers,
+    /// Sandboxes of this backend, for listings.
+    made: Mutex<Vec<Weak<JupyterInstance>>>,
+}
+
+/// Everything that decides what a sandbox is.
+struct Recipe {
+    /// With the isolation that it gets.
+    spec: CreateSpec,
+    /// The isolation that was asked for.
+    asked: IsolationMode,
+    options: Options,
+    installed: Installed,
+    capabilities: Capabilities,
+}
+
+/// What a kernel in a cell can do. Some of it takes the program that runs in kernels of IPython.
+fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
+    let strict = mode == IsolationMode::Strict;
+    Capabilities {
+        run_code: true,
+        run_stdin: ipython,
+        run_script: ipython,
+        rich_results: true,
+        live_output: true,
+        limit_run_cpu_time: true,
+        contexts: true,
+        variables: ipython,
+        interrupt: true,
+        restart: true,
+        tools: ipython,
+        commands: true,
+        command_stdin: true,
+        command_pty: true,
+        command_background: true,
+        install_python: ipython,
+        files: true,
+        watch: true,
+        set_tags: true,
+        set_lifetime: true,
+        lifetime: true,
+        idle_timeout: true,
+        environments: true,
+        limit_disk: strict,
+        limit_memory: strict,
+        limit_cpu: strict && host_limits().cpu,
+        limit_processes: strict,
+        network_none: mode != IsolationMode::Off,
+        network_allowlist: strict,
+        network_all: true,
+        isolation_strict: true,
+        isolation_best_effort: true,
+        isolation_off: true,
+        ..Capabilities::default()
+    }
+}
+
+/// What can be enforced depends on the isolation that there is. `BestEffort` is what is left of it without cells.
+fn check(spec: &CreateSpec, ipython: bool) -> Result<Capabilities> {
+    let capabilities = capabilities(spec.isolation, ipython);
+    capabilities.check(spec).map_err(|error| {
+        let hint = match (spec.isolation, spec.network.mode) {
+            (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
+                "without isolation the code has the host's network; use strict isolation"
+            }
+            (IsolationMode::Off, _) if !spec.network.deny.is_empty() => {
+                "without isolation the code has the host's network; use strict isolation"
+            }
+            (IsolationMode::BestEffort, _) => {
+                "this host has no namespaces for this user, and without them only the network can be closed; \
+                 `sandboxes doctor` says how to get them"
+            }
+            (IsolationMode::Strict, _) if spec.cpu.is_some() => {
+                "a share of the processors takes a control group: run as root in the topmost one"
+            }
+            _ => "local-jupyter enforces memory, disk, processes, lifetime, idle timeout and the network",
+        };
+        error.with_context("variant", Variant::LocalJupyter.as_str()).with_hint(hint)
+    })?;
+    check_size(spec)?;
+    Ok(capabilities)
+}
+
+/// `python-cpu-env` is the default name of the clients this library supersedes.
+fn is_own_environment(name: &str) -> bool {
+    matches!(name, "local-jupyter" | "jupyter" | "jupyter-server" | "python-cpu-env")
+}
+
+impl JupyterBackend {
+    /// A backend with defaults of its own.
+    pub fn new(config: JupyterConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    async fn recipe(&self, mut spec: CreateSpec) -> Result<Recipe> {
+        let asked = spec.isolation;
+        if asked == IsolationMode::BestEffort && self.makers.has_cells().await {
+            spec.isolation = IsolationMode::Strict;
+        }
+        let mut options =
+            Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
+        // Kernels are its environments.
+        if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
+            options.kernel = Some(name.to_owned());
+        }
+        check(&spec, true)?;
+        if options.transport == Transport::Tcp && spec.isolation == IsolationMode::Strict {
+            let message =
+                "a cell has a loopback of its own, so a kernel in it is not reached over TCP";
+            return Err(Error::unsupported("create", message)
+                .with_context("field", "transport")
+                .with_hint("leave out the option `transport`, or give up isolation explicitly"));
+        }
+        let installed = find(&options)?;
+        let capabilities = check(&spec, installed.looks_like_ipython())?;
+        Ok(Recipe { spec, asked, options, installed, capabilities })
+    }
+
+    /// A sandbox with its working directory and, unless that shall wait, the default kernel.
+    async fn make(&self, recipe: Recipe) -> Result<JupyterInstance> {
+        let Recipe { spec, asked, options, installed, capabilities } = recipe;
+        let maker = self.makers.get(spec.isolation).await?;
+        let cell_spec = cell_spec(&spec, &installed.directories);
+        let cell = maker.cell(&cell_spec).await.map_err(no_isolation)?;
+        let strict = spec.isolation == IsolationMode::Strict;
+        let home = if strict { Path::new("/home/sandbox") } else { cell.work_dir() };
+        let home = home.to_string_lossy().into_owned();
+        let cwd = working_directory(&cell, &spec);
+        let mut env = environment(&spec, &installed.programs(), Path::new(&home));
+        if let Some(python) = installed.python.as_ref().filter(|python| python.is_virtual) {
+            let prefix = python.prefix.to_string_lossy().into_owned();
+            env.entry("VIRTUAL_ENV".into()).or_insert(prefix);
+        }
+        let isolation = isolation_info(asked, &cell);
+        let cell_box = Arc::new(CellBox::new(cell, no_zygote(), Vec::new()));
+        let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+        let place = PlaceSpec {
+            variant: Variant::LocalJupyter,
+            capabilities,
+            create: &spec,
+            isolation,
+            env,
+            cwd,
+        };
+        let mut place = Place::in_cell(Arc::clone(&cell_box), place)?;
+        if let Some(python) = installed.python.as_ref().filter(|_| capabilities.install_python) {
+            place.packages = Some(Packages::new(python.executable.clone(), options.pip));
+        }
+        place.describe("kernel", json!(installed.name));
+        place.describe("language", json!(installed.language));
+        let language = installed.language.clone();
+        let kernels = Kernels {
+            cell: Arc::clone(&cell_box),
+            installed,
+            transport: options.transport,
+            home,
+            isolated: place.network.hint().is_some(),
+        };
+        let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
+        let contexts = Contexts::new(box_io, Arc::clone(&place.ended), base, language);
+        let instance = JupyterInstance { place, contexts };
+        instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
+        instance.begin(&spec);
+        Ok(instance)
+    }
+}
+
+fn working_directory(cell: &Cell, spec: &CreateSpec) -> String {
+    let work_dir = cell.work_dir().to_string_lossy();
+    resolve_directory(&work_dir, spec.working_dir.as_deref().unwrap_or("."))
+}
+
+/// Kernels are programs; none is forked from a warm interpreter.
+fn no_zygote() -> ZygoteSource {
+    Arc::new(|| {
+        Box::pin(async {
+            Err(Error::unsupported("start_interpreter", "local-jupyter has no Python workers"))
+        })
+    })
+}
+
+#[async_trait]
+impl Backend for JupyterBackend {
+    fn variant(&self) -> Variant {
+        Variant::LocalJupyter
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(IsolationMode::Strict, true)
+    }
+
+    async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        let recipe = self.recipe(spec).await?;
+        let instance = Arc::new(self.make(recipe).await?);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|other| other.strong_count() > 0);
+        made.push(Arc::downgrade(&instance));
+        Ok(instance)
+    }
+
+    async fn attach(&self, _call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        Err(Error::unsupported(
+            "attach",
+            format!("{id} cannot be attached to: local-jupyter sandboxes end with their process"),
+        ))
+    }
+
+    /// Sandboxes of this process: they end with it, so there are no others.
+    async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = |info: &SandboxInfo| {
+            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
+            info.status == SandboxStatus::Running && query.tags.iter().all(has)
+        };
+        let infos = made.iter().filter_map(Weak::upgrade).map(|instance| instance.info());
+        Ok(Page::last(infos.filter(wanted).collect()))
+    }
+
+    /// The kernels that are installed.
+    async fn environments(&self, _call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        let found = all(&Options::of_backend(&self.config))?;
+        let environments = found.kernels.into_values().map(|kernel| {
+            let mut environment = SandboxEnvironment::local(kernel.name, kernel.spec.display_name);
+            environment.language = kernel.spec.language.to_lowercase();
+            environment.metadata.insert("variant".into(), json!("local-jupyter"));
+            environment
+        });
+        Ok(environments.collect())
+    }
+
+    async fn health(&self, _call: &CallContext) -> Result<Health> {
+        let mut health = Health { usable: true, ..Health::default() };
+        let kernel = find(&Options::of_backend(&self.config));
+        health.checks.push(match kernel {
+            Ok(kernel) => {
+                let detail = format!("{} ({})", kernel.name, kernel.title);
+                Check { name: "kernel".into(), ok: true, detail, fix: None }
+            }
+            Err(error) => Check {
+                name: "kernel".into(),
+                ok: false,
+                detail: error.to_string(),
+                fix: error.hint().map(str::to_owned),
+            },
+        });
+        let probe = probe().await;
+        let further = further_checks(&probe.layers);
+        health.checks.extend(isolation_checks(probe));
+        let broken = health.checks.iter().find(|check| !check.ok).cloned();
+        health.usable = broken.is_none();
+        health.detail = broken.as_ref().map_or_else(
+            || "Jupyter kernels in isolated cells".to_owned(),
+            |check| format!("{}: {}", check.name, check.detail),
+        );
+        health.fix = broken.and_then(|check| check.fix);
+        health.checks.extend(further);
+        if health.usable {
+            health.checks.push(network::check(&self.makers).await);
+        }
+        Ok(health)
+    }
+
+    async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        Err(Error::unsupported("list_snapshots", "local-jupyter has no snapshots"))
+    }
+
+    async fn delete_snapshot(&self, _call: &CallContext, _name: &str) -> Result<()> {
+        Err(Error::unsupported("delete_snapshot", "local-jupyter has no snapshots"))
+    }
+}

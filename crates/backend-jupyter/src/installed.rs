@@ -1,0 +1,147 @@
+//! Which kernel, how it is started, and what it needs to see of this host.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jupyter_protocol::kernelspec::{
+    Environment, Found, InstalledKernel, InterruptMode, KernelSpecError, Launch, PythonEnvironment,
+    Search,
+};
+use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_local::view::on_path;
+
+use crate::config::{DEFAULT_KERNEL, Options};
+
+/// Stands for the connection file until there is one.
+const FILE: &str = "/connection-file";
+
+/// A kernel specification, ready to be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Installed {
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) language: String,
+    pub(crate) interrupt: InterruptMode,
+    argv: Vec<String>,
+    /// What its specification adds to the environment.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Directories that it needs.
+    pub(crate) directories: Vec<PathBuf>,
+    /// The interpreter, when it is one of Python.
+    pub(crate) python: Option<PythonEnvironment>,
+}
+
+impl Installed {
+    /// The program and its arguments.
+    pub(crate) fn argv(&self, connection_file: &str) -> Vec<String> {
+        self.argv.iter().map(|word| word.replace(FILE, connection_file)).collect()
+    }
+
+    /// Whether it is a kernel of IPython, as far as its command tells.
+    pub(crate) fn looks_like_ipython(&self) -> bool {
+        let module = |word: &String| word.starts_with("ipykernel");
+        self.language == "python" && self.argv.iter().any(module)
+    }
+
+    /// The directory of the interpreter's programs, first in `PATH`.
+    pub(crate) fn programs(&self) -> Vec<PathBuf> {
+        let python = self.python.as_ref().and_then(|python| python.executable.parent());
+        python.map(Path::to_path_buf).into_iter().collect()
+    }
+}
+
+/// The search that the options and the environment name.
+pub(crate) fn search(options: &Options) -> Result<Search> {
+    let environment = Environment::current();
+    let named = options.python.clone().or_else(|| {
+        env::var_os("CODE_SANDBOXES_PYTHON").filter(|path| !path.is_empty()).map(PathBuf::from)
+    });
+    let python = match named {
+        None => PythonEnvironment::in_use(&environment),
+        Some(path) => {
+            let path = if path.components().count() > 1 {
+                path
+            } else {
+                path.to_str().and_then(on_path).unwrap_or(path)
+            };
+            let message = format!("{} is no interpreter of Python", path.display());
+            let found = PythonEnvironment::of(path);
+            Some(found.ok_or_else(|| Error::new(ErrorKind::Unavailable, "start_kernel", message))?)
+        }
+    };
+    Ok(Search::new(&environment, python))
+}
+
+/// All kernels there are.
+pub(crate) fn all(options: &Options) -> Result<Found> {
+    Ok(search(options)?.find_all())
+}
+
+/// Finds the kernel that the options name.
+pub(crate) fn find(options: &Options) -> Result<Installed> {
+    let search = search(options)?;
+    let name = options.kernel.as_deref().unwrap_or(DEFAULT_KERNEL);
+    let kernel = search.find(name).map_err(|error| not_found(name, error))?;
+    prepare(kernel, search.python())
+}
+
+fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Result<Installed> {
+    let unusable = |error: &dyn std::fmt::Display| {
+        let message = format!("kernel {:?} cannot be started: {error}", kernel.name);
+        Error::new(ErrorKind::Unavailable, "start_kernel", message)
+    };
+    let launch = Launch::new(Path::new(FILE)).with_python(python);
+    let command = kernel.command(&launch).map_err(|error| unusable(&error))?;
+    let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
+    let mut argv = vec![text(command.get_program())];
+    argv.extend(command.get_args().map(text));
+    let env = command.get_envs();
+    let env = env.filter_map(|(name, value)| Some((text(name), text(value?)))).collect();
+    let program = Path::new(&argv[0]);
+    let program = if program.is_absolute() {
+        program.to_path_buf()
+    } else {
+        on_path(&argv[0]).ok_or_else(|| unusable(&format!("there is no {} on PATH", argv[0])))?
+    };
+    argv[0] = program.to_string_lossy().into_owned();
+    let python = PythonEnvironment::of(&program);
+    let mut directories = vec![kernel.resource_dir.clone()];
+    if let Some(python) = &python {
+        directories.push(python.prefix.clone());
+        directories.extend(python.site_packages.iter().cloned());
+    }
+    // An interpreter of a virtual environment is a link to that of another.
+    let real = fs::canonicalize(&program).ok();
+    directories.extend(
+        real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
+    );
+    Ok(Installed {
+        name: kernel.name,
+        title: kernel.spec.display_name,
+        language: kernel.spec.language.to_lowercase(),
+        interrupt: kernel.spec.interrupt_mode,
+        argv,
+        env,
+        directories,
+        python,
+    })
+}
+
+fn not_found(name: &str, error: KernelSpecError) -> Error {
+    let KernelSpecError::NotFound { available, .. } = &error else {
+        let message = format!("kernel {name:?} cannot be used: {error}");
+        return Error::new(ErrorKind::Unavailable, "start_kernel", message);
+    };
+    let there = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+    let (kind, hint) = if name == DEFAULT_KERNEL {
+        let hint = "install it: python3 -m pip install ipykernel; or name another interpreter with \
+                    CODE_SANDBOXES_PYTHON or the option `python`";
+        (ErrorKind::Unavailable, hint)
+    } else {
+        (ErrorKind::NotFound, "`jupyter kernelspec list` shows where kernels are looked for")
+    };
+    let message = format!("no kernel is named {name:?} (available: {there})");
+    Error::new(kind, "start_kernel", message).with_hint(hint)
+}

@@ -1,0 +1,36 @@
+//! `local-jupyter`: Jupyter kernels of this host, in kernel-isolated cells.
+//!
+//! Each context of a sandbox is a kernel process of its own in the sandbox's cell, talked to over Unix sockets that exist
+//! only there. Files, commands, packages, the network and limits are those of every cell.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use backend_jupyter::JupyterBackend;
+//! use sandbox_core::Sandbox;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> sandbox_core::Result<()> {
+//! let sandbox = Sandbox::builder(Arc::new(JupyterBackend::default())).create().await?;
+//! assert_eq!(sandbox.run_code("6 * 7").await?.text(), Some("42"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Options
+//!
+//! `provider_options` of a create, all optional: `kernel` (name of a kernel specification, default `python3`; the
+//! environment of a create says the same), `python` (the interpreter whose kernels are looked for), `transport`
+//! (`"ipc"`, or `"tcp"` without isolation), `interpreter` (`"lazy"` starts no kernel before the first run), `pip`
+//! (options for `install_packages`).
+
+mod backend;
+mod config;
+mod connection;
+mod contexts;
+mod installed;
+mod instance;
+mod kernels;
+
+pub use backend::JupyterBackend;
+pub use config::{JupyterConfig, Transport};

@@ -1,0 +1,15 @@
+//! The behaviour suite over `local-jupyter` with strict isolation: a kernel of IPython over Unix sockets.
+
+mod support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use backend_jupyter::JupyterBackend;
+use sandbox_conformance::Target;
+use sandbox_core::Backend;
+
+fn main() -> ExitCode {
+    let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
+    sandbox_conformance::main(support::differences(Target::new("local-jupyter", make)))
+}

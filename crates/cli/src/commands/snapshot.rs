@@ -1,0 +1,94 @@
+//! `sandboxes snapshot`
+
+use code_sandboxes::{ByteSize, CallContext, Sandbox, SnapshotInfo, unix_now};
+use serde_json::json;
+
+use super::attach::attach_running;
+use super::list::span;
+use crate::args::{ProviderArgs, SnapshotArgs, SnapshotCommand};
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+use crate::settings;
+
+/// Takes, lists, deletes snapshots, and goes back to one.
+pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u8, Problem> {
+    match &args.command {
+        SnapshotCommand::Create { id, name, description, provider } => {
+            let instance = attach_running(id, provider).await?.instance("create_snapshot")?;
+            let taken = instance.create_snapshot(&CallContext::new(), name, description).await?;
+            name_what_is_missing(&taken, printer);
+            tell(&taken, printer).await?;
+        }
+        SnapshotCommand::Restore { id, name, provider } => {
+            let restored = attach_running(id, provider).await?.restore_snapshot(name).await?;
+            if restored.contexts.is_empty() {
+                printer.note("files came back; interpreters begin empty");
+            }
+            tell(&restored, printer).await?;
+        }
+        SnapshotCommand::List { provider } => list(provider, printer).await?,
+        SnapshotCommand::Rm { names, provider } => remove(names, provider, printer).await?,
+    }
+    Ok(exit::SUCCESS)
+}
+
+fn name_what_is_missing(info: &SnapshotInfo, printer: &Printer) {
+    for what in &info.left_out {
+        printer.note(&format!("not in the snapshot: {what}"));
+    }
+}
+
+async fn tell(info: &SnapshotInfo, printer: &Printer) -> Result<(), Problem> {
+    match printer.format() {
+        Format::Text => printer.stdout(format!("{}\n", info.name).as_bytes()).await,
+        Format::Json | Format::JsonLines => printer.json(&json!(info)).await,
+    }
+}
+
+async fn list(provider: &ProviderArgs, printer: &Printer) -> Result<(), Problem> {
+    let all = Sandbox::list_snapshots(settings::variant(provider)?).await?;
+    match printer.format() {
+        Format::Text => {
+            let headers = ["Name", "Size", "Age", "Interpreters", "Sandbox", "Description"];
+            printer.table(&headers, all.iter().map(row).collect()).await
+        }
+        Format::Json | Format::JsonLines => printer.json(&json!(all)).await,
+    }
+}
+
+fn row(info: &SnapshotInfo) -> Vec<String> {
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    vec![
+        info.name.clone(),
+        ByteSize::bytes(info.size).to_string(),
+        span(unix_now() - info.created_at),
+        or_dash(&info.contexts.join(",")),
+        info.sandbox_id.clone(),
+        or_dash(&info.description),
+    ]
+}
+
+/// Deletes each; the first that fails decides the status.
+async fn remove(
+    names: &[String],
+    provider: &ProviderArgs,
+    printer: &Printer,
+) -> Result<(), Problem> {
+    let variant = settings::variant(provider)?;
+    let (mut deleted, mut failed) = (Vec::new(), None);
+    for name in names {
+        match Sandbox::delete_snapshot(variant, name).await {
+            Ok(()) => deleted.push(name),
+            Err(error) if failed.is_none() => failed = Some(Problem::from(error)),
+            Err(error) => printer.failure(&error.to_string(), error.hint()),
+        }
+    }
+    if let Some(problem) = failed {
+        return Err(problem);
+    }
+    if printer.format() != Format::Text {
+        printer.json(&json!({ "deleted": deleted })).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Cloud runtimes from the command line, against a control plane of our own.
+
+#[path = "../../../backend-datalayer/tests/support/mod.rs"]
+#[expect(dead_code, reason = "tests of the backend ask more of the control plane")]
+mod control;
+
+use std::path::Path;
+
+use control::ControlPlane;
+use serde_json::json;
+
+use crate::support::{Outcome, sandboxes};
+
+/// The command line with a key for that control plane, and a home of its own.
+fn told(plane: &ControlPlane, home: &Path, arguments: &[&str]) -> Outcome {
+    sandboxes(arguments)
+        .env("DATALAYER_API_KEY", &plane.key)
+        .env("DATALAYER_RUN_URL", &plane.url)
+        .env("XDG_STATE_HOME", home)
+        .output()
+}
+
+#[test]
+fn a_runtime_is_made_used_and_ended() {
+    let Some(plane) = ControlPlane::speaking("both", 0) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let on = |arguments: &[&str]| told(&plane, home.path(), arguments);
+    let doctor = on(&["doctor", "-p", "datalayer-runtime"]);
+    assert_eq!(doctor.status, 0, "{}", doctor.transcript());
+    assert!(doctor.text().contains("an API key from DATALAYER_API_KEY"), "{}", doctor.text());
+    assert!(!doctor.transcript().contains(&plane.key));
+    let environments = on(&["environments", "-p", "datalayer", "--json"]).json();
+    assert_eq!(environments[1]["gpu_count"], 1);
+    assert_eq!(environments[1]["metadata"]["credits_per_hour"], 36.0);
+
+    on(&["run", "-p", "datalayer-runtime", "--lang", "python", "6 * 7"]).assert(0, "42\n");
+    assert_eq!(
+        plane.runtimes(),
+        Vec::<serde_json::Value>::new(),
+        "what is for one run ends with it"
+    );
+
+    let made = on(&[
+        "create",
+        "-p",
+        "datalayer",
+        "--gpu",
+        "A100",
+        "--environment",
+        "python-gpu-env",
+        "--name",
+        "trainer",
+        "--label",
+        "team=a",
+        "--lifetime",
+        "600",
+    ]);
+    assert_eq!(made.status, 0, "{}", made.transcript());
+    let id = made.text().trim().to_owned();
+    assert!(id.starts_with("datalayer-runtime/"), "{id}");
+    let listed = on(&["ls", "-p", "datalayer-runtime", "--json"]).json();
+    assert_eq!((&listed[0]["id"], &listed[0]["name"]), (&json!(id), &json!("trainer")));
+    assert_eq!(listed[0]["labels"], json!({"team": "a"}));
+    on(&["exec", &id, "--lang", "python", "x = 41"]).assert(0, "");
+    on(&["exec", "-p", "datalayer", "trainer", "--lang", "python", "x + 1"]).assert(0, "42\n");
+    // Whoever says `--all` without a variant means this computer.
+    assert_eq!(on(&["rm", "--all"]).status, 0);
+    assert_eq!(plane.runtimes().len(), 1);
+    let removed = on(&["rm", &id]);
+    assert_eq!(removed.status, 0, "{}", removed.transcript());
+    assert_eq!(plane.runtimes(), Vec::<serde_json::Value>::new());
+}
+
+#[test]
+fn without_a_key_the_others_work_and_it_says_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let on = |arguments: &[&str]| {
+        let mut call = sandboxes(arguments);
+        for name in [
+            "DATALAYER_API_KEY",
+            "TEST_DATALAYER_API_KEY",
+            "DATALAYER_EXTERNAL_TOKEN",
+            "DBUS_SESSION_BUS_ADDRESS",
+        ] {
+            call = call.env(name, "");
+        }
+        call.env("HOME", home.path()).output()
+    };
+    let all = on(&["environments"]);
+    assert_eq!((all.status, all.stderr.as_str()), (0, ""), "{}", all.transcript());
+    let refused = on(&["run", "-p", "datalayer", "--lang", "python", "1"]);
+    assert_eq!(refused.status, 125);
+    assert!(refused.stderr.contains("DATALAYER_API_KEY"), "{}", refused.stderr);
+    assert_eq!(on(&["doctor", "-p", "datalayer"]).status, 1);
+}

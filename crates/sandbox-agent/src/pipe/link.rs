@@ -1,0 +1,422 @@
+//! The connection with an agent: what is sent and heard, and who waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use sandbox_core::{Effect, Error, ErrorKind, Result};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::message::{
+    CHUNK, CONNECTION, FromAgent, INCOMING_WINDOW, OUTGOING_WINDOW, ToAgent, Trouble,
+};
+use super::process::Life;
+use super::streams::{Incoming, Outgoing};
+use crate::box_io::Exit;
+use crate::wire::FrameReader;
+
+/// What comes from a box.
+pub type FromBox = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+/// What goes into a box. Dropping it is the end of the box.
+pub type IntoBox = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// Bytes that are handed to the connection at once.
+const BATCH: usize = 256 << 10;
+
+/// How often an agent hears from here. It ends when it hears nothing for 30 seconds.
+const PING: Duration = Duration::from_secs(10);
+
+/// How long nothing may come, with pings unanswered, until the box counts as lost.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// How long the other end may take to close, once this one has.
+const LAST: Duration = Duration::from_secs(2);
+
+/// How an agent answers a request for a process.
+pub(crate) type Start = std::result::Result<u32, (u8, i32)>;
+
+/// The answer to a call.
+pub(crate) type Answer = std::result::Result<Vec<Vec<u8>>, Trouble>;
+
+/// One connection.
+pub(crate) struct Link {
+    state: Mutex<State>,
+    keys: AtomicI64,
+    to_send: Notify,
+    closed: watch::Sender<bool>,
+    /// The box has closed its end too: nothing runs there any more.
+    gone: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    small: VecDeque<Vec<u8>>,
+    large: VecDeque<Vec<u8>>,
+    incoming: HashMap<i64, Arc<Incoming>>,
+    outgoing: HashMap<i64, Weak<Outgoing>>,
+    starting: HashMap<i64, oneshot::Sender<Start>>,
+    calls: HashMap<i64, oneshot::Sender<Answer>>,
+    lives: HashMap<i64, Weak<Life>>,
+    /// Bytes that may still be sent on all streams together.
+    credit: usize,
+    /// Bytes that have come and were not taken yet, and those taken of which the agent was not told.
+    held: usize,
+    taken: usize,
+    heard: Option<Instant>,
+    over: bool,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("closed", &*self.closed.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A connection that is worked on by tasks of this runtime until it is closed.
+    pub(crate) fn open(from: FromBox, rest: Bytes, into: IntoBox) -> Arc<Self> {
+        let state = State { credit: OUTGOING_WINDOW, ..State::default() };
+        let link = Arc::new(Self {
+            state: Mutex::new(state),
+            keys: AtomicI64::new(1),
+            to_send: Notify::new(),
+            closed: watch::Sender::new(false),
+            gone: watch::Sender::new(false),
+        });
+        tokio::spawn(write(Arc::clone(&link), into));
+        tokio::spawn(read(Arc::clone(&link), from, rest));
+        tokio::spawn(ping(Arc::downgrade(&link)));
+        link
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that nothing on this connection has had.
+    pub(crate) fn new_key(&self) -> i64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends it. What waits for an answer learns that there is none.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.over = true;
+        let (incoming, outgoing) =
+            (std::mem::take(&mut state.incoming), std::mem::take(&mut state.outgoing));
+        let lives = std::mem::take(&mut state.lives);
+        state.starting.clear();
+        state.calls.clear();
+        state.small.clear();
+        state.large.clear();
+        drop(state);
+        incoming.values().for_each(|stream| stream.end(Some(lost_trouble())));
+        outgoing.values().filter_map(Weak::upgrade).for_each(|stream| stream.set_broken());
+        lives.values().filter_map(Weak::upgrade).for_each(|life| life.lost());
+        self.closed.send_replace(true);
+        self.to_send.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    pub(crate) async fn closed(&self) {
+        // Fails only when the sender is gone, and that is `self`.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    pub(crate) async fn gone(&self) {
+        let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
+    }
+
+    /// Sends before all data that waits.
+    pub(crate) fn say(&self, message: &ToAgent<'_>) -> Result<()> {
+        self.send(message, true)
+    }
+
+    /// Sends after the data that was sent before.
+    pub(crate) fn tell(&self, message: &ToAgent<'_>) -> Result<()> {
+        self.send(message, false)
+    }
+
+    fn send(&self, message: &ToAgent<'_>, small: bool) -> Result<()> {
+        let frame = message
+            .encode()
+            .map_err(|error| Error::invalid("request", format!("is too large: {error}")))?;
+        let mut state = self.state();
+        if state.over {
+            return Err(lost());
+        }
+        let queue = if small { &mut state.small } else { &mut state.large };
+        queue.push_back(frame);
+        drop(state);
+        self.to_send.notify_one();
+        Ok(())
+    }
+
+    /// Reserves room for data on the connection.
+    pub(crate) fn reserve(&self, most: usize) -> usize {
+        let mut state = self.state();
+        let count = most.min(CHUNK).min(state.credit);
+        state.credit -= count;
+        count
+    }
+
+    pub(crate) fn has_credit(&self) -> bool {
+        self.state().credit > 0
+    }
+
+    pub(crate) fn add_incoming(self: &Arc<Self>, number: i64) -> Arc<Incoming> {
+        let stream = Arc::new(Incoming::new(number));
+        let mut state = self.state();
+        if state.over {
+            stream.end(Some(lost_trouble()));
+        } else {
+            state.incoming.insert(number, Arc::clone(&stream));
+        }
+        stream
+    }
+
+    pub(crate) fn add_outgoing(self: &Arc<Self>, number: i64) -> Arc<Outgoing> {
+        let stream = Arc::new(Outgoing::new());
+        let mut state = self.state();
+        if state.over {
+            stream.set_broken();
+        } else {
+            state.outgoing.insert(number, Arc::downgrade(&stream));
+        }
+        stream
+    }
+
+    /// Nobody reads that stream any more.
+    pub(crate) fn remove_incoming(&self, number: i64, unread: usize) {
+        let was_open = self.state().incoming.remove(&number).is_some();
+        self.took(unread);
+        if was_open {
+            let _ = self.say(&ToAgent::Drop(number));
+        }
+    }
+
+    pub(crate) fn remove_outgoing(&self, number: i64) {
+        self.state().outgoing.remove(&number);
+    }
+
+    pub(crate) fn add_life(&self, key: i64, life: &Arc<Life>) {
+        let mut state = self.state();
+        if state.over {
+            drop(state);
+            life.lost();
+        } else {
+            state.lives.insert(key, Arc::downgrade(life));
+        }
+    }
+
+    pub(crate) fn remove_life(&self, key: i64) {
+        self.state().lives.remove(&key);
+    }
+
+    /// Data has left this connection for good, so that more may come.
+    pub(crate) fn took(&self, bytes: usize) {
+        let mut state = self.state();
+        state.held = state.held.saturating_sub(bytes);
+        state.taken += bytes;
+        if state.taken >= INCOMING_WINDOW / 16 {
+            let taken = std::mem::take(&mut state.taken);
+            drop(state);
+            let _ = self.say(&ToAgent::Credit { stream: CONNECTION, bytes: taken });
+        }
+    }
+
+    /// Who is told how a start went.
+    pub(crate) fn expect_start(&self, key: i64) -> oneshot::Receiver<Start> {
+        let (tell, told) = oneshot::channel();
+        self.state().starting.insert(key, tell);
+        told
+    }
+
+    /// Who is told the answer to a call.
+    pub(crate) fn expect_answer(&self, token: i64) -> oneshot::Receiver<Answer> {
+        let (tell, told) = oneshot::channel();
+        self.state().calls.insert(token, tell);
+        told
+    }
+
+    /// Nobody waits for that any more. Says whether the answer was still to come.
+    pub(crate) fn forget_call(&self, token: i64) -> bool {
+        self.state().calls.remove(&token).is_some()
+    }
+
+    /// Takes in one message; what breaks the rules ends the connection.
+    fn hear(&self, said: FromAgent<'_>) -> std::result::Result<(), &'static str> {
+        match said {
+            FromAgent::Data { stream, data } => self.hear_data(stream, data)?,
+            FromAgent::End { stream, trouble } => {
+                if let Some(stream) = self.state().incoming.remove(&stream) {
+                    stream.end(trouble);
+                }
+            }
+            FromAgent::Credit { stream: CONNECTION, bytes } => {
+                let mut state = self.state();
+                state.credit = state.credit.saturating_add(bytes).min(OUTGOING_WINDOW);
+                let waiting: Vec<_> = state.outgoing.values().filter_map(Weak::upgrade).collect();
+                drop(state);
+                waiting.iter().for_each(|stream| stream.wake());
+            }
+            FromAgent::Credit { stream, bytes } => {
+                if let Some(stream) = self.outgoing(stream) {
+                    stream.credited(bytes);
+                }
+            }
+            FromAgent::Broken(stream) => {
+                if let Some(stream) = self.outgoing(stream) {
+                    stream.set_broken();
+                }
+            }
+            FromAgent::Started { key, pid } => self.started(key, Ok(pid)),
+            FromAgent::NotStarted { key, stage, errno } => self.started(key, Err((stage, errno))),
+            FromAgent::Answer { token, result } => {
+                let waiting = self.state().calls.remove(&token);
+                if let Some(waiting) = waiting {
+                    let _ = waiting.send(result);
+                }
+            }
+            FromAgent::Exit { key, exit, out_of_memory } => self.exited(key, exit, out_of_memory),
+            FromAgent::Pong => {}
+            FromAgent::Hello { .. } => return Err("a second greeting"),
+        }
+        Ok(())
+    }
+
+    fn outgoing(&self, number: i64) -> Option<Arc<Outgoing>> {
+        self.state().outgoing.get(&number).and_then(Weak::upgrade)
+    }
+
+    fn started(&self, key: i64, start: Start) {
+        let waiting = self.state().starting.remove(&key);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(start);
+        }
+    }
+
+    fn exited(&self, key: i64, exit: Exit, out_of_memory: bool) {
+        let life = self.state().lives.remove(&key);
+        if let Some(life) = life.and_then(|life| life.upgrade()) {
+            life.exited(exit, out_of_memory);
+        }
+    }
+
+    fn hear_data(&self, number: i64, data: &[u8]) -> std::result::Result<(), &'static str> {
+        let mut state = self.state();
+        let Some(stream) = state.incoming.get(&number).map(Arc::clone) else {
+            drop(state);
+            self.took(data.len());
+            return Ok(());
+        };
+        state.held += data.len();
+        if state.held > INCOMING_WINDOW + CHUNK {
+            return Err("more data than there is room for");
+        }
+        drop(state);
+        if stream.push(data) { Ok(()) } else { Err("more data on a stream than there is room for") }
+    }
+}
+
+fn lost_trouble() -> Trouble {
+    Trouble { code: -104, detail: Vec::new() }
+}
+
+/// The box is gone.
+pub(crate) fn lost() -> Error {
+    Error::new(ErrorKind::Terminated, "sandbox", "the sandbox has ended")
+        .with_effect(Effect::Unknown)
+}
+
+async fn write(link: Arc<Link>, mut into: IntoBox) {
+    loop {
+        let batch = {
+            let mut state = link.state();
+            if state.over {
+                break;
+            }
+            let mut batch = Vec::new();
+            while batch.len() < BATCH
+                && let Some(next) = state.small.pop_front().or_else(|| state.large.pop_front())
+            {
+                if batch.is_empty() { batch = next } else { batch.extend(next) }
+            }
+            batch
+        };
+        if batch.is_empty() {
+            link.to_send.notified().await;
+            continue;
+        }
+        let written = async {
+            into.write_all(&batch).await?;
+            into.flush().await
+        };
+        let written = tokio::select! {
+            written = written => written,
+            () = link.closed() => break,
+        };
+        if written.is_err() {
+            break;
+        }
+    }
+    link.close();
+    // Its end is what ends the box, which may be told apart from the connection.
+    let _ = timeout(LAST, into.shutdown()).await;
+}
+
+async fn read(link: Arc<Link>, mut from: FromBox, rest: Bytes) {
+    listen(&link, &mut from, rest).await;
+    link.close();
+    let silence = async { while let Some(Ok(_)) = from.next().await {} };
+    let _ = timeout(LAST, silence).await;
+    link.gone.send_replace(true);
+}
+
+/// Takes in what comes until it breaks the rules or there is no more.
+async fn listen(link: &Arc<Link>, from: &mut FromBox, rest: Bytes) {
+    let mut frames = FrameReader::new();
+    let mut piece = Some(Ok(rest));
+    while let Some(Ok(bytes)) = piece {
+        frames.push(&bytes);
+        link.state().heard = Some(Instant::now());
+        loop {
+            let heard = match frames.next_frame() {
+                Ok(None) => break,
+                Ok(Some(frame)) => FromAgent::decode(frame),
+                Err(error) => Err(error),
+            };
+            if !heard.is_ok_and(|said| link.hear(said).is_ok()) {
+                return;
+            }
+        }
+        piece = tokio::select! {
+            piece = from.next() => piece,
+            () = link.closed() => return,
+        };
+    }
+}
+
+async fn ping(link: Weak<Link>) {
+    loop {
+        sleep(PING).await;
+        let Some(link) = link.upgrade() else { return };
+        let silent = link.state().heard.is_some_and(|heard| heard.elapsed() > SILENCE);
+        if silent || link.say(&ToAgent::Ping).is_err() {
+            link.close();
+            return;
+        }
+    }
+}

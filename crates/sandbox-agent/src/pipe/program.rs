@@ -1,0 +1,55 @@
+//! The agent of a container as text, and the command line that takes it in.
+
+use std::sync::OnceLock;
+
+use crate::python::{PARTS, assemble};
+
+/// What the command line holds.
+const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
+
+const MUX: &str = include_str!("../python/mux.py");
+
+const AGENT_PARTS: [(&str, &str); 10] = [
+    ("pipes", include_str!("../python/pipes.py")),
+    ("children", include_str!("../python/children.py")),
+    ("jobs", include_str!("../python/jobs.py")),
+    ("verbs", include_str!("../python/verbs.py")),
+    ("paths", include_str!("../python/paths.py")),
+    ("files", include_str!("../python/files.py")),
+    ("trees", include_str!("../python/trees.py")),
+    ("glob", include_str!("../python/glob.py")),
+    ("watch", include_str!("../python/watch.py")),
+    ("tunnel", include_str!("../python/tunnel.py")),
+];
+
+/// The whole agent as one Python source.
+pub(crate) fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MUX))
+}
+
+/// The arguments of an interpreter that becomes the agent. It says the nonce before it takes anything in.
+#[must_use]
+pub fn arguments(nonce: &str) -> Vec<String> {
+    ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce].map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_ascii_so_that_their_literals_are_python() {
+        for (name, source) in AGENT_PARTS.iter().chain(&[("mux", MUX), ("bootstrap", BOOTSTRAP)]) {
+            assert!(source.is_ascii(), "{name}");
+            assert!(source.starts_with("\"\"\""), "{name} has no docstring");
+        }
+    }
+
+    #[test]
+    fn no_part_hides_another() {
+        for (name, _) in AGENT_PARTS {
+            assert!(PARTS.iter().all(|(other, _)| *other != name), "{name}");
+        }
+    }
+}

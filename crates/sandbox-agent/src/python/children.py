@@ -1,0 +1,502 @@
+"""The processes of a container: starts, watches, signals and reaps them, and knows who started whom.
+
+Whoever is started here inherits its orphans (PR_SET_CHILD_SUBREAPER), so that what a program has
+started stays below it. What it leaves behind at its end comes to this process, which is told of
+the end at once and notes whose it was.
+"""
+
+import sys
+from os import P_ALL, WEXITED, WNOWAIT, openpty
+from posix import O_CLOEXEC, O_RDONLY, O_WRONLY, WNOHANG
+from posix import _exit, chdir, close, dup, dup2, execve, fork, getpid, kill, listdir, open, pipe2
+from posix import read, setsid, umask, wait4, waitid, write
+from _signal import SIGCONT, SIGKILL, SIGSTOP
+from time import CLOCK_BOOTTIME, clock_gettime
+
+from _socket import AF_UNIX, SOCK_STREAM, socketpair
+from fcntl import ioctl
+from termios import TIOCSCTTY, TIOCSWINSZ
+
+STARTED, NOT_STARTED, EXIT = 17, 18, 20
+STDIN, STDOUT, STDERR, CONTROL = range(4)  # the streams of a process, in the lowest bits
+NEW_PROCESS, DIRECTORY, PROGRAM = b"n", b"d", b"p"
+TICKS = 100  # of the kernel's clock for processes, everywhere
+ROUNDS = 2000
+CROWD = 16
+PAUSE = 0.001
+SIGINT = 2
+HELD_BACK = 0.05
+
+codec = load("codec")
+pipes = load("pipes")
+worker = load("worker")
+number, as_number = codec["number"], codec["as_number"]
+Source, Sink = pipes["Source"], pipes["Sink"]
+
+
+class Child:
+    """A process that the host has asked for."""
+
+    def __init__(self, children, key, pid, is_worker):
+        self.children, self.key, self.pid, self.is_worker = children, key, pid, is_worker
+        self.sources = []
+        self.control = None
+        self.terminal = None
+        self.status = None
+        self.told = False
+
+    def died(self, status, usage):
+        by_kernel = status & 0x7F == SIGKILL and self.children.memory_ran_out()
+        self.status = (
+            status,
+            int(by_kernel),
+            int(usage.ru_utime * 1e6),
+            int(usage.ru_stime * 1e6),
+            usage.ru_maxrss * 1024,
+        )
+        self.finish()
+
+    def finish(self):
+        """Tells of its end, after everything it has written."""
+        if self.told or self.status is None:
+            return
+        for source in self.sources:
+            if not source.drain():
+                for each in self.sources:
+                    each.dependents.append(self.finish)
+                return
+        self.told = True
+        self.children.mux.tell(EXIT, number(self.key), *[number(value) for value in self.status])
+        if self.is_worker:
+            self.children.close_streams(self)
+
+
+class Children:
+    def __init__(self, mux):
+        self.mux = mux
+        self.all = {}
+        self.owners = {}  # by process id: which of them it is, or has left behind
+        self.kills = kills_for_memory()
+
+    # Starting.
+
+    def spawn(self, fields):
+        key = as_number(fields[0])
+        argv, env = codec["split"](fields[1]), codec["split"](fields[2])
+        env = dict(zip(env[::2], env[1::2]))
+        has_stdin, has_terminal, rows, columns = [as_number(field) for field in fields[4:8]]
+        ours, theirs = [], []
+        try:
+            if has_terminal:
+                near, far = openpty()
+                ioctl(near, TIOCSWINSZ, window(rows, columns))
+                ours, theirs = [near, dup(near), far], [far, far, far]
+            else:
+                for place in (STDIN, STDOUT, STDERR):
+                    if place == STDIN and not has_stdin:
+                        theirs.append(open("/dev/null", O_RDONLY | O_CLOEXEC))
+                        ours.append(None)
+                        continue
+                    reading, writing = pipe2(O_CLOEXEC)
+                    ours.append(writing if place == STDIN else reading)
+                    theirs.append(reading if place == STDIN else writing)
+            status, tell = pipe2(O_CLOEXEC)
+            pid = fork()
+        except OSError as error:
+            for fd in ours + theirs:
+                if fd is not None:
+                    close_quietly(fd)
+            return self.not_started(key, NEW_PROCESS, error.errno)
+        if pid == 0:
+            become_program(self.mux, theirs, tell, argv, env, fields[3], has_terminal)
+        close(tell)
+        if not has_terminal:
+            for fd in theirs:
+                close(fd)
+        problem = read(status, 64)
+        close(status)
+        if problem:
+            for fd in ours:
+                if fd is not None:
+                    close(fd)
+            return self.not_started(key, problem[:1], int(problem[1:]))
+        child = self.add(key, pid, False)
+        if has_terminal:
+            child.terminal = ours[2]
+            Sink(self.mux, ours[1], key << 2 | STDIN)
+            child.sources.append(Source(self.mux, ours[0], key << 2 | STDOUT, True))
+        else:
+            if ours[STDIN] is not None:
+                Sink(self.mux, ours[STDIN], key << 2 | STDIN)
+            for place in (STDOUT, STDERR):
+                child.sources.append(Source(self.mux, ours[place], key << 2 | place))
+
+    def not_started(self, key, stage, errno):
+        self.mux.say(NOT_STARTED, number(key), number(stage[0]), number(errno))
+
+    def add(self, key, pid, is_worker):
+        child = Child(self, key, pid, is_worker)
+        self.all[key] = child
+        self.owners[pid] = child
+        self.mux.say(STARTED, number(key), number(pid))
+        return child
+
+    def start_worker(self, fields):
+        key = as_number(fields[0])
+        opened = []
+        try:
+            control, theirs = socketpair(AF_UNIX, SOCK_STREAM)
+            theirs = theirs.detach()
+            opened += [theirs]
+            out, their_out = pipe2(O_CLOEXEC)
+            opened += [out, their_out]
+            err, their_err = pipe2(O_CLOEXEC)
+            opened += [err, their_err]
+            null = open("/dev/null", O_RDONLY | O_CLOEXEC)
+            opened += [null]
+            pid = fork()
+        except OSError as error:
+            for fd in opened:
+                close(fd)
+            return self.not_started(key, NEW_PROCESS, error.errno)
+        if pid == 0:
+            self.mux.become(WorkerRequest(fields, theirs, [null, their_out, their_err]))
+        for fd in (theirs, their_out, their_err, null):
+            close(fd)
+        child = self.add(key, pid, True)
+        child.sources = [
+            Source(self.mux, out, key << 2 | STDOUT),
+            Source(self.mux, err, key << 2 | STDERR),
+        ]
+        copy = dup(control.fileno())
+        child.sources.append(
+            pipes["ControlSource"](self.mux, copy, key << 2 | CONTROL, list(child.sources))
+        )
+        child.control = pipes["ControlSink"](self.mux, control, key << 2 | STDIN)
+
+    # Signals.
+
+    def signal(self, key, signal, tree):
+        child = self.all.get(key)
+        if child is None:
+            return
+        if tree:
+            for pid in self.members(child):
+                kill_quietly(pid, signal)
+        elif child.control is not None and signal == SIGINT and child.control.queue:
+            # It means the request whose end is still on its way.
+            self.interrupt_later(child)
+        elif child.status is None:
+            kill_quietly(child.pid, signal)
+
+    def interrupt_later(self, child):
+        done = []
+
+        def interrupt():
+            if not done and child.status is None:
+                kill_quietly(child.pid, SIGINT)
+            done.append(True)
+
+        child.control.once_written.append(interrupt)
+        self.mux.jobs.later(HELD_BACK, interrupt)
+
+    def resize(self, key, rows, columns):
+        child = self.all.get(key)
+        if child is not None and child.terminal is not None:
+            ioctl(child.terminal, TIOCSWINSZ, window(rows, columns))
+
+    # Trees.
+
+    def members(self, child, started=None):
+        """What it is and has started, as far as it lives; with `started`, what is below it and began then."""
+        roots = {pid for pid, owner in self.owners.items() if owner is child}
+        if not roots:
+            return []
+        table, below = processes(), {}
+        for pid, about in table.items():
+            below.setdefault(about[0], []).append(pid)
+        if started is not None:
+            roots = {pid for pid in below.get(child.pid, ()) if started(table[pid][1])}
+        found = [pid for pid in roots if pid in table]
+        for pid in found:
+            found += [other for other in below.get(pid, ()) if other not in roots]
+        return [pid for pid in found if table[pid][2] not in b"ZXx"]
+
+    def kill_tree(self, key, job):
+        child = self.all.get(key)
+        if child is None:
+            return []
+        stopped = set()
+        if getpid() == 1 and process_count() > CROWD and child in self.owners.values():
+            self.kill_in_a_crowd(child)
+        for _ in range(ROUNDS):
+            self.reap()
+            alive = self.members(child)
+            if not alive:
+                break
+            new = [pid for pid in alive if pid not in stopped]
+            # What is stopped starts nothing more.
+            for pid in new:
+                kill_quietly(pid, SIGSTOP)
+            stopped.update(new)
+            if not new or len(alive) == 1:
+                for pid in alive:
+                    kill_quietly(pid, SIGKILL)
+                stopped.clear()
+                yield PAUSE
+        child.finish()
+        return [number(value) for value in child.status or ()]
+
+    def kill_in_a_crowd(self, child):
+        """Many processes leave this one little time. All are held at once, until those that end have been told to."""
+        kill_quietly(-1, SIGSTOP)
+        doomed = set(self.members(child))
+        for pid in doomed:
+            kill_quietly(pid, SIGKILL)
+        for pid in processes():
+            if pid not in doomed and pid != getpid():
+                kill_quietly(pid, SIGCONT)
+
+    def end_started(self, key, age, former_age, job):
+        """Ends what a worker has started since then, which is that long ago, and not what may be older."""
+        child = self.all.get(key)
+        if child is None or child.status is not None:
+            return []
+        now = clock_gettime(CLOCK_BOOTTIME)
+        since = int((now - age / 1e6) * TICKS) - 1
+        former = int((now - former_age / 1e6) * TICKS) if former_age >= 0 else -1
+        for _ in range(ROUNDS):
+            alive = self.members(child, lambda start: start >= since and start > former)
+            if not alive:
+                return []
+            for signal in (SIGSTOP, SIGKILL):
+                for pid in alive:
+                    kill_quietly(pid, signal)
+            yield PAUSE
+        return []
+
+    # The end.
+
+    def reap(self):
+        while True:
+            try:
+                dead = waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
+            except ChildProcessError:
+                return
+            if dead is None:
+                return
+            pid = dead.si_pid
+            owner = self.owners.get(pid)
+            # Before it is gone: what it has left behind is here by now.
+            self.take_in(owner)
+            _, status, usage = wait4(pid, 0)
+            self.owners.pop(pid, None)
+            if owner is not None and owner.pid == pid:
+                owner.died(status, usage)
+
+    def memory_ran_out(self):
+        """Whether the kernel has ended something for its memory since this was asked last."""
+        before, self.kills = self.kills, kills_for_memory()
+        return self.kills > before
+
+    def take_in(self, owner):
+        """Notes whose the processes are that are new here."""
+        new = [pid for pid in own_children() if pid not in self.owners]
+        if not new:
+            return
+        leaders = {child.pid: child for child in self.owners.values() if child is not None}
+        for pid in new:
+            about = look(pid)
+            whose = leaders.get(about[3]) if about else None
+            self.owners[pid] = whose or owner
+
+    def forget(self, key, end):
+        """Nobody asks for it any more. Its tree is ended on demand, and otherwise lives on."""
+        child = self.all.get(key)
+        if child is None:
+            return
+        if end:
+            self.mux.jobs.run(self.kill_and_forget(key, child))
+        else:
+            self.drop(key, child)
+
+    def kill_and_forget(self, key, child):
+        yield from self.kill_tree(key, None)
+        self.drop(key, child)
+
+    def drop(self, key, child):
+        self.all.pop(key, None)
+        self.close_streams(child)
+        for pid, owner in list(self.owners.items()):
+            if owner is child and pid != child.pid:
+                self.owners[pid] = None
+
+    def close_streams(self, child):
+        for source in child.sources:
+            source.forget()
+        if child.control is not None:
+            child.control.forget()
+        if child.terminal is not None:
+            close(child.terminal)
+            child.terminal = None
+
+    def end_everything(self):
+        for pid in processes() if getpid() == 1 else below(getpid()):
+            if pid != getpid():
+                kill_quietly(pid, SIGKILL)
+
+
+class WorkerRequest:
+    """What `worker.py` wants to know of a new worker."""
+
+    isolated = confined = False
+    uid = gid = 0
+    rlimits = ()
+    subreaper = True
+    cell = ruleset = None
+    filter = b""
+    self_check = ""
+
+    def __init__(self, fields, control, standard):
+        self.env = codec["as_pairs"](fields[1])
+        self.work_dir = codec["as_text"](fields[2])
+        self.control, self.standard = control, standard
+
+
+def become_program(mux, files, tell, argv, env, directory, has_terminal):
+    """In the new process: never returns."""
+    stage = NEW_PROCESS
+    try:
+        mux.reset_signals(())
+        setsid()
+        for place, fd in enumerate(files):
+            dup2(fd, place)
+        if tell != 3:
+            dup2(tell, 3, False)
+        worker["_close_range"](4, worker["MOST_FILES"])
+        if has_terminal:
+            ioctl(0, TIOCSCTTY, 0)
+        umask(0o022)
+        # Only now, with nothing of the agent's left open here, others may look at it.
+        worker["prctl"](worker["PR_SET_DUMPABLE"], 1)
+        worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
+        worker["prctl"](worker["PR_SET_NO_NEW_PRIVS"], 1)
+        worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
+        stage = DIRECTORY
+        chdir(directory)
+        stage = PROGRAM
+        execute(argv, env)
+    except OSError as error:
+        write(3, stage + str(error.errno).encode())
+    except BaseException:
+        write(3, stage + b"22")
+    finally:
+        _exit(127)
+
+
+def execute(argv, env):
+    name = argv[0]
+    if b"/" in name:
+        execve(name, argv, env)
+    denied = None
+    for directory in env.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").split(b":"):
+        try:
+            execve((directory or b".") + b"/" + name, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            denied = error
+    raise denied or FileNotFoundError(2, "")
+
+
+def window(rows, columns):
+    return b"".join(value.to_bytes(2, sys.byteorder) for value in (rows, columns, 0, 0))
+
+
+def kill_quietly(pid, signal):
+    try:
+        kill(pid, signal)
+    except OSError:
+        pass  # it is gone
+
+
+def close_quietly(fd):
+    try:
+        close(fd)
+    except OSError:
+        pass
+
+
+def kills_for_memory():
+    """How often the kernel has ended a process of this container for its memory."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            file = open(path, O_RDONLY | O_CLOEXEC)
+        except OSError:
+            continue
+        words = read(file, 4096).split()
+        close(file)
+        if b"oom_kill" in words:
+            return int(words[words.index(b"oom_kill") + 1])
+    return 0
+
+
+def process_count():
+    """How many processes and threads the container has."""
+    for path in ("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current"):
+        try:
+            file = open(path, O_RDONLY | O_CLOEXEC)
+        except OSError:
+            continue
+        count = int(read(file, 32))
+        close(file)
+        return count
+    return 0
+
+
+def own_children():
+    pid = getpid()
+    try:
+        file = open("/proc/%d/task/%d/children" % (pid, pid), O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return [child for child, about in processes().items() if about[0] == pid]
+    data = b""
+    while True:
+        piece = read(file, 65536)
+        if not piece:
+            break
+        data += piece
+    close(file)
+    return [int(word) for word in data.split()]
+
+
+def look(pid):
+    """Its parent, start in ticks, state and session."""
+    try:
+        file = open("/proc/%d/stat" % pid, O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fields = read(file, 4096).rpartition(b")")[2].split()
+    except OSError:
+        return None
+    finally:
+        close(file)
+    return int(fields[1]), int(fields[19]), fields[0], int(fields[3])
+
+
+def processes():
+    table = {}
+    for name in listdir("/proc"):
+        if name.isdigit():
+            about = look(int(name))
+            if about is not None:
+                table[int(name)] = about
+    return table
+
+
+def below(root):
+    table, found = processes(), [root]
+    for pid in found:
+        found += [other for other, about in table.items() if about[0] == pid]
+    return found[1:]

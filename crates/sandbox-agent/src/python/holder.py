@@ -1,0 +1,240 @@
+"""Copies of the interpreter that wait: what a snapshot has of it.
+
+A copy is a fork of the worker between two requests. It is nobody's child but that of the cell's
+first process, so that code which waits for children does not meet it, and it lets go of every
+stream of the worker. When it is woken it leaves one more copy of itself and is the worker from
+there on.
+"""
+
+import sys
+from _signal import SIG_IGN, SIGINT
+from _signal import signal as set_signal
+from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_STREAM, socket
+from _thread import _count as python_threads
+from posix import O_CLOEXEC, O_RDONLY, O_RDWR, WNOHANG
+from posix import _exit, chdir, close, dup2, fork, getcwd, getpid, listdir, open, pipe, read
+from posix import readlink, setsid, waitpid
+from time import sleep
+
+HELD, READY = 28, 16
+CONTROL = 100
+ARRIVED = b"a"
+FILES_SPACE = CMSG_SPACE(5 * 4)
+MOST_NOTES = 8
+SETTLING = 50  # milliseconds in which threads of ours may end
+
+codec = load("codec")
+text, number, frame = codec["text"], codec["number"], codec["frame"]
+
+
+def hold(driver, fields):
+    """Answers a request for a copy. Returns in the copy as well, once that is the worker."""
+    channel = driver.files.pop(0)
+    driver.streams.flush()
+    problem = obstacle()
+    notes = [] if problem else shared(driver, channel)
+    middle = None
+    if problem is None:
+        parted, parting = pipe()
+        try:
+            middle = fork()
+        except BaseException as error:
+            problem = "it cannot be copied (%s: %s)" % (type(error).__name__, error)
+            close(parted)
+        if middle == 0:
+            in_between(parting)
+            close(parted)
+            return wait(driver, channel)
+        close(parting)
+    close(channel)
+    driver.send(
+        frame(
+            HELD,
+            codec["put"](fields[0]),
+            text(problem or ""),
+            codec["several"]([text(note) for note in notes]),
+        )
+    )
+    if middle:
+        forget(middle, parted)
+
+
+def in_between(parting):
+    """Forks once more. This process ends, and so the new one has no parent to be noticed by.
+
+    It has been said already that there is a copy. So when there is no room for one more process,
+    this one is it.
+    """
+    try:
+        last = fork()
+    except BaseException:
+        last = 0
+    if last:
+        _exit(0)
+    close(parting)
+
+
+def forget(middle, parted):
+    """Takes the process in between, unless it stays."""
+    read(parted, 1)  # until both have let go of the other end
+    close(parted)
+    try:
+        for _ in range(SETTLING):
+            if waitpid(middle, WNOHANG)[0]:
+                return
+            sleep(0.001)
+    except OSError:
+        pass  # code ignores SIGCHLD, and the kernel has taken it
+
+
+def wait(driver, channel):
+    """The life of a copy. Returns when it is the worker."""
+    setsid()
+    set_signal(SIGINT, SIG_IGN)
+    directory = where()
+    let_go(driver)
+    while True:
+        peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
+        peer.send(ARRIVED)
+        data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
+        if not data:
+            _exit(0)  # nobody can wake it any more
+        files = codec["received_files"](ancillary)
+        peer.close()
+        following = files.pop()
+        parted, parting = pipe()
+        middle = fork()
+        if middle == 0:
+            in_between(parting)
+            for file in (*files, parted):
+                close(file)
+            setsid()
+            channel = following
+            continue
+        close(following)
+        close(parting)
+        become(driver, files, directory)
+        forget(middle, parted)
+        return
+
+
+def where():
+    try:
+        return getcwd()
+    except OSError:
+        return None
+
+
+def let_go(driver):
+    """The streams are the worker's alone."""
+    driver.socket.close()
+    driver.streams.abandon()
+    null = open("/dev/null", O_RDWR | O_CLOEXEC)
+    for standard in range(3):
+        dup2(null, standard)
+    close(null)
+
+
+def become(driver, files, directory):
+    worker = load("worker")
+    for file, place in zip(files, (CONTROL, 0, 1, 2)):
+        dup2(file, place, place < 3)
+        close(file)
+    driver.buffer, driver.files = b"", []
+    driver.pid = getpid()
+    driver.socket = socket(AF_UNIX, SOCK_STREAM, 0, CONTROL)
+    driver.streams.adopt()
+    for place in (directory, driver.work_dir, "/"):
+        try:
+            chdir(place)
+            break
+        except (OSError, TypeError):
+            pass  # the files are those of the snapshot, so it is hardly ever gone
+    set_signal(SIGINT, driver.on_interrupt)
+    worker["_reseed"]()
+    checked = worker["_self_check"](driver.request)
+    version = "%d.%d.%d" % sys.version_info[:3]
+    driver.send(frame(READY, number(1), number(driver.pid), text(version), text(checked)))
+
+
+# What a copy cannot have.
+
+
+def obstacle():
+    """Why there can be no copy: threads do not survive a fork, and what they hold stays locked."""
+    for _ in range(SETTLING):
+        if python_threads() == 0:
+            return None
+        sleep(0.001)
+    threading = sys.modules.get("threading")
+    names = []
+    if threading is not None:
+        main = threading.main_thread()
+        names = [thread.name for thread in threading.enumerate() if thread is not main]
+    named = ", ".join(names[:MOST_NOTES]) or "started without a name"
+    return "%d threads run in it (%s)" % (python_threads(), named[:200])
+
+
+def shared(driver, channel):
+    """What the copy does not have, or not for itself."""
+    notes = []
+    threads = len(listdir("/proc/self/task")) - 1
+    if threads:
+        notes.append("%d threads of libraries; those that can will start theirs again" % threads)
+    for pid in children():
+        notes.append("process %d (%s), which it started" % (pid, name_of(pid)))
+    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files()}
+    for name in sorted(listdir("/proc/self/fd"), key=int):
+        if int(name) not in own:
+            note = descriptor(int(name))
+            if note:
+                notes.append(note)
+    if len(notes) > MOST_NOTES:
+        more = len(notes) - MOST_NOTES
+        notes = notes[:MOST_NOTES] + ["%d more processes and open files" % more]
+    return notes
+
+
+def children():
+    try:
+        file = open("/proc/self/task/%d/children" % getpid(), O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return []  # this kernel does not list them
+    listed = read(file, 65536)
+    close(file)
+    return [int(word) for word in listed.split()]
+
+
+def name_of(pid):
+    try:
+        file = open("/proc/%d/comm" % pid, O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return "dead"
+    name = read(file, 64)
+    close(file)
+    return str(name, "utf-8", "replace").strip()
+
+
+def loop_files():
+    """The descriptors of the event loop that cells share. It stands still, and works in a copy."""
+    if "asyncio" not in sys.modules:
+        return ()
+    loop = load("awaits")["STATE"]["loop"]
+    try:
+        return (loop._ssock.fileno(), loop._csock.fileno(), loop._selector.fileno())
+    except Exception:
+        return ()
+
+
+def descriptor(number):
+    try:
+        target = readlink("/proc/self/fd/%d" % number)
+    except OSError:
+        return None  # it was that of the listing
+    if target.startswith("/"):
+        if target.startswith("/dev/") or target == "/proc/self/fd":
+            return None
+        return "open file %s: a copy shares it as it was" % target[:200]
+    if target.startswith(("socket:", "pipe:")):
+        return "descriptor %d, the end of a %s" % (number, target.partition(":")[0])
+    return None

@@ -1,0 +1,209 @@
+"""What the host asks for and waits for: each a generator, run a step at a time between other work.
+
+A generator yields `WAIT` until there is news for it, a number of seconds, or nothing to go on as
+soon as others had their turn. It returns the fields of its answer, or raises a `Problem` or an
+`OSError`. One that streams answers first, and its end is the end of its stream.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from time import monotonic
+
+DATA, END, CREDIT, ANSWER = 3, 4, 5, 19
+WINDOW = 1 << 20
+CHUNK = 64 << 10
+WAIT = "wait"
+UNEXPECTED = 1
+FOREVER = 3600.0
+
+codec = load("codec")
+number, text, as_number = codec["number"], codec["text"], codec["as_number"]
+
+
+class Problem(Exception):
+    """What is wrong with a request, by a number that the host has words for."""
+
+    def __init__(self, code, detail=b""):
+        self.code, self.detail = code, detail
+
+
+class Job:
+    """One request that is being worked on. Its two streams are the token's, one in each direction."""
+
+    def __init__(self, jobs, token):
+        self.jobs, self.mux, self.token = jobs, jobs.mux, token
+        self.stream = token << 2 | 1
+        self.credit = WINDOW
+        self.inbox = deque()
+        self.taken = 0
+        self.is_complete = False
+        self.answered = False
+        self.is_waiting = False
+        self.generator = None
+
+    # As a stream of the connection.
+
+    def feed(self, data):
+        self.inbox.append(data)
+        self.wake()
+
+    def ended(self):
+        self.is_complete = True
+        self.wake()
+
+    def credited(self, count):
+        self.credit += count
+        self.wake()
+
+    def dropped(self):
+        self.jobs.cancel(self.token)
+
+    resume = None
+
+    def wake(self):
+        if self.is_waiting:
+            self.is_waiting = False
+            self.jobs.ready.append(self)
+
+    resume = wake
+
+    # For its generator.
+
+    def take(self):
+        """The next piece from the host, or `None` at its end."""
+        while not self.inbox:
+            if self.is_complete:
+                return None
+            yield WAIT
+        data = self.inbox.popleft()
+        self.mux.used_up(len(data))
+        self.taken += len(data)
+        if self.taken >= WINDOW // 4:
+            self.mux.say(CREDIT, number(self.token << 2), number(self.taken))
+            self.taken = 0
+        return data
+
+    def room(self):
+        """How much may be given, once it is something."""
+        while self.credit <= 0 or not self.mux.has_room():
+            if self.credit > 0:
+                self.mux.park(self)
+            yield WAIT
+        return min(CHUNK, self.credit)
+
+    def give(self, data):
+        """Sends data on the stream."""
+        view = memoryview(data)
+        while view:
+            most = yield from self.room()
+            piece = view[:most]
+            self.credit -= len(piece)
+            self.mux.data(self.stream, bytes(piece))
+            view = view[most:]
+
+    def answer(self, fields=()):
+        self.answered = True
+        self.mux.tell(ANSWER, number(self.token), number(0), text(""), codec["several"](fields))
+
+    # Its end.
+
+    def done(self, fields):
+        if not self.answered:
+            self.answer([codec["put"](field) if type(field) is memoryview else field for field in fields or ()])
+        elif self.token >= 0:
+            self.mux.tell(END, number(self.stream), number(0))
+        self.close()
+
+    def failed(self, error):
+        code, detail = UNEXPECTED, b""
+        if isinstance(error, Problem):
+            code, detail = error.code, error.detail
+        elif isinstance(error, OSError) and error.errno:
+            code = -error.errno
+        else:
+            detail = ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace")
+        detail = codec["put"](detail)
+        if self.answered:
+            self.mux.tell(END, number(self.stream), number(code), detail)
+        else:
+            self.mux.tell(ANSWER, number(self.token), number(code), detail, codec["put"](b""))
+        self.close()
+
+    def close(self):
+        for data in self.inbox:
+            self.mux.used_up(len(data))
+        self.inbox.clear()
+        streams = self.mux.streams
+        streams.pop(self.stream, None)
+        streams.pop(self.token << 2, None)
+        self.jobs.all.pop(self.token, None)
+
+
+class Jobs:
+    def __init__(self, mux):
+        self.mux = mux
+        self.all = {}
+        self.ready = deque()
+        self.timers = []
+        self.count = 0
+
+    def timeout(self):
+        if self.ready:
+            return 0
+        if self.timers:
+            return max(0.0, self.timers[0][0] - monotonic())
+        return FOREVER
+
+    def later(self, seconds, action):
+        self.count += 1
+        heappush(self.timers, (monotonic() + seconds, self.count, action))
+
+    def begin(self, token, verb, arguments):
+        job = Job(self, token)
+        self.all[token] = job
+        self.mux.streams[token << 2] = job
+        self.mux.streams[job.stream] = job
+        try:
+            job.generator = load("verbs")["begin"](job, verb, arguments)
+        except Exception as error:
+            job.failed(error)
+            return
+        self.step_one(job)
+
+    def run(self, generator):
+        """Something that nobody waits for."""
+        job = Job(self, -1)
+        job.answered = True
+        job.generator = generator
+        self.ready.append(job)
+
+    def cancel(self, token):
+        job = self.all.get(token)
+        if job is not None:
+            job.generator.close()
+            job.generator = None
+            job.close()
+
+    def step(self):
+        now = monotonic()
+        while self.timers and self.timers[0][0] <= now:
+            heappop(self.timers)[2]()
+        for _ in range(len(self.ready)):
+            job = self.ready.popleft()
+            if job.generator is not None:
+                self.step_one(job)
+
+    def step_one(self, job):
+        try:
+            wish = next(job.generator)
+        except StopIteration as end:
+            job.done(end.value)
+        except Exception as error:
+            job.failed(error)
+        else:
+            if wish is None:
+                self.ready.append(job)
+            else:
+                job.is_waiting = True
+                if wish is not WAIT:
+                    self.later(wish, job.wake)

@@ -1,0 +1,299 @@
+"""The agent of a container: everything between the processes in it and one byte stream out of it.
+
+It is the first process there, starts and reaps all others, and runs no user code itself. Many
+streams share the one connection: data in chunks, each stream with as many bytes under way as the
+host has room for, and small messages before all waiting data. When the connection ends, or the
+host has not been heard of for the time of a lease, this process ends, and everything with it.
+"""
+
+import sys
+from collections import deque
+from posix import O_CLOEXEC, O_RDWR
+from posix import _exit, close, dup2, open, pipe2, read, set_blocking, writev
+from select import EPOLLIN, EPOLLOUT, epoll
+from time import monotonic
+from _signal import SIGCHLD, SIGINT, set_wakeup_fd
+
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+VERSION = 1
+SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET, INPUT = range(1, 13)
+HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN = 16, 17, 18, 19, 20, 21, 22
+# Data and its end have the same numbers in both directions.
+
+CONNECTION = -1  # the stream number in a credit that is about the connection
+CONNECTION_WINDOW = 32 << 20
+CREDIT_STEP = 1 << 20
+PIECE = 256 << 10
+MOST_WAITING = 512 << 10  # bytes that wait to be written, from when on nothing more is read
+BATCH = 64
+LEASE = 30.0
+REHEARSALS = 5  # enough that no worker has to compile or import what all of them need
+LOOK = 5.0
+F_SETPIPE_SZ = 1031
+PIPE_SIZE = 1 << 20
+
+codec = load("codec")
+frame, number, text, put, split = (
+    codec[name] for name in ("frame", "number", "text", "put", "split")
+)
+as_number, as_text = codec["as_number"], codec["as_text"]
+
+
+class Become(BaseException):
+    """This process is a new worker now, and leaves everything of the agent behind."""
+
+
+class Mux:
+    def __init__(self):
+        self.source = fcntl(0, F_DUPFD_CLOEXEC, 10)
+        self.sink = fcntl(1, F_DUPFD_CLOEXEC, 10)
+        null = open("/dev/null", O_RDWR | O_CLOEXEC)
+        dup2(null, 0)
+        dup2(null, 1)
+        close(null)
+        for fd in (self.source, self.sink):
+            set_blocking(fd, False)
+            try:
+                fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
+            except OSError:
+                pass  # no pipe, or the limit is lower
+        self.poll = epoll()
+        self.actions = {}
+        self.streams = {}
+        self.parked = []
+        self.small = deque()
+        self.large = deque()
+        self.batch = []
+        self.waiting = 0
+        self.blocked = False
+        self.credit = CONNECTION_WINDOW
+        self.used = 0
+        self.buffer = bytearray()
+        self.heard = monotonic()
+        self.jobs = load("jobs")["Jobs"](self)
+        self.children = load("children")["Children"](self)
+        self.watch_for_deaths()
+        self.watch(self.source, EPOLLIN, self.receive)
+
+    def watch_for_deaths(self):
+        near, far = pipe2(O_CLOEXEC)
+        set_blocking(near, False)
+        set_blocking(far, False)
+        set_signal(SIGCHLD, lambda signum, frame: None)
+        set_wakeup_fd(far, warn_on_full_buffer=False)
+
+        def died(events):
+            try:
+                read(near, 4096)
+            except BlockingIOError:
+                pass
+            self.children.reap()
+
+        self.watch(near, EPOLLIN, died)
+
+    def become(self, request):
+        """In a new process, which shall be a worker."""
+        self.reset_signals()
+        raise Become(request)
+
+    @staticmethod
+    def reset_signals(*ignored):
+        set_wakeup_fd(-1)
+        reset_signals(*ignored)
+
+    # Descriptors.
+
+    def watch(self, fd, events, action):
+        self.actions[fd] = action
+        self.poll.register(fd, events)
+
+    def unwatch(self, fd):
+        if self.actions.pop(fd, None) is not None:
+            self.poll.unregister(fd)
+
+    def run(self):
+        while True:
+            timeout = min(LOOK, self.jobs.timeout())
+            for fd, events in self.poll.poll(timeout):
+                action = self.actions.get(fd)
+                if action is not None:
+                    action(events)
+            self.jobs.step()
+            self.flush()
+            if monotonic() - self.heard > LEASE:
+                # What came while this process was held counts.
+                self.receive(EPOLLIN)
+                if monotonic() - self.heard > LEASE:
+                    finish()
+
+    # To the host.
+
+    def say(self, kind, *fields):
+        """Before all data that waits."""
+        self.append(self.small, frame(kind, *fields))
+
+    def tell(self, kind, *fields):
+        """After all data that was sent before."""
+        self.append(self.large, frame(kind, *fields))
+
+    def data(self, stream, data):
+        self.credit -= len(data)
+        self.tell(DATA, number(stream), put(data))
+
+    def append(self, queue, message):
+        queue.append(message)
+        self.waiting += len(message)
+
+    def has_room(self):
+        return self.waiting < MOST_WAITING and self.credit > 0
+
+    def park(self, source):
+        """It goes on when there is room again."""
+        self.parked.append(source)
+
+    def unpark(self):
+        if self.parked and self.has_room():
+            parked, self.parked = self.parked, []
+            for source in parked:
+                source.resume()
+
+    def flush(self, events=0):
+        while self.batch or self.small or self.large:
+            while len(self.batch) < BATCH and self.small:
+                self.batch.append(memoryview(self.small.popleft()))
+            while len(self.batch) < BATCH and self.large:
+                self.batch.append(memoryview(self.large.popleft()))
+            try:
+                count = writev(self.sink, self.batch)
+            except BlockingIOError:
+                if not self.blocked:
+                    self.blocked = True
+                    self.watch(self.sink, EPOLLOUT, self.flush)
+                break
+            except OSError:
+                finish()
+            self.waiting -= count
+            done = 0
+            while done < len(self.batch) and count >= len(self.batch[done]):
+                count -= len(self.batch[done])
+                done += 1
+            del self.batch[:done]
+            if count:
+                self.batch[0] = self.batch[0][count:]
+        else:
+            if self.blocked:
+                self.blocked = False
+                self.unwatch(self.sink)
+        self.unpark()
+
+    # From the host.
+
+    def receive(self, events):
+        try:
+            piece = read(self.source, PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            finish()
+        self.heard = monotonic()
+        buffer = self.buffer
+        buffer += piece
+        at = 0
+        while len(buffer) - at >= 4:
+            end = at + 4 + int.from_bytes(buffer[at : at + 4], "little")
+            if len(buffer) < end:
+                break
+            message = bytes(buffer[at + 4 : end])
+            at = end
+            self.take(message[0], message)
+        del buffer[:at]
+
+    def take(self, kind, message):
+        if kind == DATA or kind == INPUT:
+            stream = self.streams.get(int.from_bytes(message[5:13], "little", signed=True))
+            if kind == INPUT:
+                _, new, piece = split(message[1:])
+                self.used_up(len(piece))
+                if stream is not None:
+                    stream.feed_with_input(piece, as_number(new))
+                return
+            size = len(message) - 17
+            if stream is None:
+                self.used_up(size)
+            else:
+                stream.feed(memoryview(message)[17:])
+            return
+        fields = split(message[1:])
+        if kind == PING:
+            self.say(PONG)
+        elif kind == CREDIT:
+            self.credited(as_number(fields[0]), as_number(fields[1]))
+        elif kind in (END, DROP):
+            stream = self.streams.get(as_number(fields[0]))
+            if stream is not None:
+                stream.ended() if kind == END else stream.dropped()
+        elif kind == SPAWN:
+            self.children.spawn(fields)
+        elif kind == WORKER:
+            self.children.start_worker(fields)
+        elif kind == SIGNAL:
+            self.children.signal(*[as_number(field) for field in fields])
+        elif kind == FORGET:
+            self.children.forget(as_number(fields[0]), as_number(fields[1]))
+        elif kind == CALL:
+            self.jobs.begin(as_number(fields[0]), as_text(fields[1]), split(fields[2]))
+        elif kind == CANCEL:
+            self.jobs.cancel(as_number(fields[0]))
+        else:
+            _exit(2)
+
+    def credited(self, stream, count):
+        if stream == CONNECTION:
+            self.credit += count
+            self.unpark()
+            return
+        stream = self.streams.get(stream)
+        if stream is not None:
+            stream.credited(count)
+
+    def used_up(self, count):
+        """Data of the host was taken, whoever took it."""
+        self.used += count
+        if self.used >= CREDIT_STEP:
+            self.say(CREDIT, number(CONNECTION), number(self.used))
+            self.used = 0
+
+
+def finish():
+    """The host is gone. As the first process of a container, this ends all others too."""
+    MUX.children.end_everything()
+    _exit(0)
+
+
+def main():
+    global MUX
+    # To the first process of a container the kernel sends what it handles, and so nothing else.
+    reset_signals((SIGINT,) + IGNORED)
+    load("hooks")["install"](sys)
+    worker = load("worker")
+    worker["prepare"]()
+    worker["prctl"](worker["PR_SET_DUMPABLE"], 0)
+    MUX = Mux()
+    MUX.say(HELLO, number(VERSION), text(NONCE), text("%d.%d.%d" % sys.version_info[:3]))
+    MUX.flush()
+    load("driver")
+    load("warm")["warm"](REHEARSALS)
+    try:
+        MUX.run()
+    except Become as become:
+        request = become.args[0]
+    del MUX
+    worker["enter"](request)
+    worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
+    load("driver")["serve"](request)
+
+
+main()

@@ -1,0 +1,45 @@
+"""Comes before every program: the parts by name, each loaded when it is first asked for.
+
+`SOURCES`, the parts as text or as byte code, stands before this file in the program.
+"""
+
+import marshal
+import sys
+from _signal import SIG_DFL, SIG_IGN, SIG_SETMASK, SIGINT, SIGPIPE, SIGXFSZ
+from _signal import pthread_sigmask
+from _signal import signal as set_signal
+
+# The first two as in every interpreter; an interrupt must not end a worker before its driver runs.
+IGNORED = (SIGPIPE, SIGXFSZ, SIGINT)
+
+# Every part runs with its own copy of the builtins, so that user code which replaces `len` or
+# `print` for everyone does not reach it. It is also how a frame of a part is recognised.
+BUILTINS = dict(vars(sys.modules["builtins"]))
+PARTS = {}
+
+
+def load(name):
+    """The namespace of a part, compiled when it is first asked for."""
+    part = PARTS.get(name)
+    if part is None:
+        part = {"__name__": "<sandbox %s>" % name, "__builtins__": BUILTINS, "load": load}
+        exec(code_of(name), part)
+        PARTS[name] = part
+    return part
+
+
+def code_of(name):
+    source = SOURCES[name]
+    if type(source) is bytes:
+        return marshal.loads(source)
+    return compile(source, "<sandbox %s>" % name, "exec", dont_inherit=True)
+
+
+def reset_signals(ignored=IGNORED):
+    """The dispositions a fresh interpreter has, whatever the parent process left."""
+    pthread_sigmask(SIG_SETMASK, ())
+    for number in range(1, 65):
+        try:
+            set_signal(number, SIG_IGN if number in ignored else SIG_DFL)
+        except (OSError, ValueError):
+            pass  # SIGKILL, SIGSTOP, and those that the C library keeps for itself

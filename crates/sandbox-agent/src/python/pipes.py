@@ -1,0 +1,280 @@
+"""Between descriptors and streams of the connection."""
+
+import sys
+from collections import deque
+from posix import O_CLOEXEC
+from posix import close, pipe2, read, set_blocking, write
+from select import EPOLLHUP, EPOLLIN, EPOLLOUT
+
+from fcntl import ioctl
+from termios import FIONREAD
+
+DATA, END, CREDIT, BROKEN = 3, 4, 5, 22
+WINDOW = 1 << 20
+# Kept back for what has to come before something else, such as before the end of a process.
+RESERVE = 128 << 10
+CHUNK = 64 << 10
+DYING = 1.0  # how long a worker may take to die after it has closed its control stream
+
+codec = load("codec")
+number = codec["number"]
+
+
+def available(fd):
+    """Bytes that can be read now."""
+    return int.from_bytes(ioctl(fd, FIONREAD, bytes(4)), sys.byteorder)
+
+
+class Source:
+    """What is read from a descriptor goes to the host."""
+
+    def __init__(self, mux, fd, stream, terminal=False):
+        self.mux, self.fd, self.stream = mux, fd, stream
+        self.terminal = terminal
+        self.credit = WINDOW
+        self.watched = False
+        self.has_ended = False
+        self.dependents = []
+        set_blocking(fd, False)
+        mux.streams[stream] = self
+        self.resume()
+
+    def resume(self):
+        if not self.watched and self.fd is not None and not self.has_ended:
+            self.watched = True
+            self.mux.watch(self.fd, EPOLLIN, self.ready)
+
+    def pause(self):
+        if self.watched:
+            self.watched = False
+            self.mux.unwatch(self.fd)
+
+    def ready(self, events):
+        if not self.mux.has_room():
+            self.pause()
+            self.mux.park(self)
+        elif self.credit <= RESERVE:
+            self.pause()
+        else:
+            self.take(min(CHUNK, self.credit - RESERVE))
+
+    def take(self, most):
+        """Reads once; says how many bytes came."""
+        try:
+            data = read(self.fd, most)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""  # a terminal that nobody has open any more
+        if data:
+            self.credit -= len(data)
+            self.mux.data(self.stream, data)
+        else:
+            self.end()
+        return len(data)
+
+    def drain(self):
+        """Sends all that is there now. Says whether that was possible."""
+        if self.fd is None:
+            return True
+        left = self.credit if self.terminal else available(self.fd)
+        while left > 0 and self.fd is not None:
+            if self.credit <= 0:
+                return False
+            count = self.take(min(CHUNK, left, self.credit))
+            if not count:
+                break
+            left -= count
+        return True
+
+    def end(self):
+        if self.fd is not None:
+            self.mux.tell(END, number(self.stream), number(0))
+            self.forget()
+
+    def forget(self):
+        if self.fd is not None:
+            self.pause()
+            close(self.fd)
+            self.fd = None
+            self.mux.streams.pop(self.stream, None)
+            self.go_on()
+
+    def credited(self, count):
+        self.credit += count
+        self.resume()
+        self.go_on()
+
+    def go_on(self):
+        """What has waited for this stream goes on."""
+        dependents, self.dependents = self.dependents, []
+        for action in dependents:
+            action()
+
+    def dropped(self):
+        """Nobody reads it any more: who writes to it learns that."""
+        self.forget()
+
+
+class ControlSource(Source):
+    """The control stream of a worker. What it wrote to the others before comes before."""
+
+    def __init__(self, mux, fd, stream, others):
+        self.others = others
+        super().__init__(mux, fd, stream)
+
+    def ready(self, events):
+        if not self.mux.has_room():
+            self.pause()
+            self.mux.park(self)
+        elif self.drain():
+            if events & EPOLLHUP and self.fd is not None and not available(self.fd):
+                self.end()
+        else:
+            self.pause()
+
+    def drain(self):
+        if self.fd is None:
+            return True
+        # Counted first: what is added meanwhile may come after further output.
+        left = available(self.fd)
+        for other in self.others:
+            if not other.drain():
+                other.dependents.append(self.resume)
+                return False
+        while left > 0 and self.fd is not None:
+            if self.credit <= 0:
+                return False
+            count = self.take(min(CHUNK, left, self.credit))
+            if not count:
+                break
+            left -= count
+        return True
+
+
+    def end(self):
+        """Usually the worker is dying, and its end says more than that of its stream."""
+        if not self.has_ended:
+            self.has_ended = True
+            self.pause()
+            self.mux.jobs.later(DYING, super().end)
+
+
+class Sink:
+    """What comes from the host is written to a descriptor."""
+
+    def __init__(self, mux, fd, stream):
+        self.mux, self.fd, self.stream = mux, fd, stream
+        self.queue = deque()
+        self.ending = False
+        self.watched = False
+        self.taken = 0
+        set_blocking(fd, False)
+        mux.streams[stream] = self
+
+    def feed(self, data):
+        self.queue.append((data, None))
+        if len(self.queue) == 1:
+            self.ready()
+
+    def ready(self, events=0):
+        while self.queue:
+            data, file = self.queue[0]
+            try:
+                count = self.write(data, file)
+            except BlockingIOError:
+                if not self.watched:
+                    self.watched = True
+                    self.mux.watch(self.fd, EPOLLOUT, self.ready)
+                return
+            except OSError:
+                self.broken()
+                return
+            if file is not None:
+                close(file)
+            self.used(count)
+            if count == len(data):
+                self.queue.popleft()
+            else:
+                self.queue[0] = (data[count:], None)
+        if self.watched:
+            self.watched = False
+            self.mux.unwatch(self.fd)
+        self.was_written()
+        if self.ending:
+            self.forget()
+
+    def was_written(self):
+        pass
+
+    def write(self, data, file):
+        return write(self.fd, data)
+
+    def used(self, count):
+        self.mux.used_up(count)
+        self.taken += count
+        if self.taken >= WINDOW // 4:
+            self.mux.say(CREDIT, number(self.stream), number(self.taken))
+            self.taken = 0
+
+    def broken(self):
+        """Nobody reads it any more, and the host learns that."""
+        self.mux.say(BROKEN, number(self.stream))
+        self.forget()
+
+    def ended(self):
+        self.ending = True
+        if not self.queue:
+            self.forget()
+
+    dropped = ended
+
+    def credited(self, count):
+        pass
+
+    def forget(self):
+        if self.fd is None:
+            return
+        if self.watched:
+            self.watched = False
+            self.mux.unwatch(self.fd)
+        for data, file in self.queue:
+            self.mux.used_up(len(data))
+            if file is not None:
+                close(file)
+        self.queue.clear()
+        close(self.fd)
+        self.fd = None
+        self.mux.streams.pop(self.stream, None)
+
+
+class ControlSink(Sink):
+    """The control stream of a worker; a descriptor may ride on what is written."""
+
+    def __init__(self, mux, control, stream):
+        self.control = control
+        self.once_written = []
+        super().__init__(mux, control.fileno(), stream)
+
+    def feed_with_input(self, data, stream):
+        theirs, ours = pipe2(O_CLOEXEC)
+        Sink(self.mux, ours, stream)
+        self.queue.append((data, theirs))
+        if len(self.queue) == 1:
+            self.ready()
+
+    def write(self, data, file):
+        if file is None:
+            return self.control.send(data)
+        return self.control.sendmsg([data], [(1, 1, file.to_bytes(4, sys.byteorder))])
+
+    def was_written(self):
+        waiting, self.once_written = self.once_written, []
+        for action in waiting:
+            action()
+
+    def forget(self):
+        if self.fd is not None:
+            self.control.detach()
+        super().forget()
+        self.was_written()

@@ -1,0 +1,29 @@
+"""What the host may ask for, by name."""
+
+as_number = load("codec")["as_number"]
+
+
+def begin(job, verb, arguments):
+    """The generator of one request."""
+    children = job.mux.children
+    if verb == "kill_tree":
+        return children.kill_tree(as_number(arguments[0]), job)
+    if verb == "end_started":
+        return children.end_started(*[as_number(field) for field in arguments], job)
+    if verb == "resize":
+        return at_once(children.resize, *[as_number(field) for field in arguments])
+    if verb == "connect":
+        return load("tunnel")["connect"](job, *arguments)
+    if verb == "watch":
+        return load("watch")["watch"](job, *arguments)
+    for part in ("files", "trees"):
+        action = load(part)["VERBS"].get(verb)
+        if action is not None:
+            return action(job, *arguments)
+    raise ValueError("unknown verb %s" % verb)
+
+
+def at_once(action, *arguments):
+    action(*arguments)
+    return ()
+    yield

@@ -1,0 +1,108 @@
+//! Files.
+
+use futures_util::StreamExt as _;
+use sandbox_agent::box_io::BoxFiles;
+use sandbox_core::{
+    ByteRange, ErrorKind, FileKind, FindFiles, FoundFile, WatchEventKind, WriteOptions,
+};
+
+use crate::support::{TestBox, bytes, collect};
+
+#[tokio::test]
+async fn what_is_written_is_read_again() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    let large: Vec<u8> = (0..3_000_000u32).map(|number| (number % 253) as u8).collect();
+    for (name, content) in [("empty", &b""[..]), ("small", b"hello"), ("large", &large)] {
+        let written = files.write(name, bytes(&[content]), WriteOptions::default()).await.unwrap();
+        assert_eq!(written, content.len() as u64);
+        let read = collect(files.read(name, ByteRange::default()).await.unwrap()).await.unwrap();
+        assert!(read == content, "{name}");
+    }
+    let append = WriteOptions { append: true, ..WriteOptions::default() };
+    files.write("small", bytes(&[b" again"]), append).await.unwrap();
+    let range = ByteRange { offset: 6, length: Some(3) };
+    assert_eq!(collect(files.read("small", range).await.unwrap()).await.unwrap(), b"aga");
+    let names: Vec<_> =
+        files.list(".").await.unwrap().into_iter().map(|info| (info.name, info.size)).collect();
+    assert_eq!(names, [("empty".into(), 0), ("large".into(), 3_000_000), ("small".into(), 11)]);
+    assert_eq!(files.stat("large").await.unwrap().kind, FileKind::File);
+}
+
+#[tokio::test]
+async fn a_write_whose_content_fails_leaves_nothing() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    files.write("kept", bytes(&[b"old"]), WriteOptions::default()).await.unwrap();
+    let broken = futures_util::stream::iter([
+        Ok(bytes::Bytes::from_static(b"new")),
+        Err(sandbox_core::Error::invalid("content", "breaks")),
+    ]);
+    files.write("kept", Box::pin(broken), WriteOptions::default()).await.unwrap_err();
+    let read = collect(files.read("kept", ByteRange::default()).await.unwrap()).await.unwrap();
+    assert_eq!(read, b"old");
+    assert_eq!(files.list(".").await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_file_is_refused_at_once() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place.path("fifo"), 0o600.into()).unwrap();
+    std::os::unix::fs::symlink("/proc/self/environ", place.path("link")).unwrap();
+    let read = |path| files.read(path, ByteRange::default());
+    assert_eq!(read("fifo").await.err().unwrap().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(read("/proc/self/environ").await.err().unwrap().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(read("link").await.err().unwrap().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(read("missing").await.err().unwrap().kind(), ErrorKind::NotFound);
+    let error = files.write("link", bytes(&[b"x"]), WriteOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[tokio::test]
+async fn files_and_lines_are_found() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    std::fs::create_dir_all(place.path("deep/er")).unwrap();
+    std::fs::write(place.path("deep/er/a.py"), "one\ntwo needle\nthree\nneedle").unwrap();
+    std::fs::write(place.path("b.txt"), "needle").unwrap();
+    let mut query = FindFiles::below(".");
+    query.name = Some("*.py".into());
+    query.contains = Some("needle".into());
+    let found = files.find(query).await.unwrap();
+    let path = place.path("deep/er/a.py");
+    let expected = [(2, "two needle"), (4, "needle")]
+        .map(|(line, text)| FoundFile { path: path.clone(), line: Some((line, text.to_owned())) });
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn an_archive_brings_a_tree_back() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    std::fs::create_dir_all(place.path("tree/deep")).unwrap();
+    std::fs::write(place.path("tree/deep/file"), vec![7; 200_000]).unwrap();
+    std::os::unix::fs::symlink("deep/file", place.path("tree/link")).unwrap();
+    let archive = collect(files.read_archive("tree").await.unwrap()).await.unwrap();
+    files.write_archive("copy", bytes(&[&archive])).await.unwrap();
+    assert_eq!(std::fs::read(place.path("copy/link")).unwrap(), vec![7; 200_000]);
+    files.copy("copy", "again").await.unwrap();
+    assert_eq!(std::fs::read(place.path("again/deep/file")).unwrap().len(), 200_000);
+    files.remove("again", true).await.unwrap();
+    files.rename("copy", "moved").await.unwrap();
+    let names: Vec<_> = files.list(".").await.unwrap().into_iter().map(|info| info.name).collect();
+    assert_eq!(names, ["moved", "tree"]);
+}
+
+#[tokio::test]
+async fn changes_are_told() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    let mut changes = files.watch(".", true).await.unwrap();
+    std::fs::create_dir(place.path("new")).unwrap();
+    let first = changes.next().await.unwrap().unwrap();
+    assert_eq!((first.kind, first.path), (WatchEventKind::Create, place.path("new")));
+    std::fs::write(place.path("new/file"), "x").unwrap();
+    let second = changes.next().await.unwrap().unwrap();
+    assert_eq!((second.kind, second.path), (WatchEventKind::Create, place.path("new/file")));
+}

@@ -1,0 +1,5 @@
+//! The carrier over one stream of bytes, with an agent that is an ordinary process of this host.
+
+mod files;
+mod processes;
+mod support;

@@ -1,0 +1,164 @@
+//! Programs and interpreters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_agent::box_io::{BoxIo, WorkerSpec};
+use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
+use sandbox_core::{ErrorKind, PtySize};
+use tokio::time::{sleep, timeout};
+
+use crate::support::{TestBox, read_all};
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_program_writes_and_exits_with_its_status() {
+    let place = TestBox::start().await;
+    let spawned =
+        place.pipe.spawn(place.shell("echo out; echo err >&2; pwd; exit 7")).await.unwrap();
+    let out = String::from_utf8(read_all(&*spawned.stdout).await).unwrap();
+    assert!(out.starts_with("out\n") && out.contains("/tmp"), "{out}");
+    assert_eq!(read_all(&*spawned.stderr.unwrap()).await, b"err\n");
+    assert_eq!(spawned.process.exit().await.unwrap().code, Some(7));
+}
+
+#[tokio::test]
+async fn what_cannot_start_says_why() {
+    let place = TestBox::start().await;
+    let mut spec = place.shell("");
+    spec.argv = vec!["no-such-program".into()];
+    let error = place.pipe.spawn(spec.clone()).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().contains("command not found")),
+        (ErrorKind::NotFound, true)
+    );
+    spec.argv = vec!["/".into()];
+    assert_eq!(place.pipe.spawn(spec).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    let mut spec = place.shell("true");
+    spec.cwd = "/no/such/directory".into();
+    assert_eq!(place.pipe.spawn(spec).await.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn more_than_any_window_comes_whole_in_both_directions() {
+    let place = TestBox::start().await;
+    let mut spec = place.shell("cat");
+    spec.stdin = true;
+    let spawned = place.pipe.spawn(spec).await.unwrap();
+    let input: Vec<u8> = (0..9_000_000u32).map(|number| (number % 251) as u8).collect();
+    let (stdin, expected) = (spawned.stdin.unwrap(), input.clone());
+    let write = async move {
+        let mut rest = &input[..];
+        while !rest.is_empty() {
+            std::future::poll_fn(|cx| stdin.poll_writable(cx)).await.unwrap();
+            match stdin.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            }
+        }
+    };
+    let both = async { tokio::join!(write, read_all(&*spawned.stdout)).1 };
+    assert!(timeout(SOON, both).await.unwrap() == expected);
+    assert_eq!(spawned.process.exit().await.unwrap().code, Some(0));
+}
+
+#[tokio::test]
+async fn output_that_nobody_reads_stops_the_program_and_nothing_else() {
+    let place = TestBox::start().await;
+    let stalled = place.pipe.spawn(place.shell("yes; echo never")).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    let other = place.pipe.spawn(place.shell("echo here")).await.unwrap();
+    assert_eq!(timeout(SOON, read_all(&*other.stdout)).await.unwrap(), b"here\n");
+    assert!(!stalled.process.is_dead());
+    timeout(SOON, stalled.process.kill_tree()).await.unwrap().unwrap();
+    assert_eq!(stalled.process.exit().await.unwrap().signal, Some(9));
+}
+
+#[tokio::test]
+async fn a_tree_is_killed_with_its_daemons() {
+    let place = TestBox::start().await;
+    let script = "setsid sh -c 'sleep 600 & echo $! > orphan; wait' & sleep 1; exec sleep 600";
+    let spawned = place.pipe.spawn(place.shell(script)).await.unwrap();
+    let orphan = place.path("orphan");
+    let pid = timeout(SOON, async {
+        loop {
+            match std::fs::read_to_string(&orphan)
+                .ok()
+                .and_then(|text| text.trim().parse::<u32>().ok())
+            {
+                Some(pid) => return pid,
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    });
+    let pid = pid.await.unwrap();
+    assert!(is_alive(pid));
+    spawned.process.kill_tree().await.unwrap();
+    assert!(!is_alive(pid));
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[tokio::test]
+async fn a_terminal_has_its_size() {
+    let place = TestBox::start().await;
+    let mut spec = place.shell("stty size; read line; stty size");
+    spec.terminal = Some(PtySize { columns: 91, rows: 17 });
+    let spawned = place.pipe.spawn(spec).await.unwrap();
+    let mut seen = String::new();
+    let mut buffer = [0; 4096];
+    let look = async {
+        while !seen.contains("17 91") {
+            std::future::poll_fn(|cx| spawned.stdout.poll_readable(cx)).await.unwrap();
+            if let Ok(count) = spawned.stdout.try_read(&mut buffer) {
+                seen += &String::from_utf8_lossy(&buffer[..count]);
+            }
+        }
+    };
+    timeout(SOON, look).await.unwrap();
+    spawned.terminal.unwrap().resize(PtySize { columns: 33, rows: 44 }).await.unwrap();
+    spawned.stdin.unwrap().try_write(b"go\n").unwrap();
+    timeout(SOON, spawned.process.exit()).await.unwrap().unwrap();
+    std::future::poll_fn(|cx| spawned.stdout.poll_readable(cx)).await.unwrap();
+    let count = spawned.stdout.try_read(&mut buffer).unwrap();
+    let rest = String::from_utf8_lossy(&buffer[..count]).into_owned();
+    assert!(rest.contains("44 33"), "{rest:?}");
+}
+
+#[tokio::test]
+async fn an_interpreter_keeps_its_state() {
+    let place = TestBox::start().await;
+    let home = place.home.path().to_string_lossy().into_owned();
+    let spec = WorkerSpec { env: [("HOME".to_owned(), home.clone())].into(), cwd: home };
+    let pipe = Arc::clone(&place.pipe);
+    let box_io: Arc<dyn BoxIo> = pipe;
+    let context = InterpreterContext::new(
+        "default".into(),
+        box_io,
+        spec,
+        Arc::new(EndReason::new()),
+        ToolSet::new(),
+    );
+    context.set_variables([("x".to_owned(), 20.into())].into_iter().collect()).await.unwrap();
+    assert_eq!(context.get_variable("x").await.unwrap(), 20);
+}
+
+#[tokio::test]
+async fn the_end_of_the_connection_ends_everything() {
+    let mut place = TestBox::start().await;
+    let spawned = place.pipe.spawn(place.shell("exec sleep 600")).await.unwrap();
+    let pid = spawned.process.pid();
+    assert!(is_alive(pid));
+    place.pipe.kill();
+    timeout(SOON, place.agent.wait()).await.unwrap().unwrap();
+    assert!(!is_alive(pid));
+    assert!(spawned.process.exit().await.is_err());
+    assert_eq!(
+        place.pipe.spawn(place.shell("true")).await.unwrap_err().kind(),
+        ErrorKind::Terminated
+    );
+}

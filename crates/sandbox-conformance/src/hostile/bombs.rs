@@ -1,0 +1,226 @@
+//! Code that takes all there is: memory, processes, disk, output.
+
+use std::time::{Duration, Instant};
+
+use sandbox_core::{ByteSize, FailureKind, Sandbox};
+
+use super::support::{LIMIT, attack, attack_for, attack_shell};
+use crate::case::{Case, Checked, cases, ensure, ensure_eq};
+use crate::fixture::Fixture;
+use crate::host;
+use crate::support::{describe, is_usable, ok, text};
+
+pub(super) fn cases() -> Vec<Case> {
+    cases!("bombs", [run_code, local], {
+        a06_memory_grows_slowly needs limit_memory;
+        a09_a_full_disk_is_freed_through_the_file_verbs needs limit_disk, files;
+        a11_a_fork_bomb_in_a_shell needs strict, commands;
+        a17_the_directory_for_temporary_files_is_filled needs strict, commands;
+        a19_a_gigabyte_of_output;
+        a24_the_text_of_a_huge_list needs limit_memory;
+        a29_a_flood_of_signals;
+        a31_locks_on_system_files needs strict;
+        a32_a_storm_of_writes needs limit_disk;
+        a34_a_module_that_takes_memory needs limit_memory;
+        memory_behind_descriptors needs limit_memory, strict;
+        memory_in_shared_segments needs limit_memory, strict;
+        directories_without_end;
+        descriptors_in_flight needs strict;
+        timers_and_epolls_without_end needs strict;
+    })
+}
+
+async fn small(f: &Fixture) -> Checked<Sandbox> {
+    f.create(|b| b.memory(ByteSize::mib(256)).disk(ByteSize::mib(64)).processes(64)).await
+}
+
+/// Requires an end for lack of memory, by an exception or by the limit itself.
+async fn ends_for_memory(sandbox: &Sandbox, code: &str) -> Checked {
+    let result = attack_for(sandbox, code, Duration::from_secs(30)).await?;
+    let by_limit =
+        result.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::OutOfMemory);
+    let error = result.code_error.as_ref().map(|error| error.name.as_str());
+    let by_exception = matches!(error, Some("MemoryError" | "OSError" | "RuntimeError"));
+    ensure!(by_limit || by_exception, "{}", describe(&result));
+    is_usable(sandbox).await?;
+    Ok(())
+}
+
+async fn a06_memory_grows_slowly(f: Fixture) -> Checked {
+    let before = host::resident_memory()?;
+    ends_for_memory(&small(&f).await?, "l = []\nwhile True: l.append(bytes(10**6))").await?;
+    let grown = host::resident_memory()?.saturating_sub(before);
+    ensure!(grown < 128 << 20, "this process has {grown} bytes more");
+    Ok(())
+}
+
+async fn a09_a_full_disk_is_freed_through_the_file_verbs(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    let code = "open('a', 'wb').write(b'x' * (100 << 20))";
+    let result = attack_for(&sandbox, code, Duration::from_secs(30)).await?;
+    ensure_eq!(result.code_error.as_ref().map(|e| e.name.as_str()), Some("OSError"));
+    sandbox.files().remove("a", false).await?;
+    ensure_eq!(text(&sandbox, "open('b', 'wb').write(b'x' * (20 << 20))").await?, "20971520");
+    Ok(())
+}
+
+async fn a11_a_fork_bomb_in_a_shell(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    let began = Instant::now();
+    attack_shell(&sandbox, "bomb() { bomb | bomb & }; bomb; wait", LIMIT).await?;
+    // The host can still make processes, and the sandbox too once the command is gone.
+    ensure!(std::process::Command::new("true").status()?.success(), "the host cannot start `true`");
+    let after = attack_shell(&sandbox, "echo alive", Duration::from_secs(20)).await?;
+    ensure_eq!(after.stdout.trim(), "alive", "{after:?}");
+    ensure!(began.elapsed() < Duration::from_secs(40), "it took {:?}", began.elapsed());
+    Ok(())
+}
+
+async fn a17_the_directory_for_temporary_files_is_filled(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    let line = "dd if=/dev/zero of=/tmp/x bs=1M count=4000; ls -l /tmp/x | awk '{print $5}'";
+    let result = attack_shell(&sandbox, line, Duration::from_secs(30)).await?;
+    let all = format!("{}{}", result.stdout, result.stderr);
+    ensure!(all.contains("No space left") || all.contains("File too large"), "{result:?}");
+    let size: u64 = result.stdout.trim().parse().unwrap_or(u64::MAX);
+    ensure!(size <= 64 << 20, "{size} bytes were written");
+    Ok(())
+}
+
+async fn a19_a_gigabyte_of_output(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let before = host::resident_memory()?;
+    let code = "import os\nfor _ in range(1024):\n    left = b'x' * (1 << 20)\n    while left: left = left[os.write(1, left):]";
+    let result = attack_for(&sandbox, code, Duration::from_secs(60)).await?;
+    ensure!(result.failure.is_none(), "{}", describe(&result));
+    ensure_eq!(result.stdout_totals.bytes_total, 1 << 30, "bytes of output");
+    let kept = result.logs.stdout_exact().len();
+    ensure!(kept <= 2 << 20, "{kept} bytes of it were kept");
+    let grown = host::resident_memory()?.saturating_sub(before);
+    ensure!(grown < 128 << 20, "this process has {grown} bytes more");
+    Ok(())
+}
+
+async fn a24_the_text_of_a_huge_list(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    ends_for_memory(&sandbox, "list(range(10**8))").await
+}
+
+async fn a29_a_flood_of_signals(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    attack(&sandbox, "import os\nwhile True: os.kill(os.getpid(), 34)").await?;
+    is_usable(&sandbox).await?;
+    let blocked = "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [34])\nwhile True: os.kill(os.getpid(), 34)";
+    attack(&sandbox, blocked).await?;
+    is_usable(&sandbox).await?;
+    let limits = "import resource\nresource.getrlimit(resource.RLIMIT_SIGPENDING)";
+    let found = text(&sandbox, limits).await?;
+    ensure!(!found.starts_with("(-1"), "signals that wait have no limit: {found}");
+    Ok(())
+}
+
+async fn a31_locks_on_system_files(f: Fixture) -> Checked {
+    // A lock on a file that both see is a way to tell each other something, and documented as such. It hinders nobody.
+    let (one, two) = (f.sandbox().await?, f.sandbox().await?);
+    let code = "import fcntl\nheld = open('/usr/bin/env')\nfcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)";
+    ok(&one, code).await?;
+    attack(&two, code).await?;
+    ensure!(std::process::Command::new("/usr/bin/env").output()?.status.success(), "env hangs");
+    ok(&two, "import subprocess; subprocess.run(['/usr/bin/env'], check=True, timeout=5)").await?;
+    Ok(())
+}
+
+async fn a32_a_storm_of_writes(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    let code = "
+import os
+file = open('x', 'wb', 0)
+while True:
+    os.pwrite(file.fileno(), b'x' * 4096, 0)
+    os.fsync(file.fileno())";
+    attack(&sandbox, code).await?;
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn a34_a_module_that_takes_memory(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    ok(&sandbox, "open('big.py', 'w').write('x = bytearray(1 << 33)\\n')").await?;
+    ends_for_memory(&sandbox, "import big").await
+}
+
+async fn memory_behind_descriptors(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    let code = "
+import os
+held = []
+while True:
+    held.append(os.memfd_create('x'))
+    for _ in range(64): os.write(held[-1], b'x' * (1 << 20))";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_shared_segments(f: Fixture) -> Checked {
+    let sandbox = small(&f).await?;
+    let code = "
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+held = []
+for n in range(64):
+    segment = libc.shmget(0, 32 << 20, 0o1600)
+    if segment == -1: raise OSError(ctypes.get_errno(), 'no segment')
+    ctypes.memset(ctypes.c_void_p(libc.shmat(segment, None, 0)), 1, 32 << 20)
+    shared = mmap.mmap(-1, 32 << 20)
+    shared.write(b'x' * (32 << 20))
+    held.append(shared)
+raise SystemExit('2 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn directories_without_end(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "import os\nfor _ in range(20_000):\n    os.mkdir('d'); os.chdir('d')";
+    attack(&sandbox, code).await?;
+    ok(&sandbox, "import os; os.chdir('/')").await?;
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn descriptors_in_flight(f: Fixture) -> Checked {
+    // Descriptors that are on their way through a socket count nowhere but there.
+    let sandbox = f.sandbox().await?;
+    let code = "
+import array, os, socket
+held, sent = [], 0
+try:
+    while True:
+        a, b = socket.socketpair()
+        held += [a, b]
+        a.setblocking(False)
+        for _ in range(100):
+            a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [a.fileno()] * 200))])
+            sent += 200
+except OSError as e: print(e, sent)";
+    attack(&sandbox, code).await?;
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn timers_and_epolls_without_end(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import ctypes, select
+libc = ctypes.CDLL(None)
+timer = ctypes.c_void_p()
+made = 0
+while made < 2_000_000 and libc.timer_create(1, None, ctypes.byref(timer)) == 0: made += 1
+held = []
+try:
+    while True: held.append(select.epoll())
+except OSError: pass
+print(made, len(held))";
+    attack(&sandbox, code).await?;
+    is_usable(&sandbox).await?;
+    Ok(())
+}

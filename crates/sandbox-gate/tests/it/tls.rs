@@ -1,0 +1,81 @@
+//! TLS through the gate, with a server that takes it: end to end, and for the hosts that are allowed alone.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, Stream};
+
+use crate::support::{Behind, fresh_address, serve};
+
+/// For `a.example`, `b.example` and `evil.example`; of no use anywhere else.
+const CERTIFICATE: &str = include_str!("server-certificate.pem");
+const KEY: &str = include_str!("server-key.pem");
+
+fn config() -> Arc<ServerConfig> {
+    let certificate = CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    Arc::new(builder.with_single_cert(vec![certificate], key).unwrap())
+}
+
+/// Answers a request with the host that the greeting named.
+fn answer(config: Arc<ServerConfig>, mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let mut session = ServerConnection::new(config).map_err(std::io::Error::other)?;
+    let mut tls = Stream::new(&mut session, &mut stream);
+    let mut request = [0; 1000];
+    let read = tls.read(&mut request)?;
+    assert!(request[..read].starts_with(b"GET /"));
+    let name = tls.conn.server_name().unwrap_or("nobody").to_owned();
+    tls.write_all(
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).as_bytes(),
+    )?;
+    tls.conn.send_close_notify();
+    tls.flush()
+}
+
+#[tokio::test]
+async fn a_server_is_spoken_with_end_to_end_by_its_allowed_names_alone() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", "b.example", &address]).await;
+    for name in ["a.example", "b.example", "evil.example"] {
+        behind.world.name(name, &[&address]);
+    }
+    let config = config();
+    serve(&address, 443, move |stream| {
+        let (config, stream) = (Arc::clone(&config), stream.into_std());
+        async move {
+            // Refused connections end within the greeting.
+            let _ = tokio::task::spawn_blocking(move || answer(config, stream.unwrap())).await;
+        }
+    })
+    .await;
+    // The certificate is checked, so nobody in between can have answered.
+    let script = format!(
+        "
+trusted = ssl.create_default_context(cadata='''{CERTIFICATE}''')
+def get(host, name):
+    def talk():
+        with socket.create_connection((host, 443), 10) as plain, trusted.wrap_socket(plain, server_hostname=name) as s:
+            s.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+            return s.recv(1000).decode().rpartition('\\r\\n')[2]
+    return attempt(talk)
+print(get('a.example', 'a.example'), get('b.example', 'b.example'), get('a.example', 'b.example'))
+print(get('a.example', 'evil.example'), get('evil.example', 'evil.example'))
+try: ssl.create_default_context().wrap_socket(socket.create_connection(('a.example', 443), 10), server_hostname='a.example')
+except ssl.SSLCertVerificationError: print('not trusted')"
+    );
+    let output = behind.python(&script).await;
+    let expected = "a.example b.example b.example\nConnectionResetError gaierror\nnot trusted";
+    assert_eq!(output, expected);
+    let denied = behind.denied();
+    assert!(
+        denied.contains(&"evil.example:443 wrong_host evil.example:443 1".to_owned()),
+        "{denied:?}"
+    );
+}

@@ -1,0 +1,65 @@
+//! What is mounted of the host is what was opened, and nothing that has taken its place since.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use sandbox_isolation::{Cell, CellSpec, Error, HostMount, Maker};
+
+async fn cell_with(mount: HostMount) -> Result<Cell, Error> {
+    let maker = Maker::start().await.unwrap();
+    maker.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await
+}
+
+/// A directory of this host, and itself opened for a cell.
+fn opened() -> (tempfile::TempDir, HostMount) {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::create_dir_all(folder.path().join("above/given")).unwrap();
+    let given = folder.path().join("above/given");
+    let mount = HostMount::open(&given, Path::new("/data/given"), false).unwrap();
+    (folder, mount)
+}
+
+fn is_refused(made: Result<Cell, Error>) {
+    match made {
+        Err(Error::Setup { step, .. }) => assert!(step.contains("mount of the host"), "{step}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_was_opened_is_mounted() {
+    let (_folder, mount) = opened();
+    cell_with(mount).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_directory_in_its_place_is_not() {
+    let (folder, mount) = opened();
+    let given = folder.path().join("above/given");
+    fs::rename(&given, folder.path().join("kept")).unwrap();
+    fs::create_dir(&given).unwrap();
+    is_refused(cell_with(mount).await);
+}
+
+#[tokio::test]
+async fn a_link_in_its_place_or_above_is_not_followed() {
+    let (folder, mount) = opened();
+    let given = folder.path().join("above/given");
+    fs::rename(&given, folder.path().join("kept")).unwrap();
+    symlink(folder.path().join("kept"), &given).unwrap();
+    // Though it leads to the very same directory.
+    is_refused(cell_with(mount).await);
+    let (folder, mount) = opened();
+    let above = folder.path().join("above");
+    fs::rename(&above, folder.path().join("kept")).unwrap();
+    symlink(folder.path().join("kept"), &above).unwrap();
+    is_refused(cell_with(mount).await);
+}
+
+#[tokio::test]
+async fn what_is_gone_is_not_mounted() {
+    let (folder, mount) = opened();
+    fs::remove_dir_all(folder.path().join("above")).unwrap();
+    is_refused(cell_with(mount).await);
+}

@@ -1,0 +1,500 @@
+//! Serves one kernel: takes the requests of a worker, and tells what comes of them as a worker would.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jupyter_protocol::client::{Client, Running};
+use jupyter_protocol::content::{InputReply, StreamName};
+use jupyter_protocol::execution::{End, Event, Loss, Outcome};
+use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
+use sandbox_agent::box_io::Exit;
+use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
+use sandbox_core::{Error, ErrorKind, Result};
+use serde_json::{Map, Value, json};
+use tokio::time::timeout;
+
+use crate::buffer::Buffer;
+use crate::control::Served;
+use crate::link::{CONTROL, END, INPUT, INTERRUPT, PIECE, Said, said, tool_calls};
+use crate::process::KernelProcess;
+use crate::program::Program;
+use crate::shown::{Room, plain};
+
+/// How long the program of ours may take.
+const PREPARE_BOUND: Duration = Duration::from_secs(30);
+
+/// What Python calls an exit.
+const EXIT: &str = "SystemExit";
+
+/// One kernel, and who looks after it.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    client: Client,
+    process: Arc<KernelProcess>,
+    program: Option<Program>,
+    /// Standard output and standard error, as published.
+    streams: [Arc<Buffer>; 2],
+    runs: i64,
+}
+
+/// A run that goes on.
+struct Active {
+    id: i64,
+    running: Running,
+    /// The request, for what we say on the stdin channel.
+    parent: Parent,
+    frames: FrameReader,
+    room: Room,
+    stdin: Option<Arc<Buffer>>,
+    /// Whether the kernel waits for a piece of input.
+    wants_input: bool,
+    interrupts: u64,
+    /// How many of them the kernel was told, or need not be.
+    told: u64,
+    /// Interrupts that were announced, whose signals are still to come.
+    announced: u64,
+}
+
+/// Nothing more can be asked of this kernel.
+struct Gone;
+
+impl Bridge {
+    pub(crate) fn new(
+        client: Client,
+        process: Arc<KernelProcess>,
+        program: Option<Program>,
+        streams: [Arc<Buffer>; 2],
+    ) -> Self {
+        Self { client, process, program, streams, runs: 0 }
+    }
+
+    /// Runs the program of ours.
+    pub(crate) async fn prepare(&mut self) -> Result<()> {
+        let Some(program) = &self.program else { return Ok(()) };
+        let mut request = ExecuteRequest::new(program.source());
+        (request.silent, request.store_history, request.allow_stdin) = (true, false, true);
+        let failed =
+            |message: String| Error::new(ErrorKind::Unavailable, "start_interpreter", message);
+        let running = self.client.execute(request).await.map_err(|e| failed(e.to_string()))?;
+        match timeout(PREPARE_BOUND, running.outcome()).await {
+            Ok(outcome) if outcome.is_ok() => Ok(()),
+            Ok(outcome) => {
+                let why = outcome.error.map_or_else(
+                    || format!("{:?}", outcome.end),
+                    |error| format!("{}: {}", error.ename, error.evalue),
+                );
+                Err(failed(format!("the kernel could not be prepared: {why}")))
+            }
+            Err(_) => Err(failed("the kernel was not prepared in time".to_owned())),
+        }
+    }
+
+    /// Takes requests until nobody asks any more, or the kernel is of no use.
+    pub(crate) async fn serve(mut self, mut served: Served) {
+        while let Some(asked) = served.next().await {
+            let done = match asked.request {
+                Request::Run(run) => self.run(&mut served, run, asked.stdin).await,
+                Request::GetVariable { id, name } => {
+                    self.variable(&served, id, json!({"get": name})).await
+                }
+                Request::SetVariables { id, json } => {
+                    self.variable(&served, id, json!({"set": json})).await
+                }
+                // They come late: what they are about is over.
+                _ => Ok(()),
+            };
+            if done.is_err() {
+                break;
+            }
+        }
+    }
+
+    async fn run(
+        &mut self,
+        served: &mut Served,
+        run: Run,
+        stdin: Option<Arc<Buffer>>,
+    ) -> Result<(), Gone> {
+        self.runs += 1;
+        let id = run.id;
+        if let Some(problem) = self.refused(&run) {
+            self.end(served, id, Err(problem.to_owned()));
+            return Ok(());
+        }
+        let interrupts = self.process.interrupts();
+        let message = self.message(run, stdin.is_some());
+        let parent = Parent::of(&message.header);
+        let running = self.client.execute_message(&message).await.map_err(|_| Gone)?;
+        let mut active = Active {
+            id,
+            running,
+            parent,
+            frames: FrameReader::new(),
+            room: Room::default(),
+            stdin,
+            wants_input: false,
+            interrupts,
+            told: interrupts,
+            announced: 0,
+        };
+        loop {
+            tokio::select! {
+                biased;
+                asked = served.next() => match asked.ok_or(Gone)?.request {
+                    Request::ToolResult { .. } if self.program.is_none() => {}
+                    request @ Request::ToolResult { .. } => self.pass_on(&active, &request).await?,
+                    Request::Interrupt { id } if id == active.id => {
+                        active.announced += 1;
+                        self.interrupt(&active).await?;
+                    }
+                    _ => {}
+                },
+                now = self.process.more_interrupts(active.told) => {
+                    active.told = now;
+                    if active.announced > 0 {
+                        active.announced -= 1;
+                    } else {
+                        self.interrupt(&active).await?;
+                    }
+                }
+                piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
+                event = active.running.next() => match event {
+                    Some(Event::Finished(outcome)) => {
+                        return self.finish(served, &active, *outcome).await;
+                    }
+                    Some(event) => self.event(served, &mut active, event).await?,
+                    None => return Err(Gone),
+                },
+            }
+        }
+    }
+
+    /// Tells the program of ours. Others get a signal or a message.
+    async fn interrupt(&self, active: &Active) -> Result<(), Gone> {
+        match &self.program {
+            Some(program) => {
+                let id = active.id.to_string();
+                self.say(active, program, INTERRUPT, id.into()).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What this kernel has no words for.
+    fn refused(&self, run: &Run) -> Option<&'static str> {
+        if self.program.is_some() {
+            return None;
+        }
+        if run.mode == RunMode::Script || run.has_stdin {
+            return Some("this kernel runs no scripts and has no standard input");
+        }
+        let own = !run.env.is_empty() || !run.cwd.is_empty();
+        own.then_some("this kernel has no environment and no directory for a single run")
+    }
+
+    fn message(&self, run: Run, has_stdin: bool) -> Message {
+        let mut request = ExecuteRequest::new(run.code);
+        request.stop_on_error = false;
+        request.allow_stdin = self.program.is_some();
+        let mut asked = Map::new();
+        asked.insert("id".into(), run.id.into());
+        if run.mode == RunMode::Script {
+            let name = if run.filename.is_empty() { "<stdin>" } else { &run.filename };
+            asked.insert("script".into(), name.into());
+        }
+        for (name, value) in [
+            ("cwd", (!run.cwd.is_empty()).then(|| run.cwd.into())),
+            ("argv", (!run.argv.is_empty()).then(|| run.argv.into())),
+            ("stdin", has_stdin.then_some(Value::Bool(true))),
+            ("env", (!run.env.is_empty()).then(|| json!(BTreeMap::from_iter(run.env)))),
+        ] {
+            value.into_iter().for_each(|value: Value| drop(asked.insert(name.into(), value)));
+        }
+        self.marked(request, asked)
+    }
+
+    /// A request that carries what the program of ours is to know.
+    fn marked(&self, request: ExecuteRequest, asked: Map<String, Value>) -> Message {
+        let mut message = self.client.session().request(request);
+        if let Some(program) = &self.program {
+            message.metadata.insert(program.key.into(), Value::Object(asked));
+        }
+        message
+    }
+
+    async fn event(
+        &mut self,
+        served: &Served,
+        active: &mut Active,
+        event: Event,
+    ) -> Result<(), Gone> {
+        match event {
+            Event::Stream(stream) => {
+                let index = usize::from(stream.name == StreamName::Stderr);
+                self.streams[index].write(stream.text.as_bytes()).await;
+            }
+            Event::Result { result, .. } => {
+                let (data, id) = (&result.data, result.transient.display_id.as_deref());
+                self.show(served, active, DisplayKind::Result, data, &result.metadata, id).await;
+            }
+            Event::Display { display, .. } => {
+                let (data, id) = (&display.data, display.transient.display_id.as_deref());
+                self.show(served, active, DisplayKind::Display, data, &display.metadata, id).await;
+            }
+            Event::UpdateDisplay { update, .. } => {
+                let (data, id) = (&update.data, update.transient.display_id.as_deref());
+                self.show(served, active, DisplayKind::Update, data, &update.metadata, id).await;
+            }
+            Event::ClearOutput { wait } => {
+                served.reply(&Reply::ClearOutput { id: active.id, wait });
+            }
+            Event::Message { channel: Channel::Stdin, message } => {
+                self.said(served, active, &message)?;
+            }
+            Event::Lost(loss) => self.note(&lost(loss)).await,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn show(
+        &self,
+        served: &Served,
+        active: &mut Active,
+        kind: DisplayKind,
+        data: &MimeBundle,
+        metadata: &Map<String, Value>,
+        display_id: Option<&str>,
+    ) {
+        let mut notes = Vec::new();
+        let bundle = active.room.take(data, &mut notes);
+        for note in notes {
+            self.note(&note).await;
+        }
+        if bundle.is_empty() {
+            return;
+        }
+        let display = Reply::Display {
+            id: active.id,
+            kind,
+            bundle,
+            metadata: Value::Object(metadata.clone()).to_string(),
+            display_id: display_id.unwrap_or_default().to_owned(),
+        };
+        served.reply(&display);
+    }
+
+    /// A line of ours on standard error.
+    async fn note(&self, line: &str) {
+        self.streams[1].write(format!("{line}\n").as_bytes()).await;
+    }
+
+    /// The program of ours says something.
+    fn said(&self, served: &Served, active: &mut Active, message: &Message) -> Result<(), Gone> {
+        let Some(program) = &self.program else { return Ok(()) };
+        match said(&program.word, message) {
+            Some(Said::Control(piece)) => {
+                let calls = tool_calls(&mut active.frames, &piece).map_err(|_| Gone)?;
+                for call in calls {
+                    served.reply(&call);
+                }
+            }
+            Some(Said::More) => active.wants_input = true,
+            Some(Said::Enough) => active.stdin = None,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// A piece of input for a kernel that waits for it, or the end of it.
+    async fn give(&self, active: &mut Active, piece: Option<Vec<u8>>) -> Result<(), Gone> {
+        active.wants_input = false;
+        let Some(program) = &self.program else { return Ok(()) };
+        let (kind, piece) = match piece {
+            Some(piece) => (INPUT, piece),
+            None => {
+                active.stdin = None;
+                (END, Vec::new())
+            }
+        };
+        self.say(active, program, kind, piece.into()).await
+    }
+
+    /// The answer to a call of a tool.
+    async fn pass_on(&self, active: &Active, request: &Request) -> Result<(), Gone> {
+        let mut frame = Vec::new();
+        let Some(program) = &self.program else { return Ok(()) };
+        if request.encode(&mut frame).is_ok() {
+            let mut rest = Bytes::from(frame);
+            while !rest.is_empty() {
+                let piece = rest.split_to(rest.len().min(PIECE));
+                self.say(active, program, CONTROL, piece).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn say(
+        &self,
+        active: &Active,
+        program: &Program,
+        kind: &str,
+        piece: Bytes,
+    ) -> Result<(), Gone> {
+        let mut reply = InputReply::default();
+        reply.value = format!("{}{kind}", program.word);
+        let mut message = self.client.session().message(active.parent.clone(), reply);
+        if !piece.is_empty() {
+            message.buffers.push(piece);
+        }
+        self.client.send(Channel::Stdin, &message).await.map_err(|_| Gone)
+    }
+
+    async fn finish(
+        &mut self,
+        served: &Served,
+        active: &Active,
+        outcome: Outcome,
+    ) -> Result<(), Gone> {
+        match outcome.end {
+            End::Replied => {}
+            // Nobody can tell what it did. It is not gone on with.
+            End::ReplyLost | End::ConnectionLost => return Err(Gone),
+            _ => {
+                self.process.ended(Exit {
+                    code: None,
+                    signal: None,
+                    user: Duration::ZERO,
+                    system: Duration::ZERO,
+                    max_rss: 0,
+                });
+                return Err(Gone);
+            }
+        }
+        let told = self.told(&outcome);
+        if let Some(why) = told.get("failed").and_then(Value::as_str) {
+            self.end(served, active.id, Err(why.to_owned()));
+            return Ok(());
+        }
+        if let Some(code) = told.get("exit").and_then(Value::as_i64).or_else(|| exit_of(&outcome)) {
+            served.reply(&Reply::Exit { id: active.id, code });
+        } else if let Some(error) = &outcome.error {
+            let mut traceback = plain(&error.traceback.join("\n"));
+            if !traceback.ends_with('\n') && !traceback.is_empty() {
+                traceback.push('\n');
+            }
+            served.reply(&Reply::Error {
+                id: active.id,
+                name: error.ename.clone(),
+                value: plain(&error.evalue),
+                traceback,
+            });
+        }
+        let was_told = self.process.interrupts() > active.interrupts;
+        let interrupted = match told.get("interrupted").and_then(Value::as_bool) {
+            Some(interrupted) => interrupted || was_told && outcome.error.is_some(),
+            None => was_told && !outcome.is_ok(),
+        };
+        let threads = told.get("threads").and_then(Value::as_u64).unwrap_or_default();
+        served.reply(&Reply::Done {
+            id: active.id,
+            execution_count: self.runs,
+            interrupted,
+            background_threads: u32::try_from(threads).unwrap_or(u32::MAX),
+        });
+        Ok(())
+    }
+
+    /// A run that did not begin.
+    fn end(&self, served: &Served, id: i64, why: Result<(), String>) {
+        if let Err(message) = why {
+            served.reply(&Reply::Failed { id, kind: FailureKind::Invalid, message });
+        }
+        served.reply(&Reply::Done {
+            id,
+            execution_count: self.runs,
+            interrupted: false,
+            background_threads: 0,
+        });
+    }
+
+    /// What the program of ours added to the reply.
+    fn told(&self, outcome: &Outcome) -> Map<String, Value> {
+        let reply = outcome.reply.as_ref();
+        let told = self.program.as_ref().and_then(|program| reply?.extra.get(program.key));
+        told.and_then(Value::as_object).cloned().unwrap_or_default()
+    }
+
+    async fn variable(&mut self, served: &Served, id: i64, asked: Value) -> Result<(), Gone> {
+        let failed = |kind, message: &str| Reply::Failed { id, kind, message: message.to_owned() };
+        let (Value::Object(asked), Some(_)) = (asked, &self.program) else {
+            served.reply(&failed(FailureKind::Invalid, "this kernel has no variables to ask for"));
+            return Ok(());
+        };
+        let mut request = ExecuteRequest::new("");
+        (request.silent, request.store_history) = (true, false);
+        let message = self.marked(request, asked);
+        let running = self.client.execute_message(&message).await.map_err(|_| Gone)?;
+        let outcome = running.outcome().await;
+        if outcome.end != End::Replied {
+            return Err(Gone);
+        }
+        let told = self.told(&outcome);
+        let text = |name: &str| told.get(name).and_then(Value::as_str);
+        let reply = match (text("value"), text("message")) {
+            (Some(json), _) => Reply::Value { id, json: json.to_owned() },
+            (None, Some(message)) => {
+                let kind = match told.get("failure").and_then(Value::as_u64) {
+                    Some(0) => FailureKind::NotFound,
+                    Some(1) => FailureKind::NotSerializable,
+                    Some(3) => FailureKind::TooLarge,
+                    _ => FailureKind::Invalid,
+                };
+                failed(kind, message)
+            }
+            (None, None) => failed(FailureKind::Invalid, "the kernel did not answer the question"),
+        };
+        if !served.reply(&reply) {
+            served.reply(&failed(FailureKind::TooLarge, "the value is too large"));
+        }
+        Ok(())
+    }
+}
+
+/// The next piece of input, when the kernel wants one.
+async fn input(stdin: &Option<Arc<Buffer>>, wanted: bool) -> Option<Vec<u8>> {
+    if !wanted {
+        std::future::pending::<()>().await;
+    }
+    match stdin {
+        Some(stdin) => stdin.next(PIECE).await,
+        None => None,
+    }
+}
+
+/// The status of an exit, where only the exception tells it.
+fn exit_of(outcome: &Outcome) -> Option<i64> {
+    let error = outcome.error.as_ref().filter(|error| error.ename == EXIT)?;
+    match error.evalue.as_str() {
+        "" | "None" | "False" => Some(0),
+        "True" => Some(1),
+        status => Some(status.parse().unwrap_or(1)),
+    }
+}
+
+fn lost(loss: Loss) -> String {
+    match loss {
+        Loss::Overflow { messages, bytes } => {
+            format!(
+                "[output is missing here: {messages} messages of {bytes} bytes came faster than they were read]"
+            )
+        }
+        Loss::RateLimited => {
+            "[output is missing here: the server dropped what came too fast]".into()
+        }
+        Loss::Disconnected => "[output may be missing here: the connection broke]".into(),
+        _ => "[output may be missing here: the kernel did not say that it was all]".into(),
+    }
+}

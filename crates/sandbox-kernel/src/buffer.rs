@@ -1,0 +1,254 @@
+//! Streams in memory, between a kernel's messages and whoever reads them as those of a process.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use sandbox_agent::box_io::{Readable, Writable};
+use tokio::sync::Notify;
+
+/// How many bytes wait before the writer does.
+const ROOM: usize = 1 << 20;
+
+/// A stream with one reader and one writer.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    state: Mutex<State>,
+    /// Something was read, or written.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    taken: usize,
+    closed: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl State {
+    fn waiting(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("waiting", &self.state().waiting()).finish()
+    }
+}
+
+impl Buffer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds bytes, however many wait.
+    pub(crate) fn push(&self, data: &[u8]) {
+        let mut state = self.state();
+        state.bytes.extend_from_slice(data);
+        let reader = state.reader.take();
+        drop(state);
+        wake(reader);
+        self.changed.notify_waiters();
+    }
+
+    /// Adds bytes as soon as there is room.
+    pub(crate) async fn write(&self, data: &[u8]) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state();
+                if state.waiting() < ROOM || state.closed {
+                    break;
+                }
+            }
+            changed.await;
+        }
+        self.push(data);
+    }
+
+    /// Nothing more will come, and nobody needs to wait for room.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let (reader, writer) = (state.reader.take(), state.writer.take());
+        drop(state);
+        wake(reader);
+        wake(writer);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether nothing more will come.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    /// Waits for bytes. `None` at the end.
+    pub(crate) async fn next(&self, most: usize) -> Option<Vec<u8>> {
+        loop {
+            let changed = self.changed.notified();
+            let mut data = vec![0; most];
+            match self.try_read(&mut data) {
+                Ok(0) => return None,
+                Ok(count) => {
+                    data.truncate(count);
+                    return Some(data);
+                }
+                Err(_) => changed.await,
+            }
+        }
+    }
+
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.state();
+        if state.waiting() > 0 || state.closed {
+            return Poll::Ready(Ok(()));
+        }
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.state();
+        let waiting = state.waiting();
+        if waiting == 0 {
+            return if state.closed { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        }
+        let count = waiting.min(buffer.len());
+        let start = state.taken;
+        buffer[..count].copy_from_slice(&state.bytes[start..start + count]);
+        state.taken += count;
+        if state.taken == state.bytes.len() {
+            state.taken = 0;
+            // What was large once need not stay so.
+            if state.bytes.capacity() > ROOM {
+                state.bytes = Vec::new()
+            } else {
+                state.bytes.clear()
+            }
+        } else if state.taken > ROOM {
+            let taken = std::mem::take(&mut state.taken);
+            state.bytes.drain(..taken);
+        }
+        let writer = if state.waiting() < ROOM { state.writer.take() } else { None };
+        drop(state);
+        wake(writer);
+        self.changed.notify_waiters();
+        Ok(count)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.state();
+        if state.waiting() < ROOM || state.closed {
+            return Poll::Ready(Ok(()));
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        let room = {
+            let state = self.state();
+            if state.closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            ROOM.saturating_sub(state.waiting())
+        };
+        if room == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = room.min(data.len());
+        self.push(&data[..count]);
+        Ok(count)
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// What a run reads, from the side that writes it. Dropping it is the end of the input.
+#[derive(Debug)]
+pub(crate) struct InputWriter(pub(crate) Arc<Buffer>);
+
+impl Writable for InputWriter {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_writable(cx)
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.0.try_write(data)
+    }
+}
+
+impl Drop for InputWriter {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// What a kernel writes: what it publishes, and what its process writes to a descriptor, where that counts.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) published: Arc<Buffer>,
+    pub(crate) own: Option<Box<dyn Readable>>,
+}
+
+impl Readable for Output {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let published = self.published.poll_readable(cx);
+        match &self.own {
+            Some(own) if published.is_pending() => own.poll_readable(cx),
+            _ => published,
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let published = self.published.try_read(buffer);
+        match (&self.own, published) {
+            (Some(own), Ok(0) | Err(_)) => own.try_read(buffer),
+            (_, published) => published,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn writers_wait_for_room_and_readers_for_bytes() {
+        let buffer = Arc::new(Buffer::default());
+        buffer.push(&vec![1; ROOM]);
+        let writing = tokio::spawn({
+            let buffer = Arc::clone(&buffer);
+            async move { buffer.write(b"more").await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!writing.is_finished(), "there is no room");
+        let mut seen = 0;
+        while seen < ROOM + 4 {
+            seen += buffer.next(1000).await.unwrap().len();
+        }
+        writing.await.unwrap();
+        buffer.close();
+        assert_eq!(buffer.next(1).await, None);
+    }
+
+    #[test]
+    fn an_input_ends_with_its_writer() {
+        let buffer = Arc::new(Buffer::default());
+        let writer = InputWriter(Arc::clone(&buffer));
+        assert_eq!(writer.try_write(b"abc").unwrap(), 3);
+        assert_eq!(writer.try_write(&vec![0; ROOM]).unwrap(), ROOM - 3);
+        assert_eq!(writer.try_write(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(writer);
+        assert!(buffer.is_closed());
+        assert_eq!(buffer.try_read(&mut [0; 2]).unwrap(), 2, "what was written is still there");
+    }
+}

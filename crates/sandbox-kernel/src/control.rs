@@ -1,0 +1,159 @@
+//! The control stream of a kernel: requests of a worker on one side, answers on the other.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use sandbox_agent::box_io::{Control, Readable, Writable};
+use sandbox_agent::{FrameReader, Reply, Request};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::buffer::{Buffer, InputWriter};
+
+/// Bytes of requests that wait for the kernel before whoever writes them does.
+const ROOM: usize = 32 << 20;
+
+/// A request, and what the run that it asks for reads.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    pub(crate) stdin: Option<Arc<Buffer>>,
+    cost: usize,
+}
+
+/// The near side.
+#[derive(Debug)]
+pub(crate) struct KernelControl {
+    shared: Arc<Shared>,
+    incoming: Mutex<Incoming>,
+    /// What serves the kernel ends with the last handle.
+    serving: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    frames: FrameReader,
+    stdin: Option<Arc<Buffer>>,
+    requests: mpsc::UnboundedSender<Asked>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    replies: Buffer,
+    waiting: AtomicUsize,
+    writer: Mutex<Option<Waker>>,
+}
+
+/// The far side, which serves the kernel.
+#[derive(Debug)]
+pub(crate) struct Served {
+    shared: Arc<Shared>,
+    requests: mpsc::UnboundedReceiver<Asked>,
+}
+
+/// Both sides. What `serve` makes of the far one is aborted with the near one.
+pub(crate) fn control(serve: impl FnOnce(Served) -> AbortHandle) -> KernelControl {
+    let (sender, requests) = mpsc::unbounded_channel();
+    let shared = Arc::new(Shared::default());
+    let serving = serve(Served { shared: Arc::clone(&shared), requests });
+    let incoming = Incoming { frames: FrameReader::new(), stdin: None, requests: sender };
+    KernelControl { shared, incoming: Mutex::new(incoming), serving }
+}
+
+impl Drop for KernelControl {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Served {
+    /// The next request. `None` when nobody asks any more.
+    pub(crate) async fn next(&mut self) -> Option<Asked> {
+        let asked = self.requests.recv().await?;
+        self.shared.waiting.fetch_sub(asked.cost, Ordering::AcqRel);
+        let writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        Some(asked)
+    }
+
+    /// Answers. What does not fit a frame is not told.
+    pub(crate) fn reply(&self, reply: &Reply) -> bool {
+        let mut frame = Vec::new();
+        let fits = reply.encode(&mut frame).is_ok();
+        if fits {
+            self.shared.replies.push(&frame);
+        }
+        fits
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.shared.replies.close();
+    }
+}
+
+impl Readable for KernelControl {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.replies.poll_readable(cx)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.shared.replies.try_read(buffer)
+    }
+}
+
+impl KernelControl {
+    fn write(&self, data: &[u8], stdin: Option<Arc<Buffer>>) -> io::Result<usize> {
+        if self.shared.waiting.load(Ordering::Acquire) > ROOM {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        if stdin.is_some() {
+            incoming.stdin = stdin;
+        }
+        incoming.frames.push(data);
+        loop {
+            let broken = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+            let (request, cost) = match incoming.frames.next_frame().map_err(broken)? {
+                None => return Ok(data.len()),
+                Some(frame) => (Request::decode(frame).map_err(broken)?, frame.body.len()),
+            };
+            let stdin = match &request {
+                Request::Run(run) if run.has_stdin => incoming.stdin.take(),
+                _ => None,
+            };
+            self.shared.waiting.fetch_add(cost, Ordering::AcqRel);
+            if incoming.requests.send(Asked { request, stdin, cost }).is_err() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+    }
+}
+
+impl Writable for KernelControl {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut writer = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.shared.waiting.load(Ordering::Acquire) <= ROOM || self.shared.replies.is_closed() {
+            return Poll::Ready(Ok(()));
+        }
+        *writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.write(data, None)
+    }
+}
+
+impl Control for KernelControl {
+    fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)> {
+        let buffer = Arc::new(Buffer::default());
+        let written = self.write(data, Some(Arc::clone(&buffer)))?;
+        Ok((written, Box::new(InputWriter(buffer))))
+    }
+}

@@ -1,0 +1,106 @@
+//! A box whose interpreters are kernels.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jupyter_protocol::client::Client;
+use sandbox_agent::box_io::{BoxIo, Process as _, Readable, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_agent::{PROTOCOL_VERSION, Reply};
+use sandbox_core::Result;
+
+use crate::bridge::Bridge;
+use crate::buffer::{Buffer, Output};
+use crate::control::control;
+use crate::process::KernelProcess;
+use crate::program::Program;
+
+/// Where kernels come from.
+#[async_trait]
+pub trait KernelSource: fmt::Debug + Send + Sync + 'static {
+    /// Starts a kernel, or finds one, and waits until it can be used.
+    ///
+    /// # Errors
+    /// Whatever keeps it from running, with what it said itself.
+    async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel>;
+}
+
+/// The standard streams of a kernel's process, where they lead to us.
+#[derive(Debug)]
+pub struct Streams {
+    /// Standard output.
+    pub stdout: Box<dyn Readable>,
+    /// Standard error.
+    pub stderr: Box<dyn Readable>,
+}
+
+/// A kernel that can be used.
+#[derive(Debug)]
+pub struct StartedKernel {
+    /// The connection to it.
+    pub client: Client,
+    /// Its process.
+    pub process: Arc<KernelProcess>,
+    /// What its process writes, where that belongs to runs.
+    pub streams: Option<Streams>,
+    /// The program of ours that it runs first, if it can.
+    pub program: Option<Program>,
+}
+
+/// A box whose interpreters are kernels, and whose programs and files are those of another box.
+#[derive(Debug)]
+pub struct KernelBox {
+    inner: Arc<dyn BoxIo>,
+    source: Arc<dyn KernelSource>,
+}
+
+impl KernelBox {
+    /// Kernels of that source, beside what `inner` holds.
+    pub fn new(inner: Arc<dyn BoxIo>, source: Arc<dyn KernelSource>) -> Self {
+        Self { inner, source }
+    }
+}
+
+#[async_trait]
+impl BoxIo for KernelBox {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        self.inner.spawn(spec).await
+    }
+
+    async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
+        let kernel = self.source.start(spec).await?;
+        let streams = [Arc::new(Buffer::default()), Arc::new(Buffer::default())];
+        let [published_out, published_err] = streams.each_ref().map(Arc::clone);
+        let mut bridge =
+            Bridge::new(kernel.client, Arc::clone(&kernel.process), kernel.program, streams);
+        bridge.prepare().await?;
+        let pid = kernel.process.pid();
+        let control = control(|served| {
+            served.reply(&Reply::Ready {
+                protocol: PROTOCOL_VERSION,
+                pid,
+                python_version: String::new(),
+                self_check: String::new(),
+            });
+            tokio::spawn(bridge.serve(served)).abort_handle()
+        });
+        let (own_out, own_err) = match kernel.streams {
+            Some(Streams { stdout, stderr }) => (Some(stdout), Some(stderr)),
+            None => (None, None),
+        };
+        Ok(WorkerIo {
+            process: kernel.process,
+            control: Arc::new(control),
+            stdout: Box::new(Output { published: published_out, own: own_out }),
+            stderr: Box::new(Output { published: published_err, own: own_err }),
+        })
+    }
+
+    fn kill(&self) {
+        self.inner.kill();
+    }
+
+    async fn closed(&self) {
+        self.inner.closed().await;
+    }
+}

@@ -1,0 +1,23 @@
+//! Jupyter kernels as interpreters.
+//!
+//! A [`KernelBox`] is a box whose interpreters are kernels. To everything above it a kernel is a worker: it takes the
+//! same requests and gives the same replies, so that queues, limits, cancellation and the truth about how a run ended
+//! are those of [`sandbox_agent::interpreter`], whatever the kernel is reached by. Where a kernel comes from is up to a
+//! [`KernelSource`]: a process in a cell, one that runs already, one of a Jupyter Server.
+//!
+//! A kernel of IPython gets a program of ours first, which adds what the protocol has no words for: the environment of a
+//! single run, scripts, standard input, exit statuses, variables as JSON, tools of the host. Any other kernel is used as
+//! it is, and what it cannot do is refused.
+
+mod bridge;
+mod buffer;
+mod control;
+mod kernel_box;
+mod link;
+mod process;
+mod program;
+mod shown;
+
+pub use kernel_box::{KernelBox, KernelSource, StartedKernel, Streams};
+pub use process::{Interrupt, KernelProcess};
+pub use program::{Program, is_ipython};

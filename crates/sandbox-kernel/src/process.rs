@@ -1,0 +1,192 @@
+//! The process of a kernel, as far as somebody can see it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jupyter_protocol::client::Client;
+use jupyter_protocol::content::InterruptRequest;
+use sandbox_agent::box_io::{Exit, Process};
+use sandbox_core::Result;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+const SIGINT: i32 = 2;
+
+/// The end of a process of which nobody can tell how it ended.
+const UNTOLD: Exit =
+    Exit { code: None, signal: None, user: Duration::ZERO, system: Duration::ZERO, max_rss: 0 };
+
+/// How the code of a kernel is interrupted.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Interrupt {
+    /// By a signal to its process.
+    #[default]
+    Signal,
+    /// By a message to the kernel.
+    Message(Client),
+    /// By the program of ours in it, which is told what run is meant.
+    Program,
+}
+
+/// A process that others look after, which knows at once when it is dead.
+///
+/// Its end may be told by its process, or by whoever hears of it first: see [`KernelProcess::ended`].
+pub struct KernelProcess {
+    inner: Arc<dyn Process>,
+    interrupt: Interrupt,
+    state: Mutex<State>,
+    changed: Notify,
+    interrupted: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    exit: Option<Exit>,
+    waker: Option<Waker>,
+    /// Interrupts so far.
+    interrupts: u64,
+}
+
+impl fmt::Debug for KernelProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelProcess").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl KernelProcess {
+    /// Watches a process.
+    pub fn new(inner: Arc<dyn Process>, interrupt: Interrupt) -> Arc<Self> {
+        let process = Arc::new(Self {
+            inner,
+            interrupt,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            interrupted: Notify::new(),
+        });
+        let (watched, weak) = (Arc::clone(&process.inner), Arc::downgrade(&process));
+        tokio::spawn(async move {
+            // Who could tell how it ended is gone with it when its box has ended. Whoever waits must not wait for ever.
+            let exit = watched.exit().await.unwrap_or(UNTOLD);
+            if let Some(process) = weak.upgrade() {
+                process.ended(exit);
+            }
+        });
+        process
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is dead. The first word counts.
+    pub fn ended(&self, exit: Exit) {
+        let mut state = self.state();
+        state.exit.get_or_insert(exit);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Waits for more interrupts than `seen`. Says how many there are.
+    pub(crate) async fn more_interrupts(&self, seen: u64) -> u64 {
+        loop {
+            let interrupted = self.interrupted.notified();
+            match self.interrupts() {
+                now if now > seen => return now,
+                _ => interrupted.await,
+            }
+        }
+    }
+
+    /// How often it was interrupted.
+    pub(crate) fn interrupts(&self) -> u64 {
+        self.state().interrupts
+    }
+}
+
+#[async_trait]
+impl Process for KernelProcess {
+    fn pid(&self) -> u32 {
+        self.inner.pid()
+    }
+
+    async fn register(&self, _pid: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_dead(&self) -> bool {
+        self.state().exit.is_some()
+    }
+
+    fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.exit.is_some() {
+            return Poll::Ready(());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(exit) = self.state().exit {
+                return Ok(exit);
+            }
+            changed.await;
+        }
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        if signal == SIGINT {
+            self.state().interrupts += 1;
+            self.interrupted.notify_one();
+            match &self.interrupt {
+                Interrupt::Signal => {}
+                Interrupt::Message(client) => {
+                    let client = client.clone();
+                    tokio::spawn(async move { client.request(InterruptRequest::default()).await });
+                    return Ok(());
+                }
+                Interrupt::Program => return Ok(()),
+            }
+        }
+        self.inner.signal(signal)
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        self.inner.signal_tree(signal).await
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        self.inner.kill_tree().await
+    }
+
+    /// A kernel hears of it by several steps, and shows a traceback before it is done.
+    fn grace(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn out_of_memory(&self) -> Option<String> {
+        self.inner.out_of_memory()
+    }
+
+    async fn end_started(&self, since: Instant, former: Option<Instant>) {
+        self.inner.end_started(since, former).await;
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        self.inner.cpu_time()
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        self.inner.peak_memory()
+    }
+}

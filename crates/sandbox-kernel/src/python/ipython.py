@@ -1,0 +1,211 @@
+"""What IPython does otherwise in a sandbox."""
+
+import os
+import sys
+from _thread import get_ident
+from signal import SIGINT
+from signal import signal as set_signal
+
+from IPython.core.autocall import IPyAutocall
+
+MAIN_THREAD = load("driver")["MAIN_THREAD"]
+
+
+class Published:
+    """Standard streams of a kernel that publishes what is written."""
+
+    def restore(self):
+        pass
+
+    def flush(self):
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass  # closed by user code
+
+    def note(self, line):
+        try:
+            sys.stderr.write(line + "\n")
+        except Exception:
+            pass
+
+    def give_stdin(self, file):
+        self.spare = os.dup(0)
+        os.dup2(file, 0)
+        os.close(file)
+        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+
+    def take_stdin(self):
+        os.dup2(self.spare, 0)
+        os.close(self.spare)
+        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+
+
+class Exits:
+    """Exit functions that a script registers, apart from those of the kernel and of cells."""
+
+    def __init__(self):
+        import atexit
+
+        self.functions = []
+        self.register, self.unregister = atexit.register, atexit.unregister
+        self.active = False
+        atexit.register = self.add
+        atexit.unregister = self.remove
+
+    def add(self, function, *arguments, **options):
+        if not self.active:
+            return self.register(function, *arguments, **options)
+        self.functions.append((function, arguments, options))
+        return function
+
+    def remove(self, function):
+        self.functions = [entry for entry in self.functions if entry[0] != function]
+        self.unregister(function)
+
+    def taken(self):
+        while self.functions:
+            yield self.functions.pop()
+
+
+class Exit(IPyAutocall):
+    """`exit` and `quit`: they end the code, and not the kernel."""
+
+    rewrite = False
+
+    def __call__(self, code=None):
+        raise SystemExit(code)
+
+
+def read_line(prompt=""):
+    """`input()`: asks on standard output, reads standard input."""
+    sys.stdout.write(str(prompt))
+    sys.stdout.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError("EOF when reading a line")
+    return line[:-1] if line.endswith("\n") else line
+
+
+def read_password(prompt="Password: ", stream=None, *, echo_char=None):
+    return read_line(prompt)
+
+
+def quieter(former):
+    """IPython says after every exit how to exit."""
+
+    def warn(message, *arguments, **options):
+        if not str(message).startswith("To exit:"):
+            former(message, *arguments, **options)
+
+    return warn
+
+
+def is_formatter(frame):
+    return frame.f_code.co_filename.endswith("IPython/core/formatters.py")
+
+
+def described(error, trace):
+    """The lines of a traceback, from the first frame of a cell on."""
+    first = trace
+    while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell-"):
+        first = first.tb_next
+    name = first.tb_frame.f_code.co_filename if first else ""
+    text = load("errors")["describe"](error.with_traceback(trace if first else None), name)[2]
+    return text.rstrip("\n").split("\n")
+
+
+def bounded_displays(driver):
+    """What is shown has limits of its own, kept here so that it need not be sent."""
+    shell = driver.shell
+    compute = shell.displayhook.compute_format_data
+
+    def compute_format_data(result):
+        data, metadata = compute(result)
+        return driver.limited(data), metadata
+
+    shell.displayhook.compute_format_data = compute_format_data
+    publish = shell.display_pub.publish
+
+    def limited_publish(data, *arguments, **options):
+        data = driver.limited(data)
+        if data:
+            publish(data, *arguments, **options)
+
+    shell.display_pub.publish = limited_publish
+
+
+def plain_tracebacks(driver):
+    """Tracebacks as Python prints them, of the code's own frames. IPython's take so long that an interrupt would not be
+    over in time. Whoever chooses a mode of IPython with `%xmode` gets that."""
+    shell = driver.shell
+    usual = shell.InteractiveTB.mode
+    shell.compile.get_code_name = lambda raw, code, number: "<cell-%d>" % number
+    formers = shell.showtraceback, shell.showsyntaxerror
+
+    def show(former, exc_tuple, arguments, options):
+        if exc_tuple is not None and exc_tuple[2] is not None and is_formatter(exc_tuple[2].tb_frame):
+            return driver.formatter_failed(exc_tuple[1])
+        if shell.InteractiveTB.mode != usual:
+            return former(*arguments, **options)
+        try:
+            kind, error, trace = shell._get_exc_info(exc_tuple)
+        except ValueError:
+            return former(*arguments, **options)
+        # The reply tells it; a text that is not Unicode would keep a message of its own from being sent.
+        shell._last_traceback = described(error, trace)
+
+    def showtraceback(exc_tuple=None, *more, **options):
+        show(formers[0], exc_tuple, (exc_tuple, *more), options)
+
+    def showsyntaxerror(*arguments, **options):
+        show(formers[1], None, arguments, options)
+
+    shell.showtraceback, shell.showsyntaxerror = showtraceback, showsyntaxerror
+
+
+def interruptible(driver):
+    """An interrupt ends a cell that awaits, also while its own code holds the event loop."""
+    import asyncio
+    from contextlib import contextmanager
+
+    @contextmanager
+    def cancel_on_sigint(future):
+        loop = asyncio.get_running_loop()
+
+        def on_interrupt(signum, frame):
+            driver.interrupted = True
+            if asyncio.current_task(loop) is future and not driver.masked:
+                raise KeyboardInterrupt
+            loop.call_soon_threadsafe(future.cancel)
+
+        former = set_signal(SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            set_signal(SIGINT, former)
+
+    return cancel_on_sigint
+
+
+def nested_run():
+    """`asyncio.run` works in a cell, though the kernel itself runs in an event loop: that one waits meanwhile."""
+    import asyncio
+    from asyncio import events
+
+    original = asyncio.run
+
+    def run(main, **options):
+        outer = events._get_running_loop()
+        if outer is None or get_ident() != MAIN_THREAD:
+            return original(main, **options)
+        events._set_running_loop(None)
+        try:
+            return original(main, **options)
+        finally:
+            events._set_running_loop(outer)
+            asyncio.set_event_loop(outer)
+
+    run.__doc__ = original.__doc__
+    asyncio.run = asyncio.runners.run = run

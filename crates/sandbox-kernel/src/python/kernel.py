@@ -1,0 +1,482 @@
+"""What an IPython kernel of a sandbox does beyond what IPython does.
+
+Runs inside the kernel, once, before any code of users. Each request to run code carries, in its metadata, what is true of
+this run alone: environment, directory, standard input, whether it is a script. What the kernel cannot say in its own words,
+such as an exit status, is added to its reply. Calls of tools, and standard input, travel on the stdin channel in messages that
+carry a word that nobody else knows.
+"""
+
+import builtins
+import os
+import sys
+import threading
+from _thread import allocate_lock, get_ident
+from signal import SIG_IGN, SIGINT, pthread_kill
+from signal import signal as set_signal
+from time import sleep
+
+from IPython import get_ipython
+
+WORD = SETTINGS["word"]
+KEY = SETTINGS["key"]
+# The descriptors 1 and 2 lead to the host, and not only what the kernel publishes.
+OWN_STREAMS = SETTINGS["own_streams"]
+HOME = SETTINGS["home"]
+INVALID = 2
+TEXT_LIMIT = 1 << 20
+ITEM_LIMIT = 16 << 20
+RUN_LIMIT = 64 << 20
+NAG_SECONDS = 0.002
+MAIN_THREAD = get_ident()
+
+PARTS = {"driver": globals()}
+
+
+LOADING = threading.RLock()
+
+
+def load(name):
+    if name not in PARTS:
+        with LOADING:
+            if name not in PARTS:
+                part = {"__name__": "sandbox_" + name, "load": load}
+                exec(compile(SOURCES[name], "<sandbox %s>" % name, "exec"), part)
+                PARTS[name] = part
+    return PARTS[name]
+
+
+codec = load("codec")
+ipython = load("ipython")
+described, is_formatter = ipython["described"], ipython["is_formatter"]
+split, as_number = codec["split"], codec["as_number"]
+
+
+class Driver:
+    """What the parts know a worker by."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+        self.shell = kernel.shell
+        self.pid = os.getpid()
+        self.lock = allocate_lock()
+        self.current = None
+        self.calls = None
+        self.isolated = SETTINGS["isolated"]
+        self.masked = 0
+        self.pending = self.interrupted = self.nagging = False
+        self.gate = allocate_lock()
+        self.interruptible = self.cancelled = None
+        self.buffer = b""
+        self.link = None
+        self.site = HOME + "/.packages"
+        self.site_changed = None
+        self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
+        self.baseline = set()
+
+    # The way to the host.
+
+    @property
+    def control(self):
+        return self.opened().near.fileno()
+
+    def opened(self):
+        if self.link is None:
+            self.link = load("link")["Link"](self)
+        return self.link
+
+    def send(self, data):
+        if os.getpid() == self.pid:
+            self.masked += get_ident() == MAIN_THREAD
+            try:
+                self.opened().near.sendall(data)
+            finally:
+                self.masked -= get_ident() == MAIN_THREAD
+
+    def receive(self, flags=0):
+        try:
+            data = self.opened().near.recv(1 << 20, flags)
+        except BlockingIOError:
+            return
+        self.buffer = bytearray(self.buffer) + data if self.buffer else data
+
+    def buffered_answer(self):
+        buffer = self.buffer
+        if len(buffer) < 4:
+            return None
+        end = 4 + int.from_bytes(buffer[:4], "little")
+        if len(buffer) < end:
+            return None
+        self.buffer = buffer[end:]
+        return buffer[4], split(bytes(buffer[5:end]))
+
+    # Interrupts. The host names the run that it means, so that no other is hit.
+
+    def interrupt(self, run):
+        """Called by the thread that hears the host."""
+        with self.gate:
+            if self.interruptible == run:
+                # A real signal, because only that wakes a call that blocks.
+                pthread_kill(MAIN_THREAD, SIGINT)
+            else:
+                self.cancelled = run
+
+    def on_interrupt(self, signum, frame):
+        if os.getpid() == self.pid and self.masked:
+            self.pending = True
+            if not self.nagging:
+                self.nagging = True
+                threading.Thread(target=self.nag, daemon=True).start()
+            return
+        self.pending = False
+        self.interrupted = True
+        raise KeyboardInterrupt
+
+    def nag(self):
+        while self.pending and self.current is not None:
+            sleep(NAG_SECONDS)
+            if self.pending and not self.masked and self.current is not None:
+                pthread_kill(MAIN_THREAD, SIGINT)
+        self.nagging = False
+
+    def deliver(self):
+        if self.pending and not self.masked and get_ident() == MAIN_THREAD:
+            self.pending = False
+            self.interrupted = True
+            raise KeyboardInterrupt
+
+    # Requests.
+
+    async def execute(self, asked, original, arguments):
+        """One request, answered with the kernel's reply and what it cannot say."""
+        if "get" in asked or "set" in asked:
+            return {"status": "ok", "user_expressions": {}, "payload": [], KEY: self.variable(asked)}
+        undo = []
+        told = {}
+        self.shown, self.unshown = 0, None
+        self.link.address()
+        self.interrupted = self.pending = False
+        try:
+            self.prepare(asked, undo)
+        except Exception as error:
+            while undo:
+                undo.pop()()
+            return {"status": "ok", "user_expressions": {}, "payload": [], KEY: {"failed": str(error)}}
+        self.current = asked["id"]
+        set_signal(SIGINT, self.on_interrupt)
+        with self.gate:
+            self.interruptible = asked["id"]
+            come_before = self.cancelled == asked["id"]
+        error = None
+        try:
+            if come_before:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            if "script" in asked:
+                reply, error = self.run_script(arguments["code"], asked["script"])
+            else:
+                reply = await original(**arguments)
+                error = self.raised()
+                if error is None and self.unshown is not None:
+                    error = self.unshown
+                    reply.update(failure_of(error, described(error, error.__traceback__)))
+                elif self.interrupted and type(error).__name__ == "CancelledError":
+                    reply.update(failure_of(KeyboardInterrupt(), ["KeyboardInterrupt"]))
+            self.masked += 1
+            self.leave_copy(error, reply)
+            if isinstance(error, SystemExit):
+                status, message = load("exits")["exit_status"](error)
+                if message is not None:
+                    self.streams.note(message)
+                told["exit"] = status
+                reply = {"status": "ok", "user_expressions": {}, "payload": []}
+        except KeyboardInterrupt:
+            # It came before the code had begun, or when it had just ended.
+            self.masked += 1
+            reply = failure_of(KeyboardInterrupt(), ["KeyboardInterrupt"])
+            reply.update(user_expressions={}, payload=[])
+        with self.gate:
+            self.interruptible = None
+        set_signal(SIGINT, SIG_IGN)
+        self.masked = 0
+        self.pending = False
+        with self.lock:
+            self.current = None
+        for step in reversed(undo):
+            try:
+                step()
+            except Exception:
+                pass  # what user code made impossible to undo stays
+        self.streams.flush()
+        if self.calls is not None:
+            self.calls.end()
+        if reply.get("status") == "error":
+            reply["ename"], reply["evalue"] = clean(reply["ename"]), clean(reply["evalue"])
+            reply["traceback"] = [clean(line) for line in reply.get("traceback") or ()]
+        told["interrupted"] = self.interrupted
+        told["threads"] = self.threads()
+        reply[KEY] = told
+        return reply
+
+    def prepare(self, asked, undo):
+        self.streams.restore()
+        self.look_for_packages()
+        sys.argv = asked.get("argv") or [""]
+        if "stdin" in asked:
+            read, write = os.pipe()
+            self.streams.give_stdin(read)
+            undo.append(self.streams.take_stdin)
+            undo.append(self.opened().feed(write))
+        former = self.enter_directory(asked.get("cwd"))
+        if asked.get("cwd"):
+            undo.append(lambda: os.chdir(former))
+        for key, value in asked.get("env", {}).items():
+            undo.append(lambda key=key, value=os.environ.get(key): set_variable(key, value))
+            os.environ[key] = value
+
+    def look_for_packages(self):
+        """What was installed since the last run becomes importable."""
+        try:
+            changed = os.stat(self.site).st_mtime_ns
+        except OSError:
+            return
+        if changed != self.site_changed:
+            self.site_changed = changed
+            try:
+                load("installed")["show"](self.site)
+            except Exception as error:
+                self.streams.note("packages cannot be shown: %s" % error)
+
+    def enter_directory(self, path):
+        try:
+            former = os.getcwd()
+        except OSError:
+            # The directory was removed under the kernel.
+            former = SETTINGS["cwd"]
+            try:
+                os.mkdir(former)
+            except OSError:
+                pass
+            os.chdir(former)
+        if path:
+            try:
+                os.chdir(path)
+            except OSError as error:
+                problem = "%s (os error %d)" % (error.strerror, error.errno)
+                raise OSError("working directory %s: %s" % (path, problem)) from None
+        return former
+
+    def limited(self, bundle):
+        """The representations that are not over the limits; each that is says so."""
+        kept = {}
+        for mime, data in bundle.items():
+            if isinstance(data, str):
+                data = clean(data)
+            size = len(data) if isinstance(data, (str, bytes)) else 0
+            if mime == "text/plain" and size > TEXT_LIMIT:
+                data = "%s\n... [cut: %d characters in all]" % (data[:TEXT_LIMIT], size)
+                size = len(data)
+            if size > ITEM_LIMIT:
+                limit = "%d MiB for one item" % (ITEM_LIMIT >> 20)
+            elif self.shown + size > RUN_LIMIT:
+                limit = "%d MiB for one run" % (RUN_LIMIT >> 20)
+            else:
+                self.shown += size
+                kept[mime] = data
+                continue
+            self.streams.note("%s of %d bytes dropped: over the limit of %s" % (mime, size, limit))
+        return kept
+
+    def formatter_failed(self, error):
+        """A representation raised: it is left out. Without plain text, the value of a cell has none, which is an error."""
+        frame = sys._getframe()
+        plain = hooked = False
+        trace = error.__traceback__
+        while trace is not None and is_formatter(trace.tb_frame):
+            plain = plain or type(trace.tb_frame.f_locals.get("self")).__name__ == "PlainTextFormatter"
+            trace = trace.tb_next
+        while frame is not None:
+            hooked = hooked or frame.f_code.co_filename.endswith("IPython/core/displayhook.py")
+            frame = frame.f_back
+        if plain and hooked:
+            self.unshown = error
+        else:
+            self.streams.note("a representation failed: %s: %s" % (type(error).__name__, error))
+
+    def raised(self):
+        """What the code of a cell raised."""
+        result = getattr(self.shell, "last_execution_result", None)
+        error = getattr(result, "error_before_exec", None)
+        return getattr(result, "error_in_exec", None) if error is None else error
+
+    def run_script(self, code, filename):
+        """Runs a program: a fresh `__main__`, no echo. Its directory is the first where imports are looked for."""
+        module = type(sys)("__main__")
+        module.__builtins__ = builtins
+        directory = ""
+        if not filename.startswith("<"):
+            module.__file__ = filename
+            directory = filename.rpartition("/")[0]
+        former, path = sys.modules.get("__main__"), sys.path[0] if sys.path else None
+        if path == "":
+            sys.path[0] = directory
+        load("hooks")["remember_source"](filename, code)
+        sys.modules["__main__"] = module
+        self.exits.active = True
+        error = None
+        try:
+            program = compile(code[1:] if code.startswith("\ufeff") else code, filename, "exec", 0, True)
+            exec(program, module.__dict__)
+        except BaseException as raised:
+            error = raised
+        if os.getpid() == self.pid and not isinstance(error, KeyboardInterrupt):
+            for step in (self.join_threads, self.run_exit_functions):
+                try:
+                    step()
+                except BaseException as raised:
+                    error = error or raised
+        self.exits.active = False
+        sys.modules["__main__"] = former
+        if path is not None and sys.path[:1] == [directory]:
+            sys.path[0] = path
+        self.show_figures()
+        reply = {"status": "ok", "user_expressions": {}, "payload": []}
+        if error is not None:
+            name, value, trace = load("errors")["describe"](error, filename)
+            reply.update(status="error", ename=name, evalue=value, traceback=trace.split("\n"))
+        return reply, error
+
+    def show_figures(self):
+        inline = sys.modules.get("matplotlib_inline.backend_inline")
+        if inline is not None:
+            try:
+                inline.flush_figures()
+            except Exception:
+                pass  # the kernel itself would say no more
+
+    def join_threads(self):
+        own = threading.current_thread()
+        for thread in threading.enumerate():
+            if thread is not own and not thread.daemon and thread not in self.baseline:
+                thread.join()
+
+    def run_exit_functions(self):
+        """Those of the program. Those of the kernel are for its own end."""
+        for function, arguments, options in self.exits.taken():
+            function(*arguments, **options)
+
+    def threads(self):
+        return len([thread for thread in threading.enumerate() if thread not in self.baseline])
+
+    def leave_copy(self, error, reply):
+        """User code that forked and did not exit ends here, as it would at the end of a program."""
+        if os.getpid() == self.pid:
+            return
+        status = 0
+        if isinstance(error, SystemExit):
+            status = load("exits")["exit_status"](error)[0] & 0xFF
+        elif error is not None:
+            status = 1
+            self.streams.note("\n".join(reply.get("traceback") or ()))
+        self.streams.flush()
+        os._exit(status)
+
+    def variable(self, asked):
+        variables = load("variables")
+        name = "get" if "get" in asked else "set"
+        action = variables["get" if "get" in asked else "put"]
+        try:
+            failure, content = action(self.shell.user_module, asked[name])
+        except BaseException as error:
+            failure, content = variables["failure"](error)
+        text = content if isinstance(content, str) else str(content, "utf-8")
+        return {"value": text} if failure is None else {"failure": failure, "message": text}
+
+
+def clean(text):
+    """A lone surrogate has no UTF-8; it is shown as its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def failure_of(error, lines):
+    try:
+        value = str(error)
+    except Exception:
+        value = "<exception str() failed>"
+    return {"status": "error", "ename": type(error).__name__, "evalue": value, "traceback": lines}
+
+
+def own_streams():
+    """The standard streams are the descriptors themselves: exact, in order, and held back when nobody reads."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        former = getattr(getattr(sys, name), "_original_stdstream_copy", None)
+        if former is not None:
+            getattr(sys, name).flush()
+            os.dup2(former, number)
+    streams = load("streams")["Streams"]()
+    streams.adopt()
+    return streams
+
+
+def set_variable(key, value):
+    if value is None:
+        os.environ.pop(key, None)
+    else:
+        os.environ[key] = value
+
+
+def attach():
+    shell = get_ipython()
+    kernel = shell.kernel
+    driver = Driver(kernel)
+    driver.exits = ipython["Exits"]()
+    own = {name: getattr(builtins, name, None) for name in ("display",)}
+    load("offers")["offer"](driver)
+    from IPython import display as shown
+
+    for name in ("display", "update_display", "clear_output"):
+        setattr(builtins, name, own.get(name) or getattr(shown, name))
+    original = kernel.do_execute
+
+    async def do_execute(code, silent, store_history=True, user_expressions=None, allow_stdin=False, **more):
+        arguments = dict(
+            code=code,
+            silent=silent,
+            store_history=store_history,
+            user_expressions=user_expressions,
+            allow_stdin=allow_stdin,
+        )
+        asked = (kernel.get_parent("shell") or {}).get("metadata", {}).get(KEY)
+        if not isinstance(asked, dict):
+            return await original(**arguments)
+        return await driver.execute(asked, original, arguments)
+
+    kernel.do_execute = do_execute
+    kernel.raw_input = ipython["read_line"]
+    kernel.getpass = ipython["read_password"]
+    kernel._execute_sleep = 0
+    # Otherwise an interrupt may meet the kernel's own code, which does not survive it.
+    kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
+    kernel._cancel_on_sigint = ipython["interruptible"](driver)
+    ipython["nested_run"]()
+    ipython["plain_tracebacks"](driver)
+    ipython["bounded_displays"](driver)
+    # On descriptors of our own; IPython would make a terminal for each command.
+    shell.system = shell.system_raw
+    load("hooks")["STATE"]["driver"] = driver
+    shell.register_magic_function(lambda line: load("magics")["shell"]("%pip " + line, False), "line", "pip")
+    # Lines keep their numbers.
+    cleaned = shell.input_transformer_manager.cleanup_transforms
+    cleaned[:] = [transform for transform in cleaned if getattr(transform, "__name__", "") != "leading_empty_lines"]
+    from IPython.core import interactiveshell
+
+    interactiveshell.warn = ipython["quieter"](interactiveshell.warn)
+    for name in ("exit", "quit"):
+        shell.user_ns[name] = shell.user_ns_hidden[name] = ipython["Exit"](shell)
+        setattr(builtins, name, shell.user_ns[name])
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    driver.opened()
+    driver.baseline = set(threading.enumerate())
+
+
+attach()

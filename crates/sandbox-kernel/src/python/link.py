@@ -1,0 +1,146 @@
+"""Bytes between a kernel and its host, on the stdin channel."""
+
+import os
+import threading
+from collections import deque
+from socket import socketpair
+
+# What our messages begin with.
+WORD = load("driver")["WORD"]
+CHUNK = 256 << 10
+
+
+class Link:
+    """Bytes between this process and its host, on the stdin channel. One thread has the socket to itself."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.kernel = driver.kernel
+        self.address()
+        self.near, self.far = socketpair()
+        self.far.setblocking(False)
+        self.wake_end, self.waker = socketpair()
+        self.wake_end.setblocking(False)
+        self.inputs = deque()
+        self.input = None
+        self.owed = deque()
+        self.to_near = bytearray()
+        self.pid = os.getpid()
+        self.thread = threading.Thread(target=self.pump, daemon=True, name="sandbox link")
+        self.thread.start()
+
+    def address(self):
+        """From now on, what is said is about the request that is worked on now."""
+        self.ident, self.parent = addressed(self.kernel)
+
+    def feed(self, write):
+        """From now on, what the host sends as input goes there. Returns what ends that."""
+        os.set_blocking(write, False)
+        done = threading.Event()
+        self.inputs.append(("open", write, None))
+        self.waker.send(b"x")
+
+        def end():
+            if os.getpid() != self.pid:
+                return os.close(write)
+            self.inputs.append(("close", write, done))
+            self.waker.send(b"x")
+            done.wait(5)
+
+        return end
+
+    def pump(self):
+        import zmq
+
+        socket = self.kernel.stdin_socket
+        while True:
+            poller = zmq.Poller()
+            poller.register(socket, zmq.POLLIN)
+            poller.register(self.wake_end.fileno(), zmq.POLLIN)
+            poller.register(self.far.fileno(), zmq.POLLIN | (zmq.POLLOUT if self.to_near else 0))
+            if self.input is not None and self.owed:
+                poller.register(self.input, zmq.POLLOUT)
+            try:
+                ready = dict(poller.poll())
+                if self.wake_end.fileno() in ready:
+                    self.wake_end.recv(4096)
+                    self.change_input()
+                if ready.get(self.far.fileno(), 0) & zmq.POLLIN:
+                    self.tell("T", self.far.recv(CHUNK))
+                if socket in ready:
+                    self.hear(socket)
+                self.pass_on()
+            except zmq.ZMQError:
+                return  # the kernel ends
+            except (BlockingIOError, InterruptedError):
+                pass
+
+    def tell(self, kind, data=b""):
+        kernel = self.kernel
+        content, buffers = {"said": WORD + kind}, [data] if data else None
+        kernel.session.send(
+            kernel.stdin_socket, "sandbox_link", content, self.parent, ident=self.ident, buffers=buffers
+        )
+
+    def hear(self, socket):
+        _, message = self.kernel.session.recv(socket)
+        value = message["content"].get("value", "") if message else ""
+        if not value.startswith(WORD):
+            return
+        kind, data = value[len(WORD) :], b"".join(bytes(piece) for piece in message.get("buffers") or ())
+        if kind == "X":
+            self.driver.interrupt(int(data))
+        elif kind == "T":
+            self.to_near += data
+        elif self.input is not None:
+            self.owed.append(data if kind == "I" else None)
+
+    def change_input(self):
+        while self.inputs:
+            what, file, done = self.inputs.popleft()
+            if what == "open":
+                self.input = file
+                self.owed.clear()
+                self.tell("A")
+            else:
+                self.end_input(file)
+                done.set()
+
+    def end_input(self, file):
+        if self.input == file:
+            self.input = None
+            self.owed.clear()
+            os.close(file)
+
+    def pass_on(self):
+        if self.to_near:
+            sent = self.far.send(self.to_near)
+            del self.to_near[:sent]
+        while self.input is not None and self.owed:
+            data = self.owed[0]
+            if data is None:
+                self.end_input(self.input)
+                return
+            try:
+                written = os.write(self.input, data)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.tell("E")  # nobody reads any more
+                self.end_input(self.input)
+                return
+            if written < len(data):
+                self.owed[0] = data[written:]
+                return
+            self.owed.popleft()
+            self.tell("A")
+
+
+def addressed(kernel):
+    """Whom to ask, and about which request."""
+    variable = getattr(kernel, "_shell_parent_ident", None)
+    if variable is not None and hasattr(kernel, "_get_shell_context_var"):
+        ident = kernel._get_shell_context_var(variable)
+    else:
+        ident = kernel._parent_ident["shell"]
+    return ident, kernel.get_parent("shell")

@@ -1,0 +1,155 @@
+//! What a kernel shows, as a worker would.
+
+use jupyter_protocol::MimeBundle;
+use sandbox_agent::{Encoding, MimeData};
+use serde_json::Value;
+
+/// The longest representation.
+const ITEM_LIMIT: usize = 16 << 20;
+
+/// All representations of one thing together.
+const BUNDLE_LIMIT: usize = 60 << 20;
+
+/// All representations of one run together.
+const RUN_LIMIT: usize = 64 << 20;
+
+/// The longest plain text, which is cut and not left out.
+const TEXT_LIMIT: usize = 1 << 20;
+
+/// What one run may still show.
+#[derive(Debug)]
+pub(crate) struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(RUN_LIMIT)
+    }
+}
+
+impl Room {
+    /// The representations that fit, plain text first. The others are named in `notes`.
+    pub(crate) fn take(&mut self, bundle: &MimeBundle, notes: &mut Vec<String>) -> Vec<MimeData> {
+        let mut items: Vec<MimeData> =
+            bundle.iter().filter_map(|(mime, value)| item(mime, value)).collect();
+        items.sort_by_key(|item| item.mime != "text/plain");
+        let mut total = 0;
+        items.retain(|item| {
+            let length = item.data.len();
+            let limit = if length > ITEM_LIMIT {
+                format!("{} MiB for one item", ITEM_LIMIT >> 20)
+            } else if total + length > BUNDLE_LIMIT {
+                format!("{} MiB for one display", BUNDLE_LIMIT >> 20)
+            } else if length > self.0 {
+                format!("{} MiB for one run", RUN_LIMIT >> 20)
+            } else {
+                total += length;
+                self.0 -= length;
+                return true;
+            };
+            notes.push(format!(
+                "{} of {length} bytes dropped: over the limit of {limit}",
+                item.mime
+            ));
+            false
+        });
+        items
+    }
+}
+
+fn item(mime: &str, value: &Value) -> Option<MimeData> {
+    let is_json = mime == "application/json" || mime.ends_with("+json");
+    let (encoding, data) = match value {
+        Value::Null => return None,
+        value if is_json => (Encoding::Json, value.to_string()),
+        Value::String(text) if is_binary(mime) => {
+            (Encoding::Base64, text.split_ascii_whitespace().collect())
+        }
+        Value::String(text) => (Encoding::Text, text.clone()),
+        Value::Array(lines) if lines.iter().all(Value::is_string) => {
+            (Encoding::Text, lines.iter().filter_map(Value::as_str).collect())
+        }
+        value => (Encoding::Json, value.to_string()),
+    };
+    let data = if mime == "text/plain" { cut(data) } else { data };
+    Some(MimeData { mime: mime.to_owned(), encoding, data })
+}
+
+fn is_binary(mime: &str) -> bool {
+    mime == "application/pdf" || mime.starts_with("image/") && mime != "image/svg+xml"
+}
+
+/// Says that it was cut.
+fn cut(text: String) -> String {
+    if text.len() <= TEXT_LIMIT {
+        return text;
+    }
+    let end = text.floor_char_boundary(TEXT_LIMIT);
+    format!("{}\n... [cut: {} characters in all]", &text[..end], text.chars().count())
+}
+
+/// Text without the codes that colour it on a terminal.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\u{1b}') {
+        plain.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(code) = rest.strip_prefix('[') {
+            let end = code.find(|c: char| ('@'..='~').contains(&c));
+            rest = end.map_or("", |end| &code[end + 1..]);
+        }
+    }
+    plain.push_str(rest);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn take(bundle: Value) -> (Vec<MimeData>, Vec<String>) {
+        let mut notes = Vec::new();
+        let Value::Object(bundle) = bundle else { panic!("not an object") };
+        let items = Room::default().take(&MimeBundle(bundle), &mut notes);
+        (items, notes)
+    }
+
+    #[test]
+    fn every_kind_of_content_keeps_its_form() {
+        let (items, notes) = take(json!({
+            "image/png": "aGk=\n", "image/svg+xml": "<svg/>", "text/plain": ["a\n", "b"],
+            "application/json": "text", "text/html": null,
+        }));
+        let found: Vec<_> = items
+            .iter()
+            .map(|item| (item.mime.as_str(), item.encoding, item.data.as_str()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("text/plain", Encoding::Text, "a\nb"),
+                ("application/json", Encoding::Json, "\"text\""),
+                ("image/png", Encoding::Base64, "aGk="),
+                ("image/svg+xml", Encoding::Text, "<svg/>"),
+            ]
+        );
+        assert_eq!(notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_or_named() {
+        let long = "é".repeat(ITEM_LIMIT / 2 + 1);
+        let (items, notes) = take(json!({"text/plain": long, "text/html": long}));
+        assert_eq!(items.len(), 1);
+        assert!(items[0].data.ends_with("characters in all]"));
+        assert!(notes[0].starts_with("text/html of 16777218 bytes dropped"), "{notes:?}");
+    }
+
+    #[test]
+    fn colours_are_taken_out() {
+        assert_eq!(plain("\u{1b}[0;31mred\u{1b}[0m and \u{1b}[1mbold\u{1b}"), "red and bold");
+        assert_eq!(plain("no\u{1b}[31"), "no");
+    }
+}

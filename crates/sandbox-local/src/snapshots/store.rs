@@ -1,0 +1,536 @@
+//! Snapshots on disk: a directory of the user's, with a directory for each snapshot.
+//!
+//! A snapshot is made under a hidden name and renamed when it is complete, so others see all of it or nothing. Whoever
+//! makes or removes one holds a lock on its directory; what has a hidden name and no lock was left by somebody who died.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use futures_util::{StreamExt as _, stream};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::process::geteuid;
+use sandbox_core::{
+    ByteSize, ByteStream, Error, ErrorKind, Result, Retry, SnapshotInfo, random_hex, unix_now,
+};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Names another directory for snapshots. It is made when it is missing.
+pub const STATE_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_STATE_DIR";
+
+/// The largest snapshot, in bytes on disk.
+pub const LARGEST: ByteSize = ByteSize::gib(8);
+
+/// Characters of a name.
+const LONGEST_NAME: usize = 64;
+
+const DESCRIPTION: &str = "snapshot.json";
+
+/// What a hidden name begins with; no snapshot has one.
+const HIDDEN: char = '.';
+
+/// Bytes on their way at once.
+const PIECE: u64 = 256 << 10;
+
+/// The snapshots of this user.
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotStore {
+    directory: Option<PathBuf>,
+}
+
+/// A snapshot on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stored {
+    /// What is told of it. Interpreters are not on disk, so it has no contexts.
+    pub info: SnapshotInfo,
+    /// Bytes of each archive, by the name of its file.
+    parts: Vec<(String, u64)>,
+    /// What the caller of the store wants to know again.
+    pub(super) notes: Notes,
+    #[serde(skip)]
+    directory: PathBuf,
+}
+
+/// What has to be known of files to put them elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Notes {
+    /// Whether packages are in the working directory, too.
+    pub(super) packages_inside: bool,
+    /// Packages that were asked for.
+    pub(super) wanted: Vec<String>,
+    /// The version of Python they are for.
+    pub(super) python: Option<String>,
+}
+
+/// A snapshot that is being made. Removed when it is dropped before its end.
+#[derive(Debug)]
+pub struct Draft {
+    name: String,
+    directory: PathBuf,
+    place: PathBuf,
+    /// Holds the lock.
+    _lock: File,
+    parts: Vec<(String, u64)>,
+    done: bool,
+}
+
+/// Checks the name of a snapshot.
+///
+/// # Errors
+/// `InvalidArgument` with what is allowed.
+pub fn check_snapshot_name(name: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let fits = name.len() <= LONGEST_NAME && name.chars().all(allowed);
+    if fits && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(LONGEST_NAME).collect();
+    Err(Error::invalid(
+        "snapshot",
+        format!(
+            "names have 1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, a letter or a digit first, \
+             got {shown:?}"
+        ),
+    ))
+}
+
+impl SnapshotStore {
+    /// Snapshots in that directory. Without one: what the variable names, `code-sandboxes` in `XDG_STATE_HOME`, or in
+    /// `.local/state` of the home directory.
+    pub fn new(directory: Option<PathBuf>) -> Self {
+        Self { directory }
+    }
+
+    fn root(&self, operation: &'static str) -> Result<PathBuf> {
+        if let Some(directory) = &self.directory {
+            return Ok(directory.clone());
+        }
+        let variable = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let named = variable(STATE_DIRECTORY_VARIABLE);
+        let base = named.or_else(|| {
+            let state = variable("XDG_STATE_HOME").filter(|path| path.is_absolute());
+            let state = state.or_else(|| Some(variable("HOME")?.join(".local/state")));
+            Some(state?.join("code-sandboxes"))
+        });
+        match base {
+            Some(base) if base.is_absolute() => Ok(base.join("snapshots")),
+            _ => Err(Error::new(
+                ErrorKind::Unavailable,
+                operation,
+                "there is no directory for snapshots",
+            )
+            .with_hint(format!("set {STATE_DIRECTORY_VARIABLE} to an absolute path, or HOME"))),
+        }
+    }
+
+    /// The directory of all snapshots, made and checked. Who can write there decides what sandboxes begin with.
+    fn open(&self, operation: &'static str) -> Result<PathBuf> {
+        let root = self.root(operation)?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
+        made.map_err(|error| unusable(operation, &root, "cannot be made").with_source(error))?;
+        check_directory(operation, &root)?;
+        Ok(root)
+    }
+
+    /// Every snapshot, the oldest first.
+    ///
+    /// # Errors
+    /// What keeps the directory from being read; `PermissionDenied` when it is not this user's alone.
+    pub fn list(&self, operation: &'static str) -> Result<Vec<Stored>> {
+        let root = self.root(operation)?;
+        if !root.exists() {
+            return Ok(Vec::new());
+        }
+        check_directory(operation, &root)?;
+        let failed = |error| unusable(operation, &root, "cannot be read").with_source(error);
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&root).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(name) = name.to_str().filter(|name| check_snapshot_name(name).is_ok()) else {
+                continue;
+            };
+            // One may be removed while we look.
+            match read(operation, &root.join(name)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                stored => all.push(stored?),
+            }
+        }
+        all.sort_by(|one: &Stored, other| one.info.created_at.total_cmp(&other.info.created_at));
+        Ok(all)
+    }
+
+    /// A snapshot by its name or its id.
+    ///
+    /// # Errors
+    /// `NotFound`, with the names that there are; `InvalidArgument` for what is no name.
+    pub fn find(&self, operation: &'static str, wanted: &str) -> Result<Stored> {
+        check_snapshot_name(wanted)?;
+        let root = self.root(operation)?;
+        if root.exists() {
+            check_directory(operation, &root)?;
+            match read(operation, &root.join(wanted)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                found => return found,
+            }
+        }
+        let all = self.list(operation)?;
+        if let Some(found) = all.iter().find(|stored| stored.info.id == wanted) {
+            return Ok(found.clone());
+        }
+        let names: Vec<_> = all.iter().map(|stored| stored.info.name.as_str()).collect();
+        let hint = match names[..] {
+            [] => "there are no snapshots".to_owned(),
+            _ => format!("snapshots: {}", names.join(", ")),
+        };
+        let message = format!("snapshot {wanted:?} not found");
+        Err(Error::new(ErrorKind::NotFound, operation, message).with_hint(hint))
+    }
+
+    /// Removes a snapshot.
+    ///
+    /// # Errors
+    /// As [`SnapshotStore::find`].
+    pub fn delete(&self, operation: &'static str, wanted: &str) -> Result<Stored> {
+        let stored = self.find(operation, wanted)?;
+        let root = self.open(operation)?;
+        let failed = |error: io::Error| {
+            unusable(operation, &stored.directory, "cannot be removed").with_source(error)
+        };
+        let _lock = File::open(&stored.directory)
+            .and_then(|file| file.lock().map(|()| file))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => gone(operation, &stored.info.name),
+                _ => failed(error),
+            })?;
+        let hidden = root.join(format!("{HIDDEN}old-{}", random_hex(8)));
+        match fs::rename(&stored.directory, &hidden) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(gone(operation, &stored.info.name));
+            }
+            renamed => renamed.map_err(failed)?,
+        }
+        fs::remove_dir_all(&hidden).map_err(failed)?;
+        Ok(stored)
+    }
+
+    /// Begins a snapshot with that name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no name, `AlreadyExists`, and what keeps it from being written.
+    pub fn begin(&self, operation: &'static str, name: &str) -> Result<Draft> {
+        check_snapshot_name(name)?;
+        let root = self.open(operation)?;
+        remove_abandoned(&root);
+        let place = root.join(name);
+        if place.exists() {
+            return Err(taken(operation, name));
+        }
+        let directory = root.join(format!("{HIDDEN}new-{}", random_hex(8)));
+        let failed = |error| unusable(operation, &directory, "cannot be made").with_source(error);
+        DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
+        let lock = File::open(&directory).and_then(|file| file.lock().map(|()| file));
+        let lock = lock.map_err(failed)?;
+        let name = name.to_owned();
+        Ok(Draft { name, directory, place, _lock: lock, parts: Vec::new(), done: false })
+    }
+}
+
+impl Draft {
+    /// Stores one archive.
+    pub(super) async fn write(
+        &mut self,
+        operation: &'static str,
+        part: &str,
+        mut content: ByteStream,
+    ) -> Result<()> {
+        let path = self.directory.join(part);
+        let before: u64 = self.parts.iter().map(|(_, size)| size).sum();
+        let failed = |error: io::Error| not_written(operation, &path, error);
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = tokio::fs::OpenOptions::from(options).open(&path).await.map_err(failed)?;
+        let mut size = 0;
+        while let Some(piece) = content.next().await {
+            let piece = piece?;
+            size += piece.len() as u64;
+            if before + size > LARGEST.as_u64() {
+                let message = format!("a snapshot has at most {LARGEST}");
+                return Err(Error::new(ErrorKind::ResourceExhausted, operation, message)
+                    .with_hint("remove files that need not be part of it"));
+            }
+            file.write_all(&piece).await.map_err(failed)?;
+        }
+        file.flush().await.map_err(failed)?;
+        self.parts.push((part.to_owned(), size));
+        Ok(())
+    }
+
+    /// Gives it its name. `info` is told of it, with the id, the time and the size that it has now.
+    pub(super) fn finish(
+        mut self,
+        operation: &'static str,
+        info: SnapshotInfo,
+        notes: Notes,
+    ) -> Result<Stored> {
+        let info = SnapshotInfo {
+            id: random_hex(8),
+            name: self.name.clone(),
+            created_at: unix_now(),
+            size: self.parts.iter().map(|(_, size)| size).sum(),
+            ..info
+        };
+        let parts = std::mem::take(&mut self.parts);
+        let stored = Stored { info, parts, notes, directory: self.place.clone() };
+        let path = self.directory.join(DESCRIPTION);
+        let text = serde_json::to_vec_pretty(&stored).map_err(io::Error::other);
+        text.and_then(|text| fs::write(&path, text))
+            .map_err(|error| not_written(operation, &path, error))?;
+        match renameat_with(CWD, &self.directory, CWD, &self.place, RenameFlags::NOREPLACE) {
+            Err(rustix::io::Errno::EXIST) => Err(taken(operation, &self.name)),
+            Err(error) => Err(not_written(operation, &self.place, error.into())),
+            Ok(()) => {
+                self.done = true;
+                Ok(stored)
+            }
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+impl Stored {
+    /// Whether it has that archive.
+    pub(super) fn has(&self, part: &str) -> bool {
+        self.parts.iter().any(|(name, _)| name == part)
+    }
+
+    /// An archive of it, read as it is taken.
+    pub(super) async fn read(&self, operation: &'static str, part: &str) -> Result<ByteStream> {
+        let path = self.directory.join(part);
+        let expected = self.parts.iter().find(|(name, _)| name == part).map(|(_, size)| *size);
+        let file = tokio::fs::File::open(&path).await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => gone(operation, &self.info.name),
+            _ => unusable(operation, &path, "cannot be read").with_source(error),
+        })?;
+        let length = file.metadata().await.map(|meta| meta.len()).ok();
+        if length != expected {
+            let message =
+                format!("snapshot {:?} is damaged: {part} has another size", self.info.name);
+            return Err(Error::new(ErrorKind::Unexpected, operation, message)
+                .with_hint("delete it and take another"));
+        }
+        Ok(Box::pin(stream::unfold(Some(file), move |file| {
+            let path = path.clone();
+            async move {
+                let mut file = file?;
+                let mut piece = Vec::with_capacity(PIECE as usize);
+                match (&mut file).take(PIECE).read_to_end(&mut piece).await {
+                    Ok(0) => None,
+                    Ok(_) => Some((Ok(piece.into()), Some(file))),
+                    Err(error) => {
+                        let error = unusable(operation, &path, "cannot be read").with_source(error);
+                        Some((Err(error), None))
+                    }
+                }
+            }
+        })))
+    }
+}
+
+fn read(operation: &'static str, directory: &Path) -> Result<Stored> {
+    let path = directory.join(DESCRIPTION);
+    let text = fs::read(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, operation, "no such snapshot"),
+        _ => unusable(operation, &path, "cannot be read").with_source(error),
+    })?;
+    let stored: Stored = serde_json::from_slice(&text).map_err(|error| {
+        let message = format!("{} is damaged", path.display());
+        Error::new(ErrorKind::Unexpected, operation, message)
+            .with_source(error)
+            .with_hint("remove its directory")
+    })?;
+    Ok(Stored { directory: directory.to_owned(), ..stored })
+}
+
+/// Removes what was left by those who died while they made or removed a snapshot.
+fn remove_abandoned(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let hidden = entry.file_name().to_str().is_some_and(|name| name.starts_with(HIDDEN));
+        let lock = File::open(entry.path());
+        let free = |file: &File| !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        // A moment after it was made it has no lock yet.
+        let old = entry.metadata().is_ok_and(|meta| unix_now() - meta.mtime() as f64 > 60.0);
+        if hidden && old && lock.is_ok_and(|file| free(&file)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn check_directory(operation: &'static str, directory: &Path) -> Result<()> {
+    let meta = fs::symlink_metadata(directory)
+        .map_err(|error| unusable(operation, directory, "cannot be read").with_source(error))?;
+    let problem = if !meta.is_dir() {
+        "is not a directory"
+    } else if meta.uid() != geteuid().as_raw() {
+        "belongs to somebody else"
+    } else if meta.mode() & 0o077 != 0 {
+        "can be entered by others"
+    } else {
+        return Ok(());
+    };
+    let message = format!("{} {problem}", directory.display());
+    Err(Error::new(ErrorKind::PermissionDenied, operation, message).with_hint(format!(
+        "snapshots are kept in a directory of this user with mode 700; {STATE_DIRECTORY_VARIABLE} names another"
+    )))
+}
+
+fn unusable(operation: &'static str, path: &Path, problem: &str) -> Error {
+    let message = format!("{} {problem}", path.display());
+    Error::new(ErrorKind::Unavailable, operation, message).with_retry(Retry::Never)
+}
+
+fn not_written(operation: &'static str, path: &Path, error: io::Error) -> Error {
+    let full = matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    );
+    let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Unavailable };
+    let message = format!("{} cannot be written", path.display());
+    Error::new(kind, operation, message).with_source(error)
+}
+
+fn taken(operation: &'static str, name: &str) -> Error {
+    let message = format!("a snapshot {name:?} exists already");
+    Error::new(ErrorKind::AlreadyExists, operation, message)
+        .with_hint("choose another name, or delete that one first")
+}
+
+fn gone(operation: &'static str, name: &str) -> Error {
+    let message = format!("snapshot {name:?} was deleted");
+    Error::new(ErrorKind::NotFound, operation, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    const TEST: &str = "test";
+
+    fn store() -> (tempfile::TempDir, SnapshotStore) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = SnapshotStore::new(Some(directory.path().join("snapshots")));
+        (directory, store)
+    }
+
+    fn content(text: &'static str) -> ByteStream {
+        Box::pin(stream::iter([Ok(Bytes::from_static(text.as_bytes()))]))
+    }
+
+    async fn make(store: &SnapshotStore, name: &str) -> Result<Stored> {
+        let mut draft = store.begin(TEST, name)?;
+        draft.write(TEST, "files", content("abc")).await?;
+        draft.finish(TEST, SnapshotInfo::default(), Notes::default())
+    }
+
+    fn hidden(store: &SnapshotStore) -> usize {
+        let names = fs::read_dir(store.root(TEST).unwrap()).unwrap().map(|entry| entry.unwrap());
+        names.filter(|entry| entry.file_name().to_str().unwrap().starts_with(HIDDEN)).count()
+    }
+
+    #[test]
+    fn names_lead_nowhere() {
+        for name in ["a", "9", "a.b-c_D", &"x".repeat(64)] {
+            check_snapshot_name(name).unwrap();
+        }
+        let long = "x".repeat(10 << 10);
+        for name in
+            ["", ".", "..", "../x", "a/b", "/a", ".a", "-a", "a b", "a\n", "é", "a\0", &long]
+        {
+            let error = check_snapshot_name(name).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name:?}");
+            assert!(error.to_string().len() < 300, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_is_whole_or_not_there() {
+        let (_directory, store) = store();
+        assert!(store.list(TEST).unwrap().is_empty());
+        let stored = make(&store, "one").await.unwrap();
+        assert_eq!(stored.info.size, 3);
+        assert_eq!(store.find(TEST, "one").unwrap(), stored);
+        assert_eq!(store.find(TEST, &stored.info.id).unwrap(), stored);
+        assert_eq!(make(&store, "one").await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+
+        let mut draft = store.begin(TEST, "two").unwrap();
+        draft.write(TEST, "files", content("abc")).await.unwrap();
+        assert_eq!(store.list(TEST).unwrap().len(), 1);
+        drop(draft);
+        assert_eq!((store.list(TEST).unwrap().len(), hidden(&store)), (1, 0));
+
+        // Of two that were begun with one name, the first to end has it.
+        let (one, other) = (store.begin(TEST, "two").unwrap(), store.begin(TEST, "two").unwrap());
+        one.finish(TEST, SnapshotInfo::default(), Notes::default()).unwrap();
+        let second = other.finish(TEST, SnapshotInfo::default(), Notes::default());
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(hidden(&store), 0);
+
+        store.delete(TEST, "one").unwrap();
+        assert_eq!(store.delete(TEST, "one").unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(stored.read(TEST, "files").await.err().unwrap().kind(), ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_snapshot_says_so() {
+        let (_directory, store) = store();
+        let stored = make(&store, "one").await.unwrap();
+        fs::write(stored.directory.join("files"), "ab").unwrap();
+        let error = stored.read(TEST, "files").await.err().unwrap();
+        assert!(error.to_string().contains("damaged"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_others_can_enter_is_refused() {
+        let (_directory, store) = store();
+        make(&store, "one").await.unwrap();
+        let root = store.root(TEST).unwrap();
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+        for error in [
+            store.list(TEST).unwrap_err(),
+            store.find(TEST, "one").unwrap_err(),
+            store.begin(TEST, "two").unwrap_err(),
+            store.delete(TEST, "one").unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_dead_left_is_removed() {
+        let (_directory, store) = store();
+        let draft = store.begin(TEST, "mine").unwrap();
+        let abandoned = store.root(TEST).unwrap().join(".new-0");
+        fs::create_dir(&abandoned).unwrap();
+        for path in [&abandoned, &draft.directory] {
+            let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+            File::open(path).unwrap().set_modified(old).unwrap();
+        }
+        make(&store, "one").await.unwrap();
+        assert!(!abandoned.exists());
+        assert!(draft.directory.exists(), "one that is being made has a lock");
+    }
+}

@@ -1,0 +1,114 @@
+//! Snapshots of an interpreter with 100 MB of its own, against a bare fork of the same process.
+
+use std::time::Instant;
+
+use code_sandboxes::{IsolationMode, Sandbox, SandboxBuilder};
+
+use crate::row::{Bar, Row, Yardstick};
+use crate::sample::{Measured, alone, compare, settle, since, text};
+use crate::setup::Setup;
+
+/// In pages of 4 KiB, each of which a fork has to look at.
+const STATE: &str = "import os, time\nstate = [bytes([n % 251]) * 65536 for n in range(1600)]";
+
+/// Seconds that the process itself is held up by a fork.
+const FORK: &str = "began = time.perf_counter()\n\
+pid = os.fork()\n\
+if pid == 0: os._exit(0)\n\
+took = time.perf_counter() - began\n\
+os.waitpid(pid, 0)\n\
+took";
+
+/// Of files alone.
+const FILES: &str = "for n in range(100): open(f'{n}.txt', 'w').write('x' * 10000)";
+
+pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
+    let names = ["create_snapshot, interpreter of 100 MB", "restore_snapshot of it"];
+    let taken = Row::compared(names[0], taking(setup).await, 1.5);
+    let restored = Row::compared(names[1], restoring(setup).await, 2.0);
+    vec![
+        taken,
+        Row { bar: Bar::RatioAnd(2.0, 2.0), ..restored },
+        Row::information("create from a snapshot of 100 files", starting(setup).await),
+    ]
+}
+
+async fn large() -> Result<Sandbox, String> {
+    let sandbox =
+        Sandbox::builder().isolation(IsolationMode::Strict).create().await.map_err(text)?;
+    let made = sandbox.run_code(STATE).await.map_err(text)?;
+    if made.success() { Ok(sandbox) } else { Err(format!("{:?}", made.code_error)) }
+}
+
+async fn bare_fork(sandbox: &Sandbox) -> Measured {
+    let result = sandbox.run_code(FORK).await.map_err(text)?;
+    let took: Option<f64> = result.text().and_then(|text| text.parse().ok());
+    settle().await;
+    took.map(|seconds| seconds * 1e3).ok_or_else(|| format!("{:?}", result.code_error))
+}
+
+fn name() -> String {
+    format!("bench-{}", code_sandboxes::random_hex(6))
+}
+
+async fn delete(name: &str) -> Result<(), String> {
+    Sandbox::delete_snapshot("local-eval", name).await.map_err(text)
+}
+
+async fn taking(setup: &Setup) -> Measured<(f64, Yardstick)> {
+    let sandbox = large().await?;
+    let take = async || {
+        let name = name();
+        let began = Instant::now();
+        let info = sandbox.create_snapshot(&name).await.map_err(text)?;
+        let took = since(began);
+        delete(&name).await?;
+        settle().await;
+        if info.contexts == ["default"] { Ok(took) } else { Err(format!("{info:?}")) }
+    };
+    compare(setup.samples(), "bare fork()", take, async || bare_fork(&sandbox).await).await
+}
+
+async fn restoring(setup: &Setup) -> Measured<(f64, Yardstick)> {
+    let (sandbox, name) = (large().await?, name());
+    sandbox.create_snapshot(&name).await.map_err(text)?;
+    let restore = async || {
+        let began = Instant::now();
+        let info = sandbox.restore_snapshot(&name).await.map_err(text)?;
+        let took = since(began);
+        settle().await;
+        if info.contexts == ["default"] { Ok(took) } else { Err(format!("{info:?}")) }
+    };
+    let fork = async || bare_fork(&sandbox).await;
+    let measured = compare(setup.samples(), "bare fork()", restore, fork).await;
+    delete(&name).await?;
+    measured
+}
+
+async fn starting(setup: &Setup) -> Measured {
+    let builder = |snapshot: Option<&str>| {
+        let builder: SandboxBuilder<_> = Sandbox::builder().isolation(IsolationMode::Strict);
+        match snapshot {
+            Some(name) => builder.snapshot_name(name),
+            None => builder,
+        }
+    };
+    let (sandbox, name) = (builder(None).create().await.map_err(text)?, name());
+    sandbox.run_code(FILES).await.map_err(text)?;
+    sandbox.create_snapshot(&name).await.map_err(text)?;
+    let mut count = 0;
+    let start = async || {
+        // Unlike the last one, so that none is made ahead.
+        count += 1;
+        let builder = builder(Some(&name)).env("COUNT", count.to_string());
+        let began = Instant::now();
+        let other = builder.create().await.map_err(text)?;
+        let took = since(began);
+        other.kill().await.map_err(text)?;
+        settle().await;
+        Ok(took)
+    };
+    let measured = alone(setup.samples(), start).await;
+    delete(&name).await?;
+    measured
+}
