@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     ListQuery, MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
@@ -12,7 +13,6 @@ use sandbox_core::{
 
 use crate::api::Api;
 use crate::config::DatalayerConfig;
-use crate::contexts;
 use crate::instance::DatalayerInstance;
 use crate::lease::{Lease, describe, is_over, status};
 use crate::notes::Notes;
@@ -276,7 +276,7 @@ pub(crate) fn stored(snapshot: &Snapshot, sandbox_id: &str) -> SnapshotInfo {
         description: snapshot.description.clone().unwrap_or_default(),
         directories: Vec::new(),
         // The service keeps the state of the kernel.
-        contexts: vec![contexts::DEFAULT.to_owned()],
+        contexts: vec![DEFAULT_CONTEXT.to_owned()],
         left_out: Vec::new(),
     }
 }

@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
-use sandbox_agent::RunMode;
-use sandbox_agent::box_io::WorkerSpec;
-use sandbox_agent::interpreter::{InterpreterContext, RunRequest};
+use sandbox_agent::box_io::{BoxIo, WorkerSpec};
+use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
 use sandbox_core::{
-    ByteRange, ByteStream, CallContext, Capabilities, CodeMode, Command, CommandInfo, Context,
-    ContextSpec, Error, ErrorKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool,
-    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
+    ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
+    Error, ErrorKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages, Instance,
+    Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool, TunnelInfo,
+    Variant, WatchEvent, WriteOptions, resolve_directory,
 };
+use sandbox_kernel::KernelBox;
 use serde_json::{Map, Value};
 
 use crate::backend::{capabilities, stored};
-use crate::contexts::{Contexts, DEFAULT};
+use crate::kernels::{Kernels, Rest};
 use crate::lease::Lease;
 use crate::start::until_ready;
 
@@ -28,13 +29,27 @@ use crate::start::until_ready;
 pub(crate) struct DatalayerInstance {
     lease: Arc<Lease>,
     contexts: Contexts,
+    /// The kernels go on when the handle goes away.
+    left: Arc<AtomicBool>,
 }
 
 impl DatalayerInstance {
     /// A sandbox whose code begins in that directory, with these environment variables.
     pub(crate) fn new(lease: Arc<Lease>, cwd: String, env: BTreeMap<String, String>) -> Self {
-        let contexts = Contexts::new(Arc::clone(&lease), WorkerSpec { env, cwd });
-        Self { lease, contexts }
+        let left = Arc::<AtomicBool>::default();
+        let box_of = {
+            let (lease, left) = (Arc::clone(&lease), Arc::clone(&left));
+            // Each context is a kernel of its own on the server of the runtime.
+            move |context: &str| -> Arc<dyn BoxIo> {
+                let (context, left) = (context.to_owned(), Arc::clone(&left));
+                let rest = Arc::new(Rest(Arc::clone(&lease)));
+                let kernels = Kernels { lease: Arc::clone(&lease), context, left };
+                Arc::new(KernelBox::new(rest, Arc::new(kernels)))
+            }
+        };
+        let (variant, ended) = (Variant::DatalayerRuntime, Arc::clone(&lease.ended));
+        let contexts = Contexts::with(variant, "python", ended, WorkerSpec { env, cwd }, box_of);
+        Self { lease, contexts, left }
     }
 
     /// A context that exists, of a sandbox that lives.
@@ -62,35 +77,8 @@ impl DatalayerInstance {
 
 impl Drop for DatalayerInstance {
     fn drop(&mut self) {
-        self.contexts.leave();
+        self.left.store(true, Ordering::Release);
         self.lease.let_go();
-    }
-}
-
-/// What an interpreter is told of a run.
-fn run_request(call: &CallContext, request: RunCode, base: &str) -> RunRequest {
-    let (mode, filename, argv) = match request.mode {
-        CodeMode::Cell => (RunMode::Cell, String::new(), Vec::new()),
-        CodeMode::Script { filename, argv } => {
-            // As `sys.argv` has it: the program's own name first, `-` when it came from nowhere.
-            let own = if filename.is_empty() { "-" } else { &filename };
-            let argv = std::iter::once(own.to_owned()).chain(argv).collect();
-            (RunMode::Script, filename, argv)
-        }
-    };
-    RunRequest {
-        run_id: call.run_id.clone(),
-        mode,
-        code: request.code,
-        filename,
-        argv,
-        env: request.env,
-        cwd: request.cwd.map(|path| resolve_directory(base, &path)),
-        timeout: request.timeout,
-        cpu_time: None,
-        output_limit: request.output_limit,
-        stdin: request.stdin,
-        network_hint: None,
     }
 }
 
@@ -118,7 +106,7 @@ impl Instance for DatalayerInstance {
             return Err(Error::unsupported(operation, message));
         }
         let context = self.contexts.for_run(request.context.as_deref());
-        let request = run_request(call, request, &context.spec().cwd);
+        let request = RunRequest::new(call, request, &context.spec().cwd);
         context.run(request).await.map_err(|error| self.lease.explained(operation, error))
     }
 
@@ -143,7 +131,9 @@ impl Instance for DatalayerInstance {
 
     async fn delete_context(&self, _: &CallContext, id: &str) -> Result<()> {
         self.lease.alive("delete_context")?;
-        self.contexts.delete(id).await
+        self.contexts.delete(id).await?;
+        self.lease.change_note(|note| drop(note.kernels.remove(id)));
+        Ok(())
     }
 
     async fn get_variable(
@@ -169,7 +159,7 @@ impl Instance for DatalayerInstance {
     }
 
     fn is_executing(&self, context: Option<&str>) -> bool {
-        let id = context.unwrap_or(DEFAULT);
+        let id = context.unwrap_or(DEFAULT_CONTEXT);
         self.contexts.find(id).is_some_and(|context| context.is_executing())
     }
 

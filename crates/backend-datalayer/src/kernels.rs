@@ -11,13 +11,13 @@ use jupyter_protocol::content::StreamName;
 use jupyter_protocol::execution::Event;
 use jupyter_protocol::websocket::{Options, Server, ServerError};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::contexts::DEFAULT;
 use crate::keeper;
 use crate::lease::Lease;
 use crate::process::RemoteProcess;
@@ -88,7 +88,7 @@ pub(crate) async fn first(
     env: &[(String, Secret)],
     cwd: Option<&str>,
 ) -> Result<Whereabouts> {
-    let Reached { client, .. } = reach(lease, DEFAULT).await?;
+    let Reached { client, .. } = reach(lease, DEFAULT_CONTEXT).await?;
     let env: serde_json::Map<String, Value> =
         env.iter().map(|(name, value)| (name.clone(), value.expose().into())).collect();
     let found = prepare(&client, &json!([env, cwd])).await?;
@@ -127,7 +127,7 @@ async fn find_or_start(lease: &Lease, server: &Server, context: &str) -> Result<
             Ok(_) | Err(ServerError::NotFound { .. }) => {}
             Err(error) => return Err(not_started(&error)),
         }
-    } else if !lease.own && context == DEFAULT {
+    } else if !lease.own && context == DEFAULT_CONTEXT {
         // Somebody else made it, and where its kernel is noted is not here. If there is one, that is it.
         let kernels = server.kernels().await.map_err(|error| not_started(&error))?;
         if let [only] = kernels.as_slice() {

@@ -28,7 +28,6 @@ mod api;
 mod backend;
 mod client;
 mod config;
-mod contexts;
 mod environment;
 mod instance;
 mod keeper;

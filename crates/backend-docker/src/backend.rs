@@ -2,22 +2,23 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
+    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance,
     IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SandboxStatus, SnapshotInfo, Variant, resolve_directory,
+    SnapshotInfo, Variant, resolve_directory,
 };
-use sandbox_local::checks::check_size;
+use sandbox_local::checks::{check_of, check_size, health_of};
 use sandbox_local::network::Network;
 use sandbox_local::view::on_path;
-use sandbox_local::{Contexts, Packages, Place, PlaceSpec};
+use sandbox_local::{Made, Packages, Place, PlaceSpec};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -26,7 +27,7 @@ use crate::boxed::{DockerBox, remove};
 use crate::config::{DockerConfig, Options};
 use crate::container::{HOME, WORKSPACE, is_open, layers};
 use crate::engine::{address, connect, no_image, refused};
-use crate::instance::DockerInstance;
+use crate::instance::{Container, DockerInstance};
 use crate::owner::{OWNER_LABEL, Owner};
 
 /// Makes sandboxes in containers. The connection with the engine is shared by all of them.
@@ -34,8 +35,7 @@ use crate::owner::{OWNER_LABEL, Owner};
 pub struct DockerBackend {
     config: DockerConfig,
     swept: OnceCell<()>,
-    /// Sandboxes of this backend, for listings.
-    made: Mutex<Vec<Weak<DockerInstance>>>,
+    made: Made<DockerInstance>,
 }
 
 impl DockerBackend {
@@ -85,8 +85,9 @@ impl DockerBackend {
         place.describe("user", json!(options.user));
         let base = WorkerSpec { env, cwd };
         let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
-        let instance = DockerInstance { place, contexts };
-        instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
+        let instance = DockerInstance { place, contexts, kind: Container };
+        let no_files = std::future::ready(Ok(()));
+        instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         Ok(instance)
     }
 }
@@ -120,6 +121,7 @@ fn capabilities() -> Capabilities {
         limit_cpu: true,
         limit_disk: true,
         limit_processes: true,
+        limit_output: true,
         network_none: true,
         network_all: true,
         isolation_strict: true,
@@ -228,9 +230,7 @@ impl Backend for DockerBackend {
         let docker = connect(&self.config).await?;
         self.swept.get_or_init(|| sweep(&docker)).await;
         let instance = Arc::new(self.make(&docker, &spec).await?);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.retain(|other| other.strong_count() > 0);
-        made.push(Arc::downgrade(&instance));
+        self.made.add(&instance);
         Ok(instance)
     }
 
@@ -239,15 +239,8 @@ impl Backend for DockerBackend {
         Err(Error::unsupported("attach", message))
     }
 
-    /// Sandboxes of this process: they end with it, so there are no others.
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let wanted = |info: &SandboxInfo| {
-            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
-            info.status == SandboxStatus::Running && query.tags.iter().all(has)
-        };
-        let infos = made.iter().filter_map(Weak::upgrade).map(|instance| instance.info());
-        Ok(Page::last(infos.filter(wanted).collect()))
+        Ok(self.made.list(&query))
     }
 
     async fn environments(&self, _call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
@@ -258,35 +251,18 @@ impl Backend for DockerBackend {
     }
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
-        let mut health = Health::default();
-        let check = |name: &str, found: std::result::Result<String, Error>| match found {
-            Ok(detail) => Check { name: name.into(), ok: true, detail, fix: None },
-            Err(error) => Check {
-                name: name.into(),
-                ok: false,
-                detail: error.to_string(),
-                fix: error.hint().map(str::to_owned),
-            },
-        };
-        match connect(&self.config).await {
+        let checks = match connect(&self.config).await {
             Ok(docker) => {
                 let version = docker.version().await.ok().and_then(|version| version.version);
                 let version = version.unwrap_or_else(|| "an engine".into());
-                let found = format!("{version} at {}", address(&self.config));
-                health.checks.push(check("engine", Ok(found)));
+                let engine = format!("{version} at {}", address(&self.config));
                 let name = self.config.image();
-                health.checks.push(check("image", image(&docker, &name).await.map(|_| name)));
+                let image = image(&docker, &name).await.map(|_| name);
+                vec![check_of("engine", Ok(engine)), check_of("image", image)]
             }
-            Err(error) => health.checks.push(check("engine", Err(error))),
-        }
-        let broken = health.checks.iter().find(|check| !check.ok).cloned();
-        health.usable = broken.is_none();
-        health.detail = broken.as_ref().map_or_else(
-            || "Python workers in hardened containers".to_owned(),
-            |check| format!("{}: {}", check.name, check.detail),
-        );
-        health.fix = broken.and_then(|check| check.fix);
-        Ok(health)
+            Err(error) => vec![check_of("engine", Err(error))],
+        };
+        Ok(health_of(checks, "Python workers in hardened containers"))
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {

@@ -1,22 +1,21 @@
 //! Where local sandboxes come from.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    IsolationMode, ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId,
-    SandboxInfo, SandboxStatus, SnapshotInfo, Variant,
+    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance,
+    IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    SnapshotInfo, Variant,
 };
-use sandbox_isolation::{host_limits, probe};
-use sandbox_local::SnapshotStore;
-use sandbox_local::checks::{check_size, further_checks, isolation_checks};
-use sandbox_local::network;
+use sandbox_isolation::host_limits;
+use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
+use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
-use crate::instance::EvalInstance;
 use crate::python::{Python, locate};
+use crate::snapshots::EvalInstance;
 use crate::spares::Spares;
 use crate::workshop::{Recipe, Workshop};
 
@@ -26,8 +25,7 @@ pub struct EvalBackend {
     config: EvalConfig,
     workshop: Arc<Workshop>,
     spares: Spares,
-    /// Sandboxes of this backend, for listings.
-    made: Mutex<Vec<Weak<EvalInstance>>>,
+    made: Made<EvalInstance>,
 }
 
 impl EvalBackend {
@@ -89,26 +87,8 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
 fn check(spec: &CreateSpec) -> Result<Capabilities> {
     let capabilities = capabilities(spec.isolation);
     capabilities.check(spec).map_err(|error| {
-        let hint = match (spec.isolation, spec.network.mode) {
-            (IsolationMode::Off, _) if !spec.network.deny.is_empty() => {
-                "without isolation the code has the host's network; use strict isolation"
-            }
-            (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
-                "without isolation the code has the host's network; use strict isolation"
-            }
-            (IsolationMode::Off, _) if !spec.mounts.is_empty() => {
-                "without isolation the code has the host's files at their own paths; use strict isolation"
-            }
-            (IsolationMode::BestEffort, _) => {
-                "this host has no namespaces for this user, and without them only the network can be closed; \
-                 `sandboxes doctor` says how to get them"
-            }
-            (IsolationMode::Strict, _) if spec.cpu.is_some() => {
-                "a share of the processors takes a control group: run as root in the topmost one"
-            }
-            _ => "local-eval enforces memory, disk, processes, lifetime, idle timeout, mounts and the network",
-        };
-        error.with_context("variant", Variant::LocalEval.as_str()).with_hint(hint)
+        let enforced = "local-eval enforces memory, disk, processes, lifetime, idle timeout, mounts and the network";
+        instead(error, spec, Variant::LocalEval, enforced)
     })?;
     check_size(spec)?;
     if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
@@ -127,30 +107,11 @@ fn is_own_environment(name: &str) -> bool {
 }
 
 impl EvalBackend {
-    /// The sandboxes of this process.
-    fn instances(&self) -> Vec<Arc<EvalInstance>> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Starts the interpreter, because only that shows whether it works.
-    async fn python_check(&self, python: &Python, options: &Options) -> Check {
-        let started = async {
-            let maker = self.workshop.makers.get(IsolationMode::Off).await?;
-            self.workshop.zygotes.get(&maker, python, options).await
-        };
-        let path = python.executable.display();
-        let name = "python".to_owned();
-        match started.await {
-            Ok(zygote) => {
-                let detail = format!("{} at {path}", zygote.hello().version);
-                Check { name, ok: true, detail, fix: None }
-            }
-            Err(error) => {
-                let (detail, fix) = (error.to_string(), error.hint().map(str::to_owned));
-                Check { name, ok: false, detail, fix }
-            }
-        }
+    /// The version of the interpreter, which is started, because only that shows whether it works.
+    async fn version(&self, python: &Python, options: &Options) -> Result<String> {
+        let maker = self.workshop.makers.get(IsolationMode::Off).await?;
+        let zygote = self.workshop.zygotes.get(&maker, python, options).await?;
+        Ok(format!("{} at {}", zygote.hello().version, python.executable.display()))
     }
 }
 
@@ -195,9 +156,7 @@ impl Backend for EvalBackend {
         };
         instance.begin(&recipe.spec);
         self.spares.prepare(&self.workshop, recipe);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.retain(|other| other.strong_count() > 0);
-        made.push(Arc::downgrade(&instance));
+        self.made.add(&instance);
         Ok(instance)
     }
 
@@ -208,14 +167,8 @@ impl Backend for EvalBackend {
         ))
     }
 
-    /// Sandboxes of this process: they end with it, so there are no others.
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
-        let wanted = |info: &SandboxInfo| {
-            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
-            info.status == SandboxStatus::Running && query.tags.iter().all(has)
-        };
-        let infos = self.instances().into_iter().map(|instance| instance.info());
-        Ok(Page::last(infos.filter(wanted).collect()))
+        Ok(self.made.list(&query))
     }
 
     async fn environments(&self, _call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
@@ -235,40 +188,16 @@ impl Backend for EvalBackend {
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
         let options = Options::of_backend(&self.config);
-        let mut health = Health { usable: true, ..Health::default() };
-        match locate(&options).await {
-            Ok(python) => health.checks.push(self.python_check(&python, &options).await),
-            Err(error) => health.checks.push(Check {
-                name: "python".into(),
-                ok: false,
-                detail: error.to_string(),
-                fix: error.hint().map(str::to_owned),
-            }),
-        }
-        let probe = probe().await;
-        let further = further_checks(&probe.layers);
-        health.checks.extend(isolation_checks(probe));
-        let broken = health.checks.iter().find(|check| !check.ok).cloned();
-        health.usable = broken.is_none();
-        health.detail = broken.as_ref().map_or_else(
-            || "Python workers in isolated cells".to_owned(),
-            |check| format!("{}: {}", check.name, check.detail),
-        );
-        health.fix = broken.and_then(|check| check.fix);
-        health.checks.extend(further);
-        // Told, and no reason against the variant: most sandboxes have no network.
-        if health.usable {
-            health.checks.push(network::check(&self.workshop.makers).await);
-        }
-        Ok(health)
+        let version = async { self.version(&locate(&options).await?, &options).await };
+        let python = check_of("python", version.await);
+        Ok(health_in_cells(python, "Python workers in isolated cells", &self.workshop.makers).await)
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
         let all = self.workshop.snapshots.list("list_snapshots")?;
-        let instances = self.instances();
+        let instances = self.made.instances();
         let told = all.into_iter().map(|stored| {
-            let here =
-                instances.iter().map(|instance| instance.snapshots.contexts_of(&stored.info.id));
+            let here = instances.iter().map(|instance| instance.kind.contexts_of(&stored.info.id));
             SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
         });
         Ok(told.collect())
@@ -276,8 +205,8 @@ impl Backend for EvalBackend {
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
         let deleted = self.workshop.snapshots.delete("delete_snapshot", name)?;
-        for instance in self.instances() {
-            instance.snapshots.forget(&deleted.info.id);
+        for instance in self.made.instances() {
+            instance.kind.forget(&deleted.info.id);
         }
         Ok(())
     }

@@ -29,7 +29,6 @@
 mod backend;
 mod cache;
 mod config;
-mod instance;
 mod python;
 mod snapshots;
 mod spares;

@@ -4,12 +4,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_trait::async_trait;
 use sandbox_agent::box_io::Held;
-use sandbox_agent::interpreter::{Copied, Paused};
+use sandbox_agent::interpreter::{Contexts, Copied, Paused};
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
-use sandbox_local::{SnapshotStore, Stored};
+use sandbox_local::{LocalInstance, LocalKind, SnapshotStore, Stored};
 
-use crate::instance::EvalInstance;
+/// One sandbox.
+pub(crate) type EvalInstance = LocalInstance<Snapshots>;
 
 const CREATE: &str = "create_snapshot";
 const RESTORE: &str = "restore_snapshot";
@@ -75,44 +77,15 @@ impl Snapshots {
         });
         Ok(MOST_COPIES.saturating_sub(copies.len()))
     }
-}
-
-impl EvalInstance {
-    pub(crate) async fn take_snapshot(
-        &self,
-        name: &str,
-        description: &str,
-    ) -> Result<SnapshotInfo> {
-        self.place.alive(CREATE)?;
-        let mut draft = self.snapshots.store.begin(CREATE, name)?;
-        let _in_use = self.place.expiry.in_use();
-        let mut paused = self.pause(CREATE).await?;
-        let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
-        // Nothing changes meanwhile, so the one need not wait for the other.
-        let (copies, directories) = tokio::join!(
-            self.copy_interpreters(&mut paused, &mut info),
-            self.place.save(CREATE, &mut draft)
-        );
-        let copies = copies?;
-        info.directories = directories?;
-        let python = self.snapshots.python.clone();
-        let Stored { info, .. } = self.place.finish(CREATE, draft, python, info).await?;
-        let kept = copies.into_iter().map(|(context, copy)| {
-            let snapshot = info.id.clone();
-            Kept { snapshot, context, copy }
-        });
-        self.snapshots.copies().extend(kept);
-        Ok(SnapshotInfo { contexts: self.snapshots.contexts_of(&info.id), ..info })
-    }
 
     /// A copy of each interpreter. What there is no copy of is noted.
     async fn copy_interpreters(
         &self,
+        described: &[Context],
         paused: &mut [Paused],
         info: &mut SnapshotInfo,
     ) -> Result<Vec<(Context, Arc<dyn Held>)>> {
-        let described = self.contexts.list();
-        let mut room = self.snapshots.room()?;
+        let mut room = self.room()?;
         let mut copies = Vec::new();
         for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
             let copied = match room {
@@ -139,25 +112,59 @@ impl EvalInstance {
         }
         Ok(copies)
     }
+}
 
-    pub(crate) async fn go_back(&self, name: &str) -> Result<SnapshotInfo> {
-        self.place.alive(RESTORE)?;
-        let stored = self.snapshots.store.find(RESTORE, name)?;
-        let _in_use = self.place.expiry.in_use();
-        let kept = self.snapshots.of(&stored.info.id);
+#[async_trait]
+impl LocalKind for Snapshots {
+    const SYSTEM_PACKAGES: &'static str =
+        "install them on this host, with apt-get or its like: a sandbox sees what is below /usr";
+
+    async fn create_snapshot(
+        EvalInstance { place, contexts, kind }: &EvalInstance,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        let mut draft = kind.store.begin(CREATE, name)?;
+        let _in_use = place.expiry.in_use();
+        let mut paused = pause(contexts, CREATE).await?;
+        let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
+        let described = contexts.list();
+        // Nothing changes meanwhile, so the one need not wait for the other.
+        let (copies, directories) = tokio::join!(
+            kind.copy_interpreters(&described, &mut paused, &mut info),
+            place.save(CREATE, &mut draft)
+        );
+        let copies = copies?;
+        info.directories = directories?;
+        let Stored { info, .. } = place.finish(CREATE, draft, kind.python.clone(), info).await?;
+        let kept = copies.into_iter().map(|(context, copy)| {
+            let snapshot = info.id.clone();
+            Kept { snapshot, context, copy }
+        });
+        kind.copies().extend(kept);
+        Ok(SnapshotInfo { contexts: kind.contexts_of(&info.id), ..info })
+    }
+
+    async fn restore_snapshot(
+        EvalInstance { place, contexts, kind }: &EvalInstance,
+        name: &str,
+    ) -> Result<SnapshotInfo> {
+        let stored = kind.store.find(RESTORE, name)?;
+        let _in_use = place.expiry.in_use();
+        let kept = kind.of(&stored.info.id);
         for Kept { context, .. } in &kept {
-            if self.contexts.find(&context.id).is_none() {
-                self.contexts.create(again(context))?;
+            if contexts.find(&context.id).is_none() {
+                contexts.create(again(context))?;
             }
         }
-        let mut paused = self.pause(RESTORE).await?;
+        let mut paused = pause(contexts, RESTORE).await?;
         let still = async {
             for context in &mut paused {
                 context.end().await;
             }
-            self.place.commands.end_all().await
+            place.commands.end_all().await
         };
-        self.place.replace(RESTORE, &stored, self.snapshots.python(), still).await?;
+        place.replace(RESTORE, &stored, kind.python(), still).await?;
         let mut info = stored.info;
         for Kept { context, copy, .. } in kept {
             let Some(one) = paused.iter_mut().find(|one| one.id() == context.id) else { continue };
@@ -171,21 +178,21 @@ impl EvalInstance {
         }
         Ok(info)
     }
+}
 
-    /// Every context, none of which runs code.
-    async fn pause(&self, operation: &'static str) -> Result<Vec<Paused>> {
-        let mut paused = Vec::new();
-        for context in self.contexts.all_of_them() {
-            let Some(one) = context.pause().await else {
-                let message = format!("code runs in context {}", context.id());
-                return Err(Error::new(ErrorKind::Unavailable, operation, message)
-                    .with_retry(Retry::Temporary)
-                    .with_hint("wait for it, or interrupt it"));
-            };
-            paused.push(one);
-        }
-        Ok(paused)
+/// Every context, none of which runs code.
+async fn pause(contexts: &Contexts, operation: &'static str) -> Result<Vec<Paused>> {
+    let mut paused = Vec::new();
+    for context in contexts.all_of_them() {
+        let Some(one) = context.pause().await else {
+            let message = format!("code runs in context {}", context.id());
+            return Err(Error::new(ErrorKind::Unavailable, operation, message)
+                .with_retry(Retry::Temporary)
+                .with_hint("wait for it, or interrupt it"));
+        };
+        paused.push(one);
     }
+    Ok(paused)
 }
 
 /// A context like one that was deleted.

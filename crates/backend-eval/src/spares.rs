@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::instance::EvalInstance;
+use crate::snapshots::EvalInstance;
 use crate::workshop::{Recipe, Workshop};
 
 /// The last sandbox shall have run its first code before the next one is made beside it.
@@ -54,7 +54,7 @@ impl Spares {
         let spare = self.state().spare.take_if(fits)?;
         let (claim, claimed) = oneshot::channel();
         spare.claim.send(claim).ok()?;
-        claimed.await.ok().filter(|instance| instance.is_running())
+        claimed.await.ok().filter(|instance| instance.place.is_running())
     }
 
     /// Has the next sandbox made, once there were two alike.

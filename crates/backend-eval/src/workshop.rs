@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::CellBox;
+use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
 use sandbox_isolation::{Cell, Maker, Rlimit};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Contexts, Packages, Place, PlaceSpec, SnapshotStore, Stored};
+use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Stored};
 use serde_json::json;
 
 use crate::config::Options;
-use crate::instance::EvalInstance;
 use crate::python::{Layout, Python};
-use crate::snapshots::Snapshots;
+use crate::snapshots::{EvalInstance, Snapshots};
 use crate::zygotes::Zygotes;
 
 /// What the sandboxes of a backend share.
@@ -81,13 +81,18 @@ impl Workshop {
         place.describe("python", json!(python.executable.to_string_lossy()));
         let box_io: Arc<dyn BoxIo> = cell_box;
         let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
-        let snapshots = Snapshots::new(self.snapshots.clone(), version);
+        let kind = Snapshots::new(self.snapshots.clone(), version);
         if let Some(Stored { info, .. }) = snapshot {
             place.describe("snapshot", json!({"id": info.id, "name": info.name}));
         }
-        let instance = EvalInstance { place, contexts, snapshots };
-        let make_directory = spec.working_dir.is_some();
-        instance.prepare(snapshot.as_ref(), make_directory, options.lazy).await?;
+        let instance = EvalInstance { place, contexts, kind };
+        let files = async {
+            match snapshot {
+                Some(stored) => instance.place.load("create", stored, instance.kind.python()).await,
+                None => Ok(()),
+            }
+        };
+        instance.prepare(files, spec.working_dir.is_some(), options.lazy).await?;
         Ok(instance)
     }
 

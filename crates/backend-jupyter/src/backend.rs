@@ -1,28 +1,29 @@
 //! Where sandboxes with kernels come from.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::{CellBox, ZygoteSource};
+use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, Check, CreateSpec, Error, Health, Instance, IsolationMode,
-    ListQuery, NetworkMode, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SandboxStatus, SnapshotInfo, Variant, resolve_directory,
+    Backend, CallContext, Capabilities, CreateSpec, Error, Health, Instance, IsolationMode,
+    ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
+    resolve_directory,
 };
-use sandbox_isolation::{Cell, host_limits, probe};
+use sandbox_isolation::{Cell, host_limits};
 use sandbox_kernel::KernelBox;
-use sandbox_local::checks::{check_size, further_checks, isolation_checks};
-use sandbox_local::makers::{Makers, isolation_info, no_isolation};
+use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
+use sandbox_local::makers::{Makers, isolation_info};
+use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Packages, Place, PlaceSpec, network};
+use sandbox_local::{Made, Packages, Place, PlaceSpec};
 use serde_json::json;
 
 use crate::config::{JupyterConfig, Options, Transport};
-use crate::contexts::Contexts;
 use crate::installed::{Installed, all, find};
-use crate::instance::JupyterInstance;
+use crate::instance::{JupyterInstance, Kernel};
 use crate::kernels::Kernels;
 
 /// Makes sandboxes with Jupyter kernels on this host.
@@ -30,8 +31,7 @@ use crate::kernels::Kernels;
 pub struct JupyterBackend {
     config: JupyterConfig,
     makers: Makers,
-    /// Sandboxes of this backend, for listings.
-    made: Mutex<Vec<Weak<JupyterInstance>>>,
+    made: Made<JupyterInstance>,
 }
 
 /// Everything that decides what a sandbox is.
@@ -76,6 +76,10 @@ fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
         limit_memory: strict,
         limit_cpu: strict && host_limits().cpu,
         limit_processes: strict,
+        limit_disk_files: strict,
+        limit_open_files: strict,
+        limit_output: true,
+        mounts: strict,
         network_none: mode != IsolationMode::Off,
         network_allowlist: strict,
         network_all: true,
@@ -90,23 +94,9 @@ fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
 fn check(spec: &CreateSpec, ipython: bool) -> Result<Capabilities> {
     let capabilities = capabilities(spec.isolation, ipython);
     capabilities.check(spec).map_err(|error| {
-        let hint = match (spec.isolation, spec.network.mode) {
-            (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
-                "without isolation the code has the host's network; use strict isolation"
-            }
-            (IsolationMode::Off, _) if !spec.network.deny.is_empty() => {
-                "without isolation the code has the host's network; use strict isolation"
-            }
-            (IsolationMode::BestEffort, _) => {
-                "this host has no namespaces for this user, and without them only the network can be closed; \
-                 `sandboxes doctor` says how to get them"
-            }
-            (IsolationMode::Strict, _) if spec.cpu.is_some() => {
-                "a share of the processors takes a control group: run as root in the topmost one"
-            }
-            _ => "local-jupyter enforces memory, disk, processes, lifetime, idle timeout and the network",
-        };
-        error.with_context("variant", Variant::LocalJupyter.as_str()).with_hint(hint)
+        let enforced =
+            "local-jupyter enforces memory, disk, processes, lifetime, idle timeout, mounts and the network";
+        instead(error, spec, Variant::LocalJupyter, enforced)
     })?;
     check_size(spec)?;
     Ok(capabilities)
@@ -151,8 +141,9 @@ impl JupyterBackend {
     async fn make(&self, recipe: Recipe) -> Result<JupyterInstance> {
         let Recipe { spec, asked, options, installed, capabilities } = recipe;
         let maker = self.makers.get(spec.isolation).await?;
-        let cell_spec = cell_spec(&spec, &installed.directories);
-        let cell = maker.cell(&cell_spec).await.map_err(no_isolation)?;
+        let mut cell_spec = cell_spec(&spec, &installed.directories);
+        cell_spec.mounts = mounts::open(&spec.mounts).await?;
+        let cell = maker.cell(&cell_spec).await.map_err(mounts::no_cell)?;
         let strict = spec.isolation == IsolationMode::Strict;
         let home = if strict { Path::new("/home/sandbox") } else { cell.work_dir() };
         let home = home.to_string_lossy().into_owned();
@@ -188,9 +179,12 @@ impl JupyterBackend {
             isolated: place.network.hint().is_some(),
         };
         let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
-        let contexts = Contexts::new(box_io, Arc::clone(&place.ended), base, language);
-        let instance = JupyterInstance { place, contexts };
-        instance.prepare(spec.working_dir.is_some(), options.lazy).await?;
+        let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
+        let box_of = move |_: &str| Arc::clone(&box_io);
+        let contexts = Contexts::with(variant, &language, ended, base, box_of);
+        let instance = JupyterInstance { place, contexts, kind: Kernel };
+        let no_files = std::future::ready(Ok(()));
+        instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         instance.begin(&spec);
         Ok(instance)
     }
@@ -223,9 +217,7 @@ impl Backend for JupyterBackend {
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let recipe = self.recipe(spec).await?;
         let instance = Arc::new(self.make(recipe).await?);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.retain(|other| other.strong_count() > 0);
-        made.push(Arc::downgrade(&instance));
+        self.made.add(&instance);
         Ok(instance)
     }
 
@@ -236,15 +228,8 @@ impl Backend for JupyterBackend {
         ))
     }
 
-    /// Sandboxes of this process: they end with it, so there are no others.
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let wanted = |info: &SandboxInfo| {
-            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
-            info.status == SandboxStatus::Running && query.tags.iter().all(has)
-        };
-        let infos = made.iter().filter_map(Weak::upgrade).map(|instance| instance.info());
-        Ok(Page::last(infos.filter(wanted).collect()))
+        Ok(self.made.list(&query))
     }
 
     /// The kernels that are installed.
@@ -260,35 +245,9 @@ impl Backend for JupyterBackend {
     }
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
-        let mut health = Health { usable: true, ..Health::default() };
         let kernel = find(&Options::of_backend(&self.config));
-        health.checks.push(match kernel {
-            Ok(kernel) => {
-                let detail = format!("{} ({})", kernel.name, kernel.title);
-                Check { name: "kernel".into(), ok: true, detail, fix: None }
-            }
-            Err(error) => Check {
-                name: "kernel".into(),
-                ok: false,
-                detail: error.to_string(),
-                fix: error.hint().map(str::to_owned),
-            },
-        });
-        let probe = probe().await;
-        let further = further_checks(&probe.layers);
-        health.checks.extend(isolation_checks(probe));
-        let broken = health.checks.iter().find(|check| !check.ok).cloned();
-        health.usable = broken.is_none();
-        health.detail = broken.as_ref().map_or_else(
-            || "Jupyter kernels in isolated cells".to_owned(),
-            |check| format!("{}: {}", check.name, check.detail),
-        );
-        health.fix = broken.and_then(|check| check.fix);
-        health.checks.extend(further);
-        if health.usable {
-            health.checks.push(network::check(&self.makers).await);
-        }
-        Ok(health)
+        let kernel = check_of("kernel", kernel.map(|it| format!("{} ({})", it.name, it.title)));
+        Ok(health_in_cells(kernel, "Jupyter kernels in isolated cells", &self.makers).await)
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {

@@ -27,7 +27,6 @@
 mod backend;
 mod config;
 mod connection;
-mod contexts;
 mod installed;
 mod instance;
 mod kernels;

@@ -1,7 +1,73 @@
 //! What this host has for sandboxes, as checks of a backend's health, and whether it has what a create asks for.
 
-use sandbox_core::{ByteSize, Check, CreateSpec, Error, Result};
-use sandbox_isolation::{Enforcer, Layer, Probe, host_limits};
+use sandbox_core::{
+    ByteSize, Check, CreateSpec, Error, Health, IsolationMode, NetworkMode, Result, Variant,
+};
+use sandbox_isolation::{Enforcer, Layer, Probe, host_limits, probe};
+
+use crate::makers::Makers;
+use crate::network;
+
+/// What to do instead of something that a sandbox in a cell cannot be asked for. `enforced` is what its backend has.
+pub fn instead(error: Error, spec: &CreateSpec, variant: Variant, enforced: &str) -> Error {
+    let hint = match (spec.isolation, spec.network.mode) {
+        (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
+            "without isolation the code has the host's network; use strict isolation"
+        }
+        (IsolationMode::Off, _) if !spec.network.deny.is_empty() => {
+            "without isolation the code has the host's network; use strict isolation"
+        }
+        (IsolationMode::Off, _) if !spec.mounts.is_empty() => {
+            "without isolation the code has the host's files at their own paths; use strict isolation"
+        }
+        (IsolationMode::BestEffort, _) => {
+            "this host has no namespaces for this user, and without them only the network can be closed; \
+             `sandboxes doctor` says how to get them"
+        }
+        (IsolationMode::Strict, _) if spec.cpu.is_some() => {
+            "a share of the processors takes a control group: run as root in the topmost one"
+        }
+        _ => return error.with_context("variant", variant.as_str()).with_hint(enforced),
+    };
+    error.with_context("variant", variant.as_str()).with_hint(hint)
+}
+
+/// A check of something that is there, with what it is, or is not, with the reason.
+pub fn check_of(name: &str, found: Result<String>) -> Check {
+    let name = name.to_owned();
+    match found {
+        Ok(detail) => Check { name, ok: true, detail, fix: None },
+        Err(error) => {
+            let (detail, fix) = (error.to_string(), error.hint().map(str::to_owned));
+            Check { name, ok: false, detail, fix }
+        }
+    }
+}
+
+/// Usable when every check holds, and then what it is.
+pub fn health_of(checks: Vec<Check>, what: &str) -> Health {
+    let broken = checks.iter().find(|check| !check.ok).cloned();
+    let detail = broken
+        .as_ref()
+        .map_or_else(|| what.to_owned(), |check| format!("{}: {}", check.name, check.detail));
+    let (usable, fix) = (broken.is_none(), broken.and_then(|check| check.fix));
+    Health { usable, detail, fix, checks }
+}
+
+/// The health of a backend whose sandboxes are cells with something in them.
+pub async fn health_in_cells(content: Check, what: &str, makers: &Makers) -> Health {
+    let probe = probe().await;
+    let further = further_checks(&probe.layers);
+    let mut checks = vec![content];
+    checks.extend(isolation_checks(probe));
+    let mut health = health_of(checks, what);
+    health.checks.extend(further);
+    // Told, and no reason against the variant: most sandboxes have no network.
+    if health.usable {
+        health.checks.push(network::check(makers).await);
+    }
+    health
+}
 
 /// What only this host can say: whether it has what is asked for.
 ///
@@ -33,7 +99,7 @@ fn host_memory() -> Option<ByteSize> {
 }
 
 /// What cells cannot do without, and what to do about what is missing.
-pub fn isolation_checks(probe: Probe) -> Vec<Check> {
+fn isolation_checks(probe: Probe) -> Vec<Check> {
     let fix = match &probe.error {
         Some(sandbox_isolation::Error::Unavailable { fix, .. }) => Some(fix.clone()),
         _ => None,
@@ -58,7 +124,7 @@ pub fn isolation_checks(probe: Probe) -> Vec<Check> {
 }
 
 /// What is good to have, and without which sandboxes are isolated all the same.
-pub fn further_checks(layers: &[Layer]) -> Vec<Check> {
+fn further_checks(layers: &[Layer]) -> Vec<Check> {
     const LANDLOCK: &str = "use a kernel of version 5.19 or newer with `landlock` among its security modules \
                             (`lsm=` on its command line)";
     const GROUPS: &str = "run as root in the topmost control group, or put the whole program into a group with \

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::unfold;
-use sandbox_core::{ByteSize, Error, ErrorKind, EventStream, Result, Stdin, new_run_id};
+use sandbox_core::{
+    ByteSize, CallContext, CodeMode, Error, ErrorKind, EventStream, Result, RunCode, Stdin,
+    new_run_id, resolve_directory,
+};
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 use tokio::time::timeout;
@@ -83,6 +86,35 @@ pub struct RunRequest {
     pub stdin: Stdin,
     /// Said of exceptions that a missing network explains.
     pub network_hint: Option<String>,
+}
+
+impl RunRequest {
+    /// What an interpreter is told of a run that begins in directories relative to `base`.
+    pub fn new(call: &CallContext, request: RunCode, base: &str) -> Self {
+        let (mode, filename, argv) = match request.mode {
+            CodeMode::Cell => (RunMode::Cell, String::new(), Vec::new()),
+            CodeMode::Script { filename, argv } => {
+                // As `sys.argv` has it: the program's own name first, `-` when it came from nowhere.
+                let own = if filename.is_empty() { "-" } else { &filename };
+                let argv = std::iter::once(own.to_owned()).chain(argv).collect();
+                (RunMode::Script, filename, argv)
+            }
+        };
+        Self {
+            run_id: call.run_id.clone(),
+            mode,
+            code: request.code,
+            filename,
+            argv,
+            env: request.env,
+            cwd: request.cwd.map(|path| resolve_directory(base, &path)),
+            timeout: request.timeout,
+            cpu_time: request.cpu_time,
+            output_limit: request.output_limit,
+            stdin: request.stdin,
+            network_hint: None,
+        }
+    }
 }
 
 impl InterpreterContext {

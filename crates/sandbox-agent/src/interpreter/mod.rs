@@ -1,6 +1,7 @@
 //! Stateful interpreters on top of [`BoxIo`](crate::box_io::BoxIo): contexts, runs, and the watchdog that ends them.
 
 mod context;
+mod contexts;
 mod feed;
 mod inbox;
 pub mod outcome;
@@ -11,6 +12,7 @@ mod watchdog;
 mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
+pub use contexts::{Contexts, DEFAULT_CONTEXT};
 pub(crate) use feed::{feed_open, write_all};
 pub use outcome::EndReason;
 pub use paused::{Copied, Paused};

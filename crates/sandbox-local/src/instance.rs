@@ -1,5 +1,7 @@
-//! One sandbox: a place, and Python interpreters in it.
+//! One sandbox: a place, and interpreters in it. Every verb of it, for backends of every kind.
 
+use std::fmt;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,80 +9,115 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::Stream;
 use sandbox_agent::box_io::BoxFiles;
+use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
     CreateSpec, Error, EventStream, FailureKind, FileInfo, FindFiles, FoundFile, InstallPackages,
     Instance, Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool,
-    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
+    TunnelInfo, WatchEvent, WriteOptions, resolve_directory,
 };
-use sandbox_local::network::Told;
-use sandbox_local::{Contexts, DEFAULT_CONTEXT, Place, Stored, Using, run_request};
 use serde_json::{Map, Value};
 
-use crate::snapshots::Snapshots;
+use crate::network::Told;
+use crate::place::{Place, Using};
 
 /// What works with the files of a sandbox.
 type Files = Arc<dyn BoxFiles>;
 
-/// One sandbox.
-#[derive(Debug)]
-pub(crate) struct EvalInstance {
-    /// Before the contexts: what runs in the box ends before anybody lets go of it.
-    pub(crate) place: Place,
-    pub(crate) contexts: Contexts,
-    pub(crate) snapshots: Snapshots,
-}
+/// What one kind of local sandbox does in its own way. Everything else is the same for all of them.
+#[async_trait]
+pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
+    /// How to get packages of the system, which no sandbox installs while it runs.
+    const SYSTEM_PACKAGES: &'static str;
 
-impl EvalInstance {
-    fn unsupported(&self, operation: &'static str) -> Error {
-        Error::unsupported(operation, format!("local-eval has no {operation}"))
-            .with_context("variant", Variant::LocalEval.as_str())
+    /// Refuses a run that its interpreters cannot do as it was asked for.
+    ///
+    /// # Errors
+    /// `Unsupported`, saying what it was.
+    fn check_run(&self, _place: &Place, _request: &RunCode) -> Result<()> {
+        Ok(())
     }
 
-    /// Makes its files and its working directory, and starts the default interpreter.
-    pub(crate) async fn prepare(
+    /// Takes a snapshot of a sandbox that has not ended.
+    ///
+    /// # Errors
+    /// `Unsupported` where there are none.
+    async fn create_snapshot(
+        instance: &LocalInstance<Self>,
+        _name: &str,
+        _description: &str,
+    ) -> Result<SnapshotInfo> {
+        Err(instance.place.unsupported("create_snapshot"))
+    }
+
+    /// Takes a sandbox that has not ended back to a snapshot.
+    ///
+    /// # Errors
+    /// `Unsupported` where there are none.
+    async fn restore_snapshot(instance: &LocalInstance<Self>, _name: &str) -> Result<SnapshotInfo> {
+        Err(instance.place.unsupported("restore_snapshot"))
+    }
+}
+
+/// One sandbox.
+#[derive(Debug)]
+pub struct LocalInstance<K> {
+    /// Before the contexts: what runs in the box ends before anybody lets go of it.
+    pub place: Place,
+    /// Its interpreters.
+    pub contexts: Contexts,
+    /// What only sandboxes of its kind have.
+    pub kind: K,
+}
+
+impl<K: LocalKind> LocalInstance<K> {
+    /// Brings its files there, makes the working directory, and starts the default interpreter unless that shall wait.
+    ///
+    /// # Errors
+    /// Whatever went wrong; `Terminated` when its lifetime ended meanwhile.
+    pub async fn prepare(
         &self,
-        snapshot: Option<&Stored>,
+        files: impl Future<Output = Result<()>> + Send,
         make_working_dir: bool,
         lazy: bool,
     ) -> Result<()> {
         let _in_use = self.place.expiry.in_use();
-        let prepared = self.prepare_parts(snapshot, make_working_dir, lazy).await;
+        let prepared = async {
+            files.await?;
+            if make_working_dir {
+                self.place.make_directory("working_dir", &self.place.cwd).await?;
+            }
+            if lazy { Ok(()) } else { self.contexts.for_run(None).warm_up().await }
+        };
         // When its lifetime ended meanwhile, that is the reason, and not what broke then.
-        prepared.map_err(|error| self.place.alive("create").err().unwrap_or(error))
-    }
-
-    async fn prepare_parts(
-        &self,
-        snapshot: Option<&Stored>,
-        make_working_dir: bool,
-        lazy: bool,
-    ) -> Result<()> {
-        if let Some(stored) = snapshot {
-            self.place.load("create", stored, self.snapshots.python()).await?;
-        }
-        if make_working_dir {
-            self.place.make_directory("working_dir", &self.place.cwd).await?;
-        }
-        if !lazy {
-            self.contexts.for_run(None).warm_up().await?;
-        }
-        Ok(())
-    }
-
-    /// Whether it has not ended.
-    pub(crate) fn is_running(&self) -> bool {
-        self.place.is_running()
+        prepared.await.map_err(|error| self.place.alive("create").err().unwrap_or(error))
     }
 
     /// Its life begins now, also when it was made ahead.
-    pub(crate) fn begin(&self, spec: &CreateSpec) {
+    pub fn begin(&self, spec: &CreateSpec) {
         self.place.begin(spec);
+    }
+
+    fn check_run(&self, request: &RunCode) -> Result<()> {
+        if request.memory.is_some() {
+            let variant = self.place.id.variant();
+            let message = format!("{variant} has no memory limit for a single run");
+            let hint = "limit the memory of the sandbox: an interpreter keeps between runs what it has, so that a limit \
+                        of one run would be one of all before it";
+            return Err(Error::unsupported("run_code", message).with_hint(hint));
+        }
+        self.kind.check_run(&self.place, request)
+    }
+
+    /// What takes a capability that not every sandbox of its kind has.
+    fn needs(&self, declared: bool, operation: &'static str) -> Result<()> {
+        self.place.alive(operation)?;
+        if declared { Ok(()) } else { Err(self.place.unsupported(operation)) }
     }
 }
 
 #[async_trait]
-impl Instance for EvalInstance {
+impl<K: LocalKind> Instance for LocalInstance<K> {
     fn info(&self) -> SandboxInfo {
         self.place.info()
     }
@@ -91,18 +128,13 @@ impl Instance for EvalInstance {
 
     async fn run_code(&self, call: &CallContext, mut request: RunCode) -> Result<EventStream> {
         self.place.alive("run_code")?;
-        self.contexts.check_language(request.language.as_deref())?;
-        if request.memory.is_some() {
-            let message = "local-eval has no memory limit for a single run";
-            let hint = "limit the memory of the sandbox: an interpreter keeps between runs what it has, so that a limit \
-                        of one run would be one of all before it";
-            return Err(Error::unsupported("run_code", message).with_hint(hint));
-        }
+        self.contexts.check_language("run_code", request.language.as_deref())?;
+        self.check_run(&request)?;
         let in_use = self.place.expiry.in_use();
         request.output_limit = self.place.output_limit(request.output_limit);
         let context = self.contexts.for_run(request.context.as_deref());
-        let mut request = run_request(call, request, self.place.network.hint());
-        request.cwd = request.cwd.map(|path| resolve_directory(&context.spec().cwd, &path));
+        let mut request = RunRequest::new(call, request, &context.spec().cwd);
+        request.network_hint = self.place.network.hint();
         let mark = self.place.network.mark();
         match context.run(request).await {
             Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, mark), in_use))),
@@ -142,7 +174,7 @@ impl Instance for EvalInstance {
         context: Option<&str>,
         name: &str,
     ) -> Result<Value> {
-        self.place.alive("get_variable")?;
+        self.needs(self.place.capabilities.variables, "get_variable")?;
         let _in_use = self.place.expiry.in_use();
         self.contexts.existing("get_variable", context)?.get_variable(name).await
     }
@@ -153,7 +185,7 @@ impl Instance for EvalInstance {
         context: Option<&str>,
         values: Map<String, Value>,
     ) -> Result<()> {
-        self.place.alive("set_variables")?;
+        self.needs(self.place.capabilities.variables, "set_variables")?;
         let _in_use = self.place.expiry.in_use();
         self.contexts.existing("set_variables", context)?.set_variables(values).await
     }
@@ -179,12 +211,16 @@ impl Instance for EvalInstance {
     }
 
     async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
-        self.place.alive("install_packages")?;
         match packages {
-            InstallPackages::Python(names) => self.place.install_python(names).await,
-            InstallPackages::System(_) => Err(self.unsupported("install_system_packages").with_hint(
-                "install them on this host, with apt-get or its like: a sandbox sees what is below /usr",
-            )),
+            InstallPackages::Python(names) => {
+                self.needs(self.place.capabilities.install_python, "install_packages")?;
+                self.place.install_python(names).await
+            }
+            InstallPackages::System(_) => {
+                self.place.alive("install_packages")?;
+                let error = self.place.unsupported("install_system_packages");
+                Err(error.with_hint(K::SYSTEM_PACKAGES))
+            }
         }
     }
 
@@ -219,8 +255,6 @@ impl Instance for EvalInstance {
         self.place.end(FailureKind::Terminated);
         Ok(())
     }
-
-    // Not there yet: each is declared unsupported in the capabilities, and says so.
 
     async fn read_file(
         &self,
@@ -314,20 +348,8 @@ impl Instance for EvalInstance {
     }
 
     async fn register_tool(&self, _call: &CallContext, tool: Tool) -> Result<()> {
-        self.place.alive("register_tool")?;
+        self.needs(self.place.capabilities.tools, "register_tool")?;
         self.contexts.tools.register(tool)
-    }
-
-    async fn expose_port(&self, _call: &CallContext, _port: u16) -> Result<TunnelInfo> {
-        Err(self.unsupported("expose_port"))
-    }
-
-    async fn pause(&self, _call: &CallContext) -> Result<()> {
-        Err(self.unsupported("pause"))
-    }
-
-    async fn resume(&self, _call: &CallContext) -> Result<()> {
-        Err(self.unsupported("resume"))
     }
 
     async fn create_snapshot(
@@ -336,19 +358,35 @@ impl Instance for EvalInstance {
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
-        self.take_snapshot(name, description).await
+        self.place.alive("create_snapshot")?;
+        K::create_snapshot(self, name, description).await
     }
 
     async fn restore_snapshot(&self, _call: &CallContext, name: &str) -> Result<SnapshotInfo> {
-        self.go_back(name).await
+        self.place.alive("restore_snapshot")?;
+        K::restore_snapshot(self, name).await
+    }
+
+    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
+
+    async fn expose_port(&self, _call: &CallContext, _port: u16) -> Result<TunnelInfo> {
+        Err(self.place.unsupported("expose_port"))
+    }
+
+    async fn pause(&self, _call: &CallContext) -> Result<()> {
+        Err(self.place.unsupported("pause"))
+    }
+
+    async fn resume(&self, _call: &CallContext) -> Result<()> {
+        Err(self.place.unsupported("resume"))
     }
 
     async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
-        Err(self.unsupported("fork"))
+        Err(self.place.unsupported("fork"))
     }
 
     async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
-        Err(self.unsupported("metrics"))
+        Err(self.place.unsupported("metrics"))
     }
 
     async fn logs(
@@ -356,6 +394,6 @@ impl Instance for EvalInstance {
         _call: &CallContext,
         _follow: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
-        Err(self.unsupported("logs"))
+        Err(self.place.unsupported("logs"))
     }
 }

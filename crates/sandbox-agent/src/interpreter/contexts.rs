@@ -1,28 +1,42 @@
 //! The contexts of one sandbox.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
 use sandbox_core::{
     Context, ContextSpec, Error, ErrorKind, Result, Variant, check_context_id, check_directory,
     check_env, random_hex,
 };
 
+use super::{EndReason, InterpreterContext, ToolSet};
+use crate::box_io::{BoxIo, WorkerSpec};
+
 /// The context that every sandbox has.
 pub const DEFAULT_CONTEXT: &str = "default";
 
+/// What the interpreters of most variants speak.
+const PYTHON: &str = "python";
+
+/// Where the interpreter of a context starts, by the id of the context.
+type BoxOf = Box<dyn Fn(&str) -> Arc<dyn BoxIo> + Send + Sync>;
+
 /// The contexts of one sandbox, by id. `default` is always there.
-#[derive(Debug)]
 pub struct Contexts {
     variant: Variant,
-    box_io: Arc<dyn BoxIo>,
+    language: String,
+    box_of: BoxOf,
     ended: Arc<EndReason>,
     /// All contexts have the same.
     pub tools: ToolSet,
     base: WorkerSpec,
     all: Mutex<BTreeMap<String, Entry>>,
+}
+
+impl fmt::Debug for Contexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contexts").field("all", &self.all).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -32,15 +46,28 @@ struct Entry {
 }
 
 impl Contexts {
-    /// The contexts of a sandbox of that variant, whose interpreters start as `base` says unless a context says otherwise.
+    /// The contexts of a sandbox of that variant, whose Python interpreters start in that box, as `base` says unless a
+    /// context says otherwise.
     pub fn new(
         variant: Variant,
         box_io: Arc<dyn BoxIo>,
         ended: Arc<EndReason>,
         base: WorkerSpec,
     ) -> Self {
-        let (tools, all) = (ToolSet::new(), Mutex::default());
-        let contexts = Self { variant, box_io, ended, tools, base, all };
+        Self::with(variant, PYTHON, ended, base, move |_| Arc::clone(&box_io))
+    }
+
+    /// The same with interpreters of any language, each in a box that is asked for by the id of its context.
+    pub fn with(
+        variant: Variant,
+        language: &str,
+        ended: Arc<EndReason>,
+        base: WorkerSpec,
+        box_of: impl Fn(&str) -> Arc<dyn BoxIo> + Send + Sync + 'static,
+    ) -> Self {
+        let (tools, all, language) = (ToolSet::new(), Mutex::default(), language.to_owned());
+        let contexts =
+            Self { variant, language, box_of: Box::new(box_of), ended, tools, base, all };
         let entry = contexts.entry(DEFAULT_CONTEXT.to_owned(), None, BTreeMap::new());
         contexts.all().insert(DEFAULT_CONTEXT.to_owned(), entry);
         contexts
@@ -56,9 +83,9 @@ impl Contexts {
         if let Some(cwd) = &cwd {
             spec.cwd.clone_from(cwd);
         }
-        let described =
-            Context { id: id.clone(), language: "python".into(), cwd: Some(spec.cwd.clone()), env };
-        let (box_io, ended) = (Arc::clone(&self.box_io), Arc::clone(&self.ended));
+        let (language, cwd) = (self.language.clone(), Some(spec.cwd.clone()));
+        let described = Context { id: id.clone(), language, cwd, env };
+        let (box_io, ended) = ((self.box_of)(&id), Arc::clone(&self.ended));
         let interpreter = InterpreterContext::new(id, box_io, spec, ended, self.tools.clone());
         Entry { interpreter, described }
     }
@@ -104,7 +131,7 @@ impl Contexts {
     /// # Errors
     /// `Unsupported` for another language, `InvalidArgument` for what cannot be.
     pub fn check(&self, spec: &ContextSpec) -> Result<()> {
-        self.check_language(spec.language.as_deref())?;
+        self.check_language("create_context", spec.language.as_deref())?;
         check_env(spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())))?;
         spec.cwd.as_deref().map(|path| check_directory("cwd", path)).transpose()?;
         spec.id.as_deref().map(check_context_id).transpose()?;
@@ -114,11 +141,14 @@ impl Contexts {
     /// Whether code in that language can be run.
     ///
     /// # Errors
-    /// `Unsupported` for another one than Python.
-    pub fn check_language(&self, language: Option<&str>) -> Result<()> {
-        let Some(other) = language.filter(|language| !is_python(language)) else { return Ok(()) };
-        let message = format!("{} only supports Python, got: {other}", self.variant);
-        Err(Error::unsupported("run_code", message).with_hint("run other languages as commands"))
+    /// `Unsupported` for another one than the interpreters have.
+    pub fn check_language(&self, operation: &'static str, language: Option<&str>) -> Result<()> {
+        let own = plain_name(&self.language);
+        let Some(other) = language.filter(|language| plain_name(language) != own) else {
+            return Ok(());
+        };
+        let message = format!("{} only supports {own} here, got: {other}", self.variant);
+        Err(Error::unsupported(operation, message).with_hint("run other languages as commands"))
     }
 
     /// A context as a checked spec describes it, with an absolute directory.
@@ -179,6 +209,12 @@ impl Contexts {
     }
 }
 
-fn is_python(language: &str) -> bool {
-    matches!(language.to_ascii_lowercase().as_str(), "python" | "python3" | "py")
+/// The name of a language, without what people add to it.
+fn plain_name(language: &str) -> String {
+    let name = language.to_ascii_lowercase();
+    match name.as_str() {
+        "py" | "python3" => PYTHON.to_owned(),
+        "sh" | "shell" => "bash".to_owned(),
+        _ => name,
+    }
 }

@@ -1,0 +1,43 @@
+//! The sandboxes of this process, which end with it, so that there are no others to list.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use sandbox_core::{Instance, ListQuery, Page, SandboxInfo, SandboxStatus};
+
+/// What a backend has made and somebody still has.
+#[derive(Debug)]
+pub struct Made<I>(Mutex<Vec<Weak<I>>>);
+
+impl<I> Default for Made<I> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<I: Instance> Made<I> {
+    fn made(&self) -> MutexGuard<'_, Vec<Weak<I>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of one more.
+    pub fn add(&self, instance: &Arc<I>) {
+        let mut made = self.made();
+        made.retain(|other| other.strong_count() > 0);
+        made.push(Arc::downgrade(instance));
+    }
+
+    /// All that somebody still has.
+    pub fn instances(&self) -> Vec<Arc<I>> {
+        self.made().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those that run and have the tags, on one page.
+    pub fn list(&self, query: &ListQuery) -> Page<SandboxInfo> {
+        let wanted = |info: &SandboxInfo| {
+            let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
+            info.status == SandboxStatus::Running && query.tags.iter().all(has)
+        };
+        let infos = self.instances().into_iter().map(|instance| instance.info());
+        Page::last(infos.filter(wanted).collect())
+    }
+}
