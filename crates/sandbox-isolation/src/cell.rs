@@ -101,6 +101,8 @@ pub(crate) struct Ready {
     pub(crate) identity: Identity,
     pub(crate) kind: CellKind,
     pub(crate) work_dir: PathBuf,
+    /// What is removed at the end, of a cell without a file system of its own.
+    pub(crate) private: Option<PathBuf>,
     pub(crate) gate: Option<GateSockets>,
     pub(crate) confinement: Confinement,
     pub(crate) layers: Vec<&'static str>,
@@ -149,8 +151,7 @@ impl Cell {
             told: AtomicU64::new(0),
             gone: watch::Sender::new(false),
         });
-        let private = (ready.kind != CellKind::Strict).then(|| ready.work_dir.clone());
-        tokio::spawn(listen(Guard { link: Arc::clone(&link), private, group }));
+        tokio::spawn(listen(Guard { link: Arc::clone(&link), private: ready.private, group }));
         Self {
             inner: Arc::new(Inner {
                 link,

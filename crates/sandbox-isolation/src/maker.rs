@@ -268,9 +268,9 @@ impl Maker {
             watched,
             group,
         };
-        let work_dir = match private {
-            None => PathBuf::from(policy::WORK_DIR),
-            Some(private) => private.hand_over(),
+        let (work_dir, private) = match private {
+            None => (PathBuf::from(policy::WORK_DIR), None),
+            Some(private) => (private.workspace(), Some(private.hand_over())),
         };
         let kind = spec.isolation;
         let ready = Ready {
@@ -281,6 +281,7 @@ impl Maker {
             identity,
             kind,
             work_dir,
+            private,
             gate,
             confinement,
             layers,

@@ -8,6 +8,7 @@ use crate::mount::HostMount;
 use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
 use crate::policy::calls::{Filter, Purpose};
 use crate::policy::writes::Ruleset;
+use crate::private::workspace_in;
 use crate::spec::{CellKind, CellSpec, Resource, Rlimit};
 
 pub(crate) mod calls;
@@ -93,7 +94,7 @@ pub(crate) fn off(spec: &CellSpec, directory: &Path) -> Result<Plan, Error> {
     }
     check_no_mounts(spec)?;
     let mut plan = Builder::default();
-    plan.op(Op::ChangeDirectory(directory.to_owned()));
+    plan.op(Op::ChangeDirectory(workspace_in(directory)));
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
 }
 
@@ -121,7 +122,7 @@ pub(crate) fn confined(
     let purpose =
         Purpose { closes_network: spec.no_network, shares_processes: true, ..Purpose::default() };
     let mut plan = Builder::default();
-    plan.op(Op::ChangeDirectory(directory.to_owned()));
+    plan.op(Op::ChangeDirectory(workspace_in(directory)));
     plan.op(Op::Ruleset(ruleset));
     plan.op(Op::Filter(Filter::new(purpose)));
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)

@@ -1,4 +1,7 @@
 //! The directory of a cell that has no file system of its own.
+//!
+//! Programs start in a directory below it. A worker makes that one again when code has removed it, and can do so only
+//! while the directory above is there: what is removed at the end stays removed, however late a worker is.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -7,12 +10,22 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+/// Where programs start, below the private directory.
+pub(crate) fn workspace_in(directory: &Path) -> PathBuf {
+    directory.join("workspace")
+}
+
 /// The private directory of a cell without isolation, until its first process owns it.
 pub(crate) struct PrivateDirectory(PathBuf);
 
 impl PrivateDirectory {
     pub(crate) fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Where programs start.
+    pub(crate) fn workspace(&self) -> PathBuf {
+        workspace_in(&self.0)
     }
 
     pub(crate) fn parent() -> PathBuf {
@@ -25,6 +38,7 @@ impl PrivateDirectory {
     pub(crate) fn create() -> Result<Self, Error> {
         use std::hash::{BuildHasher as _, RandomState};
         const ATTEMPTS: u32 = 16;
+        const CONTEXT: &str = "cannot make a private directory";
         let parent = Self::parent();
         let mut outcome = Ok(());
         for attempt in 0..ATTEMPTS {
@@ -32,13 +46,16 @@ impl PrivateDirectory {
             let path = parent.join(format!("code-sandbox-{random:016x}"));
             outcome = std::fs::DirBuilder::new().mode(0o700).create(&path);
             match &outcome {
-                Ok(()) => return Ok(Self(path)),
+                Ok(()) => {
+                    let made = Self(path);
+                    let inside = std::fs::DirBuilder::new().mode(0o700).create(made.workspace());
+                    return inside.map(|()| made).map_err(Error::io(CONTEXT));
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(_) => break,
             }
         }
-        let context = "cannot make a private directory";
-        Err(outcome.err().map_or(Error::Closed, |source| Error::Io { context, source }))
+        Err(outcome.err().map_or(Error::Closed, Error::io(CONTEXT)))
     }
 
     /// From here on the cell removes it.

@@ -4,7 +4,7 @@ import sys
 from _signal import SIGKILL
 from os import environ
 from posix import O_CLOEXEC, O_RDONLY, O_WRONLY
-from posix import _exit, chdir, close, closerange, dup2, listdir, mkdir, open, read, rmdir
+from posix import _exit, chdir, close, closerange, dup2, listdir, mkdir, open, read
 from posix import setresgid, setresuid
 from posix import setsid, strerror, umask, write
 
@@ -181,10 +181,6 @@ def _enter(request, step):
         chdir(request.work_dir)
     except FileNotFoundError:
         mkdir(request.work_dir)  # code of an earlier worker may have removed it
-        if _is_abandoned():
-            # Or the sandbox has ended, and nobody would remove this any more.
-            rmdir(request.work_dir)
-            raise
         chdir(request.work_dir)
     step[0] = "last settings"
     prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -285,15 +281,6 @@ def _self_check(request):
             found = status.partition("\n%s:\t" % name)[2].partition("\n")[0]
             raise ValueError("%s is %r, not %r" % (name, found, value))
     return " ".join(["%s=%s" % (name, value.replace("\t", ",")) for name, value in expected])
-
-
-def _is_abandoned():
-    """Whether the host has closed the control stream already."""
-    from select import POLLHUP, poll
-
-    control = poll()
-    control.register(CONTROL, POLLHUP)
-    return bool(control.poll(0))
 
 
 def _must_not_write(path):

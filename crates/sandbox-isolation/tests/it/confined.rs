@@ -8,8 +8,8 @@ use std::time::Duration;
 use sandbox_isolation::{Cell, CellKind, CellSpec, ExitStatus};
 
 use crate::support::{
-    cell, eventually, is_alive, output, processes_with, python, run, shell, start_until_line,
-    unique_sleep,
+    cell, eventually, is_alive, output, private_directory, processes_with, python, run, shell,
+    start_until_line, unique_sleep,
 };
 
 async fn confined() -> Cell {
@@ -125,7 +125,7 @@ async fn it_has_no_capability_and_says_what_it_has() {
 #[tokio::test]
 async fn it_ends_with_everything_in_it() {
     let cell = confined().await;
-    let (directory, first, mark) = (cell.work_dir().to_owned(), cell.pid(), unique_sleep());
+    let (directory, first, mark) = (private_directory(&cell), cell.pid(), unique_sleep());
     let script = format!("(setsid sleep {mark} &) ; echo ready; wait; sleep {mark}");
     let (_process, line) = start_until_line(&cell, shell(&script)).await;
     assert_eq!(line, "ready");

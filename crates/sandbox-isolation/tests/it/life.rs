@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use sandbox_isolation::{Cell, CellSpec, Error, Maker};
 
 use crate::support::{
-    eventually, is_alive, output, processes_with, shell, start_until_line, status_field,
-    strict_cell, unique_sleep,
+    eventually, is_alive, output, private_directory, processes_with, shell, start_until_line,
+    status_field, strict_cell, unique_sleep,
 };
 
 #[tokio::test]
@@ -176,7 +176,12 @@ async fn be_the_host(mark: &str) {
         std::mem::forget(process);
     }
     let maker_pid = status_field(strict.pid(), "PPid:").unwrap();
-    println!("host {} {} {maker_pid} {}", strict.pid(), off.pid(), off.work_dir().display());
+    println!(
+        "host {} {} {maker_pid} {}",
+        strict.pid(),
+        off.pid(),
+        private_directory(&off).display()
+    );
     std::future::pending::<()>().await;
 }
 

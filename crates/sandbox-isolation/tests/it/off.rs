@@ -7,8 +7,8 @@ use std::time::Duration;
 use sandbox_isolation::{CellSpec, Error, ExitStatus, Maker, Privilege, ProcessSpec};
 
 use crate::support::{
-    cell, eventually, is_alive, output, processes_with, python, shell, start_until_line,
-    unique_sleep,
+    cell, eventually, is_alive, output, private_directory, processes_with, python, shell,
+    start_until_line, unique_sleep,
 };
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn the_directory_is_removed_whatever_is_in_it() {
     std::fs::write(outside.path().join("precious"), "kept").unwrap();
     std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
     let cell = cell(&CellSpec::off()).await;
-    let directory = cell.work_dir().to_owned();
+    let directory = private_directory(&cell);
     symlink(outside.path(), directory.join("link")).unwrap();
     let script = "import os\n\
          os.makedirs('a/b/c'); open('a/b/c/f', 'w').close(); os.symlink('/', 'a/root')\n\
@@ -35,10 +35,26 @@ async fn the_directory_is_removed_whatever_is_in_it() {
     assert_eq!(mode & 0o777, 0o750, "a link is not followed to change what it leads to");
 }
 
+/// Workers make their directory again when code has removed it, and they may be late.
+#[tokio::test]
+async fn who_is_late_makes_nothing_again() {
+    let cell = cell(&CellSpec::off()).await;
+    let directory = cell.work_dir().to_owned();
+    output(&cell, shell("rmdir \"$PWD\"")).await;
+    std::fs::create_dir(&directory).unwrap();
+    drop(cell);
+    eventually(Duration::from_secs(10), "the directory is gone", || !directory.exists()).await;
+    eventually(Duration::from_secs(10), "the one above too", || {
+        std::fs::create_dir(&directory).is_err()
+    })
+    .await;
+    assert!(!directory.parent().unwrap().exists());
+}
+
 #[tokio::test]
 async fn killing_the_cell_kills_everything_and_removes_the_directory() {
     let cell = cell(&CellSpec::off()).await;
-    let (directory, init) = (cell.work_dir().to_owned(), cell.pid());
+    let (directory, init) = (private_directory(&cell), cell.pid());
     let mark = unique_sleep();
     let script = format!("(setsid sleep {mark} &) ; setsid sleep {mark} & echo ready; wait");
     let (process, _) = start_until_line(&cell, shell(&script)).await;
@@ -64,7 +80,7 @@ async fn a_killed_first_process_leaves_nothing_either() {
     assert!(status.success());
     cell.closed().await;
     assert!(matches!(process.wait().await, Err(Error::Closed)));
-    assert!(!cell.work_dir().exists());
+    assert!(!private_directory(&cell).exists());
     eventually(Duration::from_secs(2), "the program is gone", || processes_with(&mark).is_empty())
         .await;
 }
@@ -146,7 +162,7 @@ async fn what_a_killed_program_leaves_is_killed() {
 async fn nothing_of_a_program_outlives_the_maker() {
     let maker = Maker::start_off().await.unwrap();
     let cell = maker.cell(&CellSpec::off()).await.unwrap();
-    let (directory, mark) = (cell.work_dir().to_owned(), unique_sleep());
+    let (directory, mark) = (private_directory(&cell), unique_sleep());
     let script = format!("setsid sleep {mark} & echo ready");
     start_until_line(&cell, shell(&script)).await;
     let program = maker.start_process(with_descendants(&mark)).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sandbox_isolation::{Cell, CellProcess, CellSpec, Exit, Maker, SpawnSpec};
@@ -110,6 +111,11 @@ pub(crate) async fn eventually(limit: Duration, what: &str, mut holds: impl FnMu
         assert!(begin.elapsed() < limit, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// What a cell without a file system of its own has of the host's, and removes at the end.
+pub(crate) fn private_directory(cell: &Cell) -> PathBuf {
+    cell.work_dir().parent().unwrap().to_owned()
 }
 
 /// A number that no other test uses, as the argument of `sleep`: a mark to find processes by.
