@@ -1,25 +1,17 @@
 //! Files in the user's cache directory. Losing them costs time and nothing else.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+
+use sandbox_local::cache_directory;
 
 /// Files kept; more are of interpreters and versions that are gone.
 const MOST: usize = 32;
 
-fn directory() -> Option<PathBuf> {
-    let base = env::var_os("XDG_CACHE_HOME")
-        .filter(|path| Path::new(path).is_absolute())
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
-    Some(base.join("code-sandboxes"))
-}
-
 /// A file of ours. What somebody else wrote, or could have written, is not read: it decides what is run.
 pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
-    let file = directory()?.join(name);
+    let file = cache_directory()?.join(name);
     let meta = fs::symlink_metadata(&file).ok()?;
     let own = meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
     (own && meta.is_file()).then(|| fs::read(file).ok())?
@@ -34,7 +26,7 @@ pub(crate) fn write(name: &str, contents: &[u8]) {
 
 fn try_write(name: &str, contents: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
-    let Some(directory) = directory() else { return Ok(()) };
+    let Some(directory) = cache_directory() else { return Ok(()) };
     fs::create_dir_all(&directory)?;
     if fs::read_dir(&directory)?.count() >= MOST {
         for entry in fs::read_dir(&directory)?.flatten() {

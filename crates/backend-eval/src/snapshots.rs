@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::Held;
-use sandbox_agent::interpreter::{Contexts, Copied, Paused};
+use sandbox_agent::interpreter::{Contexts, Copied, InterpreterContext, Paused};
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
 use sandbox_local::{LocalInstance, LocalKind, SnapshotStore, Stored};
 
@@ -124,6 +124,7 @@ impl LocalKind for Snapshots {
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
+        place.check_snapshot(CREATE)?;
         let mut draft = kind.store.begin(CREATE, name)?;
         let _in_use = place.expiry.in_use();
         let mut paused = pause(contexts, CREATE).await?;
@@ -152,11 +153,6 @@ impl LocalKind for Snapshots {
         let stored = kind.store.find(RESTORE, name)?;
         let _in_use = place.expiry.in_use();
         let kept = kind.of(&stored.info.id);
-        for Kept { context, .. } in &kept {
-            if contexts.find(&context.id).is_none() {
-                contexts.create(again(context))?;
-            }
-        }
         let mut paused = pause(contexts, RESTORE).await?;
         let still = async {
             for context in &mut paused {
@@ -165,9 +161,14 @@ impl LocalKind for Snapshots {
             place.commands.end_all().await
         };
         place.replace(RESTORE, &stored, kind.python(), still).await?;
-        let mut info = stored.info;
+        let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info };
         for Kept { context, copy, .. } in kept {
-            let Some(one) = paused.iter_mut().find(|one| one.id() == context.id) else { continue };
+            let known = paused.iter().position(|one| one.id() == context.id);
+            let mut made = None;
+            let one = match known {
+                Some(known) => &mut paused[known],
+                None => made.insert(pause_one(&made_again(contexts, &context)?, RESTORE).await?),
+            };
             match one.wake(&*copy).await {
                 Ok(()) => info.contexts.push(context.id),
                 Err(error) => info.left_out.push(format!(
@@ -184,22 +185,33 @@ impl LocalKind for Snapshots {
 async fn pause(contexts: &Contexts, operation: &'static str) -> Result<Vec<Paused>> {
     let mut paused = Vec::new();
     for context in contexts.all_of_them() {
-        let Some(one) = context.pause().await else {
-            let message = format!("code runs in context {}", context.id());
-            return Err(Error::new(ErrorKind::Unavailable, operation, message)
-                .with_retry(Retry::Temporary)
-                .with_hint("wait for it, or interrupt it"));
-        };
-        paused.push(one);
+        paused.push(pause_one(&context, operation).await?);
     }
     Ok(paused)
 }
 
-/// A context like one that was deleted.
-fn again(context: &Context) -> ContextSpec {
-    let mut spec = ContextSpec::default();
-    spec.id = Some(context.id.clone());
-    spec.cwd.clone_from(&context.cwd);
-    spec.env.clone_from(&context.env);
-    spec
+async fn pause_one(context: &InterpreterContext, operation: &'static str) -> Result<Paused> {
+    if let Some(paused) = context.pause().await {
+        return Ok(paused);
+    }
+    let id = context.id();
+    let (message, hint) = if context.is_executing() {
+        (format!("code runs in context {id}"), "wait for it, or interrupt it")
+    } else {
+        (format!("context {id} is busy with another snapshot or a variable"), "wait for that")
+    };
+    let error = Error::new(ErrorKind::Unavailable, operation, message);
+    Err(error.with_retry(Retry::Temporary).with_hint(hint))
+}
+
+/// A context like one that was deleted, unless somebody has made it meanwhile.
+fn made_again(contexts: &Contexts, context: &Context) -> Result<InterpreterContext> {
+    if contexts.find(&context.id).is_none() {
+        let mut spec = ContextSpec::default();
+        spec.id = Some(context.id.clone());
+        spec.cwd.clone_from(&context.cwd);
+        spec.env.clone_from(&context.env);
+        contexts.create(spec)?;
+    }
+    contexts.existing(RESTORE, Some(&context.id))
 }

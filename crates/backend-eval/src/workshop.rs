@@ -104,7 +104,8 @@ impl Workshop {
         python: &Python,
         options: &Options,
     ) -> Result<(Cell, Vec<Rlimit>, Option<String>)> {
-        let mounts = mounts::open(&spec.mounts).await?;
+        let mounts =
+            mounts::open(&spec.mounts, self.snapshots.directory().into_iter().collect()).await?;
         let make = async |layout: Option<&Layout>| {
             let mut cell_spec = cell_spec(spec, &python.directories(layout));
             cell_spec.mounts.clone_from(&mounts);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_core::{
-    Backend, CallContext, ExecutionResult, FailureKind, Fixed, IsolationMode, Result, Sandbox,
-    SandboxBuilder, Tool,
+    Backend, CallContext, ErrorKind, ExecutionResult, FailureKind, Fixed, IsolationMode, Mount,
+    Result, Sandbox, SandboxBuilder, Tool,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -279,4 +279,68 @@ async fn without_isolation_there_are_files() -> Result<()> {
     assert_eq!(text(&strict, "import os; os.listdir('.')").await, "['a']");
     assert_eq!(strict.info().unwrap().metadata["snapshot"]["name"], "one");
     Ok(())
+}
+
+#[tokio::test]
+async fn snapshots_have_nothing_of_the_host() {
+    let world = World::new();
+    let host = tempfile::tempdir().unwrap();
+    std::fs::write(host.path().join("precious"), "kept").unwrap();
+    world.sandbox().await.create_snapshot("one").await.unwrap();
+    for target in ["/workspace/deep/out", "/workspace", "/home/sandbox/.packages"] {
+        let mounted = || world.builder().mount(Mount::new(host.path(), target).writable());
+        let sandbox = mounted().create().await.unwrap();
+        run(&sandbox, "x = 1").await;
+        let refused = [
+            sandbox.create_snapshot("two").await.unwrap_err(),
+            sandbox.restore_snapshot("one").await.unwrap_err(),
+            mounted().snapshot_name("one").create().await.unwrap_err(),
+        ];
+        for error in refused {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{target}: {error:?}");
+            assert!(error.to_string().contains(target), "{error}");
+        }
+        assert_eq!(text(&sandbox, "x").await, "1", "nothing has ended");
+        let kept = std::fs::read_dir(host.path()).unwrap().count();
+        assert_eq!(kept, 1, "{target}");
+    }
+    let elsewhere = world.builder().mount(Mount::new(host.path(), "/data/in"));
+    let sandbox = elsewhere.snapshot_name("one").create().await.unwrap();
+    sandbox.restore_snapshot("one").await.unwrap();
+    assert_eq!(text(&sandbox, "open('/data/in/precious').read()").await, "'kept'");
+}
+
+/// Whoever gives up waiting finds the files of before or those of the snapshot, and nothing beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_is_given_up_is_whole_or_not_there() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    let write = |kind: &str| format!("for i in range(60): open(f'{kind}{{i}}', 'w').write('x')");
+    run(&sandbox, &write("old")).await;
+    sandbox.create_snapshot("one").await.unwrap();
+    let (mut before, mut after) = (0, 0);
+    for step in 0..40_u64 {
+        let clear = "import os\nfor name in os.listdir('.'): os.remove(name)";
+        run(&sandbox, &format!("{clear}\n{}", write("new"))).await;
+        let restore = sandbox.restore_snapshot("one");
+        drop(tokio::time::timeout(Duration::from_micros(step * 600), restore).await);
+        let began = Instant::now();
+        let names = loop {
+            let names: Vec<_> = sandbox.files().list(".").await.unwrap();
+            let names: Vec<_> = names.into_iter().map(|file| file.name).collect();
+            let whole = names.len() == 60 && !names.iter().any(|name| name.starts_with('.'));
+            if whole || began.elapsed() > Duration::from_secs(10) {
+                break names;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert_eq!(names.len(), 60, "given up after {} us: {names:?}", step * 600);
+        let kinds = ["old", "new"].map(|kind| names.iter().filter(|n| n.starts_with(kind)).count());
+        match kinds {
+            [60, 0] => after += 1,
+            [0, 60] => before += 1,
+            _ => panic!("given up after {} us: {names:?}", step * 600),
+        }
+    }
+    assert!(before > 0 && after > 0, "{before} before and {after} after prove little");
 }

@@ -142,7 +142,7 @@ impl JupyterBackend {
         let Recipe { spec, asked, options, installed, capabilities } = recipe;
         let maker = self.makers.get(spec.isolation).await?;
         let mut cell_spec = cell_spec(&spec, &installed.directories);
-        cell_spec.mounts = mounts::open(&spec.mounts).await?;
+        cell_spec.mounts = mounts::open(&spec.mounts, Vec::new()).await?;
         let cell = maker.cell(&cell_spec).await.map_err(mounts::no_cell)?;
         let strict = spec.isolation == IsolationMode::Strict;
         let home = if strict { Path::new("/home/sandbox") } else { cell.work_dir() };

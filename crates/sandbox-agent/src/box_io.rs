@@ -69,9 +69,13 @@ pub trait Control: Readable + Writable {
 pub struct Channel(pub(crate) OwnedFd);
 
 /// A copy of an interpreter that is about to be made.
+#[async_trait]
 pub trait Expected: fmt::Debug + Send + Sync {
-    /// The interpreter says that it is made. Who it is, the copy says for itself, a moment later.
-    fn made(self: Box<Self>) -> Arc<dyn Held>;
+    /// The interpreter says that it is made. Waits until the copy says for itself who it is.
+    ///
+    /// # Errors
+    /// When it does not, because it died on its way.
+    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>>;
 }
 
 /// A copy of an interpreter, as that was when the copy was made. Dropping the last handle ends it.

@@ -212,8 +212,8 @@ impl<'a> Files<'a> {
     /// Sets the permission bits of a file or a directory, such as `0o644`. A link is refused.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`, `InvalidArgument` above `0o7777` or for what is neither; `NotStarted`, `Terminated`,
-    /// `Unsupported`.
+    /// `NotFound`, `PermissionDenied`, `InvalidArgument` for bits above `0o1777`, such as set-user-id, or for what is
+    /// neither; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
         let instance = self.sandbox.instance("set_file_mode")?;
         instance.set_file_mode(&CallContext::new(), path, mode).await

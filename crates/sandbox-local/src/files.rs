@@ -10,6 +10,13 @@ use sandbox_core::{ByteStream, Result};
 use crate::place::{Place, ended};
 
 impl Place {
+    /// What works with the files.
+    pub(crate) fn files(&self, operation: &'static str) -> Result<Arc<dyn BoxFiles>> {
+        self.alive(operation)?;
+        let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
+        files()
+    }
+
     /// Works with the files: the sandbox is in use meanwhile, and when it ended meanwhile, that is the answer.
     ///
     /// # Errors
@@ -19,10 +26,9 @@ impl Place {
         operation: &'static str,
         work: impl FnOnce(Arc<dyn BoxFiles>) -> F,
     ) -> Result<T> {
-        self.alive(operation)?;
-        let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
+        let files = self.files(operation)?;
         let _in_use = self.expiry.in_use();
-        let done = work(files()?).await;
+        let done = work(files).await;
         self.alive(operation)?;
         done
     }

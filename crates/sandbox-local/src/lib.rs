@@ -5,6 +5,7 @@
 //! [`makers`] makes the cells that such boxes are, and [`view`] says what they show of this host.
 
 mod background;
+mod cache_directory;
 pub mod checks;
 mod expiry;
 mod files;
@@ -20,6 +21,7 @@ mod toolchains;
 pub mod view;
 
 pub use background::background;
+pub use cache_directory::cache_directory;
 pub use expiry::{Expiry, InUse};
 pub use instance::{LocalInstance, LocalKind};
 pub use made::Made;

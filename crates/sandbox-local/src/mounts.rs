@@ -13,11 +13,13 @@ use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, fstatvfs};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_isolation::HostMount;
 
+use crate::cache_directory;
 use crate::makers::no_isolation;
+use crate::snapshots::SnapshotStore;
 
 /// Never given away, nor what is below: the kernel's own file systems, configuration with its secrets, sockets of
 /// services, the state of container engines.
-const CLOSED: [&str; 10] = [
+const CLOSED: [&str; 15] = [
     "/proc",
     "/sys",
     "/dev",
@@ -27,8 +29,16 @@ const CLOSED: [&str; 10] = [
     "/boot",
     "/var/lib/docker",
     "/var/lib/containerd",
+    "/var/lib/containers",
     "/var/lib/kubelet",
+    "/var/lib/libvirt",
+    "/var/lib/lxc",
+    "/var/lib/rancher",
+    "/var/snap",
 ];
+
+/// The same in anybody's home.
+const CLOSED_IN_HOMES: [&str; 2] = ["/.local/share/containers", "/.local/share/docker"];
 
 /// Not given away as a whole: what many share. What is below is judged by itself.
 const SHARED: [&str; 7] = ["/", "/home", "/root", "/tmp", "/var", "/var/lib", "/var/tmp"];
@@ -62,17 +72,21 @@ const OF_THE_KERNEL: [&str; 18] = [
     "tracefs",
 ];
 
-/// Opens what a sandbox shall be given, and judges it.
+/// Opens what a sandbox shall be given, and judges it. Code shall change nothing in the directories of `own`: what is there
+/// decides what this library runs and what sandboxes begin with.
 ///
 /// # Errors
-/// `InvalidArgument` with the mount and the reason.
-pub async fn open(mounts: &[Mount]) -> Result<Vec<HostMount>> {
+/// `InvalidArgument` with the mount and the reason; `Unavailable` when the host does not say what it would be judged by.
+pub async fn open(mounts: &[Mount], own: Vec<PathBuf>) -> Result<Vec<HostMount>> {
     if mounts.is_empty() {
         return Ok(Vec::new());
     }
     let mounts = mounts.to_vec();
     let opened = tokio::task::spawn_blocking(move || {
-        let host = Host::now();
+        let host = Host::now(own).map_err(|error| {
+            let message = "this host does not say what is mounted and who listens";
+            Error::new(ErrorKind::Unavailable, "create", message).with_source(error)
+        })?;
         mounts.iter().map(|mount| open_one(&host, mount)).collect()
     });
     opened.await.map_err(|error| {
@@ -152,6 +166,8 @@ struct Host {
     home: Option<PathBuf>,
     /// Where the socket is or will be by which sandboxes that stay are ruled.
     ruled_from: Vec<PathBuf>,
+    /// What this library keeps on disk.
+    own: Vec<PathBuf>,
     /// Mount points, with the kinds of their file systems.
     mounted: Vec<(PathBuf, String)>,
     /// Where somebody listens.
@@ -159,14 +175,19 @@ struct Host {
 }
 
 impl Host {
-    fn now() -> Self {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        Self {
+    fn now(own: Vec<PathBuf>) -> io::Result<Self> {
+        // Names need not be text. What replaces the rest of them is replaced in what they are compared with, too.
+        let read =
+            |path| Ok::<_, io::Error>(String::from_utf8_lossy(&fs::read(path)?).into_owned());
+        let own =
+            own.into_iter().chain(cache_directory()).chain(SnapshotStore::default().directory());
+        Ok(Self {
             home: env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
             ruled_from: ruled_from(),
-            mounted: read("/proc/self/mountinfo").lines().filter_map(mount_point).collect(),
-            sockets: read("/proc/net/unix").lines().filter_map(socket).collect(),
-        }
+            own: own.map(|path| real(&path)).collect(),
+            mounted: read("/proc/self/mountinfo")?.lines().filter_map(mount_point).collect(),
+            sockets: read("/proc/net/unix")?.lines().filter_map(socket).collect(),
+        })
     }
 
     /// Why a real path is not given away.
@@ -176,6 +197,12 @@ impl Host {
         };
         if let Some(place) = below(&CLOSED) {
             return Err(format!("nothing of {place} is given to code"));
+        }
+        let text = path.to_string_lossy().into_owned() + "/";
+        if let Some(place) =
+            CLOSED_IN_HOMES.iter().find(|place| text.contains(&format!("{place}/")))
+        {
+            return Err(format!("nothing of ~{place} is given to code"));
         }
         if SHARED.iter().any(|shared| path == Path::new(shared)) {
             return Err("it is shared by much that is none of the code's business; choose a directory below it".into());
@@ -191,13 +218,20 @@ impl Host {
         if let Some(name) = parts.into_iter().find(|part| credentials(part)) {
             return Err(format!("{name} is where credentials are"));
         }
-        let rules = |from: &PathBuf| path.starts_with(from) || from.starts_with(path);
-        if self.ruled_from.iter().any(rules) {
+        let meets = |own: &PathBuf| path.starts_with(own) || own.starts_with(path);
+        if self.ruled_from.iter().any(meets) {
             return Err("sandboxes are ruled from there".into());
+        }
+        if let Some(own) = self.own.iter().find(|own| writable && meets(own)) {
+            return Err(format!(
+                "{} is there, whose content decides what is run outside of sandboxes",
+                own.display()
+            ));
         }
         if let Some(place) = below(&SYSTEM).filter(|_| writable) {
             return Err(format!("nothing of {place} may be changed by code"));
         }
+        let path = &PathBuf::from(path.to_string_lossy().into_owned());
         if let Some((place, kind)) = self.of_the_kernel(path) {
             return Err(format!("{} shows the kernel ({kind})", place.display()));
         }
@@ -230,8 +264,18 @@ fn ruled_from() -> Vec<PathBuf> {
     let named = named.into_iter().flatten().map(PathBuf::from).filter(|path| path.is_absolute());
     let own = format!("code-sandboxes-{}", rustix::process::geteuid().as_raw());
     let all = named.chain([env::temp_dir().join(own)]);
-    // A path of a directory that is not there yet has no other form.
-    all.map(|path| fs::canonicalize(&path).unwrap_or(path)).collect()
+    all.map(|path| real(&path)).collect()
+}
+
+/// Without links. What is not there yet is where its directory is.
+fn real(path: &Path) -> PathBuf {
+    if let Ok(real) = fs::canonicalize(path) {
+        return real;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => real(parent).join(name),
+        _ => path.to_owned(),
+    }
 }
 
 /// Mount point and kind of a line of `mountinfo`.
@@ -274,6 +318,7 @@ mod tests {
             .map(|(place, kind)| (place.into(), kind.into()))
             .into(),
             ruled_from: vec!["/srv/own/rule".into()],
+            own: vec!["/srv/people/ada/.cache/code-sandboxes".into()],
             sockets: vec!["/srv/app/run/app.sock".into()],
         }
     }
@@ -302,6 +347,8 @@ mod tests {
             ("/srv/root", "shows the kernel (proc)"),
             ("/srv/k/a", "shows the kernel (cgroup2)"),
             ("/srv/app", "listens at /srv/app/run/app.sock"),
+            ("/home/ada/.local/share/containers", "nothing of ~/.local/share/containers"),
+            ("/srv/x/.local/share/docker/volumes", "nothing of ~/.local/share/docker"),
         ] {
             let reason = host().judge(Path::new(path), false).unwrap_err();
             assert!(reason.contains(why), "{path}: {reason}");
@@ -320,6 +367,22 @@ mod tests {
             host().judge(Path::new("/usr/share"), true).unwrap_err().contains("nothing of /usr")
         );
         host().judge(Path::new("/data"), true).unwrap();
+        for cache in ["/srv/people/ada/.cache", "/srv/people/ada/.cache/code-sandboxes/x"] {
+            host().judge(Path::new(cache), false).unwrap();
+            let reason = host().judge(Path::new(cache), true).unwrap_err();
+            assert!(reason.contains("decides what is run"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn the_caches_of_this_library_are_known_before_they_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("not/there/yet");
+        let host = Host::now(vec![own.clone()]).unwrap();
+        assert!(host.own.contains(&real(folder.path()).join("not/there/yet")));
+        assert!(host.own.iter().any(|own| own.ends_with("code-sandboxes")));
+        assert!(host.own.iter().any(|own| own.ends_with("snapshots")));
+        host.judge(&real(folder.path()), true).unwrap_err();
     }
 
     #[test]
@@ -338,17 +401,18 @@ mod tests {
         let folder = folder.path().canonicalize().unwrap();
         let link = folder.join("link");
         symlink("/etc", &link).unwrap();
-        let error = open(&[Mount::new(&link, "/data")]).await.unwrap_err();
+        let error = open(&[Mount::new(&link, "/data")], Vec::new()).await.unwrap_err();
         assert!(error.to_string().contains("it leads to /etc"), "{error}");
-        let error = open(&[Mount::new(folder.join("no"), "/data")]).await.unwrap_err();
+        let error = open(&[Mount::new(folder.join("no"), "/data")], Vec::new()).await.unwrap_err();
         assert!(error.to_string().contains("not there"), "{error}");
         let directory = folder.join("app");
         fs::create_dir(&directory).unwrap();
-        open(&[Mount::new(&directory, "/data").writable()]).await.unwrap();
+        open(&[Mount::new(&directory, "/data").writable()], Vec::new()).await.unwrap();
         let _listener = UnixListener::bind(directory.join("s")).unwrap();
-        let error = open(&[Mount::new(&directory, "/data")]).await.unwrap_err();
+        let error = open(&[Mount::new(&directory, "/data")], Vec::new()).await.unwrap_err();
         assert!(error.to_string().contains("listens"), "{error}");
-        let error = open(&[Mount::new(directory.join("s"), "/data")]).await.unwrap_err();
+        let error =
+            open(&[Mount::new(directory.join("s"), "/data")], Vec::new()).await.unwrap_err();
         assert!(error.to_string().contains("is a socket"), "{error}");
     }
 }

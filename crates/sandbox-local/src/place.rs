@@ -222,7 +222,7 @@ impl Place {
             .with_context("variant", variant.as_str())
     }
 
-    fn described(&self) -> MutexGuard<'_, Described> {
+    pub(crate) fn described(&self) -> MutexGuard<'_, Described> {
         self.described.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -17,11 +17,16 @@ pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u
         SnapshotCommand::Create { id, name, description, provider } => {
             let instance = attach_running(id, provider).await?.instance("create_snapshot")?;
             let taken = instance.create_snapshot(&CallContext::new(), name, description).await?;
-            name_what_is_missing(&taken, printer);
+            for what in &taken.left_out {
+                printer.note(&format!("not in the snapshot: {what}"));
+            }
             tell(&taken, printer).await?;
         }
         SnapshotCommand::Restore { id, name, provider } => {
             let restored = attach_running(id, provider).await?.restore_snapshot(name).await?;
+            for what in &restored.left_out {
+                printer.note(&format!("did not come back: {what}"));
+            }
             if restored.contexts.is_empty() {
                 printer.note("files came back; interpreters begin empty");
             }
@@ -31,12 +36,6 @@ pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u
         SnapshotCommand::Rm { names, provider } => remove(names, provider, printer).await?,
     }
     Ok(exit::SUCCESS)
-}
-
-fn name_what_is_missing(info: &SnapshotInfo, printer: &Printer) {
-    for what in &info.left_out {
-        printer.note(&format!("not in the snapshot: {what}"));
-    }
 }
 
 async fn tell(info: &SnapshotInfo, printer: &Printer) -> Result<(), Problem> {

@@ -48,6 +48,26 @@ fn a_snapshot_is_taken_listed_gone_back_to_and_deleted() {
     assert_eq!(listed(&world), [json!(null); 0]);
 }
 
+/// Interpreters of a snapshot are with whoever has the sandbox; deleting it is told there.
+#[test]
+fn with_a_snapshot_its_interpreters_go() {
+    let world = World::new();
+    world.create(&["--name", "lab"]);
+    world.ok(&["exec", "lab", "--lang", "python", "x = 6"]);
+    let processes = || {
+        let listed = world.ok(&["exec", "lab", "--", "sh", "-c", "cd /proc && echo [0-9]*"]);
+        listed.split_whitespace().count()
+    };
+    let before = processes();
+    world.ok(&["snapshot", "create", "lab", "one"]);
+    assert_eq!(processes(), before + 1);
+    world.ok(&["snapshot", "rm", "one"]);
+    let began = std::time::Instant::now();
+    while processes() != before {
+        assert!(began.elapsed().as_secs() < 30, "the copy is still there");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_an_error() {
     let world = World::new();

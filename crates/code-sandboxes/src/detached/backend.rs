@@ -91,6 +91,21 @@ impl Backend for Detachable {
     }
 
     async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
-        self.inner.delete_snapshot(call, name).await
+        let Some(supervisor) = existing(self.variant()).await? else {
+            return self.inner.delete_snapshot(call, name).await;
+        };
+        let all = self.inner.list_snapshots(call).await?;
+        let found = all.iter().find(|snapshot| snapshot.name == name || snapshot.id == name);
+        let Some(found) = found else { return self.inner.delete_snapshot(call, name).await };
+        // By its id, because the supervisor may have been started with another directory. It has the interpreters.
+        let gone = |deleted: Result<()>| match deleted {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            deleted => deleted.map(|()| true),
+        };
+        let deleted = gone(supervisor.delete_snapshot(call, &found.id).await)?;
+        match self.inner.delete_snapshot(call, &found.id).await {
+            Err(error) if deleted && error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
     }
 }

@@ -29,7 +29,7 @@ use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
 use tokio::time::{Instant, timeout};
 
 use super::process::family::{self, Started};
-use super::process::{Kills, lost, memory_words, peak_memory, raw_pid};
+use super::process::{Kills, kill_alone, lost, memory_words, peak_memory, raw_pid};
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
 use crate::box_io::{Channel, Exit, Expected, Held, Process, WorkerIo};
@@ -90,9 +90,9 @@ struct Seat {
 }
 
 impl Seat {
-    /// A seat for a copy that is on its way.
-    fn new() -> Arc<Self> {
-        Arc::new(Self { copy: Mutex::default(), on_its_way: watch::Sender::new(true) })
+    /// A seat with a copy in it.
+    fn taken(copy: Copy) -> Arc<Self> {
+        Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
     }
 
     fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
@@ -163,11 +163,12 @@ impl ExpectedCopy {
     }
 }
 
+#[async_trait]
 impl Expected for ExpectedCopy {
-    fn made(self: Box<Self>) -> Arc<dyn Held> {
-        let (home, copy) = (self.home.clone(), Seat::new());
-        copy.expect(*self);
-        Arc::new(HeldCopy { home, copy, waking: AsyncMutex::default() })
+    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>> {
+        let home = self.home.clone();
+        let copy = Seat::taken(self.keep().await?);
+        Ok(Arc::new(HeldCopy { home, copy, waking: AsyncMutex::default() }))
     }
 }
 
@@ -267,7 +268,7 @@ struct WokenProcess {
     clock: Option<ProcessClock>,
     home: Home,
     waking: AsyncMutex<Option<Waking>>,
-    process: OnceCell<CellProcess>,
+    process: OnceCell<Arc<CellProcess>>,
     exit: OnceCell<Exit>,
 }
 
@@ -291,7 +292,7 @@ impl Process for WokenProcess {
         self.pid.store(process.pid(), Ordering::Relaxed);
         waking.seat.expect(waking.next);
         // Nobody else sets it.
-        let _ = self.process.set(process);
+        let _ = self.process.set(Arc::new(process));
         Ok(())
     }
 
@@ -341,8 +342,8 @@ impl Process for WokenProcess {
             self.kill();
             return Ok(());
         };
-        let _alone = self.home.kills.write().await;
-        process.kill_tree().await.map(drop).map_err(lost)
+        let process = Arc::clone(process);
+        kill_alone(&self.home.kills, async move { process.kill_tree().await }).await
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {

@@ -27,6 +27,20 @@ use crate::box_io::{Exit, Process};
 /// Many processes may start in a cell at once, but none while a tree is killed there.
 pub(crate) type Kills = Arc<RwLock<()>>;
 
+/// Kills a tree while no process starts. That goes on when nobody waits for it any more: what starts then would be killed
+/// as one of those that are not known.
+pub(crate) async fn kill_alone(
+    kills: &Kills,
+    kill: impl Future<Output = Result<bool, sandbox_isolation::Error>> + Send + 'static,
+) -> Result<()> {
+    let kills = Arc::clone(kills);
+    let killed = tokio::spawn(async move {
+        let _alone = kills.write().await;
+        kill.await
+    });
+    killed.await.map_err(lost)?.map(drop).map_err(lost)
+}
+
 /// A worker. Dropping it kills and reaps the process.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
@@ -40,7 +54,7 @@ pub(crate) struct WorkerProcess {
     kills: Kills,
     /// Held until the process can be told from strangers.
     unregistered: Mutex<Option<OwnedRwLockReadGuard<()>>>,
-    root: OnceCell<Root>,
+    root: OnceCell<Arc<Root>>,
     exit: OnceCell<Exit>,
 }
 
@@ -122,7 +136,8 @@ impl Drop for WorkerProcess {
 #[async_trait]
 impl Process for WorkerProcess {
     async fn register(&self, pid: u32) -> Result<()> {
-        self.root.get_or_try_init(|| self.cell.adopt(self.host_pid)).await.map_err(lost)?;
+        let adopt = async || self.cell.adopt(self.host_pid).await.map(Arc::new);
+        self.root.get_or_try_init(adopt).await.map_err(lost)?;
         self.pid.store(pid, Ordering::Relaxed);
         self.unregistered.lock().unwrap_or_else(PoisonError::into_inner).take();
         Ok(())
@@ -166,8 +181,8 @@ impl Process for WorkerProcess {
     async fn kill_tree(&self) -> Result<()> {
         match self.root.get() {
             Some(root) => {
-                let _alone = self.kills.write().await;
-                root.kill_tree().await.map(drop).map_err(lost)
+                let root = Arc::clone(root);
+                kill_alone(&self.kills, async move { root.kill_tree().await }).await
             }
             None => self.signal(Signal::KILL.as_raw()),
         }
@@ -263,8 +278,8 @@ impl Process for ProgramProcess {
     }
 
     async fn kill_tree(&self) -> Result<()> {
-        let _alone = self.kills.write().await;
-        self.process.kill_tree().await.map(drop).map_err(lost)
+        let process = Arc::clone(&self.process);
+        kill_alone(&self.kills, async move { process.kill_tree().await }).await
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {

@@ -38,6 +38,16 @@ impl About {
         self.error(ErrorKind::InvalidArgument, cause, message)
     }
 
+    /// Whether the host sets that mode: no bit that gives a program the rights of the file's owner, which could be one of
+    /// this host's.
+    pub(crate) fn check_mode(&self, mode: u32) -> Result<(), Error> {
+        if mode & !0o1777 == 0 {
+            return Ok(());
+        }
+        Err(self
+            .invalid("mode", "a mode has the bits of 0o1777, without set-user-id and set-group-id"))
+    }
+
     /// What a failed system call means.
     pub(crate) fn failed(&self, errno: Errno) -> Error {
         use ErrorKind as Kind;

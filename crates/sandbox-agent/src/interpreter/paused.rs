@@ -14,6 +14,12 @@ use crate::message::{Reply, Request};
 
 const OPERATION: &str = "copy_interpreter";
 
+/// Notes of an interpreter about its copy, which says itself how many more there would be.
+const MOST_NOTES: usize = 16;
+
+/// Bytes of one of them.
+const LONGEST_NOTE: usize = 4 << 10;
+
 /// A context whose queue waits for as long as this lives.
 #[derive(Debug)]
 pub struct Paused {
@@ -93,6 +99,10 @@ impl Paused {
     }
 }
 
+fn is_long(note: &String) -> bool {
+    note.len() > LONGEST_NOTE
+}
+
 fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, OPERATION, "the interpreter is gone")
 }
@@ -108,7 +118,11 @@ async fn copy(
     match ask(worker, id, channel).await {
         Ok(Ok(notes)) => {
             worker.watchdog.end(id);
-            (slot, Ok(Copied::Copy(expected.made(), notes)))
+            let copied = match expected.made().await {
+                Ok(copy) => Copied::Copy(copy, notes),
+                Err(error) => Copied::None(error.to_string()),
+            };
+            (slot, Ok(copied))
         }
         Ok(Err(problem)) => {
             worker.watchdog.end(id);
@@ -139,6 +153,9 @@ async fn ask(
         match worker.next().await {
             Happening::Output(..) => {}
             Happening::Reply(Reply::Held { id: answered, problem, notes }) if answered == id => {
+                if notes.len() > MOST_NOTES || notes.iter().chain([&problem]).any(is_long) {
+                    return Err("it says more of its copy than there is to say".to_owned());
+                }
                 return Ok(if problem.is_empty() { Ok(notes) } else { Err(problem) });
             }
             Happening::Reply(other) => return Err(unexpected(&other)),

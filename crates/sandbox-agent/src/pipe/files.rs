@@ -266,9 +266,7 @@ impl BoxFiles for PipeFiles {
         let target = self.target("write_file", path)?;
         target.must_have_name()?;
         let mode = options.mode.unwrap_or(DEFAULT_MODE);
-        if mode > 0o7777 {
-            return Err(target.about.invalid("mode", "a mode is at most 0o7777"));
-        }
+        target.about.check_mode(mode)?;
         let further = [flag(options.append), flag(options.parents), number(mode.into())];
         let (call, writer) = Call::writing(&self.link, "write", &target.arguments(&further))?;
         let answer = feed(call, writer, content).await?;
@@ -329,9 +327,7 @@ impl BoxFiles for PipeFiles {
 
     async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
         let target = self.target("set_file_mode", path)?;
-        if mode > 0o7777 {
-            return Err(target.about.invalid("mode", "a mode is at most 0o7777"));
-        }
+        target.about.check_mode(mode)?;
         self.ask(&target, "set_mode", &[number(mode.into())]).await.map(drop)
     }
 

@@ -317,12 +317,12 @@ impl Link {
 
     fn hear_data(&self, number: i64, data: &[u8]) -> std::result::Result<(), &'static str> {
         let mut state = self.state();
+        state.held += data.len();
         let Some(stream) = state.incoming.get(&number).map(Arc::clone) else {
             drop(state);
             self.took(data.len());
             return Ok(());
         };
-        state.held += data.len();
         if state.held > INCOMING_WINDOW + CHUNK {
             return Err("more data than there is room for");
         }

@@ -130,10 +130,12 @@ impl Process for BoxProcess {
     async fn kill_tree(&self) -> Result<()> {
         let call = Call::begin(&self.link, "kill_tree", &[number(self.key)])?;
         let answer = call.answer().await.map_err(|_| lost())?;
-        if let Some((exit, out_of_memory)) = exit_in(&answer) {
-            self.life.state().out_of_memory |= out_of_memory;
-            self.life.ended(Some(exit));
-        }
+        let Some((exit, out_of_memory)) = exit_in(&answer) else {
+            // One that the agent does not know any more has ended before, and that was told.
+            return if self.is_dead() { Ok(()) } else { Err(lost()) };
+        };
+        self.life.state().out_of_memory |= out_of_memory;
+        self.life.ended(Some(exit));
         Ok(())
     }
 

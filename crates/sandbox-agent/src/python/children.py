@@ -85,7 +85,7 @@ class Children:
         argv, env = codec["split"](fields[1]), codec["split"](fields[2])
         env = dict(zip(env[::2], env[1::2]))
         has_stdin, has_terminal, rows, columns = [as_number(field) for field in fields[4:8]]
-        ours, theirs = [], []
+        ours, theirs, said = [], [], []
         try:
             if has_terminal:
                 near, far = openpty()
@@ -100,10 +100,10 @@ class Children:
                     reading, writing = pipe2(O_CLOEXEC)
                     ours.append(writing if place == STDIN else reading)
                     theirs.append(reading if place == STDIN else writing)
-            status, tell = pipe2(O_CLOEXEC)
+            status, tell = said[:] = pipe2(O_CLOEXEC)
             pid = fork()
         except OSError as error:
-            for fd in ours + theirs:
+            for fd in ours + theirs + said:
                 if fd is not None:
                     close_quietly(fd)
             return self.not_started(key, NEW_PROCESS, error.errno)

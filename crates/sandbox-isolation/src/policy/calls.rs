@@ -216,11 +216,11 @@ const OTHER_LIMITS: &[Rule] = &[
 const ONESELF: &[u32] = &[0];
 
 /// Where the files of the host are in sight: ways to them that Landlock knows no right for. Local sockets with a path
-/// lead to servers of the host, such as a container engine; pairs of sockets stay, but for those of datagrams, which
-/// can be turned to another address. The owner of a file may change its mode and attributes, and so may this user.
+/// lead to servers of the host, such as a container engine; pairs of sockets stay that are connected for good;
+/// those of datagrams can be turned to another address. The owner of a file may change its mode and attributes, and so may this user.
 const FILES_OF_OTHERS: &[Rule] = &[
     rule!(SYS_socket, When::OneOf(0, &[1]), NotPermitted),
-    rule!(SYS_socketpair, When::OneOf(1, DATAGRAMS), NotPermitted),
+    rule!(SYS_socketpair, When::NoneOf(1, CONNECTED), NotPermitted),
     rule!(SYS_fchmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
     rule!(SYS_fchmodat, When::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
     rule!(SYS_fchmodat2, When::Always, NotThere),
@@ -243,8 +243,9 @@ const FILES_OF_OTHERS_HERE: &[Rule] = &[
 const FILES_OF_OTHERS_HERE: &[Rule] = &[];
 /// Set-user-id, set-group-id, and writing for the group and for everybody.
 const OPEN_TO_OTHERS: u32 = 0o6022;
-/// `SOCK_DGRAM`, also with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`.
-const DATAGRAMS: &[u32] = &[2, 0x8_0002, 0x802, 0x8_0802];
+/// `SOCK_STREAM` and `SOCK_SEQPACKET`, also with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`. All others are datagrams, also
+/// `SOCK_RAW`.
+const CONNECTED: &[u32] = &[1, 0x8_0001, 0x801, 0x8_0801, 5, 0x8_0005, 0x805, 0x8_0805];
 
 /// What a filter is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

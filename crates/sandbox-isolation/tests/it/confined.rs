@@ -69,7 +69,13 @@ async fn there_is_no_network_and_no_abstract_socket_of_others() {
            except OSError as e: print(e.errno)\n\
          try: s = socket.socket(socket.AF_UNIX); s.connect('\\0{name}'); print('connected')\n\
          except OSError as e: print(e.errno)\n\
-         socket.socketpair()\n"
+         socket.socketpair()\n\
+         socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+         import sys\n\
+         for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):\n  \
+           try: socket.socketpair(socket.AF_UNIX, kind); made = True\n  \
+           except PermissionError: made = False\n  \
+           sys.stderr.write('%s ' % made)\n"
     );
     assert_eq!(output(&confined().await, python(&script)).await, "1\n1\n1\n1\n");
     assert_eq!(output(&off().await, python(&script)).await, "made\nmade\nmade\nconnected\n");

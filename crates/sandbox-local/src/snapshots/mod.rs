@@ -2,13 +2,17 @@
 //!
 //! Those are the working directory and the packages that were installed, as archives. Interpreters are the backend's.
 
+mod exchange;
 mod store;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sandbox_agent::box_io::BoxFiles;
-use sandbox_core::{Effect, Error, ErrorKind, Result, SnapshotInfo, random_hex};
+use sandbox_core::{Effect, Error, ErrorKind, Result, SnapshotInfo};
+
+use self::exchange::{Layout, Staged, discard};
 
 use self::store::Notes;
 pub use self::store::{
@@ -27,15 +31,6 @@ const NAMED_COMMANDS: usize = 8;
 /// Characters of a command that are shown.
 const SHOWN_COMMAND: usize = 60;
 
-/// Where files of a snapshot belong in one sandbox.
-struct Layout {
-    work_dir: String,
-    home: String,
-    site: String,
-    /// Whether the packages are in the working directory, which then has them all by itself.
-    packages_inside: bool,
-}
-
 impl Place {
     fn layout(&self) -> Layout {
         let work_dir = self.work_dir.trim_end_matches('/').to_owned();
@@ -44,6 +39,30 @@ impl Place {
         let packages_inside =
             site.strip_prefix(&work_dir).is_some_and(|rest| rest.starts_with('/'));
         Layout { work_dir, home, site, packages_inside }
+    }
+
+    /// Whether its files can be those of a snapshot: a snapshot has what belongs to the sandbox, and nothing of the host.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with a mount of the host among them.
+    pub fn check_snapshot(&self, operation: &'static str) -> Result<()> {
+        self.alive(operation)?;
+        let layout = self.layout();
+        let of_snapshots = [&layout.work_dir, &layout.site].map(Path::new);
+        let meets = |target: &Path| {
+            of_snapshots.iter().any(|own| own.starts_with(target) || target.starts_with(own))
+        };
+        let described = self.described();
+        match described.mounts.iter().find(|mount| meets(Path::new(&mount.target))) {
+            Some(mount) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                operation,
+                format!("{} is of the host, and snapshots have the sandbox's own", mount.target),
+            )
+            .with_context("field", "snapshot")
+            .with_hint("create the sandbox with that mount somewhere else, such as /data")),
+            None => Ok(()),
+        }
     }
 
     /// Stores the files; which directories those are.
@@ -83,10 +102,7 @@ impl Place {
     ) -> Result<Stored> {
         info.sandbox_id = self.id.to_string();
         info.left_out.extend(self.running_commands());
-        let wanted = match &self.packages {
-            Some(packages) => packages.wanted.lock().await.clone(),
-            None => Vec::new(),
-        };
+        let (wanted, _) = self.known_packages().await;
         let notes = Notes { packages_inside: self.layout().packages_inside, wanted, python };
         draft.finish(operation, info, notes)
     }
@@ -129,16 +145,17 @@ impl Place {
         stored: &Stored,
         python: Option<&str>,
     ) -> Result<()> {
+        self.check_snapshot(operation)?;
         check_python(stored, python)?;
         let layout = self.layout();
         self.unpack(operation, stored, WORKSPACE, &layout.work_dir).await?;
         if stored.notes.packages_inside && !layout.packages_inside {
-            self.discard(operation, &format!("{}/.packages", layout.work_dir)).await?;
+            discard(&self.files(operation)?, &format!("{}/.packages", layout.work_dir)).await?;
         }
         if stored.has(PACKAGES) && !(stored.notes.packages_inside && layout.packages_inside) {
             self.unpack(operation, stored, PACKAGES, &layout.site).await?;
         }
-        self.know_packages(stored).await;
+        self.know_packages(stored.notes.wanted.clone(), stored.has(PACKAGES)).await;
         Ok(())
     }
 
@@ -147,6 +164,9 @@ impl Place {
     ///
     /// # Errors
     /// As [`Place::load`]. When something that was there cannot be removed in the end, the effect of the error is `Applied`.
+    ///
+    /// # Cancellation
+    /// All files are those of before, or all are those of the snapshot, a moment later.
     pub async fn replace(
         &self,
         operation: &'static str,
@@ -154,48 +174,38 @@ impl Place {
         python: Option<&str>,
         still: impl Future<Output = Result<()>>,
     ) -> Result<()> {
+        self.check_snapshot(operation)?;
         check_python(stored, python)?;
         let layout = self.layout();
-        let mark = random_hex(4);
-        let fresh = format!("{}/.restored-{mark}", layout.work_dir);
-        let fresh_site = format!("{}/.restored-{mark}.packages", layout.home);
         let outside = !layout.packages_inside;
-        let unpacked = async {
-            self.unpack(operation, stored, WORKSPACE, &fresh).await?;
+        let _in_use = self.expiry.in_use();
+        let mut staged = Staged::new(self.files(operation)?, layout);
+        let prepared = async {
+            let (fresh, fresh_site) = (staged.fresh.clone(), staged.fresh_site.clone());
+            let packages = format!("{fresh}/.packages");
+            staged.unpack(stored.read(operation, WORKSPACE).await?, fresh).await?;
             if stored.notes.packages_inside && outside {
-                self.discard(operation, &format!("{fresh}/.packages")).await?;
+                discard(&staged.files, &packages).await?;
             }
-            if stored.has(PACKAGES) && outside {
-                self.unpack(operation, stored, PACKAGES, &fresh_site).await?;
-            } else if stored.has(PACKAGES) && !stored.notes.packages_inside {
-                self.unpack(operation, stored, PACKAGES, &format!("{fresh}/.packages")).await?;
+            if stored.has(PACKAGES) && (outside || !stored.notes.packages_inside) {
+                let path = if outside { fresh_site } else { packages };
+                staged.unpack(stored.read(operation, PACKAGES).await?, path).await?;
             }
-            Ok(())
+            still.await
         };
-        let former = format!("{}/.former-{mark}", layout.work_dir);
-        let former_site = format!("{}/.former-{mark}.packages", layout.home);
-        let swapped = async {
-            unpacked.await?;
-            still.await?;
-            self.exchange(operation, &layout.work_dir, &fresh, &former).await
-        };
-        if let Err(error) = swapped.await {
-            for path in [&fresh, &fresh_site] {
-                // The error that counts is the first.
-                let _ = self.discard(operation, path).await;
-            }
+        if let Err(error) = prepared.await {
+            staged.give_up().await;
             return Err(error);
         }
-        let removed = async {
-            if outside {
-                self.move_if_there(operation, &layout.site, &former_site).await?;
-                self.move_if_there(operation, &fresh_site, &layout.site).await?;
-                self.discard(operation, &former_site).await?;
-            }
-            self.discard(operation, &former).await
-        };
-        self.know_packages(stored).await;
-        removed.await.map_err(|error| error.with_effect(Effect::Applied))
+        // Known before, because nobody may be here any more when the files are.
+        let former = self.known_packages().await;
+        self.know_packages(stored.notes.wanted.clone(), stored.has(PACKAGES)).await;
+        let exchanged = staged.exchange().await;
+        if exchanged.as_ref().is_err_and(|error| error.effect() != Effect::Applied) {
+            self.know_packages(former.0, former.1).await;
+        }
+        self.alive(operation)?;
+        exchanged
     }
 
     async fn unpack(
@@ -210,73 +220,23 @@ impl Place {
         self.with_files(operation, unpack).await
     }
 
-    /// Moves everything in `directory` to `former`, and everything in `fresh`, which is in there, into it.
-    async fn exchange(
-        &self,
-        operation: &'static str,
-        directory: &str,
-        fresh: &str,
-        former: &str,
-    ) -> Result<()> {
-        let exchange = |files: Files| async move {
-            let staged = files.list(fresh).await?;
-            let entries = files.list(directory).await?;
-            files.make_directory(former, false).await?;
-            let old = entries.iter().map(|entry| &entry.path).filter(|path| *path != fresh);
-            let out = old.map(|path| (path.clone(), moved(path, former)));
-            let back =
-                staged.iter().map(|entry| (entry.path.clone(), moved(&entry.path, directory)));
-            let mut done: Vec<(String, String)> = Vec::new();
-            for (from, to) in out.chain(back) {
-                if let Err(error) = files.rename(&from, &to).await {
-                    for (from, to) in done.iter().rev() {
-                        files.rename(to, from).await.map_err(|e| e.with_effect(Effect::Applied))?;
-                    }
-                    files.remove(former, true).await?;
-                    return Err(error);
-                }
-                done.push((from, to));
+    /// What was asked for, and whether anything is installed.
+    async fn known_packages(&self) -> (Vec<String>, bool) {
+        match &self.packages {
+            Some(packages) => {
+                let any = packages.any.load(Ordering::Acquire);
+                (packages.wanted.lock().await.clone(), any)
             }
-            files.remove(fresh, true).await
-        };
-        self.with_files(operation, exchange).await
-    }
-
-    async fn move_if_there(&self, operation: &'static str, from: &str, to: &str) -> Result<()> {
-        self.with_files(
-            operation,
-            |files| async move { unless_missing(files.rename(from, to).await) },
-        )
-        .await
-    }
-
-    async fn discard(&self, operation: &'static str, path: &str) -> Result<()> {
-        self.with_files(
-            operation,
-            |files| async move { unless_missing(files.remove(path, true).await) },
-        )
-        .await
-    }
-
-    async fn know_packages(&self, stored: &Stored) {
-        if let Some(packages) = &self.packages {
-            *packages.wanted.lock().await = stored.notes.wanted.clone();
-            packages.any.store(stored.has(PACKAGES), Ordering::Release);
+            None => (Vec::new(), false),
         }
     }
-}
 
-fn unless_missing(done: Result<()>) -> Result<()> {
-    match done {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
+    async fn know_packages(&self, wanted: Vec<String>, any: bool) {
+        if let Some(packages) = &self.packages {
+            *packages.wanted.lock().await = wanted;
+            packages.any.store(any, Ordering::Release);
+        }
     }
-}
-
-/// The path that something has in another directory.
-fn moved(path: &str, directory: &str) -> String {
-    let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
-    format!("{directory}/{name}")
 }
 
 /// Packages are for one version of Python, because some are compiled for it.

@@ -104,6 +104,11 @@ impl SnapshotStore {
         Self { directory }
     }
 
+    /// Where they are.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.root("mounts").ok()
+    }
+
     fn root(&self, operation: &'static str) -> Result<PathBuf> {
         if let Some(directory) = &self.directory {
             return Ok(directory.clone());
@@ -135,7 +140,7 @@ impl SnapshotStore {
         Ok(root)
     }
 
-    /// Every snapshot, the oldest first.
+    /// Every snapshot that can be read, the oldest first.
     ///
     /// # Errors
     /// What keeps the directory from being read; `PermissionDenied` when it is not this user's alone.
@@ -152,10 +157,11 @@ impl SnapshotStore {
             let Some(name) = name.to_str().filter(|name| check_snapshot_name(name).is_ok()) else {
                 continue;
             };
-            // One may be removed while we look.
+            // One may be removed while we look, and one that is damaged is no reason against the others.
             match read(operation, &root.join(name)) {
+                Ok(stored) => all.push(stored),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                stored => all.push(stored?),
+                Err(error) => tracing::warn!(%error, name, "a snapshot cannot be read"),
             }
         }
         all.sort_by(|one: &Stored, other| one.info.created_at.total_cmp(&other.info.created_at));
@@ -189,12 +195,15 @@ impl SnapshotStore {
         Err(Error::new(ErrorKind::NotFound, operation, message).with_hint(hint))
     }
 
-    /// Removes a snapshot.
+    /// Removes a snapshot, also one that is damaged, which has no id any more.
     ///
     /// # Errors
     /// As [`SnapshotStore::find`].
     pub fn delete(&self, operation: &'static str, wanted: &str) -> Result<Stored> {
-        let stored = self.find(operation, wanted)?;
+        let stored = self.find(operation, wanted).or_else(|error| match error.kind() {
+            ErrorKind::Unexpected => self.damaged(operation, wanted),
+            _ => Err(error),
+        })?;
         let root = self.open(operation)?;
         let failed = |error: io::Error| {
             unusable(operation, &stored.directory, "cannot be removed").with_source(error)
@@ -214,6 +223,13 @@ impl SnapshotStore {
         }
         fs::remove_dir_all(&hidden).map_err(failed)?;
         Ok(stored)
+    }
+
+    /// What is left to say of a snapshot whose description cannot be read.
+    fn damaged(&self, operation: &'static str, name: &str) -> Result<Stored> {
+        let info = SnapshotInfo { name: name.to_owned(), ..SnapshotInfo::default() };
+        let directory = self.root(operation)?.join(name);
+        Ok(Stored { info, parts: Vec::new(), notes: Notes::default(), directory })
     }
 
     /// Begins a snapshot with that name.
@@ -356,7 +372,7 @@ fn read(operation: &'static str, directory: &Path) -> Result<Stored> {
         let message = format!("{} is damaged", path.display());
         Error::new(ErrorKind::Unexpected, operation, message)
             .with_source(error)
-            .with_hint("remove its directory")
+            .with_hint("delete the snapshot and take another")
     })?;
     Ok(Stored { directory: directory.to_owned(), ..stored })
 }
@@ -501,6 +517,20 @@ mod tests {
         fs::write(stored.directory.join("files"), "ab").unwrap();
         let error = stored.read(TEST, "files").await.err().unwrap();
         assert!(error.to_string().contains("damaged"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_snapshot_is_in_nobodys_way() {
+        let (_directory, store) = store();
+        let broken = make(&store, "one").await.unwrap();
+        let other = make(&store, "two").await.unwrap();
+        fs::write(broken.directory.join(DESCRIPTION), "").unwrap();
+        assert_eq!(store.list(TEST).unwrap(), [other.clone()]);
+        assert_eq!(store.find(TEST, &other.info.id).unwrap(), other);
+        let error = store.find(TEST, "one").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+        store.delete(TEST, "one").unwrap();
+        assert_eq!(store.find(TEST, "one").unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[tokio::test]

@@ -213,9 +213,7 @@ pub(crate) fn rename(tree: &Tree, from: &Target, to: &Target) -> Result<()> {
 }
 
 pub(crate) fn set_mode(tree: &Tree, target: &Target, mode: u32) -> Result<()> {
-    if mode > 0o7777 {
-        return Err(target.about.invalid("mode", "a mode is at most 0o7777"));
-    }
+    target.about.check_mode(mode)?;
     let fd = target.open(tree, OFlags::PATH | OFlags::NOFOLLOW)?;
     let status = target.status(fd.as_fd())?;
     if kind_of(&status) != FileKind::Directory {

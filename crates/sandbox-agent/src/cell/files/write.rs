@@ -55,9 +55,7 @@ impl Drop for Pending {
 
 impl Draft {
     fn open(tree: &Tree, target: Target, options: WriteOptions) -> Result<Self> {
-        if options.mode.is_some_and(|mode| mode > 0o7777) {
-            return Err(target.about.invalid("mode", "a mode is at most 0o7777"));
-        }
+        options.mode.map(|mode| target.about.check_mode(mode)).transpose()?;
         let place =
             if options.parents { target.place_with_parents(tree)? } else { target.place(tree)? };
         if place.directory {
