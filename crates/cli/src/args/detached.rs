@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ProviderArgs, RunArgs, SandboxArgs};
+use super::{ExportArgs, ProviderArgs, RunArgs, SandboxArgs};
 use crate::languages::{self, Language};
 
 pub(super) const EXEC_EXAMPLES: &str = "\
@@ -13,6 +13,7 @@ Examples:
   sandboxes exec 9f3a 'ls -la | wc -l'
   sandboxes exec 9f3a --lang python 'x + 1'         in the same interpreter as before
   sandboxes exec 9f3a -e DEBUG=1 --file script.py
+  sandboxes exec 9f3a notebook.ipynb --notebook out.ipynb
   echo data | sandboxes exec 9f3a tr a-z A-Z
   sandboxes exec 9f3a --tty top                      on this terminal
 
@@ -82,6 +83,9 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) export: ExportArgs,
+
     /// Run the command on this terminal, as interactive programs want it
     #[arg(long, conflicts_with_all = ["json", "stream_json"])]
     pub(crate) tty: bool,
@@ -126,6 +130,7 @@ impl ExecArgs {
             deps: false,
             keep: false,
             reuse: false,
+            export: self.export.clone(),
             tty: self.tty,
             stream_json: self.stream_json,
             sandbox: SandboxArgs::of_provider(self.provider.clone(), self.timeout),
