@@ -169,8 +169,8 @@ pub(crate) struct ProviderArgs {
 /// `sandboxes run`
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A line for the shell, or a program and its arguments; with --lang: code, or `-` for standard
-    /// input; after --file: its arguments
+    /// A line for the shell, a program and its arguments, or a notebook; with --lang: code, or `-` for
+    /// standard input; after --file: its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 
@@ -194,9 +194,6 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "label")]
     pub(crate) reuse: bool,
 
-    #[command(flatten)]
-    pub(crate) export: ExportArgs,
-
     /// Run the command on this terminal, as interactive programs want it
     #[arg(long, conflicts_with_all = ["json", "stream_json"])]
     pub(crate) tty: bool,
@@ -207,6 +204,9 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    pub(crate) export: ExportArgs,
 
     /// Whether the words came after `--`: then they are arguments, or a program with its arguments.
     #[arg(skip)]

@@ -66,8 +66,8 @@ pub(crate) struct ExecArgs {
     #[arg(value_name = "SANDBOX")]
     pub(crate) id: String,
 
-    /// A line for the shell, or a program and its arguments; with --lang: code, or `-` for standard
-    /// input; after --file: its arguments
+    /// A line for the shell, a program and its arguments, or a notebook; with --lang: code, or `-` for
+    /// standard input; after --file: its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 
@@ -82,9 +82,6 @@ pub(crate) struct ExecArgs {
     /// Interpreter to run code in; it is made when it is new [default: default]
     #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
-
-    #[command(flatten)]
-    pub(crate) export: ExportArgs,
 
     /// Run the command on this terminal, as interactive programs want it
     #[arg(long, conflicts_with_all = ["json", "stream_json"])]
@@ -114,6 +111,9 @@ pub(crate) struct ExecArgs {
     /// Working directory of this run
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) export: ExportArgs,
 
     /// Whether the words came after `--`.
     #[arg(skip)]

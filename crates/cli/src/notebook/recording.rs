@@ -54,6 +54,11 @@ impl Default for Recording {
 }
 
 impl Recording {
+    /// Whether a cell has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        !self.cells.is_empty()
+    }
+
     /// Says that what comes now is of that cell.
     pub(crate) fn begin(&mut self, index: usize, number: usize) {
         let done = Recorded { index, number, ..Recorded::default() };

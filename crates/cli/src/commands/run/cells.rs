@@ -184,7 +184,10 @@ impl<'a> Course<'a> {
         let mut notebook = mem::take(&mut self.notebook);
         notebook.note_language(&self.language);
         let name = |number| format!("cell-{number}-");
-        let kept = export.keep(self.recording.take(), notebook, name, self.printer);
+        // Without any code there is nothing to wait for.
+        let is_empty = self.cells.is_empty() && ended.is_ok();
+        let recording = self.recording.take().filter(|recording| recording.has_begun() || is_empty);
+        let kept = export.keep(recording, notebook, name, self.printer);
         ended?;
         let status = match &self.stop {
             Some(stop) => exit::of_result(&stop.result),

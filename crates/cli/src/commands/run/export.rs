@@ -114,12 +114,9 @@ impl Export {
     ) -> Kept {
         let mut kept = Kept::default();
         let Some((cells, dropped)) = recording.map(Recording::end) else { return kept };
-        if cells.is_empty() {
-            return kept;
-        }
         if dropped > 0 {
-            let what = "is kept of so much output: pieces left out at its end";
-            printer.warning(&format!("not all {what}: {dropped}"));
+            printer
+                .warning(&format!("too much output to keep all of it: {dropped} pieces left out"));
         }
         if let Some(directory) = &self.directory {
             let mut files = Vec::new();

@@ -24,6 +24,7 @@ pub(crate) use self::report::{say_failure, traceback};
 pub(crate) use self::source::{Source, Task};
 pub(crate) use self::tty::check as check_terminal;
 use crate::args::RunArgs;
+use crate::notebook::Recording;
 use crate::printer::Printer;
 use crate::problem::Problem;
 use crate::settings;
@@ -139,10 +140,10 @@ impl Visit {
         let notebook = export.notebook_of(&self.task);
         let facts = Facts::of(sandbox, language);
         let mut report = Report::new(printer, export.recording());
-        report.begin(0, 1);
         let ended = {
             let work = async {
                 let events = self.start(sandbox, &guest).await?;
+                report.begin(0, 1);
                 match guest.command().filter(|_| tty) {
                     Some(control) => {
                         let shown = report.follow(events);
@@ -162,6 +163,7 @@ impl Visit {
         };
         end_unless_it_stays(sandbox, stays, printer).await;
         let (result, recording) = report.end(guest.is_interrupted());
+        let recording = recording.filter(Recording::has_begun);
         let kept = export.keep(recording, notebook, |_| String::new(), printer);
         ended?;
         report::show(printer, &facts, &result, &kept).await

@@ -194,3 +194,16 @@ fn an_interrupted_notebook_has_what_there_was_until_then() {
         assert_eq!(outputs.last().unwrap()["ename"], last, "{outputs:?}");
     }
 }
+
+#[test]
+fn a_notebook_is_written_when_something_ran_or_nothing_was_to_run() {
+    let desk = Desk::with(&[markdown("# Prose")]);
+    run(["in.ipynb", "--notebook", "out.ipynb"]).directory(desk.path()).output().assert(0, "");
+    assert_eq!(text(&desk.read("out.ipynb")["cells"][0]["source"]), "# Prose");
+    for code in [&["in.ipynb"][..], &["--lang", "python", "1"]] {
+        let arguments = ["--gpu", "T4", "--notebook", "none.ipynb", "--save-outputs", "files"];
+        let outcome = run(arguments.iter().chain(code)).directory(desk.path()).output();
+        assert_eq!(outcome.status, 125, "{outcome:?}");
+        assert_eq!(desk.names("."), ["in.ipynb", "out.ipynb"]);
+    }
+}
