@@ -1,9 +1,11 @@
 //! Reading notebooks, whoever wrote them. Outputs that they were saved with are passed over, however large.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{self, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::{Cell, CellKind, Notebook};
@@ -58,11 +60,35 @@ struct WrittenCell {
 }
 
 /// Text is written as one string, or as its lines.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a string or a list of strings")]
-enum Text {
-    Whole(String),
-    Lines(Vec<String>),
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or a list of strings")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
+        Ok(Text(text.to_owned()))
+    }
+
+    /// However many lines there are, only their text takes memory.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut lines: A) -> Result<Text, A::Error> {
+        let mut text = String::new();
+        while let Some(line) = lines.next_element::<Cow<'de, str>>()? {
+            text.push_str(&line);
+        }
+        Ok(Text(text))
+    }
 }
 
 /// Reads a notebook of format 4.
@@ -146,11 +172,7 @@ fn of_written(cell: WrittenCell, number: usize) -> Result<Cell, Unreadable> {
             return Err(Unreadable::no_notebook(why));
         }
     };
-    let source = match cell.source {
-        Some(Text::Whole(text)) => text,
-        Some(Text::Lines(lines)) => lines.concat(),
-        None => String::new(),
-    };
+    let source = cell.source.map_or_else(String::new, |Text(text)| text);
     let id = match cell.id {
         Some(Value::String(id)) if is_id(&id) => Some(id),
         _ => None,
@@ -244,7 +266,8 @@ mod tests {
             (r#"{"cells": [5]}"#, "expected a cell"),
             (r#"{"cells": [{}]}"#, "cell 1 does not say what it is"),
             (r#"{"cells": [{"cell_type": "heading"}]}"#, "cell 1 is of the type \"heading\""),
-            (r#"{"cells": [{"cell_type": "code", "source": [1]}]}"#, "a list of strings"),
+            (r#"{"cells": [{"cell_type": "code", "source": [1]}]}"#, "expected a string"),
+            (r#"{"cells": [{"cell_type": "code", "source": {}}]}"#, "a list of strings"),
             (r#"{"cells": [], "metadata": []}"#, "invalid type"),
             (r#"{"cells": [], "cells": []}"#, "duplicate field `cells`"),
             (r#"{"cells": ["#, "is not valid JSON: EOF"),
