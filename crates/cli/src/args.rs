@@ -1,11 +1,12 @@
 //! The command line as types. Nothing here looks at the world outside of the arguments.
 
 mod detached;
+mod export;
 mod interactive;
 mod snapshot;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -16,6 +17,7 @@ use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
 pub(crate) use self::detached::{
     CopyArgs, CreateArgs, EndArgs, ExecArgs, ListArgs, LogsArgs, SupervisorArgs,
 };
+pub(crate) use self::export::ExportArgs;
 pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
 use self::snapshot::SNAPSHOT_EXAMPLES;
@@ -29,6 +31,7 @@ Examples:
   sandboxes run ls -la                             a program with arguments
   sandboxes run --lang python 'print(6 * 7)'       inline code
   sandboxes run --file script.py one two           a program of this host
+  sandboxes run notebook.ipynb                     a notebook, cell by cell
   cat main.go | sandboxes run --lang go            code from standard input
   sandboxes run --lang python --json '1 + 1'       one JSON object
   sandboxes repl                                   type code, see results
@@ -43,6 +46,7 @@ Examples:
   sandboxes run --file script.py one --verbose
   sandboxes run --file script.py -- --verbose one
   sandboxes run --file main.go --deps --isolation off
+  sandboxes run notebook.ipynb --notebook out.ipynb --save-outputs figures
   echo 'console.log(1)' | sandboxes run --lang node
   echo data | sandboxes run 'tr a-z A-Z'
   sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ[\"DEBUG\"]'
@@ -50,12 +54,13 @@ Examples:
 Words:
   One word is a line for the shell: quote it. More are a program and its arguments, without a shell.
   Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted line
-  with spaces, and code after --lang, take no arguments, so flags may follow these too.
+  with spaces, a notebook, and code after --lang, take no arguments, so flags may follow these too.
 
 Languages:
   python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
   Inline Python is a cell: the value of its last expression is printed unless it is None.
-  Everything else is a program.
+  Everything else is a program, but a notebook: its cells run in one interpreter, one after the
+  other, until one fails. A cell with the tag raises-exception may. -t is for each cell.
   Piped standard input goes to the program, unless it is the code. Keys do not: that is --tty.";
 
 /// Run code safely, in a sandbox.
@@ -164,8 +169,8 @@ pub(crate) struct ProviderArgs {
 /// `sandboxes run`
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A line for the shell, or a program and its arguments; with --lang: code, or `-` for standard
-    /// input; after --file: its arguments
+    /// A line for the shell, a program and its arguments, or a notebook; with --lang: code, or `-` for
+    /// standard input; after --file: its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 
@@ -200,6 +205,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
+    #[command(flatten)]
+    pub(crate) export: ExportArgs,
+
     /// Whether the words came after `--`: then they are arguments, or a program with its arguments.
     #[arg(skip)]
     pub(crate) after_dashes: bool,
@@ -211,9 +219,14 @@ impl RunArgs {
         let first = self.words.first().filter(|_| self.file.is_none() && !self.after_dashes);
         first.is_some_and(|word| match self.lang {
             Some(_) => word != "-",
-            None => word.contains(char::is_whitespace),
+            None => word.contains(char::is_whitespace) || is_notebook(Path::new(word)),
         })
     }
+}
+
+/// Whether that is the name of a notebook.
+pub(crate) fn is_notebook(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("ipynb"))
 }
 
 /// What the sandbox shall be like.
@@ -481,6 +494,7 @@ mod tests {
             (&["ls -la", "-t", "5", "-p", "e2b"][..], "ls -la"),
             (&["-p", "e2b", "ls -la", "-t", "5"], "ls -la"),
             (&["--lang", "python", "1", "-t", "5", "-p", "e2b"], "1"),
+            (&["dir/a.IPYNB", "-t", "5", "-p", "e2b"], "dir/a.IPYNB"),
         ] {
             let args = run(arguments);
             assert_eq!(args.words, [word]);

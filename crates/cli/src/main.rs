@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod input;
 mod languages;
+mod notebook;
 mod printer;
 mod problem;
 mod readiness;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ProviderArgs, RunArgs, SandboxArgs};
+use super::{ExportArgs, ProviderArgs, RunArgs, SandboxArgs};
 use crate::languages::{self, Language};
 
 pub(super) const EXEC_EXAMPLES: &str = "\
@@ -13,6 +13,7 @@ Examples:
   sandboxes exec 9f3a 'ls -la | wc -l'
   sandboxes exec 9f3a --lang python 'x + 1'         in the same interpreter as before
   sandboxes exec 9f3a -e DEBUG=1 --file script.py
+  sandboxes exec 9f3a notebook.ipynb --notebook out.ipynb
   echo data | sandboxes exec 9f3a tr a-z A-Z
   sandboxes exec 9f3a --tty top                      on this terminal
 
@@ -65,8 +66,8 @@ pub(crate) struct ExecArgs {
     #[arg(value_name = "SANDBOX")]
     pub(crate) id: String,
 
-    /// A line for the shell, or a program and its arguments; with --lang: code, or `-` for standard
-    /// input; after --file: its arguments
+    /// A line for the shell, a program and its arguments, or a notebook; with --lang: code, or `-` for
+    /// standard input; after --file: its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(crate) words: Vec<String>,
 
@@ -111,6 +112,9 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) export: ExportArgs,
+
     /// Whether the words came after `--`.
     #[arg(skip)]
     pub(crate) after_dashes: bool,
@@ -126,6 +130,7 @@ impl ExecArgs {
             deps: false,
             keep: false,
             reuse: false,
+            export: self.export.clone(),
             tty: self.tty,
             stream_json: self.stream_json,
             sandbox: SandboxArgs::of_provider(self.provider.clone(), self.timeout),

@@ -3,7 +3,7 @@
 use code_sandboxes::seconds;
 
 use super::attach::attach_running;
-use super::run::{Extras, Interrupts, Task, Visit, check_terminal, warn_of_weak_isolation};
+use super::run::{Export, Extras, Interrupts, Task, Visit, check_terminal, warn_of_weak_isolation};
 use crate::args::ExecArgs;
 use crate::printer::Printer;
 use crate::problem::Problem;
@@ -12,6 +12,7 @@ use crate::problem::Problem;
 pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Problem> {
     check_terminal(args.tty)?;
     let task = Task::of(&args.as_run())?;
+    let export = Export::of(&args.export, &task.source)?;
     if args.context.is_some() && !task.source.is_code() {
         return Err(Problem::usage(
             "--context is for code of the interpreter, and this is a command",
@@ -26,6 +27,6 @@ pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Probl
         () = interrupts.next() => return Err(super::run::interrupted()),
     };
     warn_of_weak_isolation(&sandbox, printer);
-    let visit = Visit { task, timeout, extras, stays: true, tty: args.tty };
+    let visit = Visit { task, timeout, extras, stays: true, tty: args.tty, export };
     visit.attend(&sandbox, &mut interrupts, printer).await
 }

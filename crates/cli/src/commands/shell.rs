@@ -1,7 +1,7 @@
 //! `sandboxes shell`: a shell on this terminal, or one that reads its commands from standard input.
 
 use super::place;
-use super::run::{Interrupts, Source, Task, Visit};
+use super::run::{Export, Interrupts, Source, Task, Visit};
 use crate::args::ShellArgs;
 use crate::input;
 use crate::printer::{Format, Printer};
@@ -29,7 +29,13 @@ pub(crate) async fn shell(args: &ShellArgs, printer: &Printer) -> Result<u8, Pro
     // Keys are the script when only the output goes elsewhere.
     let stdin = if tty { None } else { Some(input::stream()) };
     let task = Task { source: Source::Command(argv), language: "sh", stdin };
-    let visit =
-        Visit { task, timeout: found.timeout, extras: found.extras, stays: found.stays, tty };
+    let visit = Visit {
+        task,
+        timeout: found.timeout,
+        extras: found.extras,
+        stays: found.stays,
+        tty,
+        export: Export::default(),
+    };
     visit.attend(&found.sandbox, &mut interrupts, printer).await
 }

@@ -27,6 +27,11 @@ fn the_reference_of_local_eval_shows_what_happens() {
 }
 
 #[test]
+fn the_page_of_the_command_line_shows_what_happens() {
+    check("docs/cli.md", 1);
+}
+
+#[test]
 fn the_page_of_the_network_shows_what_happens() {
     check("docs/network.md", 1);
 }

@@ -56,6 +56,7 @@ fn the_help_has_examples_and_exit_statuses() {
       sandboxes run ls -la                             a program with arguments
       sandboxes run --lang python 'print(6 * 7)'       inline code
       sandboxes run --file script.py one two           a program of this host
+      sandboxes run notebook.ipynb                     a notebook, cell by cell
       cat main.go | sandboxes run --lang go            code from standard input
       sandboxes run --lang python --json '1 + 1'       one JSON object
       sandboxes repl                                   type code, see results
@@ -83,8 +84,8 @@ fn the_help_of_run_tells_every_flag() {
     Usage: sandboxes run [OPTIONS] [COMMAND]...
 
     Arguments:
-      [COMMAND]...  A line for the shell, or a program and its arguments; with --lang: code, or `-` for
-                    standard input; after --file: its arguments
+      [COMMAND]...  A line for the shell, a program and its arguments, or a notebook; with --lang: code,
+                    or `-` for standard input; after --file: its arguments
 
     Options:
       -f, --file <FILE>      Run the program in a file of this host; `-` is standard input
@@ -133,6 +134,14 @@ fn the_help_of_run_tells_every_flag() {
           --lifetime <SECONDS>      Seconds the sandbox lives at most
           --idle-timeout <SECONDS>  Seconds without use after which the sandbox ends
 
+    Results:
+          --notebook <FILE>     Write the code and what came of it into a notebook of this host, also
+                                when it fails
+          --save-outputs <DIR>  Write what is displayed into files in a directory of this host: images,
+                                tables, JSON ..
+          --overwrite           Replace files that --notebook and --save-outputs find
+          --allow-errors        Go on with the next cell of a notebook after an exception
+
     Examples:
       sandboxes run 'ls -la | wc -l'
       sandboxes run ls -la
@@ -140,6 +149,7 @@ fn the_help_of_run_tells_every_flag() {
       sandboxes run --file script.py one --verbose
       sandboxes run --file script.py -- --verbose one
       sandboxes run --file main.go --deps --isolation off
+      sandboxes run notebook.ipynb --notebook out.ipynb --save-outputs figures
       echo 'console.log(1)' | sandboxes run --lang node
       echo data | sandboxes run 'tr a-z A-Z'
       sandboxes run -t 5 --disk 256m -e DEBUG=1 --lang python 'import os; os.environ["DEBUG"]'
@@ -147,12 +157,13 @@ fn the_help_of_run_tells_every_flag() {
     Words:
       One word is a line for the shell: quote it. More are a program and its arguments, without a shell.
       Flags of sandboxes go before the first word; what follows it belongs to the program. A quoted line
-      with spaces, and code after --lang, take no arguments, so flags may follow these too.
+      with spaces, a notebook, and code after --lang, take no arguments, so flags may follow these too.
 
     Languages:
       python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
       Inline Python is a cell: the value of its last expression is printed unless it is None.
-      Everything else is a program.
+      Everything else is a program, but a notebook: its cells run in one interpreter, one after the
+      other, until one fails. A cell with the tag raises-exception may. -t is for each cell.
       Piped standard input goes to the program, unless it is the code. Keys do not: that is --tty.
     "#);
 }

@@ -12,6 +12,7 @@ mod information;
 mod json;
 mod languages;
 mod network;
+mod notebooks;
 mod python;
 mod signals;
 mod snapshots;

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{Outcome, finish, python, run};
 
 /// Starts a call and interrupts it when it has printed a line.
-fn interrupt(call: crate::support::Call, times: usize) -> (Outcome, Duration) {
+pub(crate) fn interrupt(call: crate::support::Call, times: usize) -> (Outcome, Duration) {
     let mut child = call.spawn();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

@@ -23,7 +23,7 @@ use self::editor::{Keyboard, Typed};
 use self::loan::Loan;
 use self::show::Screen;
 use super::place::{self, Found};
-use super::run::{Guest, Interrupts, Source, Task, Visit, say_failure};
+use super::run::{Export, Guest, Interrupts, Source, Task, Visit, say_failure};
 use crate::args::ReplArgs;
 use crate::exit;
 use crate::input;
@@ -53,7 +53,7 @@ pub(crate) async fn repl(args: ReplArgs, printer: &Printer) -> Result<u8, Proble
     }
     if let Some(task) = program {
         let Found { sandbox, stays, timeout, extras } = found;
-        let visit = Visit { task, timeout, extras, stays, tty: false };
+        let visit = Visit { task, timeout, extras, stays, tty: false, export: Export::default() };
         return visit.attend(&sandbox, &mut interrupts, printer).await;
     }
     terminal::remember()?;

@@ -1,11 +1,15 @@
 //! `sandboxes run`: one sandbox, one program, and nothing left afterwards.
 
+mod cells;
+mod export;
 mod guest;
 mod program;
 mod report;
+mod save;
 mod source;
 mod tty;
 
+use std::mem;
 use std::time::Duration;
 
 use code_sandboxes::{
@@ -13,12 +17,14 @@ use code_sandboxes::{
 };
 use tracing::debug;
 
+pub(crate) use self::export::Export;
 pub(crate) use self::guest::{Guest, Interrupts};
-use self::report::Report;
+use self::report::{Facts, Report};
 pub(crate) use self::report::{say_failure, traceback};
 pub(crate) use self::source::{Source, Task};
 pub(crate) use self::tty::check as check_terminal;
 use crate::args::RunArgs;
+use crate::notebook::Recording;
 use crate::printer::Printer;
 use crate::problem::Problem;
 use crate::settings;
@@ -27,9 +33,10 @@ use crate::settings;
 pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
     tty::check(args.tty)?;
     let task = Task::of(&args)?;
+    let export = Export::of(&args.export, &task.source)?;
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
     let stays = args.keep || args.reuse;
-    let purpose = (!stays).then(|| task.source.purpose());
+    let purpose = task.source.purpose().filter(|_| !stays);
     let mut builder = settings::builder(&args.sandbox, purpose)?;
     let mut extras = Extras::default();
     if stays {
@@ -52,7 +59,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
         let id = sandbox.id().unwrap_or_default();
         printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
     }
-    let visit = Visit { task, timeout, extras, stays, tty: args.tty };
+    let visit = Visit { task, timeout, extras, stays, tty: args.tty, export };
     visit.attend(&sandbox, &mut interrupts, printer).await
 }
 
@@ -113,21 +120,30 @@ pub(crate) struct Visit {
     pub(crate) stays: bool,
     /// Whether it runs on this terminal.
     pub(crate) tty: bool,
+    /// What is kept of it on this host.
+    pub(crate) export: Export,
 }
 
 impl Visit {
     /// Runs the task to whatever end, and ends the sandbox, unless it stays, before anything is said about it.
     pub(crate) async fn attend(
-        self,
+        mut self,
         sandbox: &Sandbox,
         interrupts: &mut Interrupts,
         printer: &Printer,
     ) -> Result<u8, Problem> {
+        if let Source::Notebook { .. } = self.task.source {
+            return cells::attend(self, sandbox, interrupts, printer).await;
+        }
         let (guest, stays, tty) = (Guest::default(), self.stays, self.tty);
-        let mut report = Report::new(printer, sandbox, self.task.language);
+        let (export, language) = (mem::take(&mut self.export), self.task.language);
+        let notebook = export.notebook_of(&self.task);
+        let facts = Facts::of(sandbox, language);
+        let mut report = Report::new(printer, export.recording());
         let ended = {
             let work = async {
                 let events = self.start(sandbox, &guest).await?;
+                report.begin(0, 1);
                 match guest.command().filter(|_| tty) {
                     Some(control) => {
                         let shown = report.follow(events);
@@ -145,11 +161,12 @@ impl Visit {
                 () = guest.heed(interrupts, sandbox, printer) => Ok(()),
             }
         };
-        if !stays && let Err(error) = sandbox.kill().await {
-            printer.warning(&format!("the sandbox may still be there: {error}"));
-        }
+        end_unless_it_stays(sandbox, stays, printer).await;
+        let (result, recording) = report.end(guest.is_interrupted());
+        let recording = recording.filter(Recording::has_begun);
+        let kept = export.keep(recording, notebook, |_| String::new(), printer);
         ended?;
-        report.finish(guest.is_interrupted()).await
+        report::show(printer, &facts, &result, &kept).await
     }
 
     /// Starts the task and gives its events.
@@ -170,6 +187,10 @@ impl Visit {
                 let prepared = command(guest::command(sandbox, argv, timeout, stdin));
                 return Ok(guest.follow_command(prepared.start().await?));
             }
+            Source::Notebook { .. } => {
+                let message = "a notebook is no single run";
+                return Err(Error::new(ErrorKind::Unexpected, "run", message).into());
+            }
             Source::Program(program) => {
                 let place = program::place(sandbox, &program, timeout).await?;
                 let prepared = command(place.command(sandbox, program.arguments, timeout, stdin));
@@ -186,6 +207,12 @@ impl Visit {
         };
         guest.follow_code(extras.context);
         Ok(run.stream().await?)
+    }
+}
+
+async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) {
+    if !stays && let Err(error) = sandbox.kill().await {
+        printer.warning(&format!("the sandbox may still be there: {error}"));
     }
 }
 

@@ -7,7 +7,9 @@ use code_sandboxes::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
+use super::export::Kept;
 use crate::exit;
+use crate::notebook::Recording;
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
 
@@ -15,10 +17,11 @@ use crate::problem::Problem;
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     printer: &'a Printer,
-    sandbox_id: Option<String>,
-    variant: &'static str,
-    language: &'static str,
     collector: ResultCollector,
+    /// What is kept of it for a file.
+    recording: Option<Recording>,
+    /// Which cell of a notebook runs.
+    cell: Option<usize>,
     /// Characters whose bytes come in two pieces, for standard output and standard error.
     decoders: [Utf8Decoder; 2],
     finished: bool,
@@ -26,15 +29,28 @@ pub(crate) struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// An empty report.
-    pub(crate) fn new(printer: &'a Printer, sandbox: &Sandbox, language: &'static str) -> Self {
+    pub(crate) fn new(printer: &'a Printer, recording: Option<Recording>) -> Self {
         Self {
             printer,
-            sandbox_id: sandbox.id(),
-            variant: sandbox.variant().as_str(),
-            language,
             collector: ResultCollector::new(),
+            recording,
+            cell: None,
             decoders: Default::default(),
             finished: false,
+        }
+    }
+
+    /// Says which cell of a notebook it is about, for files and for programs.
+    pub(super) fn of_cell(mut self, index: usize, number: usize) -> Self {
+        self.cell = Some(number);
+        self.begin(index, number);
+        self
+    }
+
+    /// Says where the outputs belong that are recorded.
+    pub(super) fn begin(&mut self, index: usize, number: usize) {
+        if let Some(recording) = &mut self.recording {
+            recording.begin(index, number);
         }
     }
 
@@ -42,6 +58,9 @@ impl<'a> Report<'a> {
     pub(crate) async fn follow(&mut self, mut events: EventStream) -> Result<(), Problem> {
         while let Some(event) = events.next().await {
             self.finished |= matches!(event.kind, EventKind::Finished(_));
+            if let Some(recording) = &mut self.recording {
+                recording.push(&event.kind);
+            }
             match self.printer.format() {
                 Format::Text => {
                     self.show(&event.kind).await?;
@@ -91,6 +110,9 @@ impl<'a> Report<'a> {
             EventKind::Finished(_) => self.print_unfinished_characters(event).await?,
             _ => {}
         }
+        if let Some(number) = self.cell {
+            object["cell"] = number.into();
+        }
         self.printer.json(&object).await
     }
 
@@ -99,39 +121,81 @@ impl<'a> Report<'a> {
         for (decoder, stream) in self.decoders.iter_mut().zip(["stdout", "stderr"]) {
             let text = decoder.flush();
             if !text.is_empty() {
-                let object = json!({
+                let mut object = json!({
                     "run_id": event.run_id, "seq": event.seq, "timestamp": event.timestamp,
                     "type": "output", "stream": stream, "text": text,
                 });
+                if let Some(number) = self.cell {
+                    object["cell"] = number.into();
+                }
                 self.printer.json(&object).await?;
             }
         }
         Ok(())
     }
 
-    /// Shows how it ended. Returns the exit status.
-    pub(crate) async fn finish(self, interrupted: bool) -> Result<u8, Problem> {
+    /// What came of it, and what was recorded.
+    pub(super) fn end(mut self, interrupted: bool) -> (ExecutionResult, Option<Recording>) {
         let mut result = self.collector.finish();
         result.interrupted |= interrupted;
         if !self.finished {
             let failure = no_end(interrupted);
+            if let Some(recording) = &mut self.recording {
+                recording.fail(&failure);
+            }
             result.execution_error = Some(failure.message.clone());
             result.failure = Some(failure);
         }
-        match self.printer.format() {
-            Format::Text => say_failure(self.printer, &result),
-            Format::Json | Format::JsonLines => {
-                let mut object = object(&result);
-                object["sandbox_id"] = json!(self.sandbox_id);
-                object["variant"] = self.variant.into();
-                object["language"] = self.language.into();
-                if self.printer.format() == Format::JsonLines {
-                    object["type"] = "result".into();
-                }
-                self.printer.json(&object).await?;
-            }
+        (result, self.recording)
+    }
+}
+
+/// Shows how a run ended. Returns the exit status.
+pub(super) async fn show(
+    printer: &Printer,
+    facts: &Facts,
+    result: &ExecutionResult,
+    kept: &Kept,
+) -> Result<u8, Problem> {
+    match printer.format() {
+        Format::Text => say_failure(printer, result),
+        Format::Json | Format::JsonLines => {
+            facts.print(printer, object(result), kept).await?;
         }
-        Ok(exit::of_result(&result))
+    }
+    Ok(kept.status(exit::of_result(result)))
+}
+
+/// What every result says besides what came of the run.
+#[derive(Debug)]
+pub(super) struct Facts {
+    sandbox_id: Option<String>,
+    variant: &'static str,
+    pub(super) language: String,
+}
+
+impl Facts {
+    /// Those of a sandbox that is still there.
+    pub(super) fn of(sandbox: &Sandbox, language: &str) -> Self {
+        let (sandbox_id, variant) = (sandbox.id(), sandbox.variant().as_str());
+        Self { sandbox_id, variant, language: language.to_owned() }
+    }
+
+    /// Prints a result with them.
+    pub(super) async fn print(
+        &self,
+        printer: &Printer,
+        mut object: Value,
+        kept: &Kept,
+    ) -> Result<(), Problem> {
+        object["sandbox_id"] = json!(self.sandbox_id);
+        object["variant"] = self.variant.into();
+        object["language"] = self.language.as_str().into();
+        if printer.format() == Format::JsonLines {
+            object["type"] = "result".into();
+        }
+        kept.describe(&mut object);
+        printer.json(&object).await
     }
 }
 
@@ -160,7 +224,7 @@ pub(crate) fn say_failure(printer: &Printer, result: &ExecutionResult) {
 }
 
 /// A result with what its methods compute.
-fn object(result: &ExecutionResult) -> Value {
+pub(super) fn object(result: &ExecutionResult) -> Value {
     let mut object = json!(result);
     object["success"] = result.success().into();
     object["text"] = json!(result.text());

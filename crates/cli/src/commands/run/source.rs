@@ -8,11 +8,15 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use code_sandboxes::{ByteStream, SingleUse};
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, is_notebook};
 use crate::input;
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
+use crate::notebook::{self, Notebook};
 use crate::problem::Problem;
 use crate::settings::network_mode;
+
+/// The largest notebook that is read. Most of it are the outputs it was saved with.
+const MOST_NOTEBOOK: u64 = 256 << 20;
 
 /// One thing to run.
 pub(crate) struct Task {
@@ -42,19 +46,31 @@ pub(crate) enum Source {
     Script { code: String, name: String, arguments: Vec<String> },
     /// A program for tools in the sandbox.
     Program(Program),
+    /// Cells for the sandbox's interpreter.
+    Notebook { notebook: Notebook, path: PathBuf },
 }
 
 impl Source {
     /// Whether an interpreter of the sandbox runs it.
     pub(crate) fn is_code(&self) -> bool {
-        matches!(self, Self::Cell(_) | Self::Script { .. })
+        matches!(self, Self::Cell(_) | Self::Script { .. } | Self::Notebook { .. })
     }
 
-    /// What the sandbox is needed for.
-    pub(crate) fn purpose(&self) -> SingleUse {
+    /// What the sandbox is needed for, when that is a single run.
+    pub(crate) fn purpose(&self) -> Option<SingleUse> {
         match self {
-            Self::Cell(_) | Self::Script { .. } => SingleUse::Code,
-            Self::Shell(_) | Self::Command(_) | Self::Program(_) => SingleUse::Commands,
+            Self::Cell(_) | Self::Script { .. } => Some(SingleUse::Code),
+            Self::Shell(_) | Self::Command(_) | Self::Program(_) => Some(SingleUse::Commands),
+            Self::Notebook { .. } => None,
+        }
+    }
+
+    /// The notebook that holds it: its own, or one with its code as the only cell.
+    pub(super) fn as_notebook(&self) -> Notebook {
+        match self {
+            Self::Notebook { notebook, .. } => notebook.clone(),
+            Self::Cell(code) | Self::Script { code, .. } => Notebook::of_code(code),
+            Self::Shell(_) | Self::Command(_) | Self::Program(_) => Notebook::default(),
         }
     }
 }
@@ -93,6 +109,7 @@ enum Code {
 enum Choice {
     Command(Source),
     Code(Code, Vec<String>),
+    Notebook(PathBuf),
 }
 
 impl Task {
@@ -106,6 +123,7 @@ impl Task {
                 let stdin = if args.tty { None } else { input::for_program()? };
                 return Ok(Self { source, language: "sh", stdin });
             }
+            Choice::Notebook(path) => return Self::of_notebook(args, path),
             Choice::Code(code, arguments) => (code, arguments),
         };
         let is_own = !matches!(code, Code::Stdin);
@@ -143,6 +161,16 @@ impl Task {
         let stdin = if is_own && !args.tty { input::for_program()? } else { None };
         Ok(Self { source, language: language.name, stdin })
     }
+
+    /// A notebook says its language itself, and its cells have no standard input.
+    fn of_notebook(args: &RunArgs, path: PathBuf) -> Result<Self, Problem> {
+        let flags = [("--tty", args.tty), ("--deps", args.deps), ("--lang", args.lang.is_some())];
+        if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
+            return Err(Problem::usage(format!("{flag} is not for notebooks"), "leave it out"));
+        }
+        let notebook = read_notebook(&path)?;
+        Ok(Self { source: Source::Notebook { notebook, path }, language: "python", stdin: None })
+    }
 }
 
 /// What the words are, and the arguments of the program.
@@ -161,6 +189,12 @@ fn choose(args: &RunArgs) -> Result<Choice, Problem> {
             Ok(Choice::Code(Code::Stdin, rest.to_vec()))
         }
         ([code], Some(_)) => Ok(Choice::Code(Code::Inline(code.clone()), Vec::new())),
+        ([first], None) if !args.after_dashes && means_notebook(first) => {
+            Ok(Choice::Notebook(first.into()))
+        }
+        ([first, ..], None) if !args.after_dashes && means_notebook(first) => {
+            Err(no_arguments_for_notebooks())
+        }
         (_, Some(_)) => Err(Problem::usage(
             "inline code takes no arguments",
             "put the code in quotes; a program with arguments goes into a file, or to standard input",
@@ -184,8 +218,57 @@ fn file_with_arguments(args: &RunArgs, file: &Path) -> Result<Choice, Problem> {
             "arguments of the program go after `--`: sandboxes run --file FILE -- ARGS",
         ));
     }
+    if is_notebook(file) {
+        return match args.words.is_empty() {
+            true => Ok(Choice::Notebook(file.to_owned())),
+            false => Err(no_arguments_for_notebooks()),
+        };
+    }
     let code = if file.as_os_str() == "-" { Code::Stdin } else { Code::File(file.to_owned()) };
     Ok(Choice::Code(code, args.words.clone()))
+}
+
+/// Whether a word is a notebook, and not a line for the shell that ends like one.
+fn means_notebook(word: &str) -> bool {
+    let is_of_shell = |c: char| c.is_whitespace() || "<>|&;$`(){}*?'\"\\".contains(c);
+    let path = Path::new(word);
+    is_notebook(path) && (!word.contains(is_of_shell) || path.is_file())
+}
+
+fn no_arguments_for_notebooks() -> Problem {
+    let hint = "values for it go into the environment, with -e NAME=VALUE";
+    Problem::usage("a notebook takes no arguments", hint)
+}
+
+fn read_notebook(path: &Path) -> Result<Notebook, Problem> {
+    if path.is_dir() {
+        return Err(unreadable(path, &io::ErrorKind::IsADirectory.into()));
+    }
+    let (shown, mut text) = (path.display(), Vec::new());
+    File::open(path)
+        .and_then(|file| file.take(MOST_NOTEBOOK + 1).read_to_end(&mut text))
+        .map_err(|error| unreadable(path, &error))?;
+    if text.len() as u64 > MOST_NOTEBOOK {
+        return Err(Problem::usage(
+            format!("{shown} has more than {} MiB", MOST_NOTEBOOK >> 20),
+            "clear its outputs: `jupyter nbconvert --clear-output FILE`",
+        ));
+    }
+    let notebook = notebook::read(&text)
+        .map_err(|refused| Problem::usage(format!("{shown} {}", refused.why), refused.hint))?;
+    for (number, index) in notebook.code_cells().into_iter().enumerate() {
+        if notebook.cells[index].source.len() as u64 > input::MOST_CODE {
+            return Err(Problem::usage(
+                format!(
+                    "code cell {} of {shown} has more than {} MiB of code",
+                    number + 1,
+                    input::MOST_CODE >> 20
+                ),
+                "put data into a file: `sandboxes cp`, or --mount",
+            ));
+        }
+    }
+    Ok(notebook)
 }
 
 fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {

@@ -1,0 +1,259 @@
+//! Files with what was displayed. Their names say which output it is, and nothing in them comes from the code but
+//! letters of a type.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::export::write_whole;
+use crate::notebook::{Output, is_json};
+use crate::problem::Problem;
+
+const TEXT: &str = "text/plain";
+/// Letters of a type that are taken into a name.
+const MOST_OF_A_TYPE: usize = 60;
+
+/// Extensions of types that have one of their own.
+const EXTENSIONS: [(&str, &str); 18] = [
+    (TEXT, "txt"),
+    ("text/html", "html"),
+    ("text/markdown", "md"),
+    ("text/latex", "tex"),
+    ("text/csv", "csv"),
+    ("application/json", "json"),
+    ("application/geo+json", "geojson"),
+    ("application/javascript", "js"),
+    ("application/pdf", "pdf"),
+    ("image/png", "png"),
+    ("image/jpeg", "jpeg"),
+    ("image/gif", "gif"),
+    ("image/webp", "webp"),
+    ("image/svg+xml", "svg"),
+    ("audio/mpeg", "mp3"),
+    ("audio/wav", "wav"),
+    ("video/mp4", "mp4"),
+    ("video/webm", "webm"),
+];
+
+/// Refuses a directory that cannot be made, or has files of an earlier run.
+pub(super) fn check(directory: &Path, overwrite: bool) -> Result<(), Problem> {
+    let shown = directory.display();
+    if !directory.is_dir() && directory.symlink_metadata().is_ok() {
+        return Err(Problem::usage(format!("{shown} is no directory"), "name another one"));
+    }
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    match names.find(|name| is_ours(name)) {
+        Some(name) if !overwrite => Err(Problem::usage(
+            format!("{shown} has the results of an earlier run, such as {name}"),
+            "name another directory, or say --overwrite",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file could have been written by [`write`].
+fn is_ours(name: &str) -> bool {
+    let rest = name.strip_prefix("cell-").map_or(name, |name| {
+        name.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches('-')
+    });
+    rest.strip_prefix("output-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Writes each representation of each object. Gives the paths, or what could not be written and why.
+pub(super) fn write(
+    directory: &Path,
+    name: &str,
+    outputs: &[Output],
+    overwrite: bool,
+) -> Vec<Result<PathBuf, String>> {
+    let mut written = Vec::new();
+    let mut taken = HashSet::new();
+    for (index, data) in outputs.iter().filter_map(Output::data).enumerate() {
+        // Text beside another representation only says what that is.
+        let shown = data.iter().filter(|(mime, _)| *mime != TEXT || data.len() == 1);
+        for (mime, value) in shown {
+            let extension = extension(mime);
+            let stem = format!("{name}output-{}", index + 1);
+            let mut file = format!("{stem}.{extension}");
+            let mut again = 2;
+            while !taken.insert(file.clone()) {
+                file = format!("{stem}-{again}.{extension}");
+                again += 1;
+            }
+            let path = directory.join(file);
+            let done = content(mime, value).and_then(|content| {
+                fs::create_dir_all(directory)
+                    .and_then(|()| write_whole(&path, &content, overwrite))
+                    .map_err(|error| error.to_string())
+            });
+            let result = done.map(|()| path.clone());
+            written.push(result.map_err(|why| format!("{} not saved: {why}", path.display())));
+        }
+    }
+    written
+}
+
+fn extension(mime: &str) -> String {
+    let known = EXTENSIONS.iter().find(|(known, _)| mime.eq_ignore_ascii_case(known));
+    if let Some((_, extension)) = known {
+        return (*extension).to_owned();
+    }
+    let kind = mime.split([';', ' ']).next().unwrap_or_default();
+    let kind = kind.split_once('/').map_or(kind, |(_, kind)| kind);
+    let kind = kind.strip_suffix("+json").unwrap_or(kind);
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = kind.chars().take(MOST_OF_A_TYPE).map(letter).collect();
+    let name = name.trim_matches('-');
+    let last = match mime {
+        mime if is_json(mime) => "json",
+        mime if is_encoded(mime) => "bin",
+        _ => "txt",
+    };
+    if name.is_empty() { last.to_owned() } else { format!("{name}.{last}") }
+}
+
+/// Whether representations of a type are bytes, which travel as base64.
+fn is_encoded(mime: &str) -> bool {
+    let mime = mime.to_ascii_lowercase();
+    let of = |kind: &str| mime.starts_with(kind);
+    (of("image/") || of("audio/") || of("video/") || of("font/")) && !mime.ends_with("+xml")
+        || matches!(
+            mime.as_str(),
+            "application/pdf" | "application/octet-stream" | "application/zip"
+        )
+}
+
+fn content(mime: &str, value: &Value) -> Result<Vec<u8>, String> {
+    match value {
+        Value::String(text) if is_encoded(mime) => {
+            let packed: String = text.split_ascii_whitespace().collect();
+            STANDARD.decode(packed).map_err(|_| format!("its {mime} is not base64"))
+        }
+        Value::String(text) if !is_json(mime) => Ok(text.clone().into_bytes()),
+        value => Ok(format!("{value:#}\n").into_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn displayed(data: &Value) -> Output {
+        let data = serde_json::from_value(data.clone()).unwrap();
+        Output::Display { data, metadata: Default::default() }
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let files = fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> =
+            files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn every_representation_is_a_file_with_its_extension() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("new/place");
+        let outputs = [
+            displayed(&json!({"text/plain": "<Figure>", "image/png": "aGVs\nbG8=\n"})),
+            displayed(&json!({"text/plain": "é"})),
+            Output::Error { name: "E".into(), value: "v".into(), traceback: Vec::new() },
+            displayed(&json!({"text/html": "<b>", "image/svg+xml": "<svg/>", "text/latex": "$x$",
+                "text/markdown": "# a", "application/json": {"a": 1}, "image/jpeg": "AAAA",
+                "application/pdf": "AAAA", "application/vnd.plotly.v1+json": {"data": []}})),
+        ];
+        let written = write(&directory, "cell-2-", &outputs, false);
+        assert!(written.iter().all(Result::is_ok), "{written:?}");
+        insta::assert_snapshot!(names(&directory).join("\n"), @"
+        cell-2-output-1.png
+        cell-2-output-2.txt
+        cell-2-output-3.html
+        cell-2-output-3.jpeg
+        cell-2-output-3.json
+        cell-2-output-3.md
+        cell-2-output-3.pdf
+        cell-2-output-3.svg
+        cell-2-output-3.tex
+        cell-2-output-3.vnd-plotly-v1.json
+        ");
+        let read = |name: &str| fs::read(directory.join(name)).unwrap();
+        assert_eq!(read("cell-2-output-1.png"), b"hello");
+        assert_eq!(read("cell-2-output-2.txt"), "é".as_bytes());
+        assert_eq!(read("cell-2-output-3.json"), b"{\n  \"a\": 1\n}\n");
+    }
+
+    #[test]
+    fn types_that_mean_harm_name_files_like_others() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("out");
+        let long = "x".repeat(5000);
+        let outputs = [displayed(&json!({
+            "../../escape": "1", "text/../../../escape": "2", "/etc/passwd": "3", "": "4",
+            "text/a b": "5", "text/a c": "6", "text/.hidden\u{0}\n": "7", "é/é": "8", long: "9",
+            "text/plain": {"not": "text"},
+        }))];
+        let written = write(&directory, "", &outputs, false);
+        assert_eq!(names(parent.path()), ["out"]);
+        let names = names(&directory);
+        assert_eq!((written.iter().filter(|w| w.is_ok()).count(), names.len()), (9, 9));
+        let harmless = |name: &String| {
+            name.starts_with("output-1") && name.is_ascii() && !name.contains(['/', ' '])
+        };
+        assert!(names.iter().all(harmless), "{names:?}");
+    }
+
+    #[test]
+    fn nothing_is_overwritten_unless_that_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("output-1.txt");
+        let outputs = [displayed(&json!({"text/plain": "new"}))];
+        fs::write(&path, "old").unwrap();
+        check(directory.path(), false).unwrap_err();
+        check(directory.path(), true).unwrap();
+        let refused = write(directory.path(), "", &outputs, false);
+        assert!(refused[0].as_ref().unwrap_err().contains("output-1.txt not saved"));
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert!(write(directory.path(), "", &outputs, true)[0].is_ok());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        // What a link leads to is none of ours.
+        let elsewhere = directory.path().join("elsewhere");
+        fs::write(&elsewhere, "theirs").unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(write(directory.path(), "", &outputs, false)[0].is_err());
+        assert!(write(directory.path(), "", &outputs, true)[0].is_ok());
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"theirs");
+        check(&elsewhere, true).unwrap_err();
+    }
+
+    #[test]
+    fn only_files_of_ours_are_in_the_way() {
+        for (name, ours) in [
+            ("output-1.png", true),
+            ("cell-12-output-3-2.json", true),
+            ("output.png", false),
+            ("cell-notes.txt", false),
+            ("README.md", false),
+        ] {
+            assert_eq!(is_ours(name), ours, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_base64_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let outputs = [displayed(&json!({"image/png": "not base64!"}))];
+        let written = write(directory.path(), "", &outputs, false);
+        let told = written[0].as_ref().unwrap_err();
+        assert!(told.ends_with("output-1.png not saved: its image/png is not base64"), "{told}");
+        assert!(names(directory.path()).is_empty());
+    }
+}

@@ -1,0 +1,175 @@
+//! Notebooks as files: the format that Jupyter calls nbformat 4, and what a run leaves in it.
+
+mod output;
+mod read;
+mod recording;
+mod write;
+
+use serde_json::{Map, Value, json};
+
+pub(crate) use self::output::{Output, is_json};
+pub(crate) use self::read::read;
+pub(crate) use self::recording::{Recorded, Recording};
+
+/// Cells with this tag may raise exceptions.
+const RAISES: &str = "raises-exception";
+/// Cells with this tag are left out of a run.
+const SKIPPED: &str = "skip-execution";
+const PYTHON: &str = "python";
+
+/// A notebook in memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Notebook {
+    pub(crate) metadata: Map<String, Value>,
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// What a cell is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CellKind {
+    #[default]
+    Code,
+    Markdown,
+    Raw,
+}
+
+/// One cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Cell {
+    pub(crate) kind: CellKind,
+    /// Its id, if it has one that is valid.
+    pub(crate) id: Option<String>,
+    pub(crate) source: String,
+    pub(crate) metadata: Map<String, Value>,
+    /// Images of its text.
+    pub(crate) attachments: Option<Map<String, Value>>,
+    pub(crate) execution_count: Option<u64>,
+    /// What its run gave. What it gave when it was saved is not read.
+    pub(crate) outputs: Vec<Output>,
+}
+
+impl Notebook {
+    /// A notebook of one cell.
+    pub(crate) fn of_code(source: &str) -> Self {
+        let cell = Cell { source: source.to_owned(), ..Cell::default() };
+        Self { metadata: Map::new(), cells: vec![cell] }
+    }
+
+    /// The language of its code, in lower case, when it says so.
+    pub(crate) fn language(&self) -> Option<String> {
+        let name = |section: &str, key: &str| self.metadata.get(section)?.get(key)?.as_str();
+        let found = name("language_info", "name").or_else(|| name("kernelspec", "language"))?;
+        Some(plain_language(found)).filter(|language| !language.is_empty())
+    }
+
+    /// Says the language where the notebook itself says nothing.
+    pub(crate) fn note_language(&mut self, language: &str) {
+        if self.language().is_none() {
+            self.metadata.insert("language_info".into(), json!({"name": language}));
+        }
+        if language == PYTHON && !self.metadata.contains_key("kernelspec") {
+            let kernel = json!({"name": "python3", "display_name": "Python 3", "language": PYTHON});
+            self.metadata.insert("kernelspec".into(), kernel);
+        }
+    }
+
+    /// Positions of the cells that a run executes.
+    pub(crate) fn code_cells(&self) -> Vec<usize> {
+        let runs = |cell: &Cell| {
+            cell.kind == CellKind::Code && !cell.source.trim().is_empty() && !cell.has_tag(SKIPPED)
+        };
+        let cells = self.cells.iter().enumerate();
+        cells.filter_map(|(index, cell)| runs(cell).then_some(index)).collect()
+    }
+
+    /// Takes in what a run gave. Cells that did not run have no outputs then.
+    pub(crate) fn take_in(&mut self, recorded: Vec<Recorded>) {
+        for cell in &mut self.cells {
+            cell.outputs.clear();
+            cell.execution_count = None;
+        }
+        for Recorded { index, outputs, execution_count, .. } in recorded {
+            if let Some(cell) = self.cells.get_mut(index) {
+                cell.outputs = outputs;
+                cell.execution_count = execution_count;
+            }
+        }
+    }
+}
+
+impl Cell {
+    /// Whether it may raise an exception without ending the run.
+    pub(crate) fn may_raise(&self) -> bool {
+        self.has_tag(RAISES)
+    }
+
+    fn has_tag(&self, tag: &str) -> bool {
+        let tags = self.metadata.get("tags").and_then(Value::as_array);
+        tags.is_some_and(|tags| tags.iter().any(|own| own == tag))
+    }
+}
+
+/// One name for a language, however it is called.
+pub(crate) fn plain_language(name: &str) -> String {
+    let name = name.trim().to_lowercase();
+    match name.as_str() {
+        "python3" | "ipython" | "ipython3" | "py" => PYTHON.to_owned(),
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(metadata: Value) -> Notebook {
+        let Value::Object(metadata) = metadata else { panic!("{metadata}") };
+        Notebook { metadata, cells: Vec::new() }
+    }
+
+    #[test]
+    fn the_language_is_what_the_metadata_says() {
+        for (metadata, language) in [
+            (json!({}), None),
+            (json!({"language_info": {"name": "Python"}}), Some("python")),
+            (json!({"language_info": {"name": "ipython"}}), Some("python")),
+            (json!({"kernelspec": {"name": "ir", "language": "R"}}), Some("r")),
+            (json!({"kernelspec": {"name": "python3"}}), None),
+            (json!({"kernelspec": 5, "language_info": ["x"]}), None),
+            (json!({"language_info": {"name": 5}}), None),
+        ] {
+            assert_eq!(with(metadata.clone()).language().as_deref(), language, "{metadata}");
+        }
+    }
+
+    #[test]
+    fn the_language_is_noted_once() {
+        let mut silent = with(json!({}));
+        silent.note_language("bash");
+        assert_eq!(Value::Object(silent.metadata), json!({"language_info": {"name": "bash"}}));
+        let known = json!({"language_info": {"name": "python"}, "kernelspec": {"name": "mine"}});
+        let mut own = with(known.clone());
+        own.note_language("python");
+        assert_eq!(Value::Object(own.metadata), known);
+    }
+
+    #[test]
+    fn only_cells_with_code_run() {
+        let cell = |kind, source: &str, tags: Value| {
+            let metadata = Map::from_iter([("tags".to_owned(), tags)]);
+            Cell { kind, source: source.into(), metadata, ..Cell::default() }
+        };
+        let none = || json!(null);
+        let cells = vec![
+            cell(CellKind::Code, "1", none()),
+            cell(CellKind::Markdown, "1", none()),
+            cell(CellKind::Code, " \n", none()),
+            cell(CellKind::Code, "2", json!(["skip-execution"])),
+            cell(CellKind::Raw, "1", none()),
+            cell(CellKind::Code, "3", json!([5, "raises-exception"])),
+        ];
+        let notebook = Notebook { cells, ..Notebook::default() };
+        assert_eq!(notebook.code_cells(), [0, 5]);
+        assert!(notebook.cells[5].may_raise() && !notebook.cells[3].may_raise());
+    }
+}

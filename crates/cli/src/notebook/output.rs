@@ -1,0 +1,112 @@
+//! Outputs of a cell.
+
+use std::collections::BTreeMap;
+
+use code_sandboxes::OutputStream;
+use serde_json::{Map, Value, json};
+
+/// One output, as the format has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Output {
+    /// Text of a standard stream.
+    Stream { stream: OutputStream, text: String },
+    /// An object that was displayed.
+    Display { data: BTreeMap<String, Value>, metadata: Map<String, Value> },
+    /// The value of the cell.
+    Value {
+        data: BTreeMap<String, Value>,
+        metadata: Map<String, Value>,
+        execution_count: Option<u64>,
+    },
+    /// An exception, or why the cell did not end by itself.
+    Error { name: String, value: String, traceback: Vec<String> },
+}
+
+impl Output {
+    /// It as the file has it.
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Self::Stream { stream, text } => {
+                json!({"output_type": "stream", "name": stream, "text": lines(text)})
+            }
+            Self::Display { data, metadata } => json!({
+                "output_type": "display_data", "data": bundle(data), "metadata": metadata,
+            }),
+            Self::Value { data, metadata, execution_count } => json!({
+                "output_type": "execute_result", "data": bundle(data), "metadata": metadata,
+                "execution_count": execution_count,
+            }),
+            Self::Error { name, value, traceback } => json!({
+                "output_type": "error", "ename": name, "evalue": value, "traceback": traceback,
+            }),
+        }
+    }
+
+    /// Representations of an object by MIME type. `None`: it is no object.
+    pub(crate) fn data(&self) -> Option<&BTreeMap<String, Value>> {
+        match self {
+            Self::Display { data, .. } | Self::Value { data, .. } => Some(data),
+            Self::Stream { .. } | Self::Error { .. } => None,
+        }
+    }
+}
+
+/// Whether representations of a type are JSON values, and not text.
+pub(crate) fn is_json(mime: &str) -> bool {
+    let of_application = mime.strip_prefix("application/");
+    of_application.is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
+}
+
+/// Text as the format has it: one string, or a list with its lines.
+pub(super) fn lines(text: &str) -> Value {
+    match text.find('\n') {
+        Some(end) if end + 1 < text.len() => text.split_inclusive('\n').collect(),
+        _ => text.into(),
+    }
+}
+
+fn bundle(data: &BTreeMap<String, Value>) -> Value {
+    let of_type = |mime: &str, value: &Value| match value {
+        _ if is_json(mime) => value.clone(),
+        Value::String(text) => lines(text),
+        // Code may claim that anything is of any type.
+        other => other.to_string().into(),
+    };
+    data.iter().map(|(mime, value)| (mime.clone(), of_type(mime, value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_one_string_or_its_lines() {
+        for (text, written) in [
+            ("", json!("")),
+            ("a", json!("a")),
+            ("a\n", json!("a\n")),
+            ("a\nb", json!(["a\n", "b"])),
+            ("\n\r\n", json!(["\n", "\r\n"])),
+        ] {
+            assert_eq!(lines(text), written);
+        }
+    }
+
+    #[test]
+    fn representations_are_strings_unless_their_type_is_json() {
+        let value = json!({
+            "text/plain": "a\nb", "image/png": "AAAA", "application/json": [1, {"a": null}],
+            "application/vnd.plotly.v1+json": {"data": []}, "text/html": 5, "image/x": ["a"],
+        });
+        let data: BTreeMap<_, _> = serde_json::from_value(value).unwrap();
+        assert_eq!(
+            bundle(&data),
+            json!({
+                "text/plain": ["a\n", "b"], "image/png": "AAAA",
+                "application/json": [1, {"a": null}],
+                "application/vnd.plotly.v1+json": {"data": []}, "text/html": "5",
+                "image/x": "[\"a\"]",
+            })
+        );
+    }
+}

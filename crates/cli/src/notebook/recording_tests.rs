@@ -1,0 +1,158 @@
+//! What is on the screen after some events.
+
+use bytes::Bytes;
+use code_sandboxes::FailureKind;
+use serde_json::json;
+
+use super::*;
+
+fn text(stream: OutputStream, text: &'static [u8]) -> EventKind {
+    EventKind::Output { stream, data: Bytes::from_static(text) }
+}
+
+fn out(bytes: &'static [u8]) -> EventKind {
+    text(OutputStream::Stdout, bytes)
+}
+
+fn shown(display: DisplayKind, text: &str, id: Option<&str>) -> EventKind {
+    let item = ResultItem::from_text(text);
+    EventKind::Display { display, item, display_id: id.map(Into::into) }
+}
+
+fn clear(wait: bool) -> EventKind {
+    EventKind::ClearOutput { wait }
+}
+
+fn finished(execution_count: u64) -> EventKind {
+    EventKind::Finished(RunOutcome { execution_count, ..RunOutcome::default() })
+}
+
+/// Each cell as a list of what it shows, without its braces.
+fn screen(cells: &[&[EventKind]]) -> Vec<Value> {
+    let mut recording = Recording::default();
+    for (index, events) in cells.iter().enumerate() {
+        recording.begin(index, index + 1);
+        events.iter().for_each(|event| recording.push(event));
+    }
+    let (cells, dropped) = recording.end();
+    assert_eq!(dropped, 0);
+    let brief = |output: &Output| match output {
+        Output::Stream { stream, text } => json!([stream, text]),
+        Output::Display { data, .. } => json!(["display", data["text/plain"]]),
+        Output::Value { data, execution_count, .. } => {
+            json!([execution_count, data["text/plain"]])
+        }
+        Output::Error { name, value, traceback } => json!([name, value, traceback]),
+    };
+    cells.iter().map(|cell| cell.outputs.iter().map(brief).collect()).collect()
+}
+
+#[test]
+fn text_of_a_stream_is_one_output_until_something_comes_between() {
+    let events = [
+        out(b"a\n"),
+        out(b"\xe2\x82"),
+        text(OutputStream::Stderr, b"e"),
+        out(b"\xac\xff"),
+        shown(DisplayKind::Display, "d", None),
+        out(b"b\xc3"),
+        shown(DisplayKind::Result, "v", None),
+        finished(7),
+    ];
+    let expected = json!([
+        ["stdout", "a\n"],
+        ["stderr", "e"],
+        ["stdout", "€\u{fffd}"],
+        ["display", "d"],
+        ["stdout", "b"],
+        [7, "v"],
+        ["stdout", "\u{fffd}"],
+    ]);
+    assert_eq!(screen(&[&events]), [expected]);
+}
+
+#[test]
+fn what_is_cleared_is_gone_at_once_or_with_the_next_output() {
+    assert_eq!(screen(&[&[out(b"a"), clear(false), out(b"b")]]), [json!([["stdout", "b"]])]);
+    assert_eq!(screen(&[&[out(b"a"), clear(true), out(b"b")]]), [json!([["stdout", "b"]])]);
+    assert_eq!(screen(&[&[out(b"a"), clear(true)]]), [json!([["stdout", "a"]])]);
+    let before = [shown(DisplayKind::Display, "a", Some("x"))];
+    let after = [
+        out(b"b"),
+        clear(true),
+        shown(DisplayKind::Update, "c", Some("x")),
+        clear(false),
+        shown(DisplayKind::Display, "d", None),
+    ];
+    assert_eq!(screen(&[&before, &after]), [json!([["display", "c"]]), json!([["display", "d"]])]);
+}
+
+#[test]
+fn what_is_updated_changes_in_every_place_and_makes_none() {
+    let first = [
+        shown(DisplayKind::Display, "a", Some("x")),
+        shown(DisplayKind::Display, "b", Some("y")),
+        shown(DisplayKind::Result, "c", Some("x")),
+        finished(1),
+    ];
+    let second = [
+        shown(DisplayKind::Update, "new", Some("x")),
+        shown(DisplayKind::Update, "lost", Some("z")),
+        shown(DisplayKind::Update, "lost", None),
+        finished(2),
+    ];
+    let expected = json!([["display", "new"], ["display", "b"], [1, "new"]]);
+    assert_eq!(screen(&[&first, &second]), [expected, json!([])]);
+}
+
+#[test]
+fn how_a_cell_ended_badly_is_an_error_in_it() {
+    let error = CodeError {
+        name: "E".into(),
+        value: "v".into(),
+        traceback: "Traceback:\n  line\nE: v".into(),
+    };
+    let bare = CodeError { name: "E".into(), ..CodeError::default() };
+    let ended = |outcome| EventKind::Finished(outcome);
+    let failure = Failure { kind: FailureKind::Timeout, message: "too long".into(), signal: None };
+    let cells: [&[EventKind]; 4] = [
+        &[EventKind::Error(error)],
+        &[EventKind::Error(bare)],
+        &[ended(RunOutcome { exit_code: Some(3), ..RunOutcome::default() })],
+        &[ended(RunOutcome { failure: Some(failure), ..RunOutcome::default() })],
+    ];
+    assert_eq!(
+        screen(&cells),
+        [
+            json!([["E", "v", ["Traceback:", "  line", "E: v"]]]),
+            json!([["E", "", ["E"]]]),
+            json!([["SystemExit", "3", ["SystemExit: 3"]]]),
+            json!([["timeout", "too long", ["too long"]]]),
+        ]
+    );
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_what_is_not_is_counted() {
+    let mut recording = Recording { most: 2000, ..Recording::default() };
+    recording.begin(0, 1);
+    for _ in 0..1000 {
+        recording.push(&out(b"0123456789"));
+        recording.push(&shown(DisplayKind::Display, "d", Some("x")));
+    }
+    recording.push(&shown(DisplayKind::Update, &"u".repeat(5000), Some("x")));
+    recording.push(&EventKind::Error(CodeError { name: "E".into(), ..CodeError::default() }));
+    let bytes = recording.bytes;
+    assert!(bytes < 3000, "{bytes}");
+    let (cells, dropped) = recording.end();
+    assert!(dropped > 1900, "{dropped}");
+    assert!(matches!(cells[0].outputs.last(), Some(Output::Error { .. })));
+
+    let mut recording = Recording { most: 2000, ..Recording::default() };
+    recording.begin(0, 1);
+    for _ in 0..1000 {
+        recording.push(&out(b"0123456789"));
+        recording.push(&clear(false));
+    }
+    assert_eq!((recording.bytes, recording.end().1), (0, 0));
+}

@@ -1,0 +1,26 @@
+//! What a person sees of a notebook while it runs.
+
+use std::fs;
+
+use super::pty::Home;
+
+#[test]
+fn a_terminal_says_which_cell_comes() {
+    let home = Home::new();
+    let path = home.path().join("in.ipynb");
+    let cells = r#"[{"cell_type": "code", "source": "\nx = 6\n"},
+        {"cell_type": "markdown", "source": "prose"},
+        {"cell_type": "code", "source": "x * 7"}]"#;
+    fs::write(&path, format!("{{\"cells\": {cells}}}")).unwrap();
+    let (status, shown) = home.terminal(&["run", path.to_str().unwrap()]).end();
+    assert_eq!(status, 0, "{shown}");
+    let lines: Vec<_> = shown.lines().map(str::trim_end).collect();
+    let expected = [
+        "sandboxes: note: code cell 1 of 2: x = 6",
+        "sandboxes: note: code cell 2 of 2: x * 7",
+        "42",
+    ];
+    assert_eq!(lines, expected, "{shown}");
+    let (status, shown) = home.terminal(&["run", "-q", path.to_str().unwrap()]).end();
+    assert_eq!((status, shown.trim_end()), (0, "42"));
+}
