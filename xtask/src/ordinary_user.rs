@@ -16,10 +16,38 @@ use crate::workspace;
 /// Where system programs are, for a user with nothing of its own.
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Folders of packages to which it makes no difference who runs them. Once is enough.
-const ANYBODY: [&str; 3] = ["xtask", "jupyter-protocol", "sandbox-remote"];
+/// Test programs to which it makes little difference who runs them, by the folder of their package and their own name
+/// (none: all of the package). They run once: what they share with the others runs as both users there.
+const ONCE: [(&str, Option<&str>, Who); 8] = [
+    ("xtask", None, Who::ThisOne),
+    ("jupyter-protocol", None, Who::ThisOne),
+    ("sandbox-remote", None, Who::ThisOne),
+    ("sandbox-kernel", None, Who::ThisOne),
+    ("backend-jupyter", None, Who::ThisOne),
+    ("backend-datalayer", None, Who::ThisOne),
+    ("backend-eval", Some("conformance_off"), Who::ThisOne),
+    ("cli", Some("conformance_detached"), Who::Ordinary),
+];
 
-/// Runs every test program as an ordinary user, but for those of [`ANYBODY`].
+/// Who runs a test program, when two could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Whoever started the tests.
+    ThisOne,
+    /// A user without any privilege.
+    Ordinary,
+}
+
+/// Whether a test program is left to the other user.
+pub(crate) fn is_left_to_other(program: &TestProgram, who: Who) -> bool {
+    ONCE.iter().any(|(package, target, runs)| {
+        *runs != who
+            && program.package == *package
+            && target.is_none_or(|target| target == program.target)
+    })
+}
+
+/// Runs every test program as an ordinary user, but for those that somebody else runs.
 pub(crate) fn run(
     built: &Built,
     environment: &Environment,
@@ -45,7 +73,11 @@ pub(crate) fn run_with(
         tally.check("a Python for an ordinary user", false);
     }
     println!("\nAs an ordinary user (uid {}):", place.user);
-    for program in built.tests.iter().filter(|test| !ANYBODY.contains(&test.package.as_str())) {
+    for program in &built.tests {
+        if is_left_to_other(program, Who::Ordinary) {
+            tally.skip("a second time as an ordinary user", "it makes little difference to them");
+            continue;
+        }
         let executable = place.copy(&program.executable)?;
         let command = || {
             let mut command = place.command(program, &executable);

@@ -8,6 +8,8 @@ use serde_json::Value;
 
 use crate::command::shown;
 use crate::environment::Environment;
+use crate::ordinary_user::{Who, is_left_to_other};
+use crate::setup::is_root;
 use crate::tally::Tally;
 use crate::{tidy, workspace};
 
@@ -35,9 +37,13 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// Every test program of the workspace, and the tests in the documentation.
+/// Every test program of the workspace but for those that are left to another user, and the tests in the documentation.
 pub(crate) fn tests(built: &Built, environment: &Environment, tally: &mut Tally) {
     for program in &built.tests {
+        if is_root() && is_left_to_other(program, Who::ThisOne) {
+            tally.skip("a second time as root", "it makes little difference to them");
+            continue;
+        }
         let command = || {
             let mut command = Command::new(&program.executable);
             command.current_dir(program.folder()).env("CARGO_MANIFEST_DIR", program.folder());

@@ -55,7 +55,7 @@ fn a_strict_cell_is_set_up_in_this_order() {
 fn a_cell_without_isolation_is_set_up_in_this_order() {
     let plan = off(&CellSpec::off(), Path::new("/run/private")).unwrap();
     insta::assert_snapshot!(format!("{plan:?}"), @r"
-    enter /run/private
+    enter /run/private/workspace
     limit Core to 0, at most 0
     own directory /run/private
     seal without isolation
@@ -68,7 +68,7 @@ fn a_confined_cell_is_set_up_in_this_order() {
         [Entry { target: "/opt/python".into(), what: What::Directory("/opt/python".into()) }];
     let plan = confined(&CellSpec::confined(), &binds, &host(), Path::new("/run/private")).unwrap();
     insta::assert_snapshot!(format!("{plan:?}"), @r"
-    enter /run/private
+    enter /run/private/workspace
     read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts /proc
     108 rules on system calls
     limit Core to 0, at most 0
