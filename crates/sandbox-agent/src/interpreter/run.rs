@@ -321,11 +321,14 @@ impl ActiveRun {
 
     async fn finish_broken(&mut self, problem: &str) {
         let (exit, cause) = self.bury().await;
-        match (self.ended.get(), cause) {
-            (None, None) => broken(&mut self.outcome, exit, problem),
-            (ended, cause) => {
+        match (self.ended.get(), cause, self.out_of_memory.take()) {
+            (None, None, None) => broken(&mut self.outcome, exit, problem),
+            (ended, cause, why) => {
                 let limit = std::mem::take(&mut self.limit);
                 dead(&mut self.outcome, exit, cause, ended, &limit);
+                if let Some(why) = why {
+                    out_of_memory(&mut self.outcome, why);
+                }
             }
         }
         self.finish();
@@ -339,7 +342,8 @@ impl ActiveRun {
         let Ended { cause, at_most, .. } = worker.watchdog.end(id);
         self.at_most = self.at_most.or(at_most);
         let process = Arc::clone(&worker.io.process);
-        let was_dead = process.is_dead();
+        // One that closes its streams may be dying, and be told of as dead only a while later.
+        let was_dead = process.is_dead() || worker.is_dying();
         let exit = worker.bury().await;
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
             self.out_of_memory = process.out_of_memory();

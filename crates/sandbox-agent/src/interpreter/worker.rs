@@ -311,6 +311,11 @@ impl Worker {
         }
     }
 
+    /// Whether it has closed its control stream.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.dying.is_some()
+    }
+
     fn make_buffer(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = vec![0; CHUNK];
