@@ -238,7 +238,8 @@ async fn lifetime_ends_it(f: Fixture) -> Checked {
 }
 
 async fn lifetime_ends_commands(f: Fixture) -> Checked {
-    let sandbox = f.create(|b| b.lifetime(Duration::from_secs(2))).await?;
+    // Long enough for a kernel to start on a busy machine.
+    let sandbox = f.create(|b| b.lifetime(Duration::from_secs(5))).await?;
     let result = sandbox.commands().run("sleep 60").await?;
     ensure_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Expired));
     refused(sandbox.commands().run("true").await, ErrorKind::Terminated)?;
