@@ -525,7 +525,7 @@ mod tests {
         let broken = make(&store, "one").await.unwrap();
         let other = make(&store, "two").await.unwrap();
         fs::write(broken.directory.join(DESCRIPTION), "").unwrap();
-        assert_eq!(store.list(TEST).unwrap(), [other.clone()]);
+        assert_eq!(store.list(TEST).unwrap(), std::slice::from_ref(&other));
         assert_eq!(store.find(TEST, &other.info.id).unwrap(), other);
         let error = store.find(TEST, "one").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
