@@ -24,6 +24,7 @@
 //! (`"ipc"`, or `"tcp"` without isolation), `interpreter` (`"lazy"` starts no kernel before the first run), `pip`
 //! (options for `install_packages`).
 
+mod away;
 mod backend;
 mod config;
 mod connection;

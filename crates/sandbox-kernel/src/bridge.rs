@@ -1,6 +1,7 @@
 //! Serves one kernel: takes the requests of a worker, and tells what comes of them as a worker would.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,6 @@ use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::{InputReply, StreamName};
 use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
-use sandbox_agent::box_io::Exit;
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
@@ -93,9 +93,26 @@ impl Bridge {
 
     /// Takes requests until nobody asks any more, or the kernel is of no use.
     pub(crate) async fn serve(mut self, mut served: Served) {
-        while let Some(asked) = served.next().await {
+        let client = self.client.clone();
+        let mut replaced = pin!(client.replaced());
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = &mut replaced => {
+                    // What the next run would build on is lost.
+                    self.process.gone();
+                    break;
+                }
+                asked = served.next() => asked,
+            };
+            let Some(asked) = asked else { break };
             let done = match asked.request {
-                Request::Run(run) => self.run(&mut served, run, asked.stdin).await,
+                Request::Run(run) => {
+                    self.process.set_running(true);
+                    let done = self.run(&mut served, run, asked.stdin).await;
+                    self.process.set_running(false);
+                    done
+                }
                 Request::GetVariable { id, name } => {
                     self.variable(&served, id, json!({"get": name})).await
                 }
@@ -363,13 +380,7 @@ impl Bridge {
             // Nobody can tell what it did. It is not gone on with.
             End::ReplyLost | End::ConnectionLost => return Err(Gone),
             _ => {
-                self.process.ended(Exit {
-                    code: None,
-                    signal: None,
-                    user: Duration::ZERO,
-                    system: Duration::ZERO,
-                    max_rss: 0,
-                });
+                self.process.gone();
                 return Err(Gone);
             }
         }

@@ -16,6 +16,8 @@ mod kernel_box;
 mod link;
 mod process;
 mod program;
+#[cfg(feature = "server")]
+pub mod server;
 mod shown;
 
 pub use kernel_box::{KernelBox, KernelSource, StartedKernel, Streams};

@@ -50,6 +50,7 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     state: Mutex<State>,
     kernel_state: watch::Sender<Option<ExecutionState>>,
+    renewals: watch::Sender<u64>,
     is_closed: watch::Sender<bool>,
 }
 
@@ -82,6 +83,7 @@ impl Hub {
             limits,
             state: Mutex::default(),
             kernel_state: watch::Sender::new(None),
+            renewals: watch::Sender::new(0),
             is_closed: watch::Sender::new(false),
         }
     }
@@ -95,6 +97,7 @@ impl Hub {
         if let Some(kernel_state) = &kernel_state {
             self.kernel_state.send_replace(Some(kernel_state.clone()));
             if tells_of_a_new_process(kernel_state) {
+                self.renewals.send_modify(|renewals| *renewals += 1);
                 state
                     .executions
                     .values()
@@ -251,6 +254,11 @@ impl Hub {
     /// What the kernel said last about what it does.
     pub(crate) fn kernel_state(&self) -> watch::Receiver<Option<ExecutionState>> {
         self.kernel_state.subscribe()
+    }
+
+    /// How often the kernel said that its process is a new one, or dead.
+    pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
     }
 
     fn kernel_state_of(&self, channel: Channel, message: &RawMessage) -> Option<ExecutionState> {

@@ -223,6 +223,13 @@ impl Client {
         self.hub().kernel_state().borrow().clone()
     }
 
+    /// Waits until the kernel says that its process is a new one, or dead: what it had before is gone. What it has said
+    /// by the first time this is polled does not count.
+    pub async fn replaced(&self) {
+        // The sender lives as long as this client.
+        let _ = self.hub().renewals().changed().await;
+    }
+
     /// Whether everything is connected that is needed to run code.
     #[must_use]
     pub fn is_connected(&self) -> bool {
