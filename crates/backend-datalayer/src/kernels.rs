@@ -10,9 +10,7 @@ use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret};
-use sandbox_kernel::server::{
-    Ending, Reached, ServerProcess, Whereabouts, keeper, prepare, reach,
-};
+use sandbox_kernel::server::{Ending, Reached, ServerProcess, Whereabouts, keeper, prepare, reach};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 
 use crate::lease::Lease;
@@ -86,8 +84,7 @@ struct Found {
 async fn find(lease: &Lease, context: &str) -> Result<Found> {
     let server = server(&lease.record())?;
     let (id, is_new) = find_or_start(lease, &server, context).await?;
-    let Reached { client, info } =
-        reach(&server, &id, START_BOUND).await.map_err(not_connected)?;
+    let Reached { client, info } = reach(&server, &id, START_BOUND).await.map_err(not_connected)?;
     let is_ipython = is_ipython(&info);
     Ok(Found { server, id, client, is_ipython, is_new })
 }

@@ -37,6 +37,8 @@ pub(crate) struct Bridge {
     /// Standard output and standard error, as published.
     streams: [Arc<Buffer>; 2],
     runs: i64,
+    /// How often the kernel had been another process when it was prepared.
+    renewals: u64,
 }
 
 /// A run that goes on.
@@ -67,7 +69,8 @@ impl Bridge {
         program: Option<Program>,
         streams: [Arc<Buffer>; 2],
     ) -> Self {
-        Self { client, process, program, streams, runs: 0 }
+        let renewals = client.renewals();
+        Self { client, process, program, streams, runs: 0, renewals }
     }
 
     /// Runs the program of ours.
@@ -94,11 +97,12 @@ impl Bridge {
     /// Takes requests until nobody asks any more, or the kernel is of no use.
     pub(crate) async fn serve(mut self, mut served: Served) {
         let client = self.client.clone();
-        let mut replaced = pin!(client.replaced());
+        let before = self.renewals;
+        let mut renewed = pin!(client.renewed(before));
         loop {
             let asked = tokio::select! {
                 biased;
-                () = &mut replaced => {
+                () = &mut renewed => {
                     // What the next run would build on is lost.
                     self.process.gone();
                     break;
@@ -378,11 +382,19 @@ impl Bridge {
         match outcome.end {
             End::Replied => {}
             // Nobody can tell what it did. It is not gone on with.
-            End::ReplyLost | End::ConnectionLost => return Err(Gone),
+            End::ReplyLost | End::ConnectionLost => {
+                self.process.lost();
+                return Err(Gone);
+            }
             _ => {
                 self.process.gone();
                 return Err(Gone);
             }
+        }
+        if self.client.renewals() != self.renewals {
+            // It ran in a process that has nothing of what was there before.
+            self.process.gone();
+            return Err(Gone);
         }
         let told = self.told(&outcome);
         if let Some(why) = told.get("failed").and_then(Value::as_str) {

@@ -113,6 +113,13 @@ impl KernelProcess {
         self.ended(UNTOLD);
     }
 
+    /// The connection to it is lost. Ours is of no use then and is ended by whoever looks after it; another's is let go.
+    pub(crate) fn lost(&self) {
+        if self.borrowed {
+            self.gone();
+        }
+    }
+
     /// Whether code of ours runs in it.
     pub fn is_running(&self) -> bool {
         self.state().running

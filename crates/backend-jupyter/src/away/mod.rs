@@ -131,16 +131,23 @@ fn over() -> Error {
     Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended")
 }
 
-/// What runs there is told to stop, so that nothing of ours goes on in the kernel of somebody else.
-async fn interrupt(running: Option<&str>, server: Option<&Server>, client: &Client) {
+/// Lets go of the kernel of somebody else. What runs there is told to stop, so that nothing of ours goes on.
+async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
     let work = async {
-        match (server, running) {
-            (Some(server), Some(id)) => drop(server.interrupt_kernel(id).await),
-            (Some(_), None) => {}
-            (None, _) => drop(client.request(InterruptRequest::default()).await),
+        match server {
+            Some((server, id)) => {
+                // Nothing is sent any more that would begin after the interrupt.
+                client.close();
+                if running {
+                    drop(server.interrupt_kernel(id).await);
+                }
+            }
+            None if running => drop(client.request(InterruptRequest::default()).await),
+            None => {}
         }
     };
     let _ = timeout(INTERRUPT_BOUND, work).await;
+    client.close();
 }
 
 #[async_trait]
@@ -164,6 +171,7 @@ impl BoxIo for Away {
             }
             (std::mem::take(&mut state.own), std::mem::take(&mut state.live))
         };
+        let is_started = matches!(self.origin, Origin::Started { .. });
         let borrowed = match &self.origin {
             Origin::Running { id, .. } => Some(id.clone()),
             _ => None,
@@ -172,17 +180,17 @@ impl BoxIo for Away {
         for Live { client, process } in live {
             let process = process.upgrade();
             let running = process.as_ref().is_some_and(|process| process.is_running());
+            // One that is ended need not be interrupted.
+            let running = running && !is_started;
             process.inspect(|process| process.gone());
             clients.push((client, running));
         }
         let (server, done) = (self.server().cloned(), Arc::clone(&self.done));
         keeper::spawn(async move {
-            if own.is_empty() {
-                for (client, _) in clients.iter().filter(|(_, running)| *running) {
-                    interrupt(borrowed.as_deref(), server.as_ref(), client).await;
-                }
-            }
-            clients.iter().for_each(|(client, _)| client.close());
+            let borrowed = server.as_ref().zip(borrowed.as_deref());
+            let left =
+                clients.into_iter().map(|(client, running)| leave(client, running, borrowed));
+            join_all(left).await;
             if let Some(server) = &server {
                 let deleted = own.iter().map(|id| timeout(DELETE_BOUND, server.delete_kernel(id)));
                 join_all(deleted).await;

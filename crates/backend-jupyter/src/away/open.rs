@@ -19,7 +19,7 @@ use super::{Away, Origin, over};
 const START_BOUND: Duration = Duration::from_secs(60);
 
 /// How long one may take that runs already.
-const RUNNING_BOUND: Duration = Duration::from_secs(15);
+const RUNNING_BOUND: Duration = Duration::from_secs(10);
 
 /// How often a server is asked whether a kernel that starts is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use jupyter_protocol::client::{ClientError, CloseReason};
-use jupyter_protocol::websocket::{
-    Server, ServerError, ServerKernelSpecs, ServerOptions, Token,
-};
+use jupyter_protocol::websocket::{Server, ServerError, ServerKernelSpecs, ServerOptions, Token};
 use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
 use tokio::time::timeout;
 
@@ -21,9 +19,8 @@ const REQUEST_BOUND: Duration = Duration::from_secs(45);
 pub(super) fn server(access: &ServerAccess) -> Result<Server> {
     let mut options = ServerOptions::default();
     options.timeout = REQUEST_BOUND;
-    let header = |(name, value): &(String, sandbox_core::Secret)| {
-        (name.clone(), Token::new(value.expose()))
-    };
+    let header =
+        |(name, value): &(String, sandbox_core::Secret)| (name.clone(), Token::new(value.expose()));
     options.headers = access.headers.iter().map(header).collect();
     let token = access.token.as_ref().map(|token| Token::new(token.expose())).unwrap_or_default();
     Server::with_options(&access.url, token, options).map_err(|error| refused("create", &error))

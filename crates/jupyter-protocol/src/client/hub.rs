@@ -106,7 +106,12 @@ impl Hub {
             }
         }
         match channel {
-            Channel::Shell | Channel::Control => state.deliver_reply(channel, message),
+            Channel::Shell | Channel::Control => {
+                if state.is_of_another_process(&message) {
+                    self.renewals.send_modify(|renewals| *renewals += 1);
+                }
+                state.deliver_reply(channel, message);
+            }
             Channel::IoPub | Channel::Stdin => state.deliver_to_execution(channel, message),
             Channel::Heartbeat => {}
         }
@@ -316,6 +321,13 @@ impl State {
         let pending = Pending { channel, subshell, waiter, sent: false, fence: None };
         self.pending.insert(message.header().msg_id.clone(), pending);
         Ok(())
+    }
+
+    /// Whether the kernel that replies is not the one that replied before. Nothing else tells of a server that starts its
+    /// process again.
+    fn is_of_another_process(&self, message: &RawMessage) -> bool {
+        let known = self.kernel.as_ref().filter(|_| message.parent().msg_id().is_some());
+        known.is_some_and(|kernel| *kernel != message.header().session)
     }
 
     fn deliver_reply(&mut self, channel: Channel, message: RawMessage) {

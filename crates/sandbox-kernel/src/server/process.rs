@@ -84,7 +84,8 @@ impl Process for ServerProcess {
     async fn exit(&self) -> Result<Exit> {
         // The sender is here, so this does not fail.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
-        Ok(UNTOLD)
+        // Nothing less ends one that does not hear.
+        Ok(Exit { signal: Some(SIGKILL), ..UNTOLD })
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
@@ -112,9 +113,7 @@ impl Process for ServerProcess {
                 let turn = Arc::clone(lock).lock_owned().await;
                 Some(tokio::spawn(Self::start_again(server, id, turn)))
             }
-            Ending::Deleted(_) if self.is_deleted() => {
-                Some(tokio::spawn(Self::remove(server, id)))
-            }
+            Ending::Deleted(_) if self.is_deleted() => Some(tokio::spawn(Self::remove(server, id))),
             Ending::Deleted(_) => None,
         };
         if let Some(work) = work {

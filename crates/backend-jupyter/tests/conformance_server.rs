@@ -1,0 +1,32 @@
+//! The groups of the suite that are about kernels, over kernels of a real Jupyter Server.
+
+mod support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use backend_jupyter::JupyterBackend;
+use sandbox_conformance::Target;
+use sandbox_core::{Backend, IsolationMode};
+use support::server::{JupyterServer, TOKEN};
+
+fn main() -> ExitCode {
+    // Without an interpreter there is nothing to run against, and `start` has said so.
+    let Some(server) = JupyterServer::start() else { return ExitCode::SUCCESS };
+    let make = || Arc::new(JupyterBackend::default()) as Arc<dyn Backend>;
+    let (url, folder) = (server.url.clone(), server.folder().to_owned());
+    let sandboxes = AtomicU32::new(0);
+    let target = Target::new("local-jupyter-server", make).isolation(IsolationMode::Off).configure(
+        move |builder| {
+            // Sandboxes on one server share its files; each has a directory of its own here.
+            let own = folder.join(sandboxes.fetch_add(1, Ordering::Relaxed).to_string());
+            builder
+                .isolation(IsolationMode::Off)
+                .working_dir(own.display().to_string())
+                .provider_option("server_url", url.clone())
+                .provider_option("token", TOKEN)
+        },
+    );
+    sandbox_conformance::main(support::kernels_alone(support::differences(target)))
+}
