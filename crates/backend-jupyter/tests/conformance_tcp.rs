@@ -1,5 +1,6 @@
 //! The groups of the suite that are about kernels, over a kernel of IPython on TCP, without isolation.
 
+#[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 
 use std::process::ExitCode;

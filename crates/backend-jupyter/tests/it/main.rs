@@ -5,7 +5,7 @@ mod local;
 mod running;
 mod server;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "the suite needs more of it")]
+#[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 
 use std::sync::{Arc, OnceLock};

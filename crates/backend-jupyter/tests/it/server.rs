@@ -105,3 +105,19 @@ async fn what_a_server_does_not_have_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
 }
+
+#[tokio::test]
+async fn output_is_whole_or_its_loss_is_told() {
+    let Some(server) = jupyter() else { return };
+    let sandbox = on(server).create().await.unwrap();
+    let patience = Duration::from_secs(120);
+    let code = "for n in range(5_000): print(n, flush=True)";
+    let result = sandbox.run_code(code).timeout(patience).await.unwrap();
+    let (lines, told) = (result.stdout().lines().count(), result.stderr());
+    let whole = lines == 5_000 || told.contains("output is missing here");
+    assert!(whole, "{lines} {told} {:?} {:?}", result.failure, result.stdout_totals);
+    let code = "import sys\nfor _ in range(40): n = sys.stdout.write('x' * (1 << 20))";
+    let result = sandbox.run_code(code).timeout(patience).await.unwrap();
+    let (bytes, told) = (result.stdout_totals.bytes_total, result.stderr());
+    assert!(bytes == 40 << 20 || told.contains("output is missing here"), "{bytes} {told}");
+}

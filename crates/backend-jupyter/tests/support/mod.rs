@@ -82,19 +82,8 @@ pub(crate) fn differences(target: Target) -> Target {
 }
 
 /// The groups of the suite that are about kernels, and not about what is around them.
-const GROUPS: [&str; 11] = [
-    "cancellation",
-    "contexts",
-    "exec",
-    "honesty",
-    "interrupt",
-    "late",
-    "rich",
-    "streams",
-    "timeout",
-    "tools",
-    "variables",
-];
+const GROUPS: [&str; 8] =
+    ["contexts", "exec", "interrupt", "rich", "streams", "timeout", "tools", "variables"];
 
 /// Leaves out every group that is not about kernels: the first target has them.
 pub(crate) fn kernels_alone(mut target: Target) -> Target {
