@@ -2,35 +2,17 @@
 
 pub(crate) mod server;
 
-use std::env;
-use std::io::Write as _;
-use std::path::PathBuf;
-
 use backend_jupyter::JupyterConfig;
 use sandbox_conformance::Target;
 
-/// Names an interpreter that has Jupyter.
-const VARIABLE: &str = "SANDBOX_TEST_JUPYTER_PYTHON";
+pub(crate) use self::server::interpreter;
+use self::server::named;
 
 /// The kernels of the interpreter that the tests are told of; otherwise those of this host, without which they fail.
 pub(crate) fn config() -> JupyterConfig {
     let mut config = JupyterConfig::default();
     config.python = named();
     config
-}
-
-fn named() -> Option<PathBuf> {
-    env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(Into::into)
-}
-
-/// An interpreter with a Jupyter Server. `None`, and a word on standard error, where the tests are told of none.
-pub(crate) fn interpreter() -> Option<PathBuf> {
-    let found = named();
-    if found.is_none() {
-        assert!(env::var_os("CI").is_none(), "{VARIABLE} is not set");
-        let _ = writeln!(std::io::stderr(), "skipped: {VARIABLE} is not set");
-    }
-    found
 }
 
 /// A script that becomes a kernel of IPython, for `/bin/sh -c` with the connection file behind it.

@@ -1,18 +1,35 @@
 //! A real Jupyter Server, for tests.
 
+use std::env;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::interpreter;
+/// Names an interpreter that has Jupyter.
+const VARIABLE: &str = "SANDBOX_TEST_JUPYTER_PYTHON";
 
 /// The one token that it takes.
 pub(crate) const TOKEN: &str = "a-token-for-tests-alone";
+
+/// The interpreter that the tests are told of.
+pub(crate) fn named() -> Option<PathBuf> {
+    env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(Into::into)
+}
+
+/// An interpreter with a Jupyter Server. `None`, and a word on standard error, where the tests are told of none.
+pub(crate) fn interpreter() -> Option<PathBuf> {
+    let found = named();
+    if found.is_none() {
+        assert!(env::var_os("CI").is_none(), "{VARIABLE} is not set");
+        let _ = writeln!(std::io::stderr(), "skipped: {VARIABLE} is not set");
+    }
+    found
+}
 
 /// A Jupyter Server of the interpreter that the tests are told of. It ends with this handle, and with this process.
 #[derive(Debug)]
@@ -30,7 +47,8 @@ impl JupyterServer {
         let port = free_port();
         let home = folder.path().join("home");
         fs::create_dir(&home).expect("a home");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/server.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../backend-jupyter/tests/support/server.py");
         let log = fs::File::create(folder.path().join("log")).expect("a log");
         let options = [
             "ServerApp.ip=127.0.0.1",
