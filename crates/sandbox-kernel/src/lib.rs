@@ -20,6 +20,10 @@ mod program;
 pub mod server;
 mod shown;
 
+/// Bytes of messages that may wait for who takes them. More than all that one run may show, so that the end of one that
+/// shows that much has room.
+pub const BUFFERED: usize = 96 << 20;
+
 pub use kernel_box::{KernelBox, KernelSource, StartedKernel, Streams};
 pub use process::{Interrupt, KernelProcess};
 pub use program::{Program, is_ipython};

@@ -8,6 +8,7 @@ use jupyter_protocol::websocket::{KernelModel, Server, ServerError};
 use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
+use sandbox_kernel::BUFFERED;
 use sandbox_kernel::server::{Reached, keeper, reach};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -115,6 +116,7 @@ fn no_kernel(id: &str, error: &ServerError) -> Error {
 async fn connected(info: &ConnectionInfo) -> Result<Opened> {
     let mut options = Options::default();
     options.client.connect_timeout = RUNNING_BOUND;
+    options.client.buffered = BUFFERED;
     options.client.reconnect_timeout = Duration::from_secs(10);
     let unreachable = |error| {
         not_connected(&error).with_hint("does the kernel of that connection file still run?")

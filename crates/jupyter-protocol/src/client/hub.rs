@@ -97,7 +97,13 @@ impl Hub {
         if let Some(kernel_state) = &kernel_state {
             self.kernel_state.send_replace(Some(kernel_state.clone()));
             if tells_of_a_new_process(kernel_state) {
-                self.renewals.send_modify(|renewals| *renewals += 1);
+                // One that starts may say so after it has answered on the control channel.
+                let again = *kernel_state != ExecutionState::Starting
+                    || state
+                        .kernel
+                        .as_ref()
+                        .is_some_and(|kernel| *kernel != message.header().session);
+                self.renewals.send_modify(|renewals| *renewals += u64::from(again));
                 state
                     .executions
                     .values()

@@ -22,6 +22,7 @@ pub struct Reached {
 pub async fn reach(server: &Server, id: &str, patience: Duration) -> Result<Reached, ClientError> {
     let mut options = Options::default();
     options.client.connect_timeout = patience;
+    options.client.buffered = crate::BUFFERED;
     let client = server.connect(id, options).await?;
     let ready = client.ready(patience).await?;
     Ok(Reached { client, info: ready.kernel_info })
