@@ -229,7 +229,10 @@ mod tests {
         buffer.push(&vec![1; ROOM]);
         let writing = tokio::spawn({
             let buffer = Arc::clone(&buffer);
-            async move { buffer.write(b"more").await }
+            async move {
+                buffer.room().await;
+                buffer.push(b"more");
+            }
         });
         tokio::task::yield_now().await;
         assert!(!writing.is_finished(), "there is no room");

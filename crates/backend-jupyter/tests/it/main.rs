@@ -1,5 +1,7 @@
 //! The backend against real Jupyter Servers, kernels that run already, and kernels that do not come up.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 mod faults;
 mod local;
 mod running;
