@@ -5,22 +5,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jupyter_protocol::ExecuteRequest;
 use jupyter_protocol::client::{Client, ClientError};
-use jupyter_protocol::content::StreamName;
-use jupyter_protocol::execution::Event;
-use jupyter_protocol::websocket::{Options, Server, ServerError};
+use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret};
+use sandbox_kernel::server::{Ending, Reached, ServerProcess, Whereabouts, keeper, prepare, reach};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use crate::keeper;
 use crate::lease::Lease;
-use crate::process::RemoteProcess;
 use crate::start::{server, until_ready};
 
 /// How long a kernel may take until it answers.
@@ -28,24 +21,6 @@ const START_BOUND: Duration = Duration::from_secs(60);
 
 /// How often a server is asked for a kernel while a gateway before it is not ready.
 const MOST_ATTEMPTS: u32 = 5;
-
-/// What runs in a kernel before anything else, and leaves no name behind. It says where it is.
-const PREPARE: &str = "\
-import json, os
-env, cwd = json.loads(SETTINGS)
-os.environ.update(env)
-if cwd is not None:
-    os.makedirs(cwd, exist_ok=True)
-    os.chdir(cwd)
-print(json.dumps({'cwd': os.getcwd(), 'home': os.path.expanduser('~')}))
-";
-
-/// Where a kernel is.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Whereabouts {
-    pub(crate) cwd: String,
-    pub(crate) home: String,
-}
 
 /// The kernel of one context.
 #[derive(Debug)]
@@ -64,14 +39,15 @@ impl KernelSource for Kernels {
             let patience = source.config.patience();
             until_ready(&source.api().await?, &call, &self.lease, patience).await?;
         }
-        let reached = reach(&self.lease, &self.context).await;
-        let Reached { server, id, client, is_ipython, is_new } =
+        let reached = find(&self.lease, &self.context).await;
+        let Found { server, id, client, is_ipython, is_new } =
             reached.map_err(|error| self.lease.explained("start_kernel", error))?;
         // One that was there is where its code went.
-        let cwd = Some(&spec.cwd).filter(|_| is_new);
-        let at = prepare(&client, &json!([spec.env, cwd])).await?;
+        let cwd = Some(&*spec.cwd).filter(|_| is_new);
+        let at = prepare(&client, &spec.env, cwd).await?;
         let program = is_ipython.then(|| Program::new(at.home, at.cwd));
-        let inner = Arc::new(RemoteProcess { server, id, left: Arc::clone(&self.left) });
+        let ending = Ending::Deleted(Arc::clone(&self.left));
+        let inner = Arc::new(ServerProcess::new(server, id, ending));
         let interrupt = if program.is_some() { Interrupt::Program } else { Interrupt::Signal };
         let process = KernelProcess::new(inner, interrupt);
         self.lease.watch(&process);
@@ -88,16 +64,15 @@ pub(crate) async fn first(
     env: &[(String, Secret)],
     cwd: Option<&str>,
 ) -> Result<Whereabouts> {
-    let Reached { client, .. } = reach(lease, DEFAULT_CONTEXT).await?;
-    let env: serde_json::Map<String, Value> =
-        env.iter().map(|(name, value)| (name.clone(), value.expose().into())).collect();
-    let found = prepare(&client, &json!([env, cwd])).await?;
+    let Found { client, .. } = find(lease, DEFAULT_CONTEXT).await?;
+    let env = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
+    let found = prepare(&client, &env, cwd).await?;
     client.close();
     Ok(found)
 }
 
 /// A kernel that answers.
-struct Reached {
+struct Found {
     server: Server,
     id: String,
     client: Client,
@@ -106,15 +81,12 @@ struct Reached {
 }
 
 /// A connection to the kernel of a context.
-async fn reach(lease: &Lease, context: &str) -> Result<Reached> {
+async fn find(lease: &Lease, context: &str) -> Result<Found> {
     let server = server(&lease.record())?;
     let (id, is_new) = find_or_start(lease, &server, context).await?;
-    let mut options = Options::default();
-    options.client.connect_timeout = START_BOUND;
-    let client = server.connect(&id, options).await.map_err(not_connected)?;
-    let ready = client.ready(START_BOUND).await.map_err(not_connected)?;
-    let is_ipython = is_ipython(&ready.kernel_info);
-    Ok(Reached { server, id, client, is_ipython, is_new })
+    let Reached { client, info } = reach(&server, &id, START_BOUND).await.map_err(not_connected)?;
+    let is_ipython = is_ipython(&info);
+    Ok(Found { server, id, client, is_ipython, is_new })
 }
 
 /// The id of a kernel, and whether it is new.
@@ -150,41 +122,6 @@ async fn find_or_start(lease: &Lease, server: &Server, context: &str) -> Result<
     };
     lease.change_note(|note| drop(note.kernels.insert(context.to_owned(), started.id.clone())));
     Ok((started.id, true))
-}
-
-async fn prepare(client: &Client, settings: &Value) -> Result<Whereabouts> {
-    let code = format!(
-        "exec(compile({}, '<sandbox>', 'exec'), {{'SETTINGS': {}}})",
-        Value::from(PREPARE),
-        Value::from(settings.to_string()),
-    );
-    let mut request = ExecuteRequest::new(code);
-    (request.silent, request.store_history) = (false, false);
-    let work = async {
-        let mut running = client.execute(request).await.map_err(not_connected)?;
-        let (mut said, mut problem) = (String::new(), None);
-        while let Some(event) = running.next().await {
-            match event {
-                Event::Stream(stream) if stream.name == StreamName::Stdout => {
-                    said.push_str(&stream.text);
-                }
-                Event::Finished(outcome) => {
-                    problem =
-                        outcome.error.map(|error| format!("{}: {}", error.ename, error.evalue));
-                }
-                _ => {}
-            }
-        }
-        match problem {
-            Some(problem) => Err(failed(format!("the kernel could not be prepared: {problem}"))),
-            None => serde_json::from_str(&said).map_err(|error| {
-                failed("the kernel does not say where it is".into()).with_source(error)
-            }),
-        }
-    };
-    timeout(START_BOUND, work).await.unwrap_or_else(|_| {
-        Err(failed("the kernel was not prepared in time: other code runs in it".to_owned()))
-    })
 }
 
 fn failed(message: String) -> Error {

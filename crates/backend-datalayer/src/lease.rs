@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use sandbox_agent::box_io::Exit;
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
     CallContext, Error, ErrorKind, FailureKind, IsolationInfo, ResourceConfig, Result, SandboxInfo,
     SandboxStatus, TERMS, Variant, unix_now,
 };
 use sandbox_kernel::KernelProcess;
+use sandbox_kernel::server::keeper;
 use serde_json::{Map, Value, json};
 
-use crate::keeper;
 use crate::notes::{Note, Notes};
 use crate::resources;
 use crate::source::Source;
@@ -108,13 +107,7 @@ impl Lease {
         let kernels =
             std::mem::take(&mut *self.kernels.lock().unwrap_or_else(PoisonError::into_inner));
         for kernel in kernels.iter().filter_map(Weak::upgrade) {
-            kernel.ended(Exit {
-                code: None,
-                signal: None,
-                user: Duration::ZERO,
-                system: Duration::ZERO,
-                max_rss: 0,
-            });
+            kernel.gone();
         }
     }
 

@@ -8,12 +8,13 @@ use sandbox_core::{
     CallContext, CreateSpec, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret,
     random_hex,
 };
+use sandbox_kernel::server::Whereabouts;
 use tokio::sync::oneshot;
 
 use crate::access::address;
 use crate::api::{Api, NewRuntime};
 use crate::environment::choose;
-use crate::kernels::{Whereabouts, first};
+use crate::kernels::first;
 use crate::lease::{Lease, is_over, status};
 use crate::notes::Note;
 use crate::reservation::{DEFAULT_LIFETIME, credits, lifetime};

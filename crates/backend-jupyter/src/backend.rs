@@ -21,6 +21,7 @@ use sandbox_local::view::{cell_spec, environment};
 use sandbox_local::{Made, Packages, Place, PlaceSpec};
 use serde_json::json;
 
+use crate::away;
 use crate::config::{JupyterConfig, Options, Transport};
 use crate::installed::{Installed, all, find};
 use crate::instance::{JupyterInstance, Kernel};
@@ -113,16 +114,21 @@ impl JupyterBackend {
         Self { config, ..Self::default() }
     }
 
-    async fn recipe(&self, mut spec: CreateSpec) -> Result<Recipe> {
-        let asked = spec.isolation;
-        if asked == IsolationMode::BestEffort && self.makers.has_cells().await {
-            spec.isolation = IsolationMode::Strict;
-        }
+    /// The options of a create.
+    fn options(&self, spec: &CreateSpec) -> Result<Options> {
         let mut options =
             Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
         // Kernels are its environments.
         if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
             options.kernel = Some(name.to_owned());
+        }
+        Ok(options)
+    }
+
+    async fn recipe(&self, mut spec: CreateSpec, options: Options) -> Result<Recipe> {
+        let asked = spec.isolation;
+        if asked == IsolationMode::BestEffort && self.makers.has_cells().await {
+            spec.isolation = IsolationMode::Strict;
         }
         check(&spec, true)?;
         if options.transport == Transport::Tcp && spec.isolation == IsolationMode::Strict {
@@ -182,7 +188,7 @@ impl JupyterBackend {
         let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
         let box_of = move |_: &str| Arc::clone(&box_io);
         let contexts = Contexts::with(variant, &language, ended, base, box_of);
-        let instance = JupyterInstance { place, contexts, kind: Kernel };
+        let instance = JupyterInstance { place, contexts, kind: Kernel { away: None } };
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         instance.begin(&spec);
@@ -215,8 +221,11 @@ impl Backend for JupyterBackend {
     }
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
-        let recipe = self.recipe(spec).await?;
-        let instance = Arc::new(self.make(recipe).await?);
+        let options = self.options(&spec)?;
+        let instance = Arc::new(match &options.target {
+            Some(target) => away::create(&spec, target, options.kernel.as_deref()).await?,
+            None => self.make(self.recipe(spec, options).await?).await?,
+        });
         self.made.add(&instance);
         Ok(instance)
     }

@@ -20,7 +20,7 @@ use sandbox_agent::interpreter::outcome::signal_name;
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, WriteOptions, random_hex};
 use sandbox_isolation::CellKind;
 use sandbox_kernel::{
-    Interrupt, KernelProcess, KernelSource, Program, StartedKernel, Streams, is_ipython,
+    BUFFERED, Interrupt, KernelProcess, KernelSource, Program, StartedKernel, Streams, is_ipython,
 };
 use tokio::time::timeout;
 
@@ -125,6 +125,7 @@ impl Kernels {
     async fn connect(&self, info: &ConnectionInfo) -> Result<(Client, bool)> {
         let mut options = Options::default();
         options.client.connect_timeout = START_BOUND;
+        options.client.buffered = BUFFERED;
         // Its process tells when it is dead; a connection that breaks before that is made anew at once or never.
         options.client.reconnect_timeout = Duration::from_secs(10);
         if self.cell.cell().kind() == CellKind::Strict {

@@ -1,7 +1,7 @@
-//! `local-jupyter`: Jupyter kernels of this host, in kernel-isolated cells.
+//! `local-jupyter`: Jupyter kernels of this host in kernel-isolated cells, of Jupyter Servers, and those that run already.
 //!
-//! Each context of a sandbox is a kernel process of its own in the sandbox's cell, talked to over Unix sockets that exist
-//! only there. Files, commands, packages, the network and limits are those of every cell.
+//! On this host each context of a sandbox is a kernel process of its own in the sandbox's cell, talked to over Unix
+//! sockets that exist only there. Files, commands, packages, the network and limits are those of every cell.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -23,7 +23,12 @@
 //! environment of a create says the same), `python` (the interpreter whose kernels are looked for), `transport`
 //! (`"ipc"`, or `"tcp"` without isolation), `interpreter` (`"lazy"` starts no kernel before the first run), `pip`
 //! (options for `install_packages`).
+//!
+//! Kernels elsewhere, with isolation off alone: `server_url`, `token` and `headers` of a Jupyter Server, on which kernels
+//! are started, or `kernel_id` of one that runs there; or the `connection_file` of one that runs on this host. Kernels that
+//! run already are used as they are, and left running.
 
+mod away;
 mod backend;
 mod config;
 mod connection;

@@ -1,5 +1,6 @@
 //! The behaviour suite over `local-jupyter` with strict isolation: a kernel of IPython over Unix sockets.
 
+#[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 
 use std::process::ExitCode;

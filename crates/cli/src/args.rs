@@ -3,6 +3,7 @@
 mod detached;
 mod export;
 mod interactive;
+mod kernel;
 mod snapshot;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ pub(crate) use self::detached::{
 pub(crate) use self::export::ExportArgs;
 pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
+pub(crate) use self::kernel::KernelArgs;
 use self::snapshot::SNAPSHOT_EXAMPLES;
 pub(crate) use self::snapshot::{SnapshotArgs, SnapshotCommand};
 use crate::exit;
@@ -330,6 +332,9 @@ pub(crate) struct SandboxArgs {
     /// Seconds without use after which the sandbox ends
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) idle_timeout: Option<f64>,
+
+    #[command(flatten)]
+    pub(crate) kernel: KernelArgs,
 }
 
 impl SandboxArgs {
@@ -359,6 +364,7 @@ impl SandboxArgs {
             label: Vec::new(),
             lifetime: None,
             idle_timeout: None,
+            kernel: KernelArgs::default(),
         }
     }
 }

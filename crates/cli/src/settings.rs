@@ -8,11 +8,14 @@ use code_sandboxes::{
     SingleUse, Tags, Variant, seconds,
 };
 
-use crate::args::{ProviderArgs, SandboxArgs};
+use crate::args::{KernelArgs, ProviderArgs, SandboxArgs};
 use crate::problem::Problem;
 
 /// Asks for the first variant that there are credentials for.
 const AUTO: &str = "auto";
+
+/// Has the token of a Jupyter Server, where the arguments of a process can be seen by others.
+const TOKEN_VARIABLE: &str = "JUPYTER_TOKEN";
 
 /// The cloud variants in the order in which they are taken, and the variables that show that there are credentials.
 const CREDENTIALS: [(Variant, &[&str]); 4] = [
@@ -28,6 +31,14 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
         Some(name) if name.trim().eq_ignore_ascii_case(AUTO) => Ok(by_credentials()),
         Some(name) => Ok(name.parse()?),
         None => Ok(Registry::new().default_variant()),
+    }
+}
+
+/// The variant for a new sandbox. Who names a kernel and no variant means the one that has kernels.
+fn variant_of(args: &SandboxArgs) -> Result<Variant, Problem> {
+    match args.provider.provider {
+        None if args.kernel.is_given() => Ok(Variant::LocalJupyter),
+        _ => variant(&args.provider),
     }
 }
 
@@ -63,7 +74,7 @@ pub(crate) fn builder(
     purpose: Option<SingleUse>,
 ) -> Result<SandboxBuilder<Registry>, Problem> {
     let mut builder = Sandbox::builder()
-        .variant(variant(&args.provider)?)
+        .variant(variant_of(args)?)
         .timeout(seconds("timeout", args.timeout)?)
         .isolation(args.isolation.unwrap_or_default())
         .network(network(args)?);
@@ -81,7 +92,39 @@ pub(crate) fn builder(
     for item in &args.mount {
         builder = builder.mount(mount(item)?);
     }
-    resources(places(builder, args), args)
+    resources(places(kernel(builder, &args.kernel)?, args), args)
+}
+
+/// Which kernel runs the code, and where it is.
+fn kernel(
+    mut builder: SandboxBuilder<Registry>,
+    args: &KernelArgs,
+) -> Result<SandboxBuilder<Registry>, Problem> {
+    let texts = [
+        ("kernel", &args.kernel),
+        ("server_url", &args.server_url),
+        ("kernel_id", &args.kernel_id),
+    ];
+    for (option, text) in texts {
+        if let Some(text) = text {
+            builder = builder.provider_option(option, text.as_str());
+        }
+    }
+    let token = args.token.as_ref().map(|token| token.expose().to_owned());
+    let variable = || env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+    if let Some(token) = token.or_else(variable).filter(|_| args.server_url.is_some()) {
+        builder = builder.provider_option("token", token);
+    }
+    if let Some(file) = &args.connection_file {
+        // Whoever makes the sandbox may be in another directory.
+        let path = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        let Some(path) = path.to_str() else {
+            let message = format!("--connection-file {} is not UTF-8", file.display());
+            return Err(Problem::usage(message, "give it another name"));
+        };
+        builder = builder.provider_option("connection_file", path);
+    }
+    Ok(builder)
 }
 
 /// How long a sandbox stays that outlives this command.

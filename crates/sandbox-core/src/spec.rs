@@ -76,7 +76,7 @@ pub enum SingleUse {
 }
 
 /// Everything asked of a new sandbox. `None` means: the backend's default.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CreateSpec {
     /// A name for people. Default: none.
@@ -128,6 +128,39 @@ pub struct CreateSpec {
     pub single_use: Option<SingleUse>,
     /// Options of one backend. Keys it does not know are refused.
     pub provider_options: Map<String, Value>,
+}
+
+/// Options of a backend may be secret, so only their names are shown.
+impl fmt::Debug for CreateSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options: Vec<_> = self.provider_options.keys().collect();
+        f.debug_struct("CreateSpec")
+            .field("name", &self.name)
+            .field("environment", &self.environment)
+            .field("image", &self.image)
+            .field("working_dir", &self.working_dir)
+            .field("env", &self.env)
+            .field("secrets", &self.secrets)
+            .field("tags", &self.tags)
+            .field("memory", &self.memory)
+            .field("cpu", &self.cpu)
+            .field("disk", &self.disk)
+            .field("processes", &self.processes)
+            .field("disk_files", &self.disk_files)
+            .field("open_files", &self.open_files)
+            .field("output_limit", &self.output_limit)
+            .field("gpu", &self.gpu)
+            .field("network", &self.network)
+            .field("isolation", &self.isolation)
+            .field("mounts", &self.mounts)
+            .field("lifetime", &self.lifetime)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("snapshot", &self.snapshot)
+            .field("detached", &self.detached)
+            .field("single_use", &self.single_use)
+            .field("provider_options", &options)
+            .finish()
+    }
 }
 
 /// Bytes of all environment variables together. The kernel has limits of its own, not far above.
@@ -381,6 +414,13 @@ mod tests {
 
     fn spec() -> CreateSpec {
         CreateSpec::default()
+    }
+
+    #[test]
+    fn options_are_shown_by_name_alone() {
+        let options = Map::from_iter([("token".to_owned(), "hunter2".into())]);
+        let shown = format!("{:?}", CreateSpec { provider_options: options, ..spec() });
+        assert!(shown.contains("token") && !shown.contains("hunter2"), "{shown}");
     }
 
     #[test]

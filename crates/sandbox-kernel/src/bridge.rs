@@ -1,6 +1,7 @@
 //! Serves one kernel: takes the requests of a worker, and tells what comes of them as a worker would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +10,12 @@ use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::{InputReply, StreamName};
 use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
-use sandbox_agent::box_io::Exit;
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::buffer::Buffer;
+use crate::buffer::{self, Buffer};
 use crate::control::Served;
 use crate::link::{CONTROL, END, INPUT, INTERRUPT, PIECE, Said, said, tool_calls};
 use crate::process::KernelProcess;
@@ -37,6 +37,8 @@ pub(crate) struct Bridge {
     /// Standard output and standard error, as published.
     streams: [Arc<Buffer>; 2],
     runs: i64,
+    /// How often the kernel had been another process when it was prepared.
+    renewals: u64,
 }
 
 /// A run that goes on.
@@ -55,6 +57,19 @@ struct Active {
     told: u64,
     /// Interrupts that were announced, whose signals are still to come.
     announced: u64,
+    /// How much was published that has arrived.
+    outputs: u64,
+    /// Something is known to be missing, and was told.
+    lossy: bool,
+    /// What was published and waits for somebody to read what came before. Nothing more is taken meanwhile.
+    unread: VecDeque<(StreamName, Bytes)>,
+}
+
+impl Active {
+    /// A line of ours on standard error.
+    fn note(&mut self, line: &str) {
+        self.unread.push_back((StreamName::Stderr, format!("{line}\n").into()));
+    }
 }
 
 /// Nothing more can be asked of this kernel.
@@ -67,7 +82,8 @@ impl Bridge {
         program: Option<Program>,
         streams: [Arc<Buffer>; 2],
     ) -> Self {
-        Self { client, process, program, streams, runs: 0 }
+        let renewals = client.renewals();
+        Self { client, process, program, streams, runs: 0, renewals }
     }
 
     /// Runs the program of ours.
@@ -93,9 +109,27 @@ impl Bridge {
 
     /// Takes requests until nobody asks any more, or the kernel is of no use.
     pub(crate) async fn serve(mut self, mut served: Served) {
-        while let Some(asked) = served.next().await {
+        let client = self.client.clone();
+        let before = self.renewals;
+        let mut renewed = pin!(client.renewed(before));
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = &mut renewed => {
+                    // What the next run would build on is lost.
+                    self.process.gone();
+                    break;
+                }
+                asked = served.next() => asked,
+            };
+            let Some(asked) = asked else { break };
             let done = match asked.request {
-                Request::Run(run) => self.run(&mut served, run, asked.stdin).await,
+                Request::Run(run) => {
+                    self.process.set_running(true);
+                    let done = self.run(&mut served, run, asked.stdin).await;
+                    self.process.set_running(false);
+                    done
+                }
                 Request::GetVariable { id, name } => {
                     self.variable(&served, id, json!({"get": name})).await
                 }
@@ -138,6 +172,9 @@ impl Bridge {
             interrupts,
             told: interrupts,
             announced: 0,
+            outputs: 0,
+            lossy: false,
+            unread: VecDeque::new(),
         };
         loop {
             tokio::select! {
@@ -160,11 +197,12 @@ impl Bridge {
                     }
                 }
                 piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
-                event = active.running.next() => match event {
+                () = pass_on(&self.streams, &mut active.unread), if !active.unread.is_empty() => {}
+                event = active.running.next(), if active.unread.is_empty() => match event {
                     Some(Event::Finished(outcome)) => {
                         return self.finish(served, &active, *outcome).await;
                     }
-                    Some(event) => self.event(served, &mut active, event).await?,
+                    Some(event) => self.event(served, &mut active, event)?,
                     None => return Err(Gone),
                 },
             }
@@ -224,28 +262,23 @@ impl Bridge {
         message
     }
 
-    async fn event(
-        &mut self,
-        served: &Served,
-        active: &mut Active,
-        event: Event,
-    ) -> Result<(), Gone> {
+    fn event(&self, served: &Served, active: &mut Active, event: Event) -> Result<(), Gone> {
+        active.outputs += u64::from(is_output(&event));
         match event {
             Event::Stream(stream) => {
-                let index = usize::from(stream.name == StreamName::Stderr);
-                self.streams[index].write(stream.text.as_bytes()).await;
+                active.unread.push_back((stream.name, stream.text.into()));
             }
             Event::Result { result, .. } => {
                 let (data, id) = (&result.data, result.transient.display_id.as_deref());
-                self.show(served, active, DisplayKind::Result, data, &result.metadata, id).await;
+                self.show(served, active, DisplayKind::Result, data, &result.metadata, id);
             }
             Event::Display { display, .. } => {
                 let (data, id) = (&display.data, display.transient.display_id.as_deref());
-                self.show(served, active, DisplayKind::Display, data, &display.metadata, id).await;
+                self.show(served, active, DisplayKind::Display, data, &display.metadata, id);
             }
             Event::UpdateDisplay { update, .. } => {
                 let (data, id) = (&update.data, update.transient.display_id.as_deref());
-                self.show(served, active, DisplayKind::Update, data, &update.metadata, id).await;
+                self.show(served, active, DisplayKind::Update, data, &update.metadata, id);
             }
             Event::ClearOutput { wait } => {
                 served.reply(&Reply::ClearOutput { id: active.id, wait });
@@ -253,13 +286,16 @@ impl Bridge {
             Event::Message { channel: Channel::Stdin, message } => {
                 self.said(served, active, &message)?;
             }
-            Event::Lost(loss) => self.note(&lost(loss)).await,
+            Event::Lost(loss) => {
+                active.lossy = true;
+                active.note(&lost(loss));
+            }
             _ => {}
         }
         Ok(())
     }
 
-    async fn show(
+    fn show(
         &self,
         served: &Served,
         active: &mut Active,
@@ -270,9 +306,7 @@ impl Bridge {
     ) {
         let mut notes = Vec::new();
         let bundle = active.room.take(data, &mut notes);
-        for note in notes {
-            self.note(&note).await;
-        }
+        notes.iter().for_each(|note| active.note(note));
         if bundle.is_empty() {
             return;
         }
@@ -284,11 +318,6 @@ impl Bridge {
             display_id: display_id.unwrap_or_default().to_owned(),
         };
         served.reply(&display);
-    }
-
-    /// A line of ours on standard error.
-    async fn note(&self, line: &str) {
-        self.streams[1].write(format!("{line}\n").as_bytes()).await;
     }
 
     /// The program of ours says something.
@@ -361,19 +390,29 @@ impl Bridge {
         match outcome.end {
             End::Replied => {}
             // Nobody can tell what it did. It is not gone on with.
-            End::ReplyLost | End::ConnectionLost => return Err(Gone),
+            End::ReplyLost | End::ConnectionLost => {
+                self.process.lost();
+                return Err(Gone);
+            }
             _ => {
-                self.process.ended(Exit {
-                    code: None,
-                    signal: None,
-                    user: Duration::ZERO,
-                    system: Duration::ZERO,
-                    max_rss: 0,
-                });
+                self.process.gone();
                 return Err(Gone);
             }
         }
+        if self.client.renewals() != self.renewals {
+            // It ran in a process that has nothing of what was there before.
+            self.process.gone();
+            return Err(Gone);
+        }
         let told = self.told(&outcome);
+        let published = told.get("published").and_then(Value::as_u64).unwrap_or_default();
+        if published > active.outputs && !active.lossy {
+            let missing = published - active.outputs;
+            let note = format!(
+                "[output is missing here: {missing} of {published} messages did not arrive]\n"
+            );
+            self.streams[1].push(note.as_bytes());
+        }
         if let Some(why) = told.get("failed").and_then(Value::as_str) {
             self.end(served, active.id, Err(why.to_owned()));
             return Ok(());
@@ -460,6 +499,30 @@ impl Bridge {
             served.reply(&failed(FailureKind::TooLarge, "the value is too large"));
         }
         Ok(())
+    }
+}
+
+/// Whether the kernel published it as output.
+fn is_output(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Stream(_)
+            | Event::Result { .. }
+            | Event::Display { .. }
+            | Event::UpdateDisplay { .. }
+            | Event::ClearOutput { .. }
+    )
+}
+
+/// Gives what was published to whoever reads it, as they read. Nothing is lost when the future is dropped.
+async fn pass_on(streams: &[Arc<Buffer>; 2], unread: &mut VecDeque<(StreamName, Bytes)>) {
+    while let Some((name, data)) = unread.front_mut() {
+        let stream = &streams[usize::from(*name == StreamName::Stderr)];
+        stream.room().await;
+        stream.push(&data.split_to(data.len().min(buffer::PIECE)));
+        if data.is_empty() {
+            unread.pop_front();
+        }
     }
 }
 

@@ -8,8 +8,11 @@ use std::task::{Context, Poll, Waker};
 use sandbox_agent::box_io::{Readable, Writable};
 use tokio::sync::Notify;
 
-/// How many bytes wait before the writer does.
-const ROOM: usize = 1 << 20;
+/// How many bytes wait before the writer does. With one more piece no more than what is looked for before a reply is told.
+const ROOM: usize = (1 << 20) - PIECE;
+
+/// How much is added at once.
+pub(crate) const PIECE: usize = 64 << 10;
 
 /// A stream with one reader and one writer.
 #[derive(Default)]
@@ -55,19 +58,18 @@ impl Buffer {
         self.changed.notify_waiters();
     }
 
-    /// Adds bytes as soon as there is room.
-    pub(crate) async fn write(&self, data: &[u8]) {
+    /// Waits until there is room for a piece.
+    pub(crate) async fn room(&self) {
         loop {
             let changed = self.changed.notified();
             {
                 let state = self.state();
                 if state.waiting() < ROOM || state.closed {
-                    break;
+                    return;
                 }
             }
             changed.await;
         }
-        self.push(data);
     }
 
     /// Nothing more will come, and nobody needs to wait for room.
@@ -227,7 +229,10 @@ mod tests {
         buffer.push(&vec![1; ROOM]);
         let writing = tokio::spawn({
             let buffer = Arc::clone(&buffer);
-            async move { buffer.write(b"more").await }
+            async move {
+                buffer.room().await;
+                buffer.push(b"more");
+            }
         });
         tokio::task::yield_now().await;
         assert!(!writing.is_finished(), "there is no room");

@@ -16,7 +16,13 @@ mod kernel_box;
 mod link;
 mod process;
 mod program;
+#[cfg(feature = "server")]
+pub mod server;
 mod shown;
+
+/// Bytes of messages that may wait for who takes them. More than all that one run may show, so that the end of one that
+/// shows that much has room.
+pub const BUFFERED: usize = 96 << 20;
 
 pub use kernel_box::{KernelBox, KernelSource, StartedKernel, Streams};
 pub use process::{Interrupt, KernelProcess};

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const SIGINT: i32 = 2;
 
 /// The end of a process of which nobody can tell how it ended.
-const UNTOLD: Exit =
+pub(crate) const UNTOLD: Exit =
     Exit { code: None, signal: None, user: Duration::ZERO, system: Duration::ZERO, max_rss: 0 };
 
 /// How the code of a kernel is interrupted.
@@ -38,6 +38,8 @@ pub enum Interrupt {
 pub struct KernelProcess {
     inner: Arc<dyn Process>,
     interrupt: Interrupt,
+    /// It is somebody else's: once it is dead to us, nothing more is done to it.
+    borrowed: bool,
     state: Mutex<State>,
     changed: Notify,
     interrupted: Notify,
@@ -49,6 +51,8 @@ struct State {
     waker: Option<Waker>,
     /// Interrupts so far.
     interrupts: u64,
+    /// Whether code of ours runs in it.
+    running: bool,
 }
 
 impl fmt::Debug for KernelProcess {
@@ -60,9 +64,19 @@ impl fmt::Debug for KernelProcess {
 impl KernelProcess {
     /// Watches a process.
     pub fn new(inner: Arc<dyn Process>, interrupt: Interrupt) -> Arc<Self> {
+        Self::watching(inner, interrupt, false)
+    }
+
+    /// Watches a process that is somebody else's. Once it is dead to us, nothing more is done to it.
+    pub fn borrowed(inner: Arc<dyn Process>, interrupt: Interrupt) -> Arc<Self> {
+        Self::watching(inner, interrupt, true)
+    }
+
+    fn watching(inner: Arc<dyn Process>, interrupt: Interrupt, borrowed: bool) -> Arc<Self> {
         let process = Arc::new(Self {
             inner,
             interrupt,
+            borrowed,
             state: Mutex::default(),
             changed: Notify::new(),
             interrupted: Notify::new(),
@@ -92,6 +106,27 @@ impl KernelProcess {
             waker.wake();
         }
         self.changed.notify_waiters();
+    }
+
+    /// It is dead, or of no use, and nobody can tell how it ended.
+    pub fn gone(&self) {
+        self.ended(UNTOLD);
+    }
+
+    /// The connection to it is lost. Ours is of no use then and is ended by whoever looks after it; another's is let go.
+    pub(crate) fn lost(&self) {
+        if self.borrowed {
+            self.gone();
+        }
+    }
+
+    /// Whether code of ours runs in it.
+    pub fn is_running(&self) -> bool {
+        self.state().running
+    }
+
+    pub(crate) fn set_running(&self, running: bool) {
+        self.state().running = running;
     }
 
     /// Waits for more interrupts than `seen`. Says how many there are.
@@ -166,6 +201,9 @@ impl Process for KernelProcess {
     }
 
     async fn kill_tree(&self) -> Result<()> {
+        if self.borrowed && self.is_dead() {
+            return Ok(());
+        }
         self.inner.kill_tree().await
     }
 

@@ -38,6 +38,14 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Refuses a context that its interpreters cannot be as it was asked for.
+    ///
+    /// # Errors
+    /// `Unsupported`, saying what it was.
+    fn check_context(&self, _place: &Place, _spec: &ContextSpec) -> Result<()> {
+        Ok(())
+    }
+
     /// Takes a snapshot of a sandbox that has not ended.
     ///
     /// # Errors
@@ -106,6 +114,15 @@ impl<K: LocalKind> LocalInstance<K> {
                         of one run would be one of all before it";
             return Err(Error::unsupported("run_code", message).with_hint(hint));
         }
+        let capabilities = &self.place.capabilities;
+        if request.cpu_time.is_some() && !capabilities.limit_run_cpu_time {
+            return Err(self.place.unsupported("limit of CPU time for a single run"));
+        }
+        if request.context.as_deref().is_some_and(|id| id != DEFAULT_CONTEXT)
+            && !capabilities.contexts
+        {
+            return Err(self.place.unsupported("context but `default`"));
+        }
         self.kind.check_run(&self.place, request)
     }
 
@@ -143,11 +160,15 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn create_context(&self, _call: &CallContext, mut spec: ContextSpec) -> Result<Context> {
-        self.place.alive("create_context")?;
+        self.needs(self.place.capabilities.contexts, "create_context")?;
         self.contexts.check(&spec)?;
+        self.kind.check_context(&self.place, &spec)?;
         if let Some(path) = &mut spec.cwd {
             *path = resolve_directory(&self.place.cwd, path);
-            self.place.make_directory("cwd", path).await?;
+            // Elsewhere the interpreter makes it when it starts.
+            if self.place.capabilities.commands {
+                self.place.make_directory("cwd", path).await?;
+            }
         }
         self.contexts.create(spec)
     }
@@ -158,13 +179,13 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn restart_context(&self, _call: &CallContext, id: &str) -> Result<()> {
-        self.place.alive("restart_context")?;
+        self.needs(self.place.capabilities.restart, "restart_context")?;
         self.contexts.existing("restart_context", Some(id))?.restart(false).await;
         Ok(())
     }
 
     async fn delete_context(&self, _call: &CallContext, id: &str) -> Result<()> {
-        self.place.alive("delete_context")?;
+        self.needs(self.place.capabilities.contexts, "delete_context")?;
         self.contexts.delete(id).await
     }
 
@@ -196,17 +217,18 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn interrupt(&self, _call: &CallContext, context: Option<&str>) -> Result<bool> {
-        self.place.alive("interrupt")?;
+        self.needs(self.place.capabilities.interrupt, "interrupt")?;
         Ok(self.contexts.existing("interrupt", context)?.interrupt())
     }
 
     async fn reset(&self, _call: &CallContext) -> Result<()> {
-        self.place.alive("reset")?;
+        self.needs(self.place.capabilities.restart, "reset")?;
         self.contexts.restart_all().await;
         self.place.commands.end_all().await
     }
 
     async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
+        self.needs(self.place.capabilities.commands, "start_command")?;
         self.place.start_command(request).await
     }
 
@@ -225,11 +247,12 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
-        self.place.alive("list_commands")?;
+        self.needs(self.place.capabilities.commands, "list_commands")?;
         Ok(self.place.commands.list())
     }
 
     async fn connect_command(&self, _call: &CallContext, id: &str) -> Result<Command> {
+        self.needs(self.place.capabilities.commands, "connect_command")?;
         self.place.connect_command(id)
     }
 

@@ -1,18 +1,24 @@
 //! What the tests of this backend share.
 
-use std::env;
+pub(crate) mod server;
 
 use backend_jupyter::JupyterConfig;
 use sandbox_conformance::Target;
 
-/// Names an interpreter that has Jupyter.
-const VARIABLE: &str = "SANDBOX_TEST_JUPYTER_PYTHON";
+pub(crate) use self::server::interpreter;
+use self::server::named;
 
 /// The kernels of the interpreter that the tests are told of; otherwise those of this host, without which they fail.
 pub(crate) fn config() -> JupyterConfig {
     let mut config = JupyterConfig::default();
-    config.python = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(Into::into);
+    config.python = named();
     config
+}
+
+/// A script that becomes a kernel of IPython, for `/bin/sh -c` with the connection file behind it.
+pub(crate) fn python_kernel() -> String {
+    let python = interpreter().expect("an interpreter");
+    format!("exec {} -m ipykernel_launcher -f \"$0\"", python.display())
 }
 
 /// What a kernel does otherwise than a worker, by design.
@@ -55,4 +61,22 @@ pub(crate) fn differences(target: Target) -> Target {
             "a kernel has sockets of its own, made in the cell",
         )
         .differs("rich::a_class_is_not_its_instance", "IPython shows a class by its name")
+}
+
+/// The groups of the suite that are about kernels, and not about what is around them.
+const GROUPS: [&str; 8] =
+    ["contexts", "exec", "interrupt", "rich", "streams", "timeout", "tools", "variables"];
+
+/// Leaves out every group that is not about kernels: the first target has them.
+pub(crate) fn kernels_alone(mut target: Target) -> Target {
+    let others = sandbox_conformance::case_names().into_iter().filter_map(|name| {
+        let group = name.split("::").nth(1)?.to_owned();
+        (!GROUPS.contains(&&*group)).then_some(group)
+    });
+    let others: std::collections::BTreeSet<String> = others.collect();
+    for group in others {
+        let group: &'static str = format!("{group}::").leak();
+        target = target.differs(group, "it is not about kernels, and run with kernels in cells");
+    }
+    target
 }

@@ -94,5 +94,6 @@ impl SandboxArgs {
         ]
         .into_iter()
         .find_map(|(flag, given)| given.then_some(flag))
+        .or_else(|| self.kernel.flag())
     }
 }

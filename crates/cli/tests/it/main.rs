@@ -10,6 +10,7 @@ mod detached_truth;
 mod documents;
 mod information;
 mod json;
+mod jupyter;
 mod languages;
 mod network;
 mod notebooks;

@@ -50,6 +50,7 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     state: Mutex<State>,
     kernel_state: watch::Sender<Option<ExecutionState>>,
+    renewals: watch::Sender<u64>,
     is_closed: watch::Sender<bool>,
 }
 
@@ -82,6 +83,7 @@ impl Hub {
             limits,
             state: Mutex::default(),
             kernel_state: watch::Sender::new(None),
+            renewals: watch::Sender::new(0),
             is_closed: watch::Sender::new(false),
         }
     }
@@ -95,6 +97,13 @@ impl Hub {
         if let Some(kernel_state) = &kernel_state {
             self.kernel_state.send_replace(Some(kernel_state.clone()));
             if tells_of_a_new_process(kernel_state) {
+                // One that starts may say so after it has answered on the control channel.
+                let again = *kernel_state != ExecutionState::Starting
+                    || state
+                        .kernel
+                        .as_ref()
+                        .is_some_and(|kernel| *kernel != message.header().session);
+                self.renewals.send_modify(|renewals| *renewals += u64::from(again));
                 state
                     .executions
                     .values()
@@ -103,7 +112,12 @@ impl Hub {
             }
         }
         match channel {
-            Channel::Shell | Channel::Control => state.deliver_reply(channel, message),
+            Channel::Shell | Channel::Control => {
+                if state.is_of_another_process(&message) {
+                    self.renewals.send_modify(|renewals| *renewals += 1);
+                }
+                state.deliver_reply(channel, message);
+            }
             Channel::IoPub | Channel::Stdin => state.deliver_to_execution(channel, message),
             Channel::Heartbeat => {}
         }
@@ -253,6 +267,11 @@ impl Hub {
         self.kernel_state.subscribe()
     }
 
+    /// How often the kernel said that its process is a new one, or dead.
+    pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
+    }
+
     fn kernel_state_of(&self, channel: Channel, message: &RawMessage) -> Option<ExecutionState> {
         if channel != Channel::IoPub || message.msg_type() != "status" {
             return None;
@@ -308,6 +327,13 @@ impl State {
         let pending = Pending { channel, subshell, waiter, sent: false, fence: None };
         self.pending.insert(message.header().msg_id.clone(), pending);
         Ok(())
+    }
+
+    /// Whether the kernel that replies is not the one that replied before. Nothing else tells of a server that starts its
+    /// process again.
+    fn is_of_another_process(&self, message: &RawMessage) -> bool {
+        let known = self.kernel.as_ref().filter(|_| message.parent().msg_id().is_some());
+        known.is_some_and(|kernel| *kernel != message.header().session)
     }
 
     fn deliver_reply(&mut self, channel: Channel, message: RawMessage) {

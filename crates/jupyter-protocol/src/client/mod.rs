@@ -223,6 +223,19 @@ impl Client {
         self.hub().kernel_state().borrow().clone()
     }
 
+    /// How often it has turned out that the process of the kernel is a new one, or dead: what it had before is gone. The
+    /// kernel says so, or replies as another one.
+    #[must_use]
+    pub fn renewals(&self) -> u64 {
+        *self.hub().renewals().borrow()
+    }
+
+    /// Waits until [`Client::renewals`] are not that many.
+    pub async fn renewed(&self, before: u64) {
+        // The sender lives as long as this client.
+        let _ = self.hub().renewals().wait_for(|renewals| *renewals != before).await;
+    }
+
     /// Whether everything is connected that is needed to run code.
     #[must_use]
     pub fn is_connected(&self) -> bool {

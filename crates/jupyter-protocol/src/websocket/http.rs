@@ -1,6 +1,6 @@
 //! Requests to a server, with bounded answers.
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url, redirect};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -22,10 +22,7 @@ const MAX_MESSAGE: usize = 4096;
 
 impl Http {
     pub(super) fn new(token: &Token, options: &ServerOptions) -> Result<Self, ServerError> {
-        let mut headers = HeaderMap::new();
-        if let Some(value) = authorization(token)? {
-            headers.insert(AUTHORIZATION, value);
-        }
+        let headers = headers(token, options)?;
         let tls = tls::configuration(&options.extra_roots)?;
         let client = reqwest::Client::builder()
             .default_headers(headers)
@@ -84,17 +81,35 @@ impl Http {
     }
 }
 
-/// The header that carries the token.
-pub(super) fn authorization(token: &Token) -> Result<Option<HeaderValue>, ServerError> {
-    if token.is_empty() {
-        return Ok(None);
+/// Headers that belong to the protocol itself.
+const OWN_HEADERS: [&str; 6] =
+    ["connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
+
+/// The headers of every request: the token, and what the options add.
+pub(super) fn headers(token: &Token, options: &ServerOptions) -> Result<HeaderMap, ServerError> {
+    let mut headers = HeaderMap::new();
+    if !token.is_empty() {
+        let value = format!("token {}", token.expose());
+        headers.insert(AUTHORIZATION, secret(&value, "the token")?);
     }
-    let value = HeaderValue::try_from(format!("token {}", token.expose()));
-    let mut value = value.map_err(|_| ServerError::Address {
-        why: "the token cannot be sent in a header".to_owned(),
-    })?;
+    for (name, value) in &options.headers {
+        let what = format!("the header {name:?}");
+        let own = name.to_ascii_lowercase();
+        if OWN_HEADERS.contains(&&*own) || own.starts_with("sec-websocket") {
+            return Err(ServerError::Address { why: format!("{what} is the protocol's own") });
+        }
+        let name = HeaderName::try_from(name.as_str())
+            .map_err(|_| ServerError::Address { why: format!("{what} has no valid name") })?;
+        headers.insert(name, secret(value.expose(), &what)?);
+    }
+    Ok(headers)
+}
+
+fn secret(value: &str, what: &str) -> Result<HeaderValue, ServerError> {
+    let wrong = |_| ServerError::Address { why: format!("{what} cannot be sent in a header") };
+    let mut value = HeaderValue::try_from(value).map_err(wrong)?;
     value.set_sensitive(true);
-    Ok(Some(value))
+    Ok(value)
 }
 
 /// Reads a body. One that is too long is an error, or cut.
@@ -145,4 +160,35 @@ fn describe(error: &reqwest::Error) -> String {
         return "it took too long".to_owned();
     }
     if text.is_empty() { "the request failed".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &str) -> ServerOptions {
+        let headers = vec![(name.to_owned(), Token::new(value))];
+        ServerOptions { headers, ..ServerOptions::default() }
+    }
+
+    #[test]
+    fn headers_are_added_and_win_over_the_token() {
+        let token = Token::new("abc");
+        let sent = headers(&token, &with("X-Forwarded-User", "me")).unwrap();
+        assert_eq!(sent["authorization"], "token abc");
+        assert_eq!(sent["x-forwarded-user"], "me");
+        let sent = headers(&token, &with("Authorization", "Bearer x")).unwrap();
+        assert_eq!(sent["authorization"], "Bearer x");
+        assert!(sent["authorization"].is_sensitive());
+    }
+
+    #[test]
+    fn headers_that_cannot_be_sent_are_refused_and_not_shown() {
+        for name in ["Host", "Sec-WebSocket-Key", "a b", ""] {
+            headers(&Token::default(), &with(name, "x")).unwrap_err();
+        }
+        let error = headers(&Token::default(), &with("X-Key", "hunter2\n")).unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        assert!(!format!("{:?}", with("X-Key", "hunter2")).contains("hunter2"));
+    }
 }

@@ -19,8 +19,8 @@ pub struct KernelModel {
     pub last_activity: Option<String>,
     /// What it does: `starting`, `idle`, `busy`, `dead`.
     pub execution_state: Option<String>,
-    /// How many clients are connected.
-    pub connections: Option<u64>,
+    /// How many clients are connected. Servers count wrong now and then, and say less than none.
+    pub connections: Option<i64>,
     /// Anything else the server says.
     #[serde(flatten)]
     pub extra: JsonMap,

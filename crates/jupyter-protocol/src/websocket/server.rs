@@ -24,6 +24,9 @@ pub struct ServerOptions {
     pub max_body: usize,
     /// Certificates to trust beside those of the system, in PEM.
     pub extra_roots: Vec<u8>,
+    /// Headers of every request beside those of the protocol, for what stands before the server. Their values are never
+    /// shown. An `Authorization` among them is sent instead of the token.
+    pub headers: Vec<(String, Token)>,
 }
 
 impl Default for ServerOptions {
@@ -32,6 +35,7 @@ impl Default for ServerOptions {
             timeout: Duration::from_secs(60),
             max_body: 256 * 1024 * 1024,
             extra_roots: Vec::new(),
+            headers: Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use reqwest::Url;
-use reqwest::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use reqwest::header::{HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::error::{ProtocolError, SubProtocolError};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::http::{authorization, refusal};
+use super::http::{self, refusal};
 use super::quick::QuickStream;
 use super::server::Server;
 use super::tls;
@@ -72,8 +72,8 @@ pub(super) async fn connect(
 async fn attempt(server: &Server, url: &Url, form: Form, limits: &Limits) -> Result<Socket, Error> {
     let mut request = url.as_str().into_client_request()?;
     let headers = request.headers_mut();
-    let token = authorization(server.token()).map_err(|error| io_error(error.to_string()))?;
-    headers.extend(token.map(|token| (AUTHORIZATION, token)));
+    let own = http::headers(server.token(), server.options());
+    headers.extend(own.map_err(|error| io_error(error.to_string()))?);
     if form == Form::V1 {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(V1_SUBPROTOCOL));
     }

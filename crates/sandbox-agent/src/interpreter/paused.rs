@@ -153,7 +153,9 @@ async fn ask(
         match worker.next().await {
             Happening::Output(..) => {}
             Happening::Reply(Reply::Held { id: answered, problem, notes }) if answered == id => {
-                if notes.len() > MOST_NOTES || notes.iter().chain([&problem]).any(|note| is_long(note)) {
+                if notes.len() > MOST_NOTES
+                    || notes.iter().chain([&problem]).any(|note| is_long(note))
+                {
                     return Err("it says more of its copy than there is to say".to_owned());
                 }
                 return Ok(if problem.is_empty() { Ok(notes) } else { Err(problem) });

@@ -1,10 +1,12 @@
 """What IPython does otherwise in a sandbox."""
 
 import os
+import select
 import sys
 from _thread import get_ident
 from signal import SIGINT
 from signal import signal as set_signal
+from time import sleep
 
 from IPython.core.autocall import IPyAutocall
 
@@ -20,9 +22,22 @@ class Published:
     def flush(self):
         for stream in (sys.stdout, sys.stderr):
             try:
+                self.settle(stream)
                 stream.flush()
             except Exception:
                 pass  # closed by user code
+
+    def settle(self, stream):
+        """What was written to descriptors goes through a pipe and a thread of the kernel, which get a moment."""
+        pipe = getattr(stream, "_fid", None)
+        if pipe is None:
+            return
+        waiting = select.poll()
+        waiting.register(pipe, select.POLLIN)
+        for _ in range(50):
+            if not waiting.poll(0):
+                return
+            sleep(0.001)
 
     def note(self, line):
         try:
@@ -40,6 +55,30 @@ class Published:
         os.dup2(self.spare, 0)
         os.close(self.spare)
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+
+
+OUTPUTS = {"stream", "display_data", "update_display_data", "execute_result", "clear_output"}
+
+
+def request_of(parent):
+    """The id of the request that something is about."""
+    return ((parent or {}).get("header") or parent or {}).get("msg_id")
+
+
+def counted(driver):
+    """Counts what is published of a run. The queues on its way drop what is too much for them, and tell nobody."""
+    session = driver.kernel.session
+    send = session.send
+
+    def counting_send(stream, message, content=None, parent=None, *arguments, **options):
+        kind = message if isinstance(message, str) else message.get("msg_type")
+        if kind in OUTPUTS:
+            about = parent if isinstance(message, str) else message.get("parent_header")
+            if request_of(about) == driver.request:
+                next(driver.published)
+        return send(stream, message, content, parent, *arguments, **options)
+
+    session.send = counting_send
 
 
 class Exits:

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from _thread import allocate_lock, get_ident
+from itertools import count
 from signal import SIG_IGN, SIGINT, pthread_kill
 from signal import signal as set_signal
 from time import sleep
@@ -72,6 +73,7 @@ class Driver:
         self.site_changed = None
         self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
         self.baseline = set()
+        self.request, self.published = None, count()
 
     # The way to the host.
 
@@ -155,6 +157,7 @@ class Driver:
         self.shown, self.unshown = 0, None
         self.link.address()
         self.interrupted = self.pending = False
+        self.request, self.published = ipython["request_of"](self.kernel.get_parent("shell")), count()
         try:
             self.prepare(asked, undo)
         except Exception as error:
@@ -214,6 +217,7 @@ class Driver:
             reply["traceback"] = [clean(line) for line in reply.get("traceback") or ()]
         told["interrupted"] = self.interrupted
         told["threads"] = self.threads()
+        told["published"] = next(self.published)
         reply[KEY] = told
         return reply
 
@@ -458,6 +462,7 @@ def attach():
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     kernel._cancel_on_sigint = ipython["interruptible"](driver)
     ipython["nested_run"]()
+    ipython["counted"](driver)
     ipython["plain_tracebacks"](driver)
     ipython["bounded_displays"](driver)
     # On descriptors of our own; IPython would make a terminal for each command.

@@ -221,6 +221,9 @@ pub(crate) fn warn_of_weak_isolation(sandbox: &Sandbox, printer: &Printer) {
     let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
     match isolation.mode {
         IsolationMode::Strict => {}
+        IsolationMode::Off if isolation.boundary == "jupyter-server" => {
+            printer.warning("isolation is off: the code has the rights of that Jupyter Server");
+        }
         IsolationMode::Off => printer.warning("isolation is off: the code has your rights"),
         IsolationMode::BestEffort => {
             let layers = isolation.layers;

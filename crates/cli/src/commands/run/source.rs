@@ -134,6 +134,8 @@ impl Task {
                 refuse_dependencies(args, language)?;
                 interpreted(code, arguments)?
             }
+            // A kernel that is named runs what is typed for it, whatever its language.
+            Engine::Tools { .. } if is_for_kernel(args, &code) => interpreted(code, arguments)?,
             Engine::Tools { runners, install, dependencies } => {
                 let dependencies = match (args.deps, dependencies) {
                     (true, Some(how)) => Some(fetch(args, how, &code)?),
@@ -171,6 +173,10 @@ impl Task {
         let notebook = read_notebook(&path)?;
         Ok(Self { source: Source::Notebook { notebook, path }, language: "python", stdin: None })
     }
+}
+
+fn is_for_kernel(args: &RunArgs, code: &Code) -> bool {
+    args.sandbox.kernel.is_given() && matches!(code, Code::Inline(_)) && !args.deps
 }
 
 /// What the words are, and the arguments of the program.

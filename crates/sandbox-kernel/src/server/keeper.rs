@@ -1,7 +1,7 @@
 //! A thread that does what no runtime of a caller can be relied on for: deletions and timers.
 //!
 //! The last handle of a sandbox may be dropped when the caller's runtime is about to end, and a task of that runtime would
-//! never be run. What is not deleted costs credits.
+//! never be run. What is not deleted goes on, and may cost.
 
 use std::future::Future;
 use std::sync::{OnceLock, mpsc};
@@ -23,7 +23,7 @@ fn start() -> Option<Handle> {
             runtime.block_on(std::future::pending::<()>());
         }
     };
-    let started = thread::Builder::new().name("datalayer-keeper".into()).spawn(body);
+    let started = thread::Builder::new().name("kernel-keeper".into()).spawn(body);
     if let Err(error) = started {
         tracing::error!(%error, "no thread for deletions");
         return None;
@@ -32,21 +32,21 @@ fn start() -> Option<Handle> {
 }
 
 /// Does it some time.
-pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     if let Some(handle) = handle() {
         handle.spawn(work);
     }
 }
 
 /// Does it, and blocks this thread until it is done or that time has passed. It goes on then.
-pub(crate) fn finish(patience: Duration, work: impl Future<Output = ()> + Send + 'static) {
+pub fn finish(patience: Duration, work: impl Future<Output = ()> + Send + 'static) {
     let (send, receive) = mpsc::channel::<()>();
     spawn(async move {
         work.await;
         drop(send);
     });
     // The keeper itself cannot wait for itself.
-    if thread::current().name() != Some("datalayer-keeper") {
+    if thread::current().name() != Some("kernel-keeper") {
         let _ = receive.recv_timeout(patience);
     }
 }

@@ -1,0 +1,216 @@
+//! From what is asked for to a sandbox whose kernels are elsewhere.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jupyter_protocol::websocket::ServerKernelSpecs;
+use jupyter_protocol::{ConnectionError, ConnectionInfo};
+use sandbox_agent::box_io::{BoxIo, WorkerSpec};
+use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_core::{
+    Capabilities, CreateSpec, Error, ErrorKind, IsolationInfo, IsolationMode, Result, Variant,
+};
+use sandbox_kernel::server::{Whereabouts, prepare};
+use sandbox_kernel::{KernelBox, is_ipython};
+use sandbox_local::{Place, PlaceSpec};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::open::Opened;
+use super::server::{kernelspecs, server};
+use super::source::Kernels;
+use super::{Away, Origin};
+use crate::config::{DEFAULT_KERNEL, Target};
+use crate::instance::{JupyterInstance, Kernel};
+
+/// How long a create that failed waits until nothing is left of it.
+const CLEAN_UP_BOUND: Duration = Duration::from_secs(5);
+
+/// What a kernel can do that is elsewhere. Files, programs and limits are those of whoever runs it.
+fn capabilities(target: &Target, ipython: bool) -> Capabilities {
+    let own = matches!(target, Target::Server { kernel_id: None, .. });
+    let program = own && ipython;
+    Capabilities {
+        run_code: true,
+        run_stdin: program,
+        run_script: program,
+        rich_results: true,
+        live_output: true,
+        contexts: own,
+        variables: program,
+        interrupt: true,
+        // Nobody here can start the program again that a connection file leads to.
+        restart: !matches!(target, Target::ConnectionFile(_)),
+        tools: program,
+        set_tags: true,
+        set_lifetime: true,
+        lifetime: true,
+        idle_timeout: true,
+        environments: own,
+        limit_output: true,
+        network_all: true,
+        isolation_off: true,
+        ..Capabilities::default()
+    }
+}
+
+/// Refuses what cannot be had there, before anybody is asked for anything.
+fn check(spec: &CreateSpec, target: &Target) -> Result<()> {
+    capabilities(target, true).check(spec).map_err(|error| {
+        let error = error.with_context("variant", Variant::LocalJupyter.as_str());
+        if spec.isolation == IsolationMode::Off {
+            return error.with_hint(
+                "its code has what whoever runs the kernel gives it; here only lifetime, idle timeout and output are limited",
+            );
+        }
+        error.with_hint(
+            "the code runs where the kernel is, and nothing here keeps it in; say that you want that with isolation off \
+             (--isolation off)",
+        )
+    })
+}
+
+/// A sandbox whose kernels are elsewhere.
+pub(crate) async fn create(
+    spec: &CreateSpec,
+    target: &Target,
+    kernel: Option<&str>,
+) -> Result<JupyterInstance> {
+    check(spec, target)?;
+    let (origin, facts) = origin(target, kernel).await?;
+    let away = Away::new(origin);
+    let made = make(spec, target, &away, facts).await;
+    if made.is_err() {
+        away.kill();
+        // What was started is ended now, when nothing may come after this.
+        let _ = timeout(CLEAN_UP_BOUND, away.closed()).await;
+    }
+    made
+}
+
+type Facts = Vec<(&'static str, Value)>;
+
+async fn origin(target: &Target, kernel: Option<&str>) -> Result<(Origin, Facts)> {
+    match target {
+        Target::ConnectionFile(path) => {
+            let info = Box::new(read(path)?);
+            Ok((Origin::Connected(info), vec![("connection_file", json!(path))]))
+        }
+        Target::Server { access, kernel_id } => {
+            let server = server(access)?;
+            let specs = kernelspecs(&server).await?;
+            let mut facts = vec![("server_url", json!(access.url))];
+            if let Some(id) = kernel_id {
+                facts.push(("kernel_id", json!(id)));
+                let turn = Arc::default();
+                return Ok((Origin::Running { server, id: id.clone(), turn }, facts));
+            }
+            let name = named(&specs, kernel)?;
+            facts.push(("kernel", json!(name)));
+            Ok((Origin::Started { server, name }, facts))
+        }
+    }
+}
+
+/// The kernel specification that is meant, of those there are.
+fn named(specs: &ServerKernelSpecs, kernel: Option<&str>) -> Result<String> {
+    let default = specs.default.as_deref().unwrap_or(DEFAULT_KERNEL);
+    let name = kernel.unwrap_or(default);
+    if specs.kernelspecs.contains_key(name) {
+        return Ok(name.to_owned());
+    }
+    let available: Vec<_> = specs.kernelspecs.keys().map(String::as_str).collect();
+    let there = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+    let message = format!("the Jupyter Server has no kernel named {name:?} (available: {there})");
+    Err(Error::new(ErrorKind::NotFound, "start_kernel", message))
+}
+
+fn read(path: &Path) -> Result<ConnectionInfo> {
+    let wrong = |why: String| {
+        Error::invalid("connection_file", format!("{} cannot be used: {why}", path.display()))
+    };
+    ConnectionInfo::read(path).map_err(|error| match error {
+        ConnectionError::Io(error) if error.kind() == io::ErrorKind::NotFound => {
+            let there = match fs::symlink_metadata(path) {
+                Ok(_) => "it is a link to nothing",
+                Err(_) => "there is no such file; a kernel removes its file when it ends",
+            };
+            wrong(there.to_owned())
+        }
+        error => wrong(error.to_string()),
+    })
+}
+
+async fn make(
+    spec: &CreateSpec,
+    target: &Target,
+    away: &Arc<Away>,
+    facts: Facts,
+) -> Result<JupyterInstance> {
+    let opened = away.open().await?;
+    let ipython = is_ipython(&opened.info);
+    let capabilities = capabilities(target, ipython);
+    let secrets = spec.secrets.iter().map(|(name, value)| (name.clone(), value.expose().into()));
+    let env: BTreeMap<String, String> = spec.env.clone().into_iter().chain(secrets).collect();
+    let cwd = if capabilities.variables {
+        let Whereabouts { cwd, .. } =
+            prepare(&opened.client, &env, spec.working_dir.as_deref()).await?;
+        cwd
+    } else if !env.is_empty() || spec.working_dir.is_some() {
+        let message = "this kernel takes no environment and no working directory from here";
+        return Err(Error::unsupported("create", message)
+            .with_hint("kernels of IPython that are started on a Jupyter Server do"));
+    } else {
+        // Where it is.
+        ".".to_owned()
+    };
+    let place = PlaceSpec {
+        variant: Variant::LocalJupyter,
+        capabilities,
+        create: spec,
+        isolation: isolation(target),
+        env: env.clone(),
+        cwd: cwd.clone(),
+    };
+    let place = Place::elsewhere(Arc::clone(away) as Arc<dyn BoxIo>, None, place);
+    let language = opened.info.language_info.name.to_lowercase();
+    place.describe("language", json!(language));
+    facts.into_iter().for_each(|(name, fact)| place.describe(name, fact));
+    let ended = Arc::clone(&place.ended);
+    let base = WorkerSpec { env, cwd };
+    let box_of = box_of(Arc::clone(away), opened);
+    let contexts = Contexts::with(Variant::LocalJupyter, &language, ended, base, box_of);
+    let kind = Kernel { away: Some(Arc::clone(away)) };
+    let instance = JupyterInstance { place, contexts, kind };
+    instance.prepare(std::future::ready(Ok(())), false, false).await?;
+    instance.begin(spec);
+    Ok(instance)
+}
+
+/// The first kernel is that of the default context.
+fn box_of(away: Arc<Away>, opened: Opened) -> impl Fn(&str) -> Arc<dyn BoxIo> + Send + Sync {
+    let first = Arc::new(Mutex::new(Some(opened)));
+    move |context: &str| {
+        let first = if context == DEFAULT_CONTEXT { Arc::clone(&first) } else { Arc::default() };
+        let source = Arc::new(Kernels { away: Arc::clone(&away), first });
+        Arc::new(KernelBox::new(Arc::clone(&away) as Arc<dyn BoxIo>, source))
+    }
+}
+
+/// What is known of what keeps the code in: nothing.
+fn isolation(target: &Target) -> IsolationInfo {
+    let boundary = match target {
+        Target::Server { .. } => "jupyter-server",
+        Target::ConnectionFile(_) => "process",
+    };
+    IsolationInfo {
+        mode: IsolationMode::Off,
+        boundary: boundary.to_owned(),
+        layers: Vec::new(),
+        network: "not restricted from here".to_owned(),
+    }
+}

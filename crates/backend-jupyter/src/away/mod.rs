@@ -1,0 +1,212 @@
+//! Kernels that are not in a cell of this host: those of a Jupyter Server, and one that runs already.
+
+mod create;
+mod open;
+mod process;
+mod server;
+mod source;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use jupyter_protocol::ConnectionInfo;
+use jupyter_protocol::client::Client;
+use jupyter_protocol::content::InterruptRequest;
+use jupyter_protocol::websocket::Server;
+use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_kernel::KernelProcess;
+use sandbox_kernel::server::keeper;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::time::timeout;
+
+pub(crate) use self::create::create;
+
+/// How long an interrupt of what runs at the end may take.
+const INTERRUPT_BOUND: Duration = Duration::from_secs(2);
+
+/// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
+const DELETE_BOUND: Duration = Duration::from_secs(15);
+
+/// How long the last handle waits for the end of what is its own.
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where kernels come from.
+pub(crate) enum Origin {
+    /// Started on a server, one for each context.
+    Started {
+        server: Server,
+        /// The name of a kernel specification there.
+        name: String,
+    },
+    /// One that runs on a server.
+    Running {
+        server: Server,
+        id: String,
+        /// Held while the server starts it again.
+        turn: Arc<AsyncMutex<()>>,
+    },
+    /// One that is reached as its connection file says.
+    Connected(Box<ConnectionInfo>),
+}
+
+/// The kernels of one sandbox. What is its own ends with it, and the others are left running.
+pub(crate) struct Away {
+    origin: Origin,
+    state: Mutex<State>,
+    done: Arc<watch::Sender<bool>>,
+}
+
+#[derive(Default)]
+struct State {
+    over: bool,
+    /// The ids of what was started.
+    own: Vec<String>,
+    live: Vec<Live>,
+}
+
+/// A kernel that is connected to.
+struct Live {
+    client: Client,
+    process: Weak<KernelProcess>,
+}
+
+impl fmt::Debug for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Away").field("own", &self.state().own).finish_non_exhaustive()
+    }
+}
+
+impl Away {
+    pub(crate) fn new(origin: Origin) -> Arc<Self> {
+        let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
+        Arc::new(Self { origin, state, done })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a kernel that was started. `false` when it is too late for it.
+    fn add_own(&self, id: &str) -> bool {
+        let mut state = self.state();
+        if !state.over {
+            state.own.push(id.to_owned());
+        }
+        !state.over
+    }
+
+    /// Takes note of a connection.
+    fn add_live(&self, client: &Client, process: &Arc<KernelProcess>) -> Result<()> {
+        let mut state = self.state();
+        if state.over {
+            return Err(over());
+        }
+        state.live.retain(|live| live.process.strong_count() > 0);
+        state.live.push(Live { client: client.clone(), process: Arc::downgrade(process) });
+        Ok(())
+    }
+
+    /// Ends what is its own, and waits for it, for as long as somebody may be kept waiting who drops something.
+    pub(crate) fn finish(&self) {
+        self.kill();
+        let mut done = self.done.subscribe();
+        keeper::finish(DROP_PATIENCE, async move {
+            let _ = done.wait_for(|done| *done).await;
+        });
+    }
+
+    fn server(&self) -> Option<&Server> {
+        match &self.origin {
+            Origin::Started { server, .. } | Origin::Running { server, .. } => Some(server),
+            Origin::Connected(_) => None,
+        }
+    }
+}
+
+fn over() -> Error {
+    Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended")
+}
+
+/// Lets go of the kernel of somebody else. What runs there is told to stop, so that nothing of ours goes on.
+async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
+    let work = async {
+        match server {
+            Some((server, id)) => {
+                // Nothing is sent any more that would begin after the interrupt.
+                client.close();
+                if running {
+                    drop(server.interrupt_kernel(id).await);
+                }
+            }
+            None if running => drop(client.request(InterruptRequest::default()).await),
+            None => {}
+        }
+    };
+    let _ = timeout(INTERRUPT_BOUND, work).await;
+    client.close();
+}
+
+#[async_trait]
+impl BoxIo for Away {
+    async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
+        if self.state().over {
+            return Err(over());
+        }
+        Err(Error::unsupported("start_command", "a kernel that is elsewhere has no commands"))
+    }
+
+    async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+        Err(Error::unsupported("start_interpreter", "there are kernels and no other interpreters"))
+    }
+
+    fn kill(&self) {
+        let (own, live) = {
+            let mut state = self.state();
+            if std::mem::replace(&mut state.over, true) {
+                return;
+            }
+            (std::mem::take(&mut state.own), std::mem::take(&mut state.live))
+        };
+        let is_started = matches!(self.origin, Origin::Started { .. });
+        let borrowed = match &self.origin {
+            Origin::Running { id, .. } => Some(id.clone()),
+            _ => None,
+        };
+        let mut clients = Vec::new();
+        for Live { client, process } in live {
+            let process = process.upgrade();
+            let running = process.as_ref().is_some_and(|process| process.is_running());
+            // One that is ended need not be interrupted.
+            let running = running && !is_started;
+            process.inspect(|process| process.gone());
+            clients.push((client, running));
+        }
+        let (server, done) = (self.server().cloned(), Arc::clone(&self.done));
+        keeper::spawn(async move {
+            let borrowed = server.as_ref().zip(borrowed.as_deref());
+            let left =
+                clients.into_iter().map(|(client, running)| leave(client, running, borrowed));
+            join_all(left).await;
+            if let Some(server) = &server {
+                let deleted = own.iter().map(|id| timeout(DELETE_BOUND, server.delete_kernel(id)));
+                join_all(deleted).await;
+            }
+            done.send_replace(true);
+        });
+    }
+
+    async fn closed(&self) {
+        // The sender is here, so this does not fail.
+        let _ = self.done.subscribe().wait_for(|done| *done).await;
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

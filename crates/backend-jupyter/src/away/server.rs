@@ -1,0 +1,90 @@
+//! A Jupyter Server: how it is asked, and what its refusals mean.
+
+use std::time::Duration;
+
+use jupyter_protocol::client::{ClientError, CloseReason};
+use jupyter_protocol::websocket::{Server, ServerError, ServerKernelSpecs, ServerOptions, Token};
+use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
+use tokio::time::timeout;
+
+use crate::config::ServerAccess;
+
+/// How long a server may take to answer the first question.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+
+/// How long any request may take. Starting a kernel is one.
+const REQUEST_BOUND: Duration = Duration::from_secs(45);
+
+/// The server that the options name. Nothing is sent.
+pub(super) fn server(access: &ServerAccess) -> Result<Server> {
+    let mut options = ServerOptions::default();
+    options.timeout = REQUEST_BOUND;
+    let header =
+        |(name, value): &(String, sandbox_core::Secret)| (name.clone(), Token::new(value.expose()));
+    options.headers = access.headers.iter().map(header).collect();
+    let token = access.token.as_ref().map(|token| Token::new(token.expose())).unwrap_or_default();
+    Server::with_options(&access.url, token, options).map_err(|error| refused("create", &error))
+}
+
+/// The kernels that it can start. The first question, so that its answer says whether it is a server that knows us.
+pub(super) async fn kernelspecs(server: &Server) -> Result<ServerKernelSpecs> {
+    match timeout(FIRST_ANSWER, server.kernelspecs()).await {
+        Ok(answer) => answer.map_err(|error| match error {
+            // Every server has that page.
+            ServerError::NotFound { .. } | ServerError::Malformed { .. } => {
+                no_server(&error.to_string())
+            }
+            error => refused("create", &error),
+        }),
+        Err(_) => {
+            let message = format!("the Jupyter Server did not answer within {FIRST_ANSWER:?}");
+            Err(Error::new(ErrorKind::Unavailable, "create", message).with_retry(Retry::Temporary))
+        }
+    }
+}
+
+fn no_server(why: &str) -> Error {
+    let message = format!("there is no Jupyter Server at that address: {why}");
+    Error::new(ErrorKind::Unavailable, "create", message)
+        .with_hint("`server_url` is the address up to its base, such as http://127.0.0.1:8888/")
+}
+
+/// What a refusal of a server means.
+pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
+    let message = format!("the Jupyter Server cannot be used: {error}");
+    let known = match error {
+        ServerError::Address { why } => return Error::invalid("server_url", why.clone()),
+        ServerError::Unauthorized { .. } => {
+            Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(
+                "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN",
+            )
+        }
+        ServerError::NotFound { .. } => Error::new(ErrorKind::NotFound, operation, message),
+        ServerError::Status { status: 300..=399, .. } => {
+            Error::new(ErrorKind::Unauthenticated, operation, message)
+                .with_hint("it sends who asks somewhere else, perhaps to a login; is a token missing?")
+        }
+        ServerError::Unreachable { .. } => Error::new(ErrorKind::Unavailable, operation, message)
+            .with_retry(Retry::Temporary)
+            .with_hint("is it running, and is `server_url` its address?"),
+        ServerError::Malformed { .. } | ServerError::TooLong { .. } => {
+            Error::new(ErrorKind::Protocol, operation, message)
+        }
+        _ => Error::new(ErrorKind::Unavailable, operation, message),
+    };
+    known.with_effect(match error.effect() {
+        jupyter_protocol::client::Effect::NotSent => Effect::NotSent,
+        _ => Effect::Unknown,
+    })
+}
+
+/// Why a kernel is not connected to.
+pub(super) fn not_connected(error: &ClientError) -> Error {
+    let kind = match error {
+        ClientError::Closed { reason: CloseReason::Refused(_), .. } => ErrorKind::PermissionDenied,
+        ClientError::Closed { reason: CloseReason::Violation { .. }, .. } => ErrorKind::Protocol,
+        _ => ErrorKind::Unavailable,
+    };
+    let message = format!("the kernel could not be reached: {error}");
+    Error::new(kind, "start_kernel", message).with_effect(Effect::Applied)
+}

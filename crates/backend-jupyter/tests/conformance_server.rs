@@ -1,0 +1,51 @@
+//! The groups of the suite that are about kernels, over kernels of a real Jupyter Server.
+
+#[expect(dead_code, reason = "other tests need more of it")]
+mod support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use backend_jupyter::JupyterBackend;
+use sandbox_conformance::Target;
+use sandbox_core::{Backend, IsolationMode};
+use support::server::{JupyterServer, TOKEN};
+
+fn main() -> ExitCode {
+    // Without an interpreter there is nothing to run against, and `start` has said so.
+    let Some(server) = JupyterServer::start() else { return ExitCode::SUCCESS };
+    let make = || Arc::new(JupyterBackend::default()) as Arc<dyn Backend>;
+    let (url, folder) = (server.url.clone(), server.folder().to_owned());
+    let sandboxes = AtomicU32::new(0);
+    let target = Target::new("local-jupyter-server", make).isolation(IsolationMode::Off).configure(
+        move |builder| {
+            // Sandboxes on one server share its files; each has a directory of its own here.
+            let own = folder.join(sandboxes.fetch_add(1, Ordering::Relaxed).to_string());
+            builder
+                .isolation(IsolationMode::Off)
+                .working_dir(own.display().to_string())
+                .provider_option("server_url", url.clone())
+                .provider_option("token", TOKEN)
+        },
+    );
+    sandbox_conformance::main(differences(support::kernels_alone(support::differences(target))))
+}
+
+/// What a server does otherwise, by design.
+fn differences(target: Target) -> Target {
+    const PUBLISHED: &str = "a kernel publishes what is written a moment later, which is lost when it is killed at once";
+    const ORDER: &str =
+        "a kernel publishes what is written to descriptors from a thread of its own";
+    const FLOOD: &str =
+        "what a server sends faster than it is read is dropped, and the result says so";
+    const CHILDREN: &str = "what code has started on a server goes on there";
+    target
+        .differs("streams::output_before_a_crash", PUBLISHED)
+        .differs("streams::output_of_descriptors", ORDER)
+        .differs("streams::a_flood", FLOOD)
+        .differs("timeout::output_before_a_kill", PUBLISHED)
+        .differs("timeout::stubborn_children", CHILDREN)
+        .differs("contexts::a_deleted_context_takes_its_processes", CHILDREN)
+        .differs("tools::a_death_cancels_calls", "a server does not tell how a kernel has ended")
+}

@@ -1,0 +1,123 @@
+//! Kernels of their own on a Jupyter Server.
+
+use std::time::Duration;
+
+use sandbox_core::{ErrorKind, InterpreterState, Tool};
+use serde_json::{Map, Value, json};
+
+use super::{jupyter, kernels, on, rest, support, until};
+
+#[tokio::test]
+async fn code_has_state_streams_displays_contexts_variables_and_tools() {
+    let Some(server) = jupyter() else { return };
+    let sandbox = on(server).env("GIVEN", "here").create().await.unwrap();
+    let result = sandbox.run_code("x = 6\nprint('out')\nx * 7").await.unwrap();
+    assert_eq!((result.text(), result.stdout()), (Some("42"), "out".into()));
+    sandbox.set_variable("y", json!([1, 2])).await.unwrap();
+    assert_eq!(sandbox.get_variable("y").await.unwrap(), json!([1, 2]));
+    assert_eq!(
+        sandbox.run_code("import os; os.environ['GIVEN']").await.unwrap().text(),
+        Some("'here'")
+    );
+    let other = sandbox.create_context(Some("other")).await.unwrap();
+    let result = sandbox.run_code("'x' in globals()").context(&other.id).await.unwrap();
+    assert_eq!(result.text(), Some("False"));
+    let echo = Tool::new("echo", "", |all: Map<String, Value>| async move { Ok(all) });
+    sandbox.register_tool(echo).await.unwrap();
+    let result = sandbox.run_code("await call_tool('echo', n=42)").await.unwrap();
+    assert_eq!(result.text(), Some("{'n': 42}"));
+    let info = sandbox.info().unwrap();
+    assert_eq!(info.isolation.unwrap().boundary, "jupyter-server");
+    assert_eq!(info.metadata["server_url"], json!(server.url));
+    sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test]
+async fn its_kernels_end_with_it() {
+    let Some(server) = jupyter() else { return };
+    server.add_kernel("ends", &support::python_kernel());
+    let sandbox = on(server).environment("ends").create().await.unwrap();
+    sandbox.run_code("1").context("other").await.unwrap();
+    assert_eq!(kernels(server, "ends").await.len(), 2);
+    sandbox.terminate().await.unwrap();
+    until("kernels are left", async || kernels(server, "ends").await.is_empty()).await;
+
+    let sandbox = on(server).environment("ends").create().await.unwrap();
+    drop(sandbox);
+    until("kernels are left", async || kernels(server, "ends").await.is_empty()).await;
+
+    let created = on(server).environment("ends").create();
+    // Given up somewhere on the way.
+    let _ = tokio::time::timeout(Duration::from_millis(700), created).await;
+    until("kernels are left", async || kernels(server, "ends").await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_started_again_under_it_is_told() {
+    let Some(server) = jupyter() else { return };
+    server.add_kernel("again", &support::python_kernel());
+    let sandbox = on(server).environment("again").create().await.unwrap();
+    sandbox.run_code("x = 1").await.unwrap();
+    let ours = kernels(server, "again").await;
+    rest(server).restart_kernel(&ours[0].id).await.unwrap();
+    // A server does not tell of it; the kernel that replies is another one.
+    let result = sandbox.run_code("1").await.unwrap();
+    if !result.restarted {
+        assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
+    }
+    let result = sandbox.run_code("'x' in globals()").await.unwrap();
+    assert_eq!(result.text(), Some("False"), "{result:?}");
+    // Its own end in the middle of a run is told at once.
+    let result = sandbox.run_code("import os; os._exit(3)").await.unwrap();
+    assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
+    assert!(sandbox.run_code("1").await.unwrap().restarted);
+}
+
+#[tokio::test]
+async fn a_kernel_of_another_language_is_used_as_it_is() {
+    let Some(server) = jupyter() else { return };
+    let sandbox = on(server).environment("bash").create().await.unwrap();
+    let result = sandbox.run_code("y=5; echo $((y * 2))").await.unwrap();
+    assert_eq!(result.stdout(), "10");
+    let error = sandbox.get_variable("y").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let error = sandbox.run_code("echo").env("A", "1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let result = sandbox.run_code("sleep 60").timeout(Duration::from_millis(500)).await.unwrap();
+    assert!(result.failure.is_some(), "{result:?}");
+    sandbox.terminate().await.unwrap();
+
+    let error = on(server).environment("bash").env("A", "1").create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    until("kernels are left", async || kernels(server, "bash").await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn what_a_server_does_not_have_is_refused() {
+    let Some(server) = jupyter() else { return };
+    let sandbox = on(server).create().await.unwrap();
+    let unsupported = [
+        sandbox.commands().run("true").await.unwrap_err(),
+        sandbox.files().read_text("x").await.unwrap_err(),
+        sandbox.install_packages(["six"]).await.unwrap_err(),
+    ];
+    for error in unsupported {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn output_is_whole_or_its_loss_is_told() {
+    let Some(server) = jupyter() else { return };
+    let sandbox = on(server).create().await.unwrap();
+    let patience = Duration::from_secs(120);
+    let code = "for n in range(5_000): print(n, flush=True)";
+    let result = sandbox.run_code(code).timeout(patience).await.unwrap();
+    let (lines, told) = (result.stdout().lines().count(), result.stderr());
+    let whole = lines == 5_000 || told.contains("output is missing here");
+    assert!(whole, "{lines} {told} {:?} {:?}", result.failure, result.stdout_totals);
+    let code = "import sys\nfor _ in range(40): n = sys.stdout.write('x' * (1 << 20))";
+    let result = sandbox.run_code(code).timeout(patience).await.unwrap();
+    let (bytes, told) = (result.stdout_totals.bytes_total, result.stderr());
+    assert!(bytes == 40 << 20 || told.contains("output is missing here"), "{bytes} {told}");
+}

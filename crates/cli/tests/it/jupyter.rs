@@ -1,0 +1,63 @@
+//! Kernels by name, of a Jupyter Server, and by connection file.
+
+#[path = "../../../backend-jupyter/tests/support/server.rs"]
+#[expect(dead_code, reason = "the tests of the backend need more of it")]
+mod server;
+
+use std::fs;
+
+use self::server::{JupyterServer, TOKEN, free_port, interpreter};
+use crate::support::{run, sandboxes};
+
+#[test]
+fn a_kernel_of_this_host_is_named() {
+    let Some(python) = interpreter() else { return };
+    let bash = |code: &str| {
+        let call = run(["--kernel", "bash", "--lang", "bash", code]);
+        call.env("CODE_SANDBOXES_PYTHON", &python).output()
+    };
+    bash("y=5; echo $((y * 2))").assert(0, "10\n");
+    let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])
+        .env("CODE_SANDBOXES_PYTHON", &python)
+        .output();
+    assert_eq!(outcome.status, 125, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("bash") && outcome.stderr.contains("python3"));
+}
+
+#[test]
+fn a_jupyter_server_runs_code() {
+    let Some(server) = JupyterServer::start() else { return };
+    let on = ["--server-url", &server.url];
+    let cell = ["--isolation", "off", "--lang", "python", "x = 6; x * 7"];
+    let outcome = run(on).args(["--token", TOKEN]).args(cell).output();
+    outcome.assert(0, "42\n");
+    assert!(outcome.stderr.contains("rights of that Jupyter Server"), "{}", outcome.stderr);
+    run(on).args(cell).env("JUPYTER_TOKEN", TOKEN).output().assert(0, "42\n");
+    let repl = sandboxes(["repl", "--isolation", "off"]).args(on).env("JUPYTER_TOKEN", TOKEN);
+    repl.stdin("print(6 * 7)\n").output().assert(0, "42\n");
+
+    let outcome = run(on).args(["--token", "hunter2"]).args(cell).output();
+    assert_eq!(outcome.status, 125, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("JUPYTER_TOKEN"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("hunter2"), "{}", outcome.stderr);
+    let outcome = run(on).args(["--lang", "python", "1"]).env("JUPYTER_TOKEN", TOKEN).output();
+    assert_eq!(outcome.status, 125, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("--isolation off"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains(TOKEN), "{}", outcome.stderr);
+}
+
+#[test]
+fn what_leads_to_no_kernel_is_told() {
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let cell = ["--isolation", "off", "--lang", "python", "1"];
+    let outcome = run(["--server-url", &url]).args(cell).env("JUPYTER_TOKEN", "hunter2").output();
+    assert_eq!(outcome.status, 125, "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("hunter2"), "{}", outcome.stderr);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("kernel.json"), "{\"transport\": \"tc").unwrap();
+    let outcome =
+        run(["--connection-file", "kernel.json"]).args(cell).directory(folder.path()).output();
+    assert_eq!(outcome.status, 2, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("connection_file"), "{}", outcome.stderr);
+    assert_eq!(run(["--token", "hunter2", "--lang", "py", "1"]).output().status, 2);
+}

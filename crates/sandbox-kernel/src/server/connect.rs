@@ -1,0 +1,29 @@
+//! From the id of a kernel to one that answers.
+
+use std::time::Duration;
+
+use jupyter_protocol::KernelInfoReply;
+use jupyter_protocol::client::{Client, ClientError};
+use jupyter_protocol::websocket::{Options, Server};
+
+/// A kernel that answers.
+#[derive(Debug)]
+pub struct Reached {
+    /// The connection to it.
+    pub client: Client,
+    /// What it says of itself.
+    pub info: KernelInfoReply,
+}
+
+/// Connects to a kernel of a server, and waits until it answers.
+///
+/// # Errors
+/// Those of the connection, after `patience` at the latest for each of both.
+pub async fn reach(server: &Server, id: &str, patience: Duration) -> Result<Reached, ClientError> {
+    let mut options = Options::default();
+    options.client.connect_timeout = patience;
+    options.client.buffered = crate::BUFFERED;
+    let client = server.connect(id, options).await?;
+    let ready = client.ready(patience).await?;
+    Ok(Reached { client, info: ready.kernel_info })
+}

@@ -1,0 +1,10 @@
+//! Kernels that a Jupyter Server looks after.
+
+mod connect;
+pub mod keeper;
+mod prepare;
+mod process;
+
+pub use connect::{Reached, reach};
+pub use prepare::{Whereabouts, prepare};
+pub use process::{Ending, ServerProcess};

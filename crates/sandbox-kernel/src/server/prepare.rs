@@ -1,0 +1,89 @@
+//! What a kernel of Python on a server is told before anything else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jupyter_protocol::ExecuteRequest;
+use jupyter_protocol::client::{Client, ClientError};
+use jupyter_protocol::content::StreamName;
+use jupyter_protocol::execution::Event;
+use sandbox_core::{Effect, Error, ErrorKind, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// How long it may take.
+const PREPARE_BOUND: Duration = Duration::from_secs(60);
+
+/// What runs in a kernel before anything else, and leaves no name behind. It says where it is.
+const PREPARE: &str = "\
+import json, os
+env, cwd = json.loads(SETTINGS)
+os.environ.update(env)
+if cwd is not None:
+    os.makedirs(cwd, exist_ok=True)
+    os.chdir(cwd)
+print(json.dumps({'cwd': os.getcwd(), 'home': os.path.expanduser('~')}))
+";
+
+/// Where a kernel is.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Whereabouts {
+    /// Its working directory.
+    pub cwd: String,
+    /// The home of its user.
+    pub home: String,
+}
+
+/// Sets the environment of a kernel of Python, has it enter a directory, which is made if it is missing, and says where it
+/// is then.
+///
+/// # Errors
+/// `Unavailable` when it does not do that, or is busy with other code for too long.
+pub async fn prepare(
+    client: &Client,
+    env: &BTreeMap<String, String>,
+    cwd: Option<&str>,
+) -> Result<Whereabouts> {
+    let settings = json!([env, cwd]);
+    let code = format!(
+        "exec(compile({}, '<sandbox>', 'exec'), {{'SETTINGS': {}}})",
+        Value::from(PREPARE),
+        Value::from(settings.to_string()),
+    );
+    let mut request = ExecuteRequest::new(code);
+    (request.silent, request.store_history) = (false, false);
+    let work = async {
+        let mut running = client.execute(request).await.map_err(not_connected)?;
+        let (mut said, mut problem) = (String::new(), None);
+        while let Some(event) = running.next().await {
+            match event {
+                Event::Stream(stream) if stream.name == StreamName::Stdout => {
+                    said.push_str(&stream.text);
+                }
+                Event::Finished(outcome) => {
+                    problem =
+                        outcome.error.map(|error| format!("{}: {}", error.ename, error.evalue));
+                }
+                _ => {}
+            }
+        }
+        match problem {
+            Some(problem) => Err(failed(format!("the kernel could not be prepared: {problem}"))),
+            None => serde_json::from_str(&said).map_err(|error| {
+                failed("the kernel does not say where it is".into()).with_source(error)
+            }),
+        }
+    };
+    timeout(PREPARE_BOUND, work).await.unwrap_or_else(|_| {
+        Err(failed("the kernel was not prepared in time: other code runs in it".to_owned()))
+    })
+}
+
+fn failed(message: String) -> Error {
+    Error::new(ErrorKind::Unavailable, "start_kernel", message).with_effect(Effect::Applied)
+}
+
+fn not_connected(error: ClientError) -> Error {
+    failed(format!("the kernel could not be reached: {error}"))
+}

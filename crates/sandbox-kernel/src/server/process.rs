@@ -1,0 +1,136 @@
+//! The process of a kernel that a Jupyter Server looks after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jupyter_protocol::websocket::Server;
+use sandbox_agent::box_io::{Exit, Process};
+use sandbox_core::Result;
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::time::{Instant, timeout};
+
+use super::keeper;
+use crate::process::UNTOLD;
+
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+
+/// How long a killer waits for the server. It first asks a kernel to go, and kills it some seconds later.
+const KILL_BOUND: Duration = Duration::from_millis(1500);
+
+/// What becomes of a kernel when its interpreter ends.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// It is deleted, unless whoever holds it goes away and leaves it there.
+    Deleted(Arc<AtomicBool>),
+    /// It is somebody else's and goes on. What cannot be ended otherwise ends when the server starts it again, which who
+    /// has the lock waits for.
+    StartedAgain(Arc<Mutex<()>>),
+}
+
+/// A kernel behind a server. Its death is told by its connection, and by whoever ends it.
+#[derive(Debug)]
+pub struct ServerProcess {
+    server: Server,
+    id: String,
+    ending: Ending,
+    ended: watch::Sender<bool>,
+}
+
+impl ServerProcess {
+    /// The process of the kernel with that id.
+    pub fn new(server: Server, id: String, ending: Ending) -> Self {
+        Self { server, id, ending, ended: watch::Sender::new(false) }
+    }
+
+    async fn remove(server: Server, id: String) {
+        if let Err(error) = server.delete_kernel(&id).await {
+            tracing::debug!(%error, id, "the kernel was not ended");
+        }
+    }
+
+    async fn start_again(server: Server, id: String, _turn: OwnedMutexGuard<()>) {
+        if let Err(error) = server.restart_kernel(&id).await {
+            tracing::debug!(%error, id, "the kernel was not started again");
+        }
+    }
+
+    fn is_deleted(&self) -> bool {
+        matches!(&self.ending, Ending::Deleted(left) if !left.load(Ordering::Acquire))
+    }
+}
+
+#[async_trait]
+impl Process for ServerProcess {
+    fn pid(&self) -> u32 {
+        0
+    }
+
+    async fn register(&self, _pid: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_dead(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    fn poll_exited(&self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        // The sender is here, so this does not fail.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+        // Nothing less ends one that does not hear.
+        Ok(Exit { signal: Some(SIGKILL), ..UNTOLD })
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        let (server, id) = (self.server.clone(), self.id.clone());
+        match signal {
+            SIGINT => drop(tokio::spawn(async move {
+                if let Err(error) = server.interrupt_kernel(&id).await {
+                    tracing::debug!(%error, id, "the kernel was not interrupted");
+                }
+            })),
+            SIGKILL if self.is_deleted() => keeper::spawn(Self::remove(server, id)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        self.signal(signal)
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        let (server, id) = (self.server.clone(), self.id.clone());
+        let work = match &self.ending {
+            Ending::StartedAgain(lock) => {
+                let turn = Arc::clone(lock).lock_owned().await;
+                Some(tokio::spawn(Self::start_again(server, id, turn)))
+            }
+            Ending::Deleted(_) if self.is_deleted() => Some(tokio::spawn(Self::remove(server, id))),
+            Ending::Deleted(_) => None,
+        };
+        if let Some(work) = work {
+            // It goes on; the kernel as it was is of no use to anybody from now on.
+            let _ = timeout(KILL_BOUND, work).await;
+        }
+        self.ended.send_replace(true);
+        Ok(())
+    }
+
+    async fn end_started(&self, _since: Instant, _former: Option<Instant>) {}
+
+    fn cpu_time(&self) -> Option<Duration> {
+        None
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        None
+    }
+}
