@@ -130,7 +130,7 @@ impl<'a> Course<'a> {
             Some(other) if other != own && !own.is_empty() => {
                 let message = format!("the notebook is in {other}, and the sandbox runs {own}");
                 let hint = "a Jupyter kernel of its language runs it: `-p local-jupyter \
-                    --environment NAME`; `sandboxes environments -p local-jupyter` lists them";
+                    --kernel NAME`; `sandboxes environments -p local-jupyter` lists them";
                 Err(Error::unsupported("run", message).with_hint(hint).into())
             }
             Some(_) => Ok(()),
