@@ -71,7 +71,7 @@ const CLAIMS: [Claim; 9] = [
     Claim {
         what: "kernels as interpreters pull no transport, no cells and no HTTP client",
         package: "code-sandboxes-kernel",
-        features: &["--all-features"],
+        features: &[],
         holds: |tree| {
             !tree.contains("zeromq")
                 && !tree.contains("code-sandboxes-isolation")

@@ -56,7 +56,7 @@ pub(super) fn check(directory: &Path, overwrite: bool) -> Result<(), Problem> {
     }
 }
 
-/// Whether a file could have been written by [`write`].
+/// Whether a file could have been written by [`write()`].
 fn is_ours(name: &str) -> bool {
     let rest = name.strip_prefix("cell-").map_or(name, |name| {
         name.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches('-')
