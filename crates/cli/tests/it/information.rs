@@ -134,6 +134,17 @@ fn the_help_of_run_tells_every_flag() {
           --lifetime <SECONDS>      Seconds the sandbox lives at most
           --idle-timeout <SECONDS>  Seconds without use after which the sandbox ends
 
+    Jupyter:
+          --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes
+                                    environments -p local-jupyter` lists those of this host
+          --server-url <URL>        Jupyter Server whose kernels run the code; it needs --isolation off
+          --token <TOKEN>           Token of that server; the variable JUPYTER_TOKEN is seen by nobody
+                                    else
+          --kernel-id <ID>          Kernel that runs on that server, by its id; it is used as it is, and
+                                    left running
+          --connection-file <FILE>  Connection file of a kernel that runs; it is used as it is, and left
+                                    running; it needs --isolation off
+
     Results:
           --notebook <FILE>     Write the code and what came of it into a notebook of this host, also
                                 when it fails

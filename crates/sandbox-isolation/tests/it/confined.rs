@@ -77,8 +77,9 @@ async fn there_is_no_network_and_no_abstract_socket_of_others() {
            except PermissionError: made = False\n  \
            sys.stderr.write('%s ' % made)\n"
     );
-    assert_eq!(output(&confined().await, python(&script)).await, "1\n1\n1\n1\n");
-    assert_eq!(output(&off().await, python(&script)).await, "made\nmade\nmade\nconnected\n");
+    assert_eq!(output(&confined().await, python(&script)).await, "1\n1\n1\n1\nFalse False ");
+    let expected = "made\nmade\nmade\nconnected\nTrue True ";
+    assert_eq!(output(&off().await, python(&script)).await, expected);
     let open = CellSpec { no_network: false, ..CellSpec::confined() };
     assert!(output(&cell(&open).await, python(&script)).await.starts_with("made\nmade\n95\n"));
 }
