@@ -37,6 +37,9 @@ const MOST_SAID: usize = 4096;
 /// How long what a dead kernel said is waited for.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// How often a kernel is started again whose ports somebody else took.
+const MOST_PORTS: usize = 4;
+
 /// The kernels of one sandbox.
 pub(crate) struct Kernels {
     pub(crate) cell: Arc<CellBox>,
@@ -56,6 +59,26 @@ impl fmt::Debug for Kernels {
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
+        for _ in 0..MOST_PORTS {
+            match self.start_once(spec.clone()).await {
+                Err(error) if self.transport == Transport::Tcp && is_port_taken(&error) => {}
+                started => return started,
+            }
+        }
+        self.start_once(spec).await
+    }
+}
+
+/// Whether a port was free when it was chosen, and not any more when the kernel wanted it.
+fn is_port_taken(error: &Error) -> bool {
+    let text = error.to_string();
+    // Somebody else's sockets answer there, or the kernel says so itself.
+    text.contains("does not belong here")
+        || error.hint().is_some_and(|said| said.contains("Address already in use"))
+}
+
+impl Kernels {
+    async fn start_once(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         let folder = Folder::new(self)?;
         let (file, info) = folder.write(self.transport).await?;
         let made = folder.files.make_directory(&spec.cwd, true).await.or_else(there_already);
@@ -118,9 +141,7 @@ impl KernelSource for Kernels {
         };
         Ok(StartedKernel { client, process, streams, program })
     }
-}
 
-impl Kernels {
     /// Connects, and waits until the kernel answers. Says whether it is IPython.
     async fn connect(&self, info: &ConnectionInfo) -> Result<(Client, bool)> {
         let mut options = Options::default();

@@ -1,14 +1,17 @@
 //! TCP ports for a kernel that is about to start.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::TcpListener;
+use std::ops::Range;
 
 use super::ConnectionInfo;
 
 /// Five ports that are held until this is dropped.
 ///
 /// Drop it right before the kernel starts. Something else may take a port between the drop and the kernel; then the
-/// kernel fails to start, and another try helps. Unix sockets do not have this problem: [`ConnectionInfo::ipc`].
+/// kernel fails to start, and another try helps. To make that rare the ports are, where there are any, below those from
+/// which systems and kernels take some for themselves. Unix sockets do not have this problem: [`ConnectionInfo::ipc`].
 #[derive(Debug)]
 pub struct ReservedPorts(Vec<TcpListener>);
 
@@ -18,7 +21,7 @@ impl ReservedPorts {
     /// # Errors
     /// When the address is not of this machine, or there are no ports.
     pub fn reserve(ip: &str) -> io::Result<Self> {
-        let listeners = (0..5).map(|_| TcpListener::bind((ip, 0))).collect::<io::Result<_>>()?;
+        let listeners = (0..5).map(|_| listen(ip)).collect::<io::Result<_>>()?;
         Ok(Self(listeners))
     }
 
@@ -36,6 +39,23 @@ impl ReservedPorts {
         }
         Ok(ConnectionInfo::tcp(ip, ports))
     }
+}
+
+/// The ports that are tried first. Linux connects from 32768 and above, IPython binds ports of its own from 49152.
+const QUIET: Range<u16> = 20_000..32_768;
+
+/// How many of them are tried.
+const TRIES: usize = 64;
+
+fn listen(ip: &str) -> io::Result<TcpListener> {
+    for attempt in 0..TRIES {
+        let random = RandomState::new().hash_one(attempt) % u64::from(QUIET.end - QUIET.start);
+        let port = QUIET.start + u16::try_from(random).unwrap_or_default();
+        if let Ok(listener) = TcpListener::bind((ip, port)) {
+            return Ok(listener);
+        }
+    }
+    TcpListener::bind((ip, 0))
 }
 
 #[cfg(test)]
