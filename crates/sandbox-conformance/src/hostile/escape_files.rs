@@ -183,7 +183,9 @@ os.chdir('/')
 for name in ['/workspace', '/tmp', '/home/sandbox']:
     for inner in os.listdir(name):
         path = os.path.join(name, inner)
-        shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+        # An interpreter that is below such a place is shown there, read-only.
+        if os.path.isdir(path) and not os.path.islink(path): shutil.rmtree(path, ignore_errors=True)
+        else: os.remove(path)
     for way in (lambda: os.rmdir(name), lambda: os.rename(name, '/workspace2'), lambda: os.symlink({tree:?}, name)):
         try: way()
         except OSError: pass
