@@ -39,13 +39,17 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
     if !engine.run(&["image", "inspect", IMAGE]) {
         build_image(&engine)?;
     }
-    let mut tests =
-        cargo(&["test", "--package", "code-sandboxes-backend-docker", "--no-fail-fast"]);
-    tests.env("SANDBOX_TEST_DOCKER", "1");
-    if let Some(host) = &engine.host {
-        tests.env("DOCKER_HOST", host);
-    }
-    let passed = shown(&mut tests);
+    let tests = |arguments: &[&str]| {
+        let mut tests = cargo(&["test", "--package", "code-sandboxes-backend-docker"]);
+        tests.args(arguments).env("SANDBOX_TEST_DOCKER", "1");
+        if let Some(host) = &engine.host {
+            tests.env("DOCKER_HOST", host);
+        }
+        shown(&mut tests)
+    };
+    // Those that need an engine are left out everywhere else.
+    let passed = tests(&["--lib", "--test", "engine", "--", "--include-ignored"]);
+    let passed = tests(&["--test", "conformance"]) && passed;
     let left = engine.containers()?;
     if !left.is_empty() {
         println!("containers are left: {left}");

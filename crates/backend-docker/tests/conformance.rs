@@ -12,7 +12,15 @@ const HAS_SYSTEM: &str = "an image has files of its own in /etc, which its user 
 /// What cannot be moved from one to the other.
 const PLACES: &str = "the working directory and /tmp are file systems of their own";
 
+/// Set by `cargo xtask test-docker`, which has an engine and the image.
+const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
+
 fn main() -> ExitCode {
+    if std::env::var_os(VARIABLE).is_none() {
+        println!("test conformance ... ignored, needs a container engine: cargo xtask test-docker");
+        println!("test result: ok. 0 passed; 0 failed; 1 ignored");
+        return ExitCode::SUCCESS;
+    }
     let target = Target::new("local-docker", || Arc::new(DockerBackend::default()))
         .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)
         .differs(
