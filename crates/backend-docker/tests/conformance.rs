@@ -17,9 +17,7 @@ const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 fn main() -> ExitCode {
     if std::env::var_os(VARIABLE).is_none() {
-        println!("test conformance ... ignored, needs a container engine: cargo xtask test-docker");
-        println!("test result: ok. 0 passed; 0 failed; 1 ignored");
-        return ExitCode::SUCCESS;
+        return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
     }
     let target = Target::new("local-docker", || Arc::new(DockerBackend::default()))
         .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)

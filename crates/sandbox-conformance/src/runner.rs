@@ -47,6 +47,13 @@ pub fn main(target: Target) -> ExitCode {
     }
 }
 
+/// Says that the suite is not run here, and why, as one ignored test of the same name.
+pub fn ignored(reason: &str) -> ExitCode {
+    let reason = reason.to_owned();
+    let suite = Trial::ignorable_test("conformance", move || Ok(Completion::ignored_with(reason)));
+    libtest_mimic::run(&Arguments::from_args(), vec![suite]).exit_code()
+}
+
 /// Runs the suite with arguments such as `["--exact", "conformance::exec::last_value"]`, and prints nothing.
 ///
 /// # Errors
