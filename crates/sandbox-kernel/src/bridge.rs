@@ -181,21 +181,18 @@ impl Bridge {
                 biased;
                 asked = served.next() => match asked.ok_or(Gone)?.request {
                     Request::ToolResult { .. } if self.program.is_none() => {}
-                    request @ Request::ToolResult { .. } => self.pass_on(&active, &request).await?,
+                    request @ Request::ToolResult { .. } => {
+                        // An interrupt answers the calls too, and the kernel is to hear of it first.
+                        self.heed(&mut active).await?;
+                        self.pass_on(&active, &request).await?;
+                    }
                     Request::Interrupt { id } if id == active.id => {
                         active.announced += 1;
                         self.interrupt(&active).await?;
                     }
                     _ => {}
                 },
-                now = self.process.more_interrupts(active.told) => {
-                    active.told = now;
-                    if active.announced > 0 {
-                        active.announced -= 1;
-                    } else {
-                        self.interrupt(&active).await?;
-                    }
-                }
+                () = self.process.more_interrupts(active.told) => self.heed(&mut active).await?,
                 piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
                 () = pass_on(&self.streams, &mut active.unread), if !active.unread.is_empty() => {}
                 event = active.running.next(), if active.unread.is_empty() => match event {
@@ -207,6 +204,16 @@ impl Bridge {
                 },
             }
         }
+    }
+
+    /// Tells the kernel of interrupts that it has not heard of.
+    async fn heed(&self, active: &mut Active) -> Result<(), Gone> {
+        let now = self.process.interrupts();
+        let new = now - active.told;
+        let announced = new.min(active.announced);
+        active.told = now;
+        active.announced -= announced;
+        if new > announced { self.interrupt(active).await } else { Ok(()) }
     }
 
     /// Tells the program of ours. Others get a signal or a message.

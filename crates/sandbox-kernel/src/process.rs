@@ -129,14 +129,14 @@ impl KernelProcess {
         self.state().running = running;
     }
 
-    /// Waits for more interrupts than `seen`. Says how many there are.
-    pub(crate) async fn more_interrupts(&self, seen: u64) -> u64 {
+    /// Waits for more interrupts than `seen`.
+    pub(crate) async fn more_interrupts(&self, seen: u64) {
         loop {
             let interrupted = self.interrupted.notified();
-            match self.interrupts() {
-                now if now > seen => return now,
-                _ => interrupted.await,
+            if self.interrupts() > seen {
+                return;
             }
+            interrupted.await;
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend_jupyter::JupyterBackend;
-use sandbox_core::{ErrorKind, IsolationMode, Sandbox};
+use sandbox_core::{ErrorKind, InterpreterState, IsolationMode, Sandbox, Tool};
+use serde_json::{Value, json};
 
 use super::support::server::write_kernel;
 use super::support::{config, interpreter};
@@ -50,5 +51,41 @@ async fn a_kernel_that_exits_at_once_says_why() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("status 3"), "{error}");
         assert!(error.hint().unwrap().contains("the reason"), "{error:?}");
+    }
+}
+
+/// Whatever the kernel does just then: an interrupt ends the run or comes too late, and never meets the kernel's own code.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_at_any_moment_leaves_the_kernel() {
+    if interpreter().is_none() {
+        return;
+    }
+    let backend = Arc::new(JupyterBackend::new(config()));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let echo = |value: Value| async move { Ok(json!(value)) };
+    sandbox.register_tool(Tool::new("echo", "says it again", echo)).await.unwrap();
+    sandbox.run_code("import asyncio\nkept = 1").await.unwrap();
+    for code in [
+        "for _ in range(40): await asyncio.sleep(0)",
+        "for n in range(40): call_tool_sync('echo', n=n)",
+        "for n in range(20): await asyncio.gather(*(call_tool('echo', n=n) for _ in range(2)))",
+        "for n in range(40): print(n)",
+    ] {
+        for step in 0..40_u64 {
+            let run = sandbox.run_code(code).timeout(Duration::from_secs(30)).into_future();
+            let interrupt = async {
+                tokio::time::sleep(Duration::from_micros(step * 500)).await;
+                sandbox.interrupt().await.unwrap();
+            };
+            let (result, ()) = tokio::join!(run, interrupt);
+            let result = result.unwrap();
+            assert_eq!(result.state, InterpreterState::Kept, "{code}: {result:?}");
+            assert_eq!(result.failure, None, "{code}: {result:?}");
+            if let Some(error) = result.code_error {
+                assert_eq!(error.name, "KeyboardInterrupt", "{code}");
+            }
+        }
+        let kept = sandbox.run_code("kept").await.unwrap();
+        assert_eq!(kept.text(), Some("1"), "{code}: {kept:?}");
     }
 }

@@ -205,19 +205,36 @@ def plain_tracebacks(driver):
 
 
 def interruptible(driver):
-    """An interrupt ends a cell that awaits, also while its own code holds the event loop."""
+    """An interrupt ends a cell that awaits, also while its own code holds the event loop.
+
+    It is raised in code of the cell alone: IPython's own does not expect it, and the kernel would end with it.
+    """
     import asyncio
     from contextlib import contextmanager
+
+    shell = driver.shell
+    runs_code = type(shell).run_code.__code__
+
+    def is_of_cell(frame):
+        while frame is not None and frame.f_back is not None:
+            if frame.f_back.f_code is runs_code:
+                return frame.f_globals is shell.user_global_ns
+            frame = frame.f_back
+        return False
 
     @contextmanager
     def cancel_on_sigint(future):
         loop = asyncio.get_running_loop()
 
         def on_interrupt(signum, frame):
-            driver.interrupted = True
-            if asyncio.current_task(loop) is future and not driver.masked:
-                raise KeyboardInterrupt
-            loop.call_soon_threadsafe(future.cancel)
+            if asyncio.current_task(loop) is not future:
+                driver.pending = False
+                driver.interrupted = True
+                loop.call_soon_threadsafe(future.cancel)
+            elif is_of_cell(frame):
+                driver.on_interrupt(signum, frame)
+            else:
+                driver.postpone()
 
         former = set_signal(SIGINT, on_interrupt)
         try:

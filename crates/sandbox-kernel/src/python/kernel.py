@@ -124,14 +124,17 @@ class Driver:
 
     def on_interrupt(self, signum, frame):
         if os.getpid() == self.pid and self.masked:
-            self.pending = True
-            if not self.nagging:
-                self.nagging = True
-                threading.Thread(target=self.nag, daemon=True).start()
-            return
+            return self.postpone()
         self.pending = False
         self.interrupted = True
         raise KeyboardInterrupt
+
+    def postpone(self):
+        """The interrupt comes again, until it meets code that may be interrupted or the run is over."""
+        self.pending = True
+        if not self.nagging:
+            self.nagging = True
+            threading.Thread(target=self.nag, daemon=True).start()
 
     def nag(self):
         while self.pending and self.current is not None:
