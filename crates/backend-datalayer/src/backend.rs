@@ -277,6 +277,7 @@ pub(crate) fn stored(snapshot: &Snapshot, sandbox_id: &str) -> SnapshotInfo {
         directories: Vec::new(),
         // The service keeps the state of the kernel.
         contexts: vec![DEFAULT_CONTEXT.to_owned()],
+        variables: vec![DEFAULT_CONTEXT.to_owned()],
         left_out: Vec::new(),
     }
 }

@@ -142,9 +142,13 @@ impl Backend for EvalBackend {
             spec.isolation = IsolationMode::Strict;
         }
         let capabilities = check(&spec)?;
-        let options = Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
+        let mut options =
+            Options::of_create(&self.config, spec.single_use, &spec.provider_options)?;
         let find = |name: &String| self.workshop.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
+        if let Some(stored) = &snapshot {
+            options.begin_like(stored);
+        }
         let (python, maker) =
             tokio::join!(locate(&options), self.workshop.makers.get(spec.isolation));
         // Only started here, while the interpreter is looked for.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_core::{Error, Result, SingleUse};
-use sandbox_local::pip_options;
+use sandbox_local::{Stored, pip_options};
 use serde_json::{Map, Value};
 
 /// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.
@@ -67,6 +67,15 @@ impl Options {
             }
         }
         Ok(options)
+    }
+}
+
+impl Options {
+    /// Modules that the sandbox of a snapshot had from the beginning are there from the beginning.
+    pub(crate) fn begin_like(&mut self, stored: &Stored) {
+        let new = stored.preimport().iter().filter(|name| !self.preimport.contains(name));
+        let new: Vec<_> = new.cloned().collect();
+        self.preimport.extend(new);
     }
 }
 

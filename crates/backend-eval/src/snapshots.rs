@@ -1,14 +1,15 @@
 //! Snapshots of one sandbox: taking them, and going back to them.
 //!
-//! Files go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the cell of this one.
+//! Files and variables go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the cell of
+//! this one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::Held;
-use sandbox_agent::interpreter::{Contexts, Copied, InterpreterContext, Paused};
+use sandbox_agent::interpreter::{Contexts, Copied, InterpreterContext, Paused, StoredVariables};
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
-use sandbox_local::{LocalInstance, LocalKind, SnapshotStore, Stored};
+use sandbox_local::{Draft, LocalInstance, LocalKind, SnapshotStore, Stored, StoredContext};
 
 /// One sandbox.
 pub(crate) type EvalInstance = LocalInstance<Snapshots>;
@@ -25,6 +26,8 @@ pub(crate) struct Snapshots {
     store: SnapshotStore,
     /// The version of its Python.
     python: Option<String>,
+    /// Modules that its interpreters have from the beginning.
+    preimport: Vec<String>,
     /// Interpreters of snapshots that were taken of it.
     copies: Mutex<Vec<Kept>>,
 }
@@ -39,8 +42,12 @@ struct Kept {
 }
 
 impl Snapshots {
-    pub(crate) fn new(store: SnapshotStore, python: Option<String>) -> Self {
-        Self { store, python, copies: Mutex::default() }
+    pub(crate) fn new(
+        store: SnapshotStore,
+        python: Option<String>,
+        preimport: Vec<String>,
+    ) -> Self {
+        Self { store, python, preimport, copies: Mutex::default() }
     }
 
     pub(crate) fn python(&self) -> Option<&str> {
@@ -114,6 +121,86 @@ impl Snapshots {
     }
 }
 
+/// The variables of each interpreter, which are on their way. What is missing is noted.
+async fn store_variables(
+    paused: &mut [Paused],
+    info: &mut SnapshotInfo,
+) -> Result<Vec<(String, StoredVariables)>> {
+    let mut stored = Vec::new();
+    for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
+        let id = one.id().to_owned();
+        match one.store().await? {
+            Ok(variables) => {
+                let notes = variables.left_out.iter();
+                info.left_out.extend(notes.map(|note| for_others(&id, note)));
+                if variables.count > 0 {
+                    stored.push((id, variables));
+                }
+            }
+            Err(why) => info.left_out.push(for_others(&id, &format!("all variables: {why}"))),
+        }
+    }
+    Ok(stored)
+}
+
+/// Writes them to disk. What cannot be written is noted.
+async fn write_variables(
+    draft: &mut Draft,
+    described: &[Context],
+    variables: Vec<(String, StoredVariables)>,
+    info: &mut SnapshotInfo,
+) {
+    for (id, variables) in variables {
+        let context = described.iter().find(|context| context.id == id);
+        let cwd = context.and_then(|context| context.cwd.as_deref());
+        if context.is_some_and(|context| !context.env.is_empty()) {
+            info.left_out.push(for_others(&id, "its environment variables"));
+        }
+        if let Err(error) = draft.write_variables(CREATE, &id, cwd, variables.content).await {
+            info.left_out.push(for_others(&id, &format!("all variables: {error}")));
+        }
+    }
+}
+
+fn for_others(id: &str, what: &str) -> String {
+    format!("for other sandboxes, of context {id}: {what}")
+}
+
+/// Gives contexts the variables that a snapshot has of them, in the interpreters that are there or in new ones.
+pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
+    for one in stored.variables() {
+        let context = made_again(contexts, &as_context(one))?;
+        load_into(&mut pause_one(&context, "create").await?, "create", stored, one).await?;
+    }
+    Ok(())
+}
+
+async fn load_into(
+    paused: &mut Paused,
+    operation: &'static str,
+    stored: &Stored,
+    context: &StoredContext,
+) -> Result<()> {
+    let content = stored.read_variables(operation, context).await?;
+    paused.restore(content).await.map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument => {
+            let StoredContext { id, .. } = context;
+            let message = format!(
+                "of {:?} has variables of context {id} that cannot be read here: {}",
+                stored.info.name,
+                error.message()
+            );
+            Error::invalid("snapshot", message)
+                .with_hint("take the snapshot again without what cannot be read")
+        }
+        _ => error,
+    })
+}
+
+fn as_context(stored: &StoredContext) -> Context {
+    Context { id: stored.id.clone(), cwd: stored.cwd.clone(), ..Context::default() }
+}
+
 #[async_trait]
 impl LocalKind for Snapshots {
     const SYSTEM_PACKAGES: &'static str =
@@ -137,7 +224,12 @@ impl LocalKind for Snapshots {
         );
         let copies = copies?;
         info.directories = directories?;
-        let Stored { info, .. } = place.finish(CREATE, draft, kind.python.clone(), info).await?;
+        let variables = store_variables(&mut paused, &mut info).await?;
+        // The rest is known, and code may go on.
+        drop(paused);
+        write_variables(&mut draft, &described, variables, &mut info).await;
+        let (python, preimport) = (kind.python.clone(), kind.preimport.clone());
+        let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
         let kept = copies.into_iter().map(|(context, copy)| {
             let snapshot = info.id.clone();
             Kept { snapshot, context, copy }
@@ -161,24 +253,47 @@ impl LocalKind for Snapshots {
             place.commands.end_all().await
         };
         place.replace(RESTORE, &stored, kind.python(), still).await?;
-        let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info };
-        for Kept { context, copy, .. } in kept {
-            let known = paused.iter().position(|one| one.id() == context.id);
-            let mut made = None;
-            let one = match known {
-                Some(known) => &mut paused[known],
-                None => made.insert(pause_one(&made_again(contexts, &context)?, RESTORE).await?),
-            };
-            match one.wake(&*copy).await {
-                Ok(()) => info.contexts.push(context.id),
-                Err(error) => info.left_out.push(format!(
-                    "the interpreter of context {} with its variables: {error}",
-                    context.id
-                )),
-            }
+        let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
+        let without = |one: &&StoredContext| kept.iter().all(|kept| kept.context.id != one.id);
+        let stored_alone: Vec<_> = stored.variables().iter().filter(without).collect();
+        for Kept { context, copy, .. } in &kept {
+            let one = among(&mut paused, contexts, context).await?;
+            let woken = one.wake(&**copy).await;
+            tell(&mut info, &context.id, woken);
+        }
+        for context in stored_alone {
+            let one = among(&mut paused, contexts, &as_context(context)).await?;
+            let loaded = load_into(one, RESTORE, &stored, context).await;
+            tell(&mut info, &context.id, loaded);
         }
         Ok(info)
     }
+}
+
+/// Says whether the interpreter of a context came back.
+fn tell(info: &mut SnapshotInfo, id: &str, came: Result<()>) {
+    match came {
+        Ok(()) => info.contexts.push(id.to_owned()),
+        Err(error) => info
+            .left_out
+            .push(format!("the interpreter of context {id} with its variables: {error}")),
+    }
+}
+
+/// A context among those that are paused, where it is added when it is missing.
+async fn among<'a>(
+    paused: &'a mut Vec<Paused>,
+    contexts: &Contexts,
+    context: &Context,
+) -> Result<&'a mut Paused> {
+    let known = match paused.iter().position(|one| one.id() == context.id) {
+        Some(known) => known,
+        None => {
+            paused.push(pause_one(&made_again(contexts, context)?, RESTORE).await?);
+            paused.len() - 1
+        }
+    };
+    Ok(&mut paused[known])
 }
 
 /// Every context, none of which runs code.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::CellBox;
 use sandbox_agent::interpreter::Contexts;
-use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
+use sandbox_core::{
+    Capabilities, CreateSpec, IsolationMode, Result, SingleUse, Variant, resolve_directory,
+};
 use sandbox_isolation::{Cell, Maker, Rlimit};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
@@ -17,7 +19,7 @@ use serde_json::json;
 
 use crate::config::Options;
 use crate::python::{Layout, Python};
-use crate::snapshots::{EvalInstance, Snapshots};
+use crate::snapshots::{EvalInstance, Snapshots, load_variables};
 use crate::zygotes::Zygotes;
 
 /// What the sandboxes of a backend share.
@@ -81,7 +83,7 @@ impl Workshop {
         place.describe("python", json!(python.executable.to_string_lossy()));
         let box_io: Arc<dyn BoxIo> = cell_box;
         let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
-        let kind = Snapshots::new(self.snapshots.clone(), version);
+        let kind = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone());
         if let Some(Stored { info, .. }) = snapshot {
             place.describe("snapshot", json!({"id": info.id, "name": info.name}));
         }
@@ -93,6 +95,12 @@ impl Workshop {
             }
         };
         instance.prepare(files, spec.working_dir.is_some(), options.lazy).await?;
+        // Commands alone need no interpreter.
+        if let Some(stored) = snapshot
+            && spec.single_use != Some(SingleUse::Commands)
+        {
+            load_variables(&instance.contexts, stored).await?;
+        }
         Ok(instance)
     }
 

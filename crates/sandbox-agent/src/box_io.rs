@@ -17,6 +17,7 @@ use sandbox_core::{
     ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, PtySize, Result, WatchEvent,
     WriteOptions,
 };
+use tokio::net::UnixStream;
 use tokio::time::Instant;
 
 /// A stream that bytes are read from.
@@ -54,8 +55,8 @@ pub trait Control: Readable + Writable {
     /// `WouldBlock` when nothing fits; no input was made then.
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)>;
 
-    /// Writes what fits now, and with its first byte what [`BoxIo::expect_copy`] gave for the worker. Boxes without copies
-    /// of workers refuse it.
+    /// Writes what fits now, and with its first byte what [`BoxIo::expect_copy`] or [`BoxIo::open_channel`] gave for the
+    /// worker. Boxes without either refuse it.
     ///
     /// # Errors
     /// `WouldBlock` when nothing fits.
@@ -64,7 +65,7 @@ pub trait Control: Readable + Writable {
     }
 }
 
-/// The worker's end of the way to a copy of it.
+/// The worker's end of a way beside its streams.
 #[derive(Debug)]
 pub struct Channel(pub(crate) OwnedFd);
 
@@ -240,6 +241,15 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `ResourceExhausted` when there are no descriptors left.
     async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        Ok(None)
+    }
+
+    /// A way for bytes beside the streams of a worker: our end, and what goes to the worker with a request. `None`: nothing
+    /// but its streams reaches a worker of this box.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when there are no descriptors left.
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
         Ok(None)
     }
 

@@ -97,6 +97,23 @@ pub enum Request {
         /// Chosen by the host, repeated in the reply.
         id: i64,
     },
+    /// Asks for the variables of `__main__` as bytes. A descriptor rides on the first bytes of this frame, on which a copy of
+    /// the worker tells a JSON object behind its length (four bytes, little endian), with the fields `size`, `count` and `left_out`,
+    /// and then that many bytes. Answer: one `Held`, before that.
+    ///
+    /// Fields: id.
+    Store {
+        /// Chosen by the host, repeated in the reply.
+        id: i64,
+    },
+    /// Takes variables that another worker gave as bytes into `__main__`. A descriptor rides on the first bytes of this
+    /// frame, on which they come. Answer: one `Held`, when they are there or it is known why they are not.
+    ///
+    /// Fields: id.
+    Restore {
+        /// Chosen by the host, repeated in the reply.
+        id: i64,
+    },
     /// Answers a `ToolCall` or a `ListTools` of the active run. Answers come in any order. One to a call that nobody waits
     /// for any more is ignored.
     ///
@@ -136,6 +153,8 @@ const SET_VARIABLES: u8 = 3;
 const INTERRUPT: u8 = 4;
 const TOOL_RESULT: u8 = 5;
 const HOLD: u8 = 6;
+const STORE: u8 = 7;
+const RESTORE: u8 = 8;
 
 impl Request {
     /// Appends this message to `out` as one frame.
@@ -155,6 +174,8 @@ impl Request {
             }),
             Self::Interrupt { id } => put_frame(out, INTERRUPT, |out| out.int(*id)),
             Self::Hold { id } => put_frame(out, HOLD, |out| out.int(*id)),
+            Self::Store { id } => put_frame(out, STORE, |out| out.int(*id)),
+            Self::Restore { id } => put_frame(out, RESTORE, |out| out.int(*id)),
             Self::ToolResult { id, call, outcome } => put_frame(out, TOOL_RESULT, |out| {
                 out.int(*id);
                 out.int(*call);
@@ -179,6 +200,8 @@ impl Request {
             }
             INTERRUPT => Self::Interrupt { id: fields.int("id")? },
             HOLD => Self::Hold { id: fields.int("id")? },
+            STORE => Self::Store { id: fields.int("id")? },
+            RESTORE => Self::Restore { id: fields.int("id")? },
             TOOL_RESULT => {
                 let (id, call) = (fields.int("id")?, fields.int("call")?);
                 let ok = fields.flag("ok")?;

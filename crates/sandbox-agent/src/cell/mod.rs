@@ -20,6 +20,8 @@ use rustix::fs::{Mode, OFlags};
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
 use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED};
 
+use tokio::net::UnixStream;
+
 pub use self::files::CellFiles;
 use self::process::{Kills, ProgramProcess, WorkerProcess};
 use self::streams::{control_pair, input_pipe, output_pipe};
@@ -184,6 +186,14 @@ impl BoxIo for CellBox {
             return Ok(None);
         }
         held::expect(&self.cell, &self.kills).await.map(Some)
+    }
+
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+        let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
+        });
+        made.map(Some).map_err(no_descriptors)
     }
 
     fn kill(&self) {

@@ -172,7 +172,7 @@ impl InterpreterContext {
     }
 
     /// Makes sure that there is an interpreter that waits for a request.
-    async fn worker(&self, slot: &mut Slot) -> Result<()> {
+    pub(super) async fn worker(&self, slot: &mut Slot) -> Result<()> {
         if let Some(worker) = slot.worker.take_if(|worker| !worker.is_fit()) {
             // It died, or what was left in it spoke out of turn. What it says next is not for the next request.
             slot.lost = true;

@@ -1,6 +1,7 @@
 //! A context between two runs: its interpreter can be copied, ended, and replaced by a copy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_core::{Error, ErrorKind, Result};
 use tokio::sync::OwnedMutexGuard;
@@ -12,10 +13,10 @@ use super::worker::{Happening, Worker};
 use crate::box_io::{Channel, Expected, Held};
 use crate::message::{Reply, Request};
 
-const OPERATION: &str = "copy_interpreter";
+pub(super) const OPERATION: &str = "copy_interpreter";
 
-/// Notes of an interpreter about its copy, which says itself how many more there would be.
-const MOST_NOTES: usize = 16;
+/// Notes of an interpreter about a copy of it, which says itself how many more there would be.
+pub(super) const MOST_NOTES: usize = 16;
 
 /// Bytes of one of them.
 const LONGEST_NOTE: usize = 4 << 10;
@@ -23,9 +24,9 @@ const LONGEST_NOTE: usize = 4 << 10;
 /// A context whose queue waits for as long as this lives.
 #[derive(Debug)]
 pub struct Paused {
-    context: InterpreterContext,
+    pub(super) context: InterpreterContext,
     /// `None` while a task has it.
-    slot: Option<OwnedMutexGuard<Slot>>,
+    pub(super) slot: Option<OwnedMutexGuard<Slot>>,
 }
 
 /// What came of copying an interpreter.
@@ -99,11 +100,11 @@ impl Paused {
     }
 }
 
-fn is_long(note: &str) -> bool {
+pub(super) fn is_long(note: &str) -> bool {
     note.len() > LONGEST_NOTE
 }
 
-fn gone() -> Error {
+pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, OPERATION, "the interpreter is gone")
 }
 
@@ -112,43 +113,50 @@ async fn copy(
     expected: Box<dyn Expected>,
     channel: Channel,
 ) -> (OwnedMutexGuard<Slot>, Result<Copied>) {
-    let Some(worker) = slot.worker.as_mut() else { return (slot, Err(gone())) };
-    let id = worker.next_id();
-    worker.watchdog.begin(id, Limits { wall: Some(VARIABLE_BOUND), cpu: None }, None);
-    match ask(worker, id, channel).await {
-        Ok(Ok(notes)) => {
-            worker.watchdog.end(id);
-            let copied = match expected.made().await {
-                Ok(copy) => Copied::Copy(copy, notes),
-                Err(error) => Copied::None(error.to_string()),
-            };
-            (slot, Ok(copied))
-        }
-        Ok(Err(problem)) => {
-            worker.watchdog.end(id);
-            (slot, Ok(Copied::None(problem)))
-        }
+    let hold = |id| Request::Hold { id };
+    let copied = match ask(&mut slot, hold, VARIABLE_BOUND, channel).await {
+        Ok(Ok(notes)) => match expected.made().await {
+            Ok(copy) => Ok(Copied::Copy(copy, notes)),
+            Err(error) => Ok(Copied::None(error.to_string())),
+        },
+        Ok(Err(problem)) => Ok(Copied::None(problem)),
         Err(problem) => {
-            worker.watchdog.end(id);
             // Nothing can be killed while a copy is expected.
             drop(expected);
-            slot.lost = true;
-            if let Some(worker) = slot.worker.take() {
-                worker.bury().await;
-            }
-            (slot, Err(Error::new(ErrorKind::Protocol, OPERATION, problem)))
+            Err(give_up(&mut slot, problem).await)
         }
-    }
+    };
+    (slot, copied)
 }
 
-/// What the worker notes about its copy, or why there is none; and otherwise why it cannot go on.
-async fn ask(
-    worker: &mut Worker,
-    id: i64,
+/// Ends an interpreter that cannot go on.
+pub(super) async fn give_up(slot: &mut Slot, problem: String) -> Error {
+    slot.lost = true;
+    if let Some(worker) = slot.worker.take() {
+        worker.bury().await;
+    }
+    Error::new(ErrorKind::Protocol, OPERATION, problem)
+}
+
+/// What the worker notes about what it did, or why it did nothing; and otherwise why it cannot go on.
+pub(super) async fn ask(
+    slot: &mut Slot,
+    request: fn(i64) -> Request,
+    bound: Duration,
     channel: Channel,
 ) -> Result<Result<Vec<String>, String>, String> {
-    let sent = worker.send_with_channel(&Request::Hold { id }, channel).await;
-    sent.map_err(|error| error.to_string())?;
+    let Some(worker) = slot.worker.as_mut() else { return Err("it has ended".to_owned()) };
+    let id = worker.next_id();
+    worker.watchdog.begin(id, Limits { wall: Some(bound), cpu: None }, None);
+    let answer = match worker.send_with_channel(&request(id), channel).await {
+        Ok(()) => answer(worker, id).await,
+        Err(error) => Err(error.to_string()),
+    };
+    worker.watchdog.end(id);
+    answer
+}
+
+async fn answer(worker: &mut Worker, id: i64) -> Result<Result<Vec<String>, String>, String> {
     loop {
         match worker.next().await {
             Happening::Output(..) => {}
@@ -156,7 +164,7 @@ async fn ask(
                 if notes.len() > MOST_NOTES
                     || notes.iter().chain([&problem]).any(|note| is_long(note))
                 {
-                    return Err("it says more of its copy than there is to say".to_owned());
+                    return Err("it says more than there is to say".to_owned());
                 }
                 return Ok(if problem.is_empty() { Ok(notes) } else { Err(problem) });
             }

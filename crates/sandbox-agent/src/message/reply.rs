@@ -178,13 +178,14 @@ pub enum Reply {
         /// The number of the call.
         call: i64,
     },
-    /// Answer to `Hold`: a copy is about to be there, unless there is a problem.
+    /// Answer to `Hold` and `Store`: a copy is about to be there, unless there is a problem. Answer to `Restore`: it is done,
+    /// unless there is one.
     ///
     /// Fields: id, problem, notes (list).
     Held {
         /// The request.
         id: i64,
-        /// Why there is no copy; empty when there is one.
+        /// Why it is not so; empty when it is.
         problem: String,
         /// What the copy does not have, or not for itself alone; each one line for people.
         notes: Vec<String>,

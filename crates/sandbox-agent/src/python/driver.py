@@ -25,7 +25,7 @@ streams = load("streams")
 BUILTINS = __builtins__
 
 PROTOCOL = 1
-RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, HOLD = 1, 2, 3, 4, 5, 6
+RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, HOLD, STORE, RESTORE = range(1, 9)
 # What a host may still say to a run that is over.
 LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
@@ -295,6 +295,10 @@ class Driver:
             self.variable(kind, fields)
         elif kind == HOLD:
             load("holder")["hold"](self, fields)
+        elif kind == STORE:
+            load("state")["store"](self, fields)
+        elif kind == RESTORE:
+            load("state")["restore"](self, fields)
         elif kind not in LATE:
             _exit(2)
 

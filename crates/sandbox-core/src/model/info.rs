@@ -155,6 +155,8 @@ pub struct SnapshotInfo {
     /// Contexts whose interpreters it has, with their variables. Only the sandbox that it was taken of can have them back,
     /// and only while it lives; after that there are none.
     pub contexts: Vec<String>,
+    /// Contexts whose variables are stored with its files. Every sandbox can start from them, in new interpreters.
+    pub variables: Vec<String>,
     /// What it does not have of what was there, and what it has not as it was, in words.
     pub left_out: Vec<String>,
 }

@@ -1,6 +1,7 @@
 //! The files of a sandbox as a snapshot, and a sandbox with the files of a snapshot.
 //!
-//! Those are the working directory and the packages that were installed, as archives. Interpreters are the backend's.
+//! Those are the working directory and the packages that were installed, as archives. Interpreters are the backend's, and so
+//! is what the bytes of their variables mean.
 
 mod exchange;
 mod store;
@@ -16,7 +17,8 @@ use self::exchange::{Layout, Staged, discard};
 
 use self::store::Notes;
 pub use self::store::{
-    Draft, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, check_snapshot_name,
+    Draft, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,
+    check_snapshot_name,
 };
 use crate::place::Place;
 
@@ -96,14 +98,18 @@ impl Place {
     pub async fn finish(
         &self,
         operation: &'static str,
-        draft: Draft,
+        mut draft: Draft,
         python: Option<String>,
+        preimport: Vec<String>,
         mut info: SnapshotInfo,
     ) -> Result<Stored> {
         info.sandbox_id = self.id.to_string();
+        let variables = std::mem::take(&mut draft.variables);
+        info.variables = variables.iter().map(|context| context.id.clone()).collect();
         info.left_out.extend(self.running_commands());
         let (wanted, _) = self.known_packages().await;
-        let notes = Notes { packages_inside: self.layout().packages_inside, wanted, python };
+        let packages_inside = self.layout().packages_inside;
+        let notes = Notes { packages_inside, wanted, python, preimport, variables };
         draft.finish(operation, info, notes)
     }
 

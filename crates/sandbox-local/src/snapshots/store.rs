@@ -63,6 +63,23 @@ pub(super) struct Notes {
     pub(super) wanted: Vec<String>,
     /// The version of Python they are for.
     pub(super) python: Option<String>,
+    /// Modules that its interpreters had from the beginning.
+    #[serde(default)]
+    pub(super) preimport: Vec<String>,
+    /// Contexts whose variables are stored.
+    #[serde(default)]
+    pub(super) variables: Vec<StoredContext>,
+}
+
+/// A context whose variables are stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredContext {
+    /// Its id.
+    pub id: String,
+    /// Its working directory.
+    pub cwd: Option<String>,
+    /// The file that has them.
+    part: String,
 }
 
 /// A snapshot that is being made. Removed when it is dropped before its end.
@@ -74,6 +91,7 @@ pub struct Draft {
     /// Holds the lock.
     _lock: File,
     parts: Vec<(String, u64)>,
+    pub(super) variables: Vec<StoredContext>,
     done: bool,
 }
 
@@ -250,7 +268,7 @@ impl SnapshotStore {
         let lock = File::open(&directory).and_then(|file| file.lock().map(|()| file));
         let lock = lock.map_err(failed)?;
         let name = name.to_owned();
-        Ok(Draft { name, directory, place, _lock: lock, parts: Vec::new(), done: false })
+        Ok(Draft { name, directory, place, _lock: lock, parts: Vec::new(), variables: Vec::new(), done: false })
     }
 }
 
@@ -281,6 +299,26 @@ impl Draft {
         }
         file.flush().await.map_err(failed)?;
         self.parts.push((part.to_owned(), size));
+        Ok(())
+    }
+
+    /// Stores the variables of a context. When that fails, the snapshot is as it was.
+    ///
+    /// # Errors
+    /// What the stream says, and what keeps them from being written.
+    pub async fn write_variables(
+        &mut self,
+        operation: &'static str,
+        id: &str,
+        cwd: Option<&str>,
+        content: ByteStream,
+    ) -> Result<()> {
+        let part = format!("variables-{}", self.variables.len());
+        if let Err(error) = self.write(operation, &part, content).await {
+            let _ = fs::remove_file(self.directory.join(&part));
+            return Err(error);
+        }
+        self.variables.push(StoredContext { id: id.into(), cwd: cwd.map(str::to_owned), part });
         Ok(())
     }
 
@@ -324,6 +362,28 @@ impl Drop for Draft {
 }
 
 impl Stored {
+    /// Modules that its interpreters had from the beginning.
+    pub fn preimport(&self) -> &[String] {
+        &self.notes.preimport
+    }
+
+    /// Contexts whose variables it has.
+    pub fn variables(&self) -> &[StoredContext] {
+        &self.notes.variables
+    }
+
+    /// The variables of a context, read as they are taken.
+    ///
+    /// # Errors
+    /// `NotFound` when it was deleted, `Unexpected` when it is damaged.
+    pub async fn read_variables(
+        &self,
+        operation: &'static str,
+        context: &StoredContext,
+    ) -> Result<ByteStream> {
+        self.read(operation, &context.part).await
+    }
+
     /// Whether it has that archive.
     pub(super) fn has(&self, part: &str) -> bool {
         self.parts.iter().any(|(name, _)| name == part)
