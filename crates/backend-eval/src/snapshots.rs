@@ -111,10 +111,9 @@ impl Snapshots {
                         notes.into_iter().map(|note| format!("of context {}: {note}", one.id())),
                     );
                 }
-                Copied::None(why) => info.left_out.push(format!(
-                    "the interpreter of context {} with its variables: {why}",
-                    one.id()
-                )),
+                Copied::None(why) => info
+                    .left_out
+                    .push(format!("a copy of the interpreter of context {}: {why}", one.id())),
             }
         }
         Ok(copies)
@@ -254,6 +253,7 @@ impl LocalKind for Snapshots {
         };
         place.replace(RESTORE, &stored, kind.python(), still).await?;
         let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
+        let notes = &stored.info.left_out;
         let without = |one: &&StoredContext| kept.iter().all(|kept| kept.context.id != one.id);
         let stored_alone: Vec<_> = stored.variables().iter().filter(without).collect();
         for Kept { context, copy, .. } in &kept {
@@ -264,6 +264,8 @@ impl LocalKind for Snapshots {
         for context in stored_alone {
             let one = among(&mut paused, contexts, &as_context(context)).await?;
             let loaded = load_into(one, RESTORE, &stored, context).await;
+            let missing = for_others(&context.id, "");
+            info.left_out.extend(notes.iter().filter(|note| note.starts_with(&missing)).cloned());
             tell(&mut info, &context.id, loaded);
         }
         Ok(info)

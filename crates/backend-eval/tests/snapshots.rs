@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_core::{
-    Backend, CallContext, ErrorKind, ExecutionResult, FailureKind, Fixed, IsolationMode, Mount,
-    Result, Sandbox, SandboxBuilder, Tool,
+    Backend, CallContext, ContextSpec, ErrorKind, ExecutionResult, FailureKind, Fixed,
+    IsolationMode, Mount, Result, Sandbox, SandboxBuilder, Tool,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -212,20 +212,24 @@ async fn what_a_copy_cannot_have_is_named() {
 }
 
 #[tokio::test]
-async fn a_copy_that_code_ended_is_told() {
+async fn a_copy_that_code_ended_is_told_and_what_is_on_disk_comes_back() {
     let world = World::new();
     let sandbox = world.sandbox().await;
-    run(&sandbox, "x = 1").await;
+    run(&sandbox, "x = 1; g = (n for n in 'ab')").await;
     sandbox.create_snapshot("one").await.unwrap();
     let code = "import os, signal\nfor p in os.listdir('/proc'):\n  \
-                if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), signal.SIGKILL)";
+                if p.isdigit() and int(p) not in (1, os.getpid()):\n    \
+                try: os.kill(int(p), signal.SIGKILL)\n    \
+                except ProcessLookupError: pass";
     assert!(run(&sandbox, code).await.success());
     until_processes(&sandbox, 2).await;
     let listed = world.backend.list_snapshots(&CallContext::new()).await.unwrap();
     assert_eq!(listed[0].contexts, [""; 0]);
     let info = sandbox.restore_snapshot("one").await.unwrap();
-    assert_eq!(info.contexts, [""; 0]);
-    assert_eq!(text(&sandbox, "'x' in globals()").await, "False");
+    assert_eq!(info.contexts, ["default"]);
+    let what = "x, 'g' in globals(), 'os' in globals()";
+    assert_eq!(text(&sandbox, what).await, "(1, False, False)");
+    assert!(info.left_out[0].contains("variable g"), "{info:?}");
 }
 
 #[tokio::test]
@@ -263,7 +267,95 @@ async fn a_sandbox_made_ahead_is_of_the_snapshot_that_is_there() {
 }
 
 #[tokio::test]
-async fn without_isolation_there_are_files() -> Result<()> {
+async fn variables_of_every_context_are_in_other_sandboxes() {
+    let world = World::new();
+    let sandbox = world.builder().env("A", "a").create().await.unwrap();
+    run(&sandbox, "open('mine.py', 'w').write('class M: v = 1')\nimport mine\nm = mine.M()").await;
+    // Files that have the names of Python's own are not what the interpreter works with.
+    run(&sandbox, "for n in ('typing', 'pickle', 'copyreg'): open(n + '.py', 'w').write('1 / 0')")
+        .await;
+    let mut spec = ContextSpec::default();
+    (spec.id, spec.cwd) = (Some("other".into()), Some("/tmp".into()));
+    spec.env.insert("B".into(), "b".into());
+    sandbox.instance("test").unwrap().create_context(&CallContext::new(), spec).await.unwrap();
+    sandbox.run_code("y = [2]\nf = lambda: y").context("other").await.unwrap();
+    sandbox.run_code("1 + 1").context("empty").await.unwrap();
+    let info = sandbox.create_snapshot("one").await.unwrap();
+    assert_eq!(info.variables, ["default", "other"]);
+    assert_eq!(info.left_out, ["for other sandboxes, of context other: its environment variables"]);
+    let other = world.builder().snapshot_name("one").create().await.unwrap();
+    assert_eq!(text(&other, "m.v, mine.__file__").await, "(1, '/workspace/mine.py')");
+    let there = other.run_code("import os\nf(), os.getcwd()").context("other").await.unwrap();
+    assert_eq!(text_of(&there), "([2], '/tmp')");
+    // One that is already there has them when it goes back; what it has itself is gone.
+    let third = world.sandbox().await;
+    run(&third, "z = 1").await;
+    let restored = third.restore_snapshot("one").await.unwrap();
+    assert_eq!(restored.contexts, ["default", "other"]);
+    assert_eq!(text(&third, "m.v, 'z' in globals()").await, "(1, False)");
+}
+
+#[tokio::test]
+async fn variables_that_cannot_be_read_are_no_sandbox() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    let code = "class Once:\n    def __init__(self, a): pass\n    def __reduce__(self): return (Once, ())\nx = Once(1)";
+    run(&sandbox, code).await;
+    let info = sandbox.create_snapshot("one").await.unwrap();
+    assert_eq!(info.variables, ["default"]);
+    let error = world.builder().snapshot_name("one").create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("missing 1 required positional argument"), "{error}");
+    // Its files are there for commands, which need no interpreter, and it goes back to its own copy.
+    back(&sandbox, "one").await;
+    let third = world.sandbox().await;
+    let restored = third.restore_snapshot("one").await.unwrap();
+    assert_eq!(restored.contexts, [""; 0]);
+    assert!(restored.left_out[0].contains("default"), "{restored:?}");
+    assert_eq!(text(&third, "1 + 1").await, "2");
+}
+
+#[tokio::test]
+async fn variables_are_stored_aside() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    // Slow to store, and with threads, which a copy that goes on could not have.
+    run(
+        &sandbox,
+        "import threading, time, os\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n\
+         class Slow:\n    def __reduce__(self):\n        time.sleep(0.5)\n        return (int, ())\n\
+         state = [bytes([n % 251]) * 65536 for n in range(160)]\nslow = Slow()",
+    )
+    .await;
+    let taking = tokio::spawn({
+        let sandbox = sandbox.clone();
+        async move { sandbox.create_snapshot("one").await }
+    });
+    // It is asked before it is stored, and answers while it is.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let answered = sandbox.run_code("len(state)").await.unwrap();
+    assert_eq!(answered.text(), Some("160"));
+    assert!(!taking.is_finished(), "it is still being stored");
+    let info = taking.await.unwrap().unwrap();
+    assert_eq!(info.variables, ["default"]);
+    let children = "try:\n    os.wait()\nexcept ChildProcessError:\n    print('none')";
+    assert_eq!(run(&sandbox, children).await.stdout(), "none");
+    until_processes(&sandbox, 2).await;
+    let other = world.builder().snapshot_name("one").create().await.unwrap();
+    assert_eq!(text(&other, "len(state), state[7][:1], slow").await, "(160, b'\\x07', 0)");
+}
+
+#[tokio::test]
+async fn what_was_imported_before_is_there_before() {
+    let world = World::new();
+    let sandbox = world.builder().provider_option("preimport", json!(["wave"])).create().await;
+    sandbox.unwrap().create_snapshot("one").await.unwrap();
+    let other = world.builder().snapshot_name("one").create().await.unwrap();
+    assert_eq!(text(&other, "import sys\n'wave' in sys.modules").await, "True");
+}
+
+#[tokio::test]
+async fn without_isolation_there_are_files_and_variables() -> Result<()> {
     let world = World::new();
     let off = || world.builder().isolation(IsolationMode::Off);
     let sandbox = off().create().await?;
@@ -273,10 +365,10 @@ async fn without_isolation_there_are_files() -> Result<()> {
     assert!(info.left_out[0].contains("default"), "{info:?}");
     run(&sandbox, "open('b', 'w').write('2')").await;
     sandbox.restore_snapshot("one").await?;
-    assert_eq!(text(&sandbox, "import os; sorted(os.listdir('.'))").await, "['a']");
+    assert_eq!(text(&sandbox, "import os; x, sorted(os.listdir('.'))").await, "(1, ['a'])");
     // From the one to the other kind of sandbox, too.
     let strict = world.builder().snapshot_name("one").create().await?;
-    assert_eq!(text(&strict, "import os; os.listdir('.')").await, "['a']");
+    assert_eq!(text(&strict, "import os; x, os.listdir('.')").await, "(1, ['a'])");
     assert_eq!(strict.info().unwrap().metadata["snapshot"]["name"], "one");
     Ok(())
 }

@@ -97,11 +97,11 @@ pub enum Request {
         /// Chosen by the host, repeated in the reply.
         id: i64,
     },
-    /// Asks for the variables of `__main__` as bytes. A descriptor rides on the first bytes of this frame, on which a copy of
-    /// the worker tells a JSON object behind its length (four bytes, little endian), with the fields `size`, `count` and `left_out`,
-    /// and then that many bytes. Answer: one `Held`, before that.
+    /// Asks for the variables of `__main__` as bytes. A descriptor rides on the first bytes of this frame. On it a copy of
+    /// the worker tells what comes, behind the length of that (four bytes, little endian), and then the bytes. Answer: one
+    /// `Held`, before that.
     ///
-    /// Fields: id.
+    /// Fields: id. Fields of what is told: size, count, left_out (list).
     Store {
         /// Chosen by the host, repeated in the reply.
         id: i64,

@@ -29,6 +29,8 @@ fn requests() -> Vec<Request> {
         Request::ToolResult { id: 1, call: 2, outcome: Ok("[1]".into()) },
         Request::ToolResult { id: 1, call: 3, outcome: Err("no".into()) },
         Request::Hold { id: 1 },
+        Request::Store { id: 1 },
+        Request::Restore { id: 1 },
     ]
 }
 

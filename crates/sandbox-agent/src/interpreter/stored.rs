@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{ByteStream, Error, ErrorKind, Result};
-use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedMutexGuard;
@@ -16,9 +15,10 @@ use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
 use super::paused::{MOST_NOTES, OPERATION, Paused, ask, give_up, gone, is_long};
 use crate::box_io::Channel;
 use crate::message::Request;
+use crate::wire::{Fields, WireError};
 
 /// How long the next piece may take. Whoever writes ends itself before.
-const PIECE_BOUND: Duration = Duration::from_secs(130);
+const PIECE_BOUND: Duration = Duration::from_secs(70);
 
 /// How long it may take to read them, which runs code of users.
 const RESTORE_BOUND: Duration = Duration::from_secs(120);
@@ -103,10 +103,7 @@ impl Paused {
 
 type Answered<T> = (OwnedMutexGuard<Slot>, Result<T>);
 
-async fn forked(
-    mut slot: OwnedMutexGuard<Slot>,
-    channel: Channel,
-) -> Answered<Result<(), String>> {
+async fn forked(mut slot: OwnedMutexGuard<Slot>, channel: Channel) -> Answered<Result<(), String>> {
     let answer = match ask(&mut slot, |id| Request::Store { id }, VARIABLE_BOUND, channel).await {
         Ok(answer) => Ok(answer.map(drop)),
         Err(problem) => Err(give_up(&mut slot, problem).await),
@@ -146,12 +143,23 @@ async fn head(ours: &mut UnixStream) -> Option<Head> {
     }
     let mut told = vec![0; length];
     ours.read_exact(&mut told).await.ok()?;
-    let told: Value = serde_json::from_slice(&told).ok()?;
-    let notes = told.get("left_out")?.as_array()?.iter();
-    let left_out: Vec<_> = notes.map(|note| note.as_str().map(str::to_owned)).collect::<Option<_>>()?;
-    let is_short = left_out.len() <= MOST_NOTES && !left_out.iter().any(|note| is_long(note));
-    let (size, count) = (told.get("size")?.as_u64()?, told.get("count")?.as_u64()?);
-    is_short.then_some(Head { size, count, left_out })
+    Head::read(&told).ok().filter(|head| {
+        let notes = &head.left_out;
+        notes.len() <= MOST_NOTES && !notes.iter().any(|note| is_long(note))
+    })
+}
+
+impl Head {
+    fn read(told: &[u8]) -> Result<Self, WireError> {
+        let mut fields = Fields::new(told);
+        let head = Self {
+            size: fields.number("size")?,
+            count: fields.number("count")?,
+            left_out: fields.list("left_out", |note| note.text("note"))?,
+        };
+        fields.finish()?;
+        Ok(head)
+    }
 }
 
 /// That many bytes, or an error.

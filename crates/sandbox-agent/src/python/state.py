@@ -5,13 +5,13 @@ what they close over, classes, enumerations. A copy of the interpreter writes th
 They are read in a sandbox and nowhere else, because reading them runs code.
 """
 
-import pickle
 import sys
+from _io import open as open_file
 from _signal import ITIMER_REAL, SIG_DFL, SIG_IGN, SIGALRM, SIGINT, setitimer
 from _signal import signal as set_signal
 from _socket import AF_UNIX, SOCK_STREAM, socket
-from json import dumps
-from posix import _exit, close, fork, pipe, setsid
+from posix import O_WRONLY, _exit, close, fork, open, pipe, setsid
+from posix import write as write_bytes
 from types import ModuleType
 
 HELD = 28
@@ -20,13 +20,21 @@ PROTOCOL = 5
 HEADER = b"variables of Python %d.%d, form 1\n" % sys.version_info[:2]
 LARGEST = 2 << 30
 # Seconds after which a copy that still writes is ended.
-LONGEST = 120
+LONGEST = 60
 MOST_NOTES = 16
 LONGEST_NOTE = 300
-NAME = "sandbox_state"
 
 codec = load("codec")
-values = load("values")
+
+
+def values(driver):
+    """The part that knows pickle. What it imports is Python's, whatever files of that name are in the sandbox."""
+    path = sys.path[:]
+    sys.path[:] = [place for place in path if place not in ("", driver.work_dir, driver.site)]
+    try:
+        return load("values")
+    finally:
+        sys.path[:] = path
 
 
 class Counter:
@@ -82,19 +90,33 @@ def answer(driver, fields, problem):
 
 
 def write(driver, channel):
-    """The life of the copy: first how much it is and what is missing, as JSON behind its length, then the bytes."""
+    """The life of the copy: first how much it is and what is missing, behind the length of that, then the bytes."""
     setsid()
     set_signal(SIGINT, SIG_IGN)
     set_signal(SIGALRM, SIG_DFL)
     setitimer(ITIMER_REAL, LONGEST)
     load("holder")["let_go"](driver)
+    go_first()
     peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
-    namespace, notes = storable(driver.cells.main)
+    dump = dumper(driver)
+    namespace, notes = storable(driver.cells.main, dump)
     counter = Counter()
-    dump(namespace, driver.cells.main, counter)
-    told = dumps({"size": counter.size, "count": len(namespace), "left_out": cut(notes)}).encode()
+    dump(namespace, counter)
+    number, text = codec["number"], codec["text"]
+    left_out = codec["several"](text(note) for note in cut(notes))
+    told = number(counter.size) + number(len(namespace)) + left_out
     peer.sendall(len(told).to_bytes(4, "little") + told)
-    dump(namespace, driver.cells.main, Sender(peer))
+    dump(namespace, Sender(peer))
+
+
+def go_first():
+    """When memory is short, this process is the one to end, and not the interpreter."""
+    try:
+        file = open("/proc/self/oom_score_adj", O_WRONLY)
+        write_bytes(file, b"1000")
+        close(file)
+    except OSError:
+        pass  # nothing here says so, or nobody may
 
 
 def cut(notes):
@@ -104,42 +126,48 @@ def cut(notes):
     return notes
 
 
-def storable(main):
+def storable(main, dump):
     """The variables that can be stored, and what to say of the others."""
     namespace = {
         name: value
         for name, value in main.__dict__.items()
         if type(name) is str and not (name.startswith("__") and name.endswith("__"))
     }
-    if problem_of(namespace, main) is None:
+    if problem_of(namespace, dump) is None:
         return namespace, []
     notes = []
     for name, value in list(namespace.items()):
-        problem = problem_of({name: value}, main)
+        problem = problem_of({name: value}, dump)
         if problem is not None:
             del namespace[name]
             notes.append(("variable %s: %s" % (name, problem))[:LONGEST_NOTE])
-    problem = problem_of(namespace, main)
+    problem = problem_of(namespace, dump)
     if problem is not None:
         # Each alone would do, and all together do not.
         return {}, [("all variables: %s" % problem)[:LONGEST_NOTE]]
     return namespace, notes
 
 
-def problem_of(namespace, main):
+def problem_of(namespace, dump):
     try:
-        dump(namespace, main, Counter())
+        dump(namespace, Counter())
     except BaseException as error:
         return "%s: %s" % (type(error).__name__, error)
     return None
 
 
-def dump(namespace, main, file):
+def dumper(driver):
+    """What writes variables to something like a file."""
+    part = values(driver)
     # Where pickle looks for what it names.
-    sys.modules[values["__name__"]] = module = ModuleType(values["__name__"])
-    module.__dict__.update(values)
-    file.write(HEADER)
-    values["Pickler"](file, PROTOCOL, main).dump(namespace)
+    sys.modules[part["__name__"]] = module = ModuleType(part["__name__"])
+    module.__dict__.update(part)
+
+    def dump(namespace, file):
+        file.write(HEADER)
+        part["Pickler"](file, PROTOCOL, driver.cells.main).dump(namespace)
+
+    return dump
 
 
 def restore(driver, fields):
@@ -147,17 +175,17 @@ def restore(driver, fields):
     channel = driver.files.pop(0)
     driver.begin(codec["as_number"](fields[0]))
     driver.look_for_packages()
-    _, error = driver.user(take, channel, driver.cells.main)
+    _, error = driver.user(take, channel, values(driver)["Unpickler"], driver.cells.main)
     driver.settle_interrupts()
     close(channel)
     problem = "" if error is None else "%s: %s" % (type(error).__name__, error)
     answer(driver, fields, problem[: 4 * LONGEST_NOTE])
 
 
-def take(channel, main):
-    with open(channel, "rb", closefd=False) as file:
+def take(channel, unpickler, main):
+    with open_file(channel, "rb", closefd=False) as file:
         header = file.readline(len(HEADER) + 16)
         if header != HEADER:
             raise ValueError("they are %s" % str(header, "utf-8", "replace").strip())
-        namespace = values["Unpickler"](file, main).load()
+        namespace = unpickler(file, main).load()
         main.__dict__.update(namespace)

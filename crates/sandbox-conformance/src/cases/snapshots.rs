@@ -19,6 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
         it_is_listed_until_it_is_deleted;
         the_sandbox_goes_on;
         it_outlives_its_sandbox;
+        others_start_with_the_variables_that_it_has;
+        what_cannot_be_stored_is_named;
         a_sandbox_goes_back needs restore_snapshot;
         what_it_says_of_interpreters_holds needs restore_snapshot, variables;
         going_back_leaves_a_sandbox_that_works needs restore_snapshot, interrupt, contexts;
@@ -111,14 +113,144 @@ async fn the_sandbox_goes_on(f: Fixture) -> Checked {
 async fn it_outlives_its_sandbox(f: Fixture) -> Checked {
     let (sandbox, name) = (f.sandbox().await?, Name::new());
     ok(&sandbox, "x = 1; open('a', 'w').write('1')").await?;
-    sandbox.create_snapshot(&name.0).await?;
+    let taken = sandbox.create_snapshot(&name.0).await?;
     sandbox.terminate().await?;
-    let info = listed(&f, &name).await?;
+    let info = listed(&f, &name).await?.ok_or_else(|| "it is gone".to_owned())?;
     // Interpreters are gone with the sandbox, and it says so.
-    ensure_eq!(info.map(|info| info.contexts), Some(Vec::new()));
+    ensure_eq!(info.contexts, Vec::<String>::new());
+    ensure_eq!(info.variables, taken.variables);
     let other = started_from(&f, &name).await?;
     ensure_eq!(text(&other, "open('a').read()").await?, "'1'");
-    raises(&other, "x", "NameError").await?;
+    if has_variables(&info) {
+        ensure_eq!(text(&other, "x").await?, "1");
+    } else {
+        raises(&other, "x", "NameError").await?;
+    }
+    name.delete(&f).await
+}
+
+fn has_variables(info: &SnapshotInfo) -> bool {
+    info.variables.iter().any(|context| context == "default")
+}
+
+/// Of every kind that Python has by name alone, and what they have to do with each other.
+const VARIABLES: &str =
+    "import json as j, dataclasses, enum, typing, collections, functools, abc, re
+x = [1, 2]; y = x
+def fact(n): return 1 if n < 2 else n * fact(n - 1)
+def counter():
+    n = 0
+    def up():
+        nonlocal n; n += 1; return n
+    def get(): return n
+    return up, get
+up, get = counter(); up()
+class A:
+    'says what it is'
+    count = 0
+    __slots__ = ('v', 'me')
+    def __init__(self, v): self.v = v
+    @property
+    def double(self): return self.v * 2
+    @classmethod
+    def make(cls): return cls(9)
+    @staticmethod
+    def word(): return 's'
+class B(A):
+    def __init__(self, v): super().__init__(v); self.me = self
+b = B(4)
+@dataclasses.dataclass(order=True)
+class D:
+    n: int
+    l: list = dataclasses.field(default_factory=list)
+d = D(1)
+class Color(enum.Enum):
+    RED = 1
+    BLUE = enum.auto()
+    def low(self): return self.name.lower()
+red = Color.RED
+class N(typing.NamedTuple):
+    a: int
+    b: str = 'z'
+    def both(self): return self.a, self.b
+n = N(2); P = collections.namedtuple('P', 'x y', defaults=(3,)); p = P(1)
+T = typing.TypeVar('T')
+class G(typing.Generic[T]):
+    def get(self) -> T: return 1
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def f(self): ...
+class Real(Base):
+    def f(self): return 'real'
+real = Real()
+@functools.lru_cache(maxsize=8)
+def cached(n): return n + 1
+def twice(f):
+    @functools.wraps(f)
+    def wrapper(*a): return f(f(*a))
+    return wrapper
+@twice
+def add(n): return n + 1
+class Boom(Exception): pass
+boom = Boom('why')
+cycle = {}; cycle['self'] = cycle
+word = re.compile('w+')
+async def later(): return 5";
+
+const CHECKS: &str = "import asyncio, dataclasses
+@dataclasses.dataclass
+class E(D):
+    m: int = 7
+try:
+    Base(); made = True
+except TypeError:
+    made = False
+class C(B): pass
+class Other(G[int]): pass
+[x is y, fact(5), get(), up(), get(), b.v, b.me is b, isinstance(b, A), C(1).double, A.make().v, A.word(), A.__doc__,
+ hasattr(b, '__dict__'), d == D(1), D(1) < D(2), D(2).l, E(1).m, repr(d), Color.RED is red, Color(2).low(), n.both(),
+ n._replace(b='k').b, p == (1, 3), P(5, 6).y, Other().get(), made, real.f(), cached(3), add(1), add.__name__,
+ isinstance(boom, Boom) and boom.args, cycle['self'] is cycle, bool(word.match('ww')), asyncio.run(later()),
+ j.dumps(x), fact.__module__, A.__qualname__]";
+
+const CHECKED: &str = "[True, 120, 1, 2, 2, 4, True, True, 2, 9, 's', 'says what it is', True, True, True, [], 7, \
+                       'D(n=1, l=[])', True, 'blue', (2, 'z'), 'k', True, 6, 1, False, 'real', 4, 3, 'add', \
+                       ('why',), True, True, 5, '[1, 2]', '__main__', 'A']";
+
+async fn others_start_with_the_variables_that_it_has(f: Fixture) -> Checked {
+    let (sandbox, name) = (f.sandbox().await?, Name::new());
+    ok(&sandbox, VARIABLES).await?;
+    let info = sandbox.create_snapshot(&name.0).await?;
+    if has_variables(&info) {
+        let other = started_from(&f, &name).await?;
+        ensure_eq!(text(&other, CHECKS).await?.replace('\n', ""), CHECKED);
+        // They are its own.
+        ok(&other, "x.append(3); up(); A.count += 1").await?;
+        ensure_eq!(text(&sandbox, "x, get(), A.count").await?, "([1, 2], 1, 0)");
+        let third = started_from(&f, &name).await?;
+        ensure_eq!(text(&third, "x, get(), A.count").await?, "([1, 2], 1, 0)");
+    }
+    name.delete(&f).await
+}
+
+async fn what_cannot_be_stored_is_named(f: Fixture) -> Checked {
+    let (sandbox, name) = (f.sandbox().await?, Name::new());
+    let code = "class Refuses:\n    def __reduce__(self): raise ValueError('not me')\nx = 1\nrefuses = Refuses()\n\
+                stream = (n for n in 'ab')";
+    ok(&sandbox, code).await?;
+    let info = sandbox.create_snapshot(&name.0).await?;
+    if has_variables(&info) {
+        for (variable, why) in [("refuses", "not me"), ("stream", "generator")] {
+            let said = |note: &String| note.contains(variable) && note.contains(why);
+            ensure!(
+                info.left_out.iter().any(said),
+                "{variable} is named with the reason: {info:?}"
+            );
+            let other = started_from(&f, &name).await?;
+            ensure_eq!(text(&other, "x").await?, "1");
+            raises(&other, variable, "NameError").await?;
+        }
+    }
     name.delete(&f).await
 }
 
@@ -146,8 +278,8 @@ async fn what_it_says_of_interpreters_holds(f: Fixture) -> Checked {
     let info = sandbox.create_snapshot(&name.0).await?;
     ok(&sandbox, "x.append(2); del f").await?;
     let restored = sandbox.restore_snapshot(&name.0).await?;
-    ensure_eq!(restored.contexts, info.contexts, "what was said before and after");
-    if info.contexts.iter().any(|context| context == "default") {
+    if info.contexts.iter().chain(&info.variables).any(|context| context == "default") {
+        ensure_eq!(restored.contexts, ["default"], "what was said before and after");
         ensure_eq!(text(&sandbox, "f()").await?, "([1], '[1]')");
         ensure_eq!(sandbox.get_variable("x").await?, serde_json::json!([1]));
     } else {
