@@ -127,7 +127,7 @@ class Children:
             child.sources.append(Source(self.mux, ours[0], key << 2 | STDOUT, True))
         else:
             if ours[STDIN] is not None:
-                Sink(self.mux, ours[STDIN], key << 2 | STDIN)
+                pipes["PipeSink"](self.mux, ours[STDIN], key << 2 | STDIN)
             for place in (STDOUT, STDERR):
                 child.sources.append(Source(self.mux, ours[place], key << 2 | place))
 
@@ -233,7 +233,10 @@ class Children:
             self.reap()
             alive = self.members(child)
             if not alive:
-                break
+                if self.owners.get(child.pid) is not child:
+                    break
+                yield PAUSE  # dead, and its status is still to come
+                continue
             new = [pid for pid in alive if pid not in stopped]
             # What is stopped starts nothing more.
             for pid in new:
