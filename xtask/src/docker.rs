@@ -33,10 +33,14 @@ pub(crate) fn image(arguments: &[String]) -> Result<bool, String> {
 }
 
 /// `cargo xtask test-docker`: an engine if there is none, the image, the behaviour suite and the tests of the backend.
+///
+/// With `--part` as much of the suite as `cargo xtask ci` runs.
 pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
-    if let Some(other) = arguments.first() {
-        return Err(format!("unknown argument {other:?}"));
-    }
+    let which = match arguments {
+        [] => ALL,
+        [part] if part == "--part" => PART,
+        [other, ..] => return Err(format!("unknown argument {other:?}")),
+    };
     if Engine::obstacle().is_none() {
         install_missing();
     }
@@ -47,7 +51,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
     let command = |program: &str, alone: Option<&str>| {
         let package = format!("code-sandboxes-{PACKAGE}");
         let mut command = cargo(&["test", "--package", &package, "--test", program, "--"]);
-        with(&mut command, &engine, program, ALL, alone);
+        with(&mut command, &engine, program, which, alone);
         command
     };
     for program in PROGRAMS {

@@ -59,6 +59,7 @@ impl Engine {
             return Err("there is no dockerd".to_owned());
         }
         let directory = workspace::target().join("docker-engine");
+        unmount_below(&directory);
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
         let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
@@ -145,6 +146,7 @@ impl Drop for Engine {
             quietly(Command::new("ip").args(["link", "delete", BRIDGE]));
         }
         let _ = fs::remove_file(&own.socket);
+        unmount_below(&own.directory);
         if let Err(error) = fs::remove_dir_all(&own.directory) {
             eprintln!("warning: {} is left: {error}", own.directory.display());
         }
@@ -153,6 +155,16 @@ impl Drop for Engine {
 
 fn address(socket: &Path) -> String {
     format!("unix://{}", socket.display())
+}
+
+/// An engine that ends leaves mounts, such as that of its network namespace.
+fn unmount_below(directory: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    let below: Vec<_> = places.filter(|place| place.starts_with(directory)).collect();
+    for place in below.iter().rev() {
+        quietly(Command::new("umount").arg(place));
+    }
 }
 
 fn has_bridge() -> bool {

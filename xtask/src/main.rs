@@ -40,6 +40,7 @@ Tasks:
   image    the image of local-docker, from Debian's packages and no registry (as root)
   test-docker
            the tests that need a container engine; starts one when there is none (as root)
+           (--part: as much of them as `ci` runs)
   ci       what continuous integration runs: `test`, where nothing may be missing; with an engine of its own
            where it may start one, also the tests that need containers
   help     this text
