@@ -1,222 +1,186 @@
 //! Containers: an engine to test with, the image, and the tests that need both.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use crate::command::{exists, output, quietly, shown};
-use crate::setup::is_root;
-use crate::suites::cargo;
+use crate::command::exists;
+use crate::engine::Engine;
+use crate::image::{self, Words};
+use crate::setup::install_packages;
+use crate::suites::{Built, TestProgram, cargo};
+use crate::tally::Tally;
+use crate::test_task::Missing;
 use crate::workspace;
 
-const IMAGE: &str = "code-sandboxes:latest";
+/// The folder of the package, and the test programs of it that need an engine.
+const PACKAGE: &str = "backend-docker";
+const PROGRAMS: [&str; 2] = ["engine", "conformance"];
 
-/// A base made here, for places without a registry.
-const BASE: &str = "code-sandboxes-base:bookworm";
-
-/// How long a new engine may take.
-const START: Duration = Duration::from_secs(60);
+/// What tells them that there is one: whether all of the suite is run, or what differs most from other backends.
+const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
+const ALL: &str = "all";
+const PART: &str = "part";
 
 /// `cargo xtask image`: the image for the engine that is there, on a base that comes from no registry.
 pub(crate) fn image(arguments: &[String]) -> Result<bool, String> {
     if let Some(other) = arguments.first() {
         return Err(format!("unknown argument {other:?}"));
     }
-    if !quietly(Command::new("docker").arg("version")) {
-        return Err("no container engine answers".to_owned());
-    }
-    build_image(&Engine { own: None, host: None }).map(|()| true)
+    let engine = Engine::found().ok_or("no container engine answers")?;
+    install_missing();
+    image::build_shown(&engine).map(|()| true)
 }
 
 /// `cargo xtask test-docker`: an engine if there is none, the image, the behaviour suite and the tests of the backend.
+///
+/// With `--part` as much of the suite as `cargo xtask ci` runs.
 pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
-    if let Some(other) = arguments.first() {
-        return Err(format!("unknown argument {other:?}"));
-    }
-    let engine = Engine::find_or_start()?;
-    if !engine.run(&["image", "inspect", IMAGE]) {
-        build_image(&engine)?;
-    }
-    let tests = |arguments: &[&str]| {
-        let mut tests = cargo(&["test", "--package", "code-sandboxes-backend-docker"]);
-        tests.args(arguments).env("SANDBOX_TEST_DOCKER", "1");
-        if let Some(host) = &engine.host {
-            tests.env("DOCKER_HOST", host);
-        }
-        shown(&mut tests)
+    let which = match arguments {
+        [] => ALL,
+        [part] if part == "--part" => PART,
+        [other, ..] => return Err(format!("unknown argument {other:?}")),
     };
-    // Those that need an engine are left out everywhere else.
-    let passed = tests(&["--lib", "--test", "engine", "--", "--include-ignored"]);
-    let passed = tests(&["--test", "conformance"]) && passed;
+    if Engine::obstacle().is_none() {
+        install_missing();
+    }
+    let engine = Engine::found().map_or_else(Engine::start, Ok)?;
+    engine.wait()?;
+    image::provide(&engine, &Words::Shown)?;
+    let mut tally = Tally::default();
+    let command = |program: &str, alone: Option<&str>| {
+        let package = format!("code-sandboxes-{PACKAGE}");
+        let mut command = cargo(&["test", "--package", &package, "--test", program, "--"]);
+        with(&mut command, &engine, program, which, alone);
+        command
+    };
+    for program in PROGRAMS {
+        tally.run(program, &mut command(program, None), |name| command(program, Some(name)));
+    }
+    tally.check("no container is left", nothing_is_left(&engine)?);
+    Ok(tally.close())
+}
+
+/// Adds to the command of a test program what it needs of the engine.
+fn with(command: &mut Command, engine: &Engine, program: &str, which: &str, alone: Option<&str>) {
+    if program != "conformance" {
+        // Those that need an engine are left out everywhere else.
+        command.arg("--include-ignored");
+    }
+    if let Some(name) = alone {
+        command.args(["--exact", name]);
+    }
+    command.env(VARIABLE, which);
+    if let Some(host) = engine.host() {
+        command.env("DOCKER_HOST", host);
+    }
+}
+
+fn nothing_is_left(engine: &Engine) -> Result<bool, String> {
     let left = engine.containers()?;
     if !left.is_empty() {
         println!("containers are left: {left}");
     }
-    Ok(passed && left.is_empty())
+    Ok(left.is_empty())
 }
 
-/// An engine. One that was started here ends with this, and its files with it.
-struct Engine {
-    own: Option<(Child, PathBuf)>,
-    host: Option<String>,
+/// What starts an engine and makes the image, from the system's packages.
+fn install_missing() {
+    let needs = [("dockerd", "docker.io"), ("docker", "docker.io"), ("debootstrap", "debootstrap")];
+    let missing = needs.iter().filter(|(program, _)| !exists(program));
+    let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
+    packages.dedup();
+    if !packages.is_empty() && Engine::obstacle().is_none() && exists("apt-get") {
+        install_packages(&packages);
+    }
 }
 
-impl Engine {
-    fn find_or_start() -> Result<Self, String> {
-        if quietly(Command::new("docker").arg("version")) {
-            return Ok(Self { own: None, host: None });
+/// The tests that need an engine, as one of the lanes of everything. Engine and image are made ready meanwhile.
+pub(crate) struct Lane {
+    engine: Arc<Engine>,
+    preparing: Option<JoinHandle<Result<(), String>>>,
+    missing: Missing,
+}
+
+impl Lane {
+    /// Begins to prepare. `None` where there is no engine and none may be started, which is counted.
+    pub(crate) fn begin(missing: Missing, tally: &mut Tally) -> Option<Self> {
+        let may_start = missing == Missing::IsFailure;
+        if may_start {
+            install_missing();
         }
-        if !is_root() {
-            return Err("no container engine answers, and only root can start one".to_owned());
-        }
-        if !exists("dockerd") {
-            let mut update = Command::new("apt-get");
-            shown(update.args(["update", "--quiet"]));
-            let mut install = Command::new("apt-get");
-            install.env("DEBIAN_FRONTEND", "noninteractive");
-            let packages = ["install", "--yes", "--quiet", "--no-install-recommends", "docker.io"];
-            if !shown(install.args(packages)) {
-                return Err("no container engine could be installed".to_owned());
+        let engine = match Engine::found() {
+            Some(engine) => engine,
+            None if !may_start => {
+                let reason = "no container engine answers; cargo xtask test-docker starts one";
+                tally.skip("tests with containers", reason);
+                return None;
             }
-        }
-        let directory = workspace::target().join("docker-engine");
-        fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
-        let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
-        // A socket has a short name: longer ones than 108 bytes cannot be.
-        let host = format!("unix:///run/code-sandboxes-test-{}.sock", std::process::id());
-        let log = fs::File::create(path("log")).map_err(|error| error.to_string())?;
-        let child = Command::new("dockerd")
-            .args(["--host", &host, "--data-root", &path("data"), "--exec-root", &path("exec")])
-            .args(["--pidfile", &path("pid")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| format!("dockerd: {error}"))?;
-        let engine = Self { own: Some((child, directory.clone())), host: Some(host) };
-        let started = Instant::now();
-        while !engine.run(&["version"]) {
-            if started.elapsed() > START {
-                let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
-                let last = log.lines().last().unwrap_or_default();
-                return Err(format!("the engine did not start: {last}"));
+            None => match (Engine::obstacle(), Engine::start()) {
+                (_, Ok(engine)) => engine,
+                (Some(obstacle), _) => {
+                    tally.skip("tests with containers", obstacle);
+                    return None;
+                }
+                (None, Err(why)) => {
+                    println!("containers: {why}");
+                    tally.check("a container engine", false);
+                    return None;
+                }
+            },
+        };
+        let engine = Arc::new(engine);
+        let log = workspace::target().join("docker-lane.log");
+        let _ = std::fs::remove_file(&log);
+        let preparing = std::thread::spawn({
+            let engine = Arc::clone(&engine);
+            move || {
+                engine.wait()?;
+                image::provide(&engine, &Words::Into(log))
             }
-            sleep(Duration::from_millis(200));
+        });
+        Some(Self { engine, preparing: Some(preparing), missing })
+    }
+
+    /// Takes the test programs of this lane out of those of the others.
+    pub(crate) fn take(built: &mut Built) -> Vec<TestProgram> {
+        let is_ours = |program: &mut TestProgram| {
+            program.package == PACKAGE && PROGRAMS.contains(&&*program.target)
+        };
+        built.tests.extract_if(.., is_ours).collect()
+    }
+
+    /// Runs them.
+    pub(crate) fn run(mut self, programs: &[TestProgram], tally: &mut Tally) -> Result<(), String> {
+        let preparing = self.preparing.take();
+        let prepared = preparing.map(JoinHandle::join).ok_or("the engine was prepared before")?;
+        let prepared = prepared.unwrap_or_else(|_| Err("it ended early".to_owned()));
+        if let Err(why) = prepared {
+            println!("containers: {why}");
+            match self.missing {
+                Missing::IsFailure => tally.check("a container engine and an image", false),
+                Missing::IsSkipped => tally.skip("tests with containers", &why),
+            }
+            return Ok(());
         }
-        Ok(engine)
-    }
-
-    fn docker(&self, arguments: &[&str]) -> Command {
-        let mut docker = Command::new("docker");
-        if let Some(host) = &self.host {
-            docker.args(["--host", host]);
+        for program in programs {
+            let command = |alone: Option<&str>| {
+                let mut command = program.command();
+                with(&mut command, &self.engine, &program.target, PART, alone);
+                command
+            };
+            tally.run(&program.name(), &mut command(None), |name| command(Some(name)));
         }
-        docker.args(arguments);
-        docker
-    }
-
-    fn run(&self, arguments: &[&str]) -> bool {
-        quietly(&mut self.docker(arguments))
-    }
-
-    /// Our containers that are still there.
-    fn containers(&self) -> Result<String, String> {
-        let filter = "label=code-sandboxes.id";
-        let found = output(&mut self.docker(&[
-            "ps",
-            "--all",
-            "--filter",
-            filter,
-            "--format",
-            "{{.Names}}",
-        ]))?;
-        Ok(found.split_whitespace().collect::<Vec<_>>().join(" "))
+        tally.check("no container is left", nothing_is_left(&self.engine)?);
+        Ok(())
     }
 }
 
-impl Drop for Engine {
+impl Drop for Lane {
     fn drop(&mut self) {
-        let Some((child, directory)) = &mut self.own else { return };
-        quietly(Command::new("kill").arg(child.id().to_string()));
-        let _ = child.wait();
-        let _ = fs::remove_dir_all(directory);
+        // It holds the engine, which ends with the last who does.
+        if let Some(preparing) = self.preparing.take() {
+            let _ = preparing.join();
+        }
     }
-}
-
-fn build_image(engine: &Engine) -> Result<(), String> {
-    if !engine.run(&["image", "inspect", BASE]) {
-        import_base(engine)?;
-    }
-    let context = workspace::target().join("docker-context");
-    let copy = |from: &Path, name: &str| {
-        fs::copy(from, context.join(name)).map_err(|error| format!("{}: {error}", from.display()))
-    };
-    fs::create_dir_all(&context).map_err(|error| error.to_string())?;
-    copy(&workspace::root().join("docker/Dockerfile"), "Dockerfile")?;
-    let bundle = Path::new("/etc/ssl/certs/ca-certificates.crt");
-    if bundle.exists() {
-        copy(bundle, "ca-bundle.crt")?;
-    }
-    let base = format!("BASE={BASE}");
-    let mut build = engine.docker(&["build", "--network", "host", "--build-arg", &base]);
-    if let Some(index) = package_index() {
-        build.args(["--build-arg", &format!("PIP_INDEX_URL={index}")]);
-    }
-    build.args(["--tag", IMAGE]).arg(&context).env("DOCKER_BUILDKIT", "0");
-    if quietly_or_shown(&mut build) { Ok(()) } else { Err(format!("{IMAGE} could not be built")) }
-}
-
-/// Shown by its result alone: an index may have a password in its address.
-fn quietly_or_shown(build: &mut Command) -> bool {
-    println!("building {IMAGE}");
-    build.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-/// Where pip of this host fetches from, when that is not the usual place.
-fn package_index() -> Option<String> {
-    let set = std::env::var("PIP_INDEX_URL").ok().filter(|url| !url.is_empty());
-    let configured = || {
-        let mut pip = Command::new("python3");
-        output(pip.args(["-m", "pip", "config", "get", "global.index-url"])).ok()
-    };
-    set.or_else(configured).map(|url| url.trim().to_owned()).filter(|url| !url.is_empty())
-}
-
-/// A Debian with Python, from the packages that this host's own come from.
-fn import_base(engine: &Engine) -> Result<(), String> {
-    if !is_root() {
-        return Err("only root can make the base of the image without a registry".to_owned());
-    }
-    if !exists("debootstrap") {
-        let mut install = Command::new("apt-get");
-        install.env("DEBIAN_FRONTEND", "noninteractive");
-        shown(install.args(["install", "--yes", "--quiet", "debootstrap"]));
-    }
-    let root = workspace::target().join("docker-base");
-    let _ = fs::remove_dir_all(&root);
-    let mut debootstrap = Command::new("debootstrap");
-    debootstrap
-        .args(["--variant=minbase", "--include=ca-certificates,python3,python3-pip,python3-venv"]);
-    if !shown(debootstrap.arg("bookworm").arg(&root)) {
-        return Err("debootstrap failed".to_owned());
-    }
-    let mut tar = Command::new("tar");
-    let mut packed = tar
-        .arg("-C")
-        .arg(&root)
-        .args(["-c", "."])
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("tar: {error}"))?;
-    let archive = packed.stdout.take().ok_or("tar gives nothing")?;
-    let imported = engine
-        .docker(&["import", "-", BASE])
-        .stdin(archive)
-        .status()
-        .is_ok_and(|status| status.success());
-    let packed = packed.wait().is_ok_and(|status| status.success());
-    let _ = fs::remove_dir_all(&root);
-    if imported && packed { Ok(()) } else { Err("the base could not be imported".to_owned()) }
 }

@@ -6,10 +6,12 @@ mod command;
 mod cpython;
 mod dist;
 mod docker;
+mod engine;
 mod environment;
 mod fuzz;
 mod graph;
 mod hostile_task;
+mod image;
 mod ordinary_user;
 mod setup;
 mod suites;
@@ -38,7 +40,9 @@ Tasks:
   image    the image of local-docker, from Debian's packages and no registry (as root)
   test-docker
            the tests that need a container engine; starts one when there is none (as root)
-  ci       what continuous integration runs: `test`, where nothing may be missing
+           (--part: as much of them as `ci` runs)
+  ci       what continuous integration runs: `test`, where nothing may be missing; with an engine of its own
+           where it may start one, also the tests that need containers
   help     this text
 ";
 

@@ -36,15 +36,18 @@ pub(crate) fn install() -> Vec<&'static str> {
     let missing = || NEEDS.iter().filter(|need| !(need.there)());
     let packages: Vec<_> = missing().map(|need| need.package).collect();
     if !packages.is_empty() && is_root() && exists("apt-get") {
-        let mut update = Command::new("apt-get");
-        shown(update.args(["update", "--quiet"]));
-        let mut install = Command::new("apt-get");
-        install.env("DEBIAN_FRONTEND", "noninteractive");
-        shown(
-            install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages),
-        );
+        install_packages(&packages);
     }
     missing().map(|need| need.what).collect()
+}
+
+/// Installs packages of Debian. Whether that worked shows by what is there afterwards.
+pub(crate) fn install_packages(packages: &[&str]) {
+    let mut update = Command::new("apt-get");
+    shown(update.args(["update", "--quiet"]));
+    let mut install = Command::new("apt-get");
+    install.env("DEBIAN_FRONTEND", "noninteractive");
+    shown(install.args(["install", "--yes", "--quiet", "--no-install-recommends"]).args(packages));
 }
 
 /// Whether this process runs as root.

@@ -45,8 +45,7 @@ pub(crate) fn tests(built: &Built, environment: &Environment, tally: &mut Tally)
             continue;
         }
         let command = || {
-            let mut command = Command::new(&program.executable);
-            command.current_dir(program.folder()).env("CARGO_MANIFEST_DIR", program.folder());
+            let mut command = program.command();
             environment.apply(&mut command);
             command
         };
@@ -102,6 +101,13 @@ impl TestProgram {
     /// What a reader knows it by.
     pub(crate) fn name(&self) -> String {
         format!("{}, {}", self.package, self.target)
+    }
+
+    /// To run it as cargo does.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.current_dir(self.folder()).env("CARGO_MANIFEST_DIR", self.folder());
+        command
     }
 
     /// Where tests expect to run, as cargo has it.

@@ -4,7 +4,7 @@ use crate::environment::Environment;
 use crate::setup::{install, is_root};
 use crate::suites::{Built, build, examples, static_checks, tests};
 use crate::tally::Tally;
-use crate::{fuzz, graph, ordinary_user};
+use crate::{docker, fuzz, graph, ordinary_user};
 
 /// What it means when something that the tests need is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,23 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     let options = Options::parse(arguments)?;
     let mut tally = Tally::default();
     let environment = prepare(options, missing, &mut tally);
+    let containers = if options.as_user_only || options.no_setup {
+        None
+    } else {
+        docker::Lane::begin(missing, &mut tally)
+    };
     if !options.as_user_only {
         static_checks(&mut tally)?;
         graph::run(&mut tally)?;
     }
     match build() {
-        Ok(built) => tally.add(programs(options, &built, &environment)?),
+        Ok(mut built) => {
+            let with_containers = containers.map(|lane| (lane, docker::Lane::take(&mut built)));
+            tally.add(programs(options, &built, &environment)?);
+            if let Some((lane, programs)) = with_containers {
+                lane.run(&programs, &mut tally)?;
+            }
+        }
         Err(why) => tally.check(&why, false),
     }
     Ok(tally.close())

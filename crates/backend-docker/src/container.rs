@@ -34,6 +34,11 @@ pub(crate) const HOME: &str = "/home/sandbox";
 /// The working directory of code.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
+/// What else may be written to, with its mode and which part of the disk it has: one in so many. The rest is the
+/// working directory's.
+const PLACES: [(&str, &str, u64); 4] =
+    [("/tmp", "1777", 16), ("/var/tmp", "1777", 32), ("/data", "0700", 32), (HOME, "0700", 4)];
+
 /// What a container may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limits {
@@ -163,16 +168,13 @@ fn directories(spec: &CreateSpec, options: &Options, disk: ByteSize) -> HashMap<
             "rw,nosuid,nodev,exec,size={size},nr_inodes={files},mode={mode},uid={uid},gid={gid}"
         )
     };
-    let (temporary, home) = (disk / 16, disk / 4);
-    let mut rest = disk - 2 * temporary - home;
-    let mut directories = HashMap::from([
-        ("/tmp".to_owned(), directory(temporary, "1777")),
-        ("/var/tmp".to_owned(), directory(temporary, "1777")),
-        (HOME.to_owned(), directory(home, "0700")),
-    ]);
+    let parts = PLACES.map(|(path, mode, part)| (path, mode, disk / part));
+    let mut rest = disk - parts.iter().map(|(_, _, size)| size).sum::<u64>();
+    let mut directories: HashMap<String, String> =
+        parts.map(|(path, mode, size)| (path.to_owned(), directory(size, mode))).into();
     let has = |path: &str| {
-        let known = ["/tmp", "/var/tmp", HOME, WORKSPACE];
-        known.iter().any(|known| std::path::Path::new(path).starts_with(known))
+        let mut known = PLACES.iter().map(|(known, ..)| *known).chain([WORKSPACE]);
+        known.any(|known| std::path::Path::new(path).starts_with(known))
     };
     // One that the caller names can be written to as well.
     let named = spec.working_dir.as_deref().filter(|path| path.starts_with('/') && !has(path));

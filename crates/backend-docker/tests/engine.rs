@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_docker::DockerBackend;
-use sandbox_core::{ErrorKind, Sandbox};
+use sandbox_core::{ErrorKind, FailureKind, Sandbox};
 use tokio::process::Command;
 use tokio::time::sleep;
 
@@ -127,4 +127,66 @@ async fn a_missing_image_says_how_to_get_it() {
     let error = builder.image("no-such-image:at-all").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.hint().is_some_and(|hint| hint.contains("docker pull")), "{error:?}");
+}
+
+/// What is written and unpacked there may be executed, and loaded by what runs.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_program_and_a_library_that_are_copied_there_run() {
+    assert!(has_engine(), "there is no engine to test with");
+    let sandbox = create().await;
+    let code = "
+import ctypes, glob, shutil, subprocess
+shutil.copy('/bin/echo', 'say')
+shutil.copy(glob.glob('/lib/*/libm.so.6')[0], 'own.so')
+cosine = ctypes.CDLL('./own.so').cos
+cosine.restype, cosine.argtypes = ctypes.c_double, [ctypes.c_double]
+subprocess.run(['./say', 'so'], capture_output=True, text=True).stdout, cosine(0)";
+    let result = sandbox.run_code(code).await.unwrap();
+    assert_eq!(result.text(), Some("('so\\n', 1.0)"), "{result:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn fifty_answer_at_once() {
+    assert!(has_engine(), "there is no engine to test with");
+    let backend = Arc::new(DockerBackend::default());
+    let one = async |number: usize| {
+        let sandbox = Sandbox::builder(Arc::<DockerBackend>::clone(&backend)).create().await?;
+        let result = sandbox.run_code(format!("{number} * 2")).await?;
+        Ok::<_, sandbox_core::Error>((sandbox, result.text().map(str::to_owned)))
+    };
+    let answers = futures_util::future::join_all((0..50).map(one)).await;
+    // All of them are held until here.
+    let answers = answers.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    for (number, (_, answer)) in answers.iter().enumerate() {
+        assert_eq!(answer.as_deref(), Some(&*(number * 2).to_string()));
+    }
+}
+
+/// Whoever waits for a container that somebody else removes is told at once, and that it has ended.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_removal_by_somebody_else_is_told() {
+    assert!(has_engine(), "there is no engine to test with");
+    let sandbox = create().await;
+    let name = container(&sandbox);
+    let code = "print('so far', flush=True)\nimport time; time.sleep(300)";
+    let run = async {
+        let result = sandbox.run_code(code).timeout(PATIENCE * 10).await;
+        (result.expect("a result with what there was"), Instant::now())
+    };
+    let removal = async {
+        sleep(Duration::from_secs(1)).await;
+        docker(&["rm", "--force", &name]).await;
+        Instant::now()
+    };
+    let ((result, ended), removed) = tokio::join!(run, removal);
+    let late = ended.saturating_duration_since(removed);
+    assert!(late < Duration::from_secs(3), "it took {late:?}");
+    assert_eq!(result.stdout(), "so far");
+    let failure = result.failure.expect("a failure");
+    assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
+    let next = sandbox.run_code("1").await.unwrap_err();
+    assert_eq!(next.kind(), ErrorKind::Terminated, "{next:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbox_core::{Backend, ErrorKind, Fixed, Sandbox, SandboxBuilder};
+use sandbox_core::{Backend, ByteSize, ErrorKind, Fixed, Sandbox, SandboxBuilder};
 
 use crate::case::{Checked, Failure};
 use crate::hostile::Canaries;
@@ -78,6 +78,12 @@ impl Fixture {
         let sandbox = configure(self.builder()).create().await?;
         self.keep(&sandbox);
         Ok(sandbox)
+    }
+
+    /// A sandbox whose working directory takes that much and no more.
+    pub(crate) async fn with_room(&self, room: ByteSize) -> Checked<Sandbox> {
+        let (part, of) = self.target.shared_disk;
+        self.create(|b| b.disk(ByteSize::bytes(room.as_u64() * of / part))).await
     }
 
     /// Ends that sandbox with the case.

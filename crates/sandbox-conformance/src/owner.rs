@@ -1,5 +1,6 @@
 //! A process that owns a sandbox and can be killed: this same executable, started once more.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -35,9 +36,13 @@ fn try_own(target: &Target) -> Checked {
     runtime.block_on(async {
         let fixture = Fixture::new(Arc::new(target.clone()), (target.make_backend)());
         let sandbox = fixture.sandbox().await?;
-        ok(&sandbox, START_WORK).await?;
+        let token = host::token("owned-");
+        ok(&sandbox, &START_WORK.replace("TOKEN", &token)).await?;
         let directory = ok(&sandbox, "import os; print(os.getcwd())").await?.stdout();
-        let processes: Vec<String> = host::descendants()?.iter().map(ToString::to_string).collect();
+        // What an engine starts is nobody's descendant here, and shows by its arguments.
+        let found = [host::descendants()?, host::running_with(&token)?].concat();
+        let processes: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        let processes = Vec::from_iter(processes);
         writeln!(io::stdout(), "{}", processes.join(" "))?;
         writeln!(io::stdout(), "{directory}")?;
         io::stdout().flush()?;
@@ -48,9 +53,10 @@ fn try_own(target: &Target) -> Checked {
 
 /// A child, and a daemon that has left its session.
 const START_WORK: &str = "
-import os, subprocess, sys
-subprocess.Popen(['sleep', '300'])
-subprocess.Popen(['sleep', '300'], start_new_session=True)
+import subprocess, sys
+wait = [sys.executable, '-c', 'import time; time.sleep(300)', 'TOKEN']
+subprocess.Popen(wait)
+subprocess.Popen(wait, start_new_session=True)
 ";
 
 /// An owner that runs, and what it said.

@@ -16,6 +16,7 @@ pub struct Target {
     pub(crate) configure: Arc<Configure>,
     pub(crate) isolation: IsolationMode,
     pub(crate) stays: bool,
+    pub(crate) shared_disk: (u64, u64),
     pub(crate) differences: Vec<(&'static str, &'static str)>,
 }
 
@@ -33,6 +34,7 @@ impl Target {
             configure: Arc::new(|builder| builder),
             isolation: IsolationMode::Strict,
             stays: false,
+            shared_disk: (1, 1),
             differences: Vec::new(),
         }
     }
@@ -58,6 +60,14 @@ impl Target {
     #[must_use]
     pub fn differs(mut self, case: &'static str, reason: &'static str) -> Self {
         self.differences.push((case, reason));
+        self
+    }
+
+    /// Says that the working directory has that part of the disk, such as `(5, 8)`, and other places have the rest.
+    /// Cases that need room ask for as much more.
+    #[must_use]
+    pub fn working_directory_has(mut self, part: u64, of: u64) -> Self {
+        self.shared_disk = (part, of);
         self
     }
 

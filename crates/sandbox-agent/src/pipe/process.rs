@@ -79,8 +79,53 @@ pub(crate) struct BoxProcess {
     pub(crate) memory: Option<ByteSize>,
 }
 
-fn micros(time: Duration) -> Vec<u8> {
-    number(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
+/// What a box's clock shows, in microseconds: `shown` was true at some moment between two of this side's.
+struct Clock {
+    before: Instant,
+    after: Instant,
+    shown: i64,
+}
+
+/// How exactly it should be known, and how often it is asked for that.
+const EXACT: Duration = Duration::from_millis(2);
+const QUESTIONS: usize = 5;
+
+impl Clock {
+    /// A message takes as long as it takes, so the quickest answer of some counts.
+    async fn of(link: &Arc<Link>) -> Option<Self> {
+        let mut best: Option<Self> = None;
+        for _ in 0..QUESTIONS {
+            let before = Instant::now();
+            let answer = Call::begin(link, "clock", &[]).ok()?.answer().await.ok()?;
+            let shown = i64::from_le_bytes(answer.first()?.as_slice().try_into().ok()?);
+            let clock = Self { before, after: Instant::now(), shown };
+            if best.as_ref().is_none_or(|best| clock.blur() < best.blur()) {
+                best = Some(clock);
+            }
+            if best.as_ref().is_some_and(|best| best.blur() < EXACT) {
+                break;
+            }
+        }
+        best
+    }
+
+    fn blur(&self) -> Duration {
+        self.after - self.before
+    }
+
+    /// What it showed then, or less.
+    fn earliest(&self, then: Instant) -> i64 {
+        self.shown.saturating_sub(micros(self.after.saturating_duration_since(then)))
+    }
+
+    /// What it showed then, or more.
+    fn latest(&self, then: Instant) -> i64 {
+        self.shown.saturating_sub(micros(self.before.saturating_duration_since(then)))
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn number(value: i64) -> Vec<u8> {
@@ -146,8 +191,9 @@ impl Process for BoxProcess {
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
-        let former = former.map_or_else(|| number(-1), |former| micros(former.elapsed()));
-        let arguments = [number(self.key), micros(since.elapsed()), former];
+        let Some(clock) = Clock::of(&self.link).await else { return };
+        let former = former.map_or(-1, |former| clock.latest(former));
+        let arguments = [self.key, clock.earliest(since), former].map(number);
         if let Ok(call) = Call::begin(&self.link, "end_started", &arguments) {
             let _ = call.answer().await;
         }

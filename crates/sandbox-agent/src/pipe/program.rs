@@ -9,8 +9,9 @@ const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
 const MUX: &str = include_str!("../python/mux.py");
 
-const AGENT_PARTS: [(&str, &str); 10] = [
+const AGENT_PARTS: [(&str, &str); 11] = [
     ("pipes", include_str!("../python/pipes.py")),
+    ("processes", include_str!("../python/processes.py")),
     ("children", include_str!("../python/children.py")),
     ("jobs", include_str!("../python/jobs.py")),
     ("verbs", include_str!("../python/verbs.py")),

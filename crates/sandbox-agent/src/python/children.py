@@ -8,7 +8,7 @@ the end at once and notes whose it was.
 import sys
 from os import P_ALL, WEXITED, WNOWAIT, openpty
 from posix import O_CLOEXEC, O_RDONLY, O_WRONLY, WNOHANG
-from posix import _exit, chdir, close, dup, dup2, execve, fork, getpid, kill, listdir, open, pipe2
+from posix import _exit, chdir, close, dup, dup2, execve, fork, getpid, kill, nice, open, pipe2
 from posix import read, setsid, umask, wait4, waitid, write
 from _signal import SIGCONT, SIGKILL, SIGSTOP
 from time import CLOCK_BOOTTIME, clock_gettime
@@ -26,12 +26,18 @@ CROWD = 16
 PAUSE = 0.001
 SIGINT = 2
 HELD_BACK = 0.05
+NICE = 10
 
 codec = load("codec")
 pipes = load("pipes")
 worker = load("worker")
+kernel = load("processes")
 number, as_number = codec["number"], codec["as_number"]
 Source, Sink = pipes["Source"], pipes["Sink"]
+processes, look, below, own_children, process_count, kills_for_memory = (
+    kernel[name]
+    for name in ("processes", "look", "below", "own_children", "process_count", "kills_for_memory")
+)
 
 
 class Child:
@@ -127,7 +133,7 @@ class Children:
             child.sources.append(Source(self.mux, ours[0], key << 2 | STDOUT, True))
         else:
             if ours[STDIN] is not None:
-                Sink(self.mux, ours[STDIN], key << 2 | STDIN)
+                pipes["PipeSink"](self.mux, ours[STDIN], key << 2 | STDIN)
             for place in (STDOUT, STDERR):
                 child.sources.append(Source(self.mux, ours[place], key << 2 | place))
 
@@ -233,7 +239,10 @@ class Children:
             self.reap()
             alive = self.members(child)
             if not alive:
-                break
+                if self.owners.get(child.pid) is not child:
+                    break
+                yield PAUSE  # dead, and its status is still to come
+                continue
             new = [pid for pid in alive if pid not in stopped]
             # What is stopped starts nothing more.
             for pid in new:
@@ -257,14 +266,17 @@ class Children:
             if pid not in doomed and pid != getpid():
                 kill_quietly(pid, SIGCONT)
 
-    def end_started(self, key, age, former_age, job):
-        """Ends what a worker has started since then, which is that long ago, and not what may be older."""
+    def clock(self):
+        """The time that starts of processes are told in, in microseconds."""
+        return [number(int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000))]
+
+    def end_started(self, key, since, former, job):
+        """Ends what a worker has started since then, and not what may be older. Both are times of `clock`."""
         child = self.all.get(key)
         if child is None or child.status is not None:
             return []
-        now = clock_gettime(CLOCK_BOOTTIME)
-        since = int((now - age / 1e6) * TICKS) - 1
-        former = int((now - former_age / 1e6) * TICKS) if former_age >= 0 else -1
+        since = since * TICKS // 1_000_000 - 1
+        former = former * TICKS // 1_000_000 if former >= 0 else -1
         for _ in range(ROUNDS):
             alive = self.members(child, lambda start: start >= since and start > former)
             if not alive:
@@ -381,7 +393,7 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
         worker["prctl"](worker["PR_SET_DUMPABLE"], 1)
         worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
         worker["prctl"](worker["PR_SET_NO_NEW_PRIVS"], 1)
-        worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
+        stand_back()
         stage = DIRECTORY
         chdir(directory)
         stage = PROGRAM
@@ -392,6 +404,12 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
         write(3, stage + b"22")
     finally:
         _exit(127)
+
+
+def stand_back():
+    """What runs here ends before the agent when memory runs out, and waits for it when all want to run at once."""
+    worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
+    nice(NICE)
 
 
 def execute(argv, env):
@@ -425,78 +443,3 @@ def close_quietly(fd):
         close(fd)
     except OSError:
         pass
-
-
-def kills_for_memory():
-    """How often the kernel has ended a process of this container for its memory."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            file = open(path, O_RDONLY | O_CLOEXEC)
-        except OSError:
-            continue
-        words = read(file, 4096).split()
-        close(file)
-        if b"oom_kill" in words:
-            return int(words[words.index(b"oom_kill") + 1])
-    return 0
-
-
-def process_count():
-    """How many processes and threads the container has."""
-    for path in ("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current"):
-        try:
-            file = open(path, O_RDONLY | O_CLOEXEC)
-        except OSError:
-            continue
-        count = int(read(file, 32))
-        close(file)
-        return count
-    return 0
-
-
-def own_children():
-    pid = getpid()
-    try:
-        file = open("/proc/%d/task/%d/children" % (pid, pid), O_RDONLY | O_CLOEXEC)
-    except OSError:
-        return [child for child, about in processes().items() if about[0] == pid]
-    data = b""
-    while True:
-        piece = read(file, 65536)
-        if not piece:
-            break
-        data += piece
-    close(file)
-    return [int(word) for word in data.split()]
-
-
-def look(pid):
-    """Its parent, start in ticks, state and session."""
-    try:
-        file = open("/proc/%d/stat" % pid, O_RDONLY | O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fields = read(file, 4096).rpartition(b")")[2].split()
-    except OSError:
-        return None
-    finally:
-        close(file)
-    return int(fields[1]), int(fields[19]), fields[0], int(fields[3])
-
-
-def processes():
-    table = {}
-    for name in listdir("/proc"):
-        if name.isdigit():
-            about = look(int(name))
-            if about is not None:
-                table[int(name)] = about
-    return table
-
-
-def below(root):
-    table, found = processes(), [root]
-    for pid in found:
-        found += [other for other, about in table.items() if about[0] == pid]
-    return found[1:]

@@ -308,28 +308,49 @@ def lines_of(walk, found, wanted, most):
             return hits
         raise
     try:
-        if not S_ISREG(fstat(fd).st_mode):
+        if not S_ISREG(fstat(fd).st_mode) or b"\n" in wanted:
             return hits
+        overlap = len(wanted) - 1
         line, start, kept, hit = 1, b"", b"", False
         while len(hits) < most:
             piece = read(fd, CHUNK)
             if not piece:
                 break
-            parts = piece.split(b"\n")
-            for index, part in enumerate(parts):
-                hit = hit or wanted in kept + part
-                start += part[: MOST_LINE - len(start)]
-                kept = (kept + part)[-(len(wanted) - 1) :] if len(wanted) > 1 else b""
-                if index < len(parts) - 1:
-                    if hit:
-                        hits.append((line, start.rstrip(b"\r")))
-                    line, start, kept, hit = line + 1, b"", b"", False
+            end = piece.find(b"\n")
+            rest = piece if end < 0 else piece[:end]
+            hit = hit or wanted in kept + rest
+            start += rest[: MOST_LINE - len(start)]
+            if end < 0:
+                kept = (kept + rest)[-overlap:] if overlap > 0 else b""
+                yield
+                continue
+            if hit:
+                hits.append((line, start.rstrip(b"\r")))
+            last = piece.rfind(b"\n") + 1
+            line = lines_in(piece, end + 1, last, line + 1, wanted, most, hits)
+            rest = piece[last:]
+            start, hit = rest[:MOST_LINE], wanted in rest
+            kept = rest[-overlap:] if overlap > 0 else b""
             yield
         if hit:
             hits.append((line, start.rstrip(b"\r")))
         return hits[:most]
     finally:
         close(fd)
+
+
+def lines_in(piece, at, last, line, wanted, most, hits):
+    """Adds those that are whole in this piece, from line to line that has it; returns the next number."""
+    while len(hits) < most:
+        found = piece.find(wanted, at, last)
+        if found < 0 or found >= last:
+            break
+        begin = max(at, piece.rfind(b"\n", at, found) + 1)
+        line += piece.count(b"\n", at, begin)
+        end = piece.find(b"\n", found)
+        hits.append((line, piece[begin : min(end, begin + MOST_LINE)].rstrip(b"\r")))
+        line, at = line + 1, end + 1
+    return line + piece.count(b"\n", at, last)
 
 
 VERBS = {

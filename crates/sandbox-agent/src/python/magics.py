@@ -86,11 +86,21 @@ def shell(command, collect):
 
 
 def check_pip(words):
-    """In a cell pip has no network and cannot write where it would install."""
+    """In a cell pip has no network and cannot write where it would install; a container may have one."""
     verb = [word for word in words if not word.startswith("-")][:1]
-    offline = "--no-index" in words
-    if load("hooks")["STATE"]["driver"].isolated and verb in (["install"], ["download"]) and not offline:
+    if "--no-index" in words or verb not in (["install"], ["download"]):
+        return
+    if load("hooks")["STATE"]["driver"].isolated or not has_routes():
         raise RuntimeError("%pip {} has no network here; {}".format(verb[0], INSTALL))
+
+
+def has_routes():
+    """Whether anything leads out of this machine. Where nobody can tell, it may."""
+    try:
+        with open("/proc/net/route") as old, open("/proc/net/ipv6_route") as new:
+            return len(old.readlines()) > 1 or any(not line.endswith(" lo\n") for line in new)
+    except OSError:
+        return True
 
 
 def interpolate(command, global_names, local_names):

@@ -292,7 +292,7 @@ def main():
         request = become.args[0]
     del MUX
     worker["enter"](request)
-    worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
+    load("children")["stand_back"]()
     load("driver")["serve"](request)
 
 

@@ -4,7 +4,7 @@ import sys
 from collections import deque
 from posix import O_CLOEXEC
 from posix import close, pipe2, read, set_blocking, write
-from select import EPOLLHUP, EPOLLIN, EPOLLOUT
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 
 from fcntl import ioctl
 from termios import FIONREAD
@@ -163,6 +163,8 @@ class ControlSource(Source):
 class Sink:
     """What comes from the host is written to a descriptor."""
 
+    is_pipe = False
+
     def __init__(self, mux, fd, stream):
         self.mux, self.fd, self.stream = mux, fd, stream
         self.queue = deque()
@@ -171,6 +173,15 @@ class Sink:
         self.taken = 0
         set_blocking(fd, False)
         mux.streams[stream] = self
+        self.watch(False)
+
+    def watch(self, for_room):
+        """Whose reader is gone says so by itself, if it is a pipe; whether there is room is asked for."""
+        if for_room or self.watched:
+            self.mux.unwatch(self.fd)
+        self.watched = for_room
+        if for_room or self.is_pipe:
+            self.mux.watch(self.fd, EPOLLOUT if for_room else 0, self.ready)
 
     def feed(self, data):
         self.queue.append((data, None))
@@ -178,14 +189,16 @@ class Sink:
             self.ready()
 
     def ready(self, events=0):
+        if self.is_pipe and events & EPOLLERR:
+            self.broken()
+            return
         while self.queue:
             data, file = self.queue[0]
             try:
                 count = self.write(data, file)
             except BlockingIOError:
                 if not self.watched:
-                    self.watched = True
-                    self.mux.watch(self.fd, EPOLLOUT, self.ready)
+                    self.watch(True)
                 return
             except OSError:
                 self.broken()
@@ -198,8 +211,7 @@ class Sink:
             else:
                 self.queue[0] = (data[count:], None)
         if self.watched:
-            self.watched = False
-            self.mux.unwatch(self.fd)
+            self.watch(False)
         self.was_written()
         if self.ending:
             self.forget()
@@ -235,9 +247,8 @@ class Sink:
     def forget(self):
         if self.fd is None:
             return
-        if self.watched:
-            self.watched = False
-            self.mux.unwatch(self.fd)
+        self.watched = False
+        self.mux.unwatch(self.fd)
         for data, file in self.queue:
             self.mux.used_up(len(data))
             if file is not None:
@@ -246,6 +257,12 @@ class Sink:
         close(self.fd)
         self.fd = None
         self.mux.streams.pop(self.stream, None)
+
+
+class PipeSink(Sink):
+    """Into a pipe: that nobody reads it any more is told at once, and not with the next write."""
+
+    is_pipe = True
 
 
 class ControlSink(Sink):
@@ -258,7 +275,7 @@ class ControlSink(Sink):
 
     def feed_with_input(self, data, stream):
         theirs, ours = pipe2(O_CLOEXEC)
-        Sink(self.mux, ours, stream)
+        PipeSink(self.mux, ours, stream)
         self.queue.append((data, theirs))
         if len(self.queue) == 1:
             self.ready()

@@ -10,6 +10,8 @@ def begin(job, verb, arguments):
         return children.kill_tree(as_number(arguments[0]), job)
     if verb == "end_started":
         return children.end_started(*[as_number(field) for field in arguments], job)
+    if verb == "clock":
+        return at_once(children.clock)
     if verb == "resize":
         return at_once(children.resize, *[as_number(field) for field in arguments])
     if verb == "connect":
@@ -24,6 +26,5 @@ def begin(job, verb, arguments):
 
 
 def at_once(action, *arguments):
-    action(*arguments)
-    return ()
+    return action(*arguments) or ()
     yield

@@ -337,7 +337,7 @@ async fn what_is_no_tar_is_told(f: Fixture) -> Checked {
 }
 
 async fn a_full_disk_leaves_nothing(f: Fixture) -> Checked {
-    let sandbox = f.create(|b| b.disk(ByteSize::mib(16))).await?;
+    let sandbox = f.with_room(ByteSize::mib(16)).await?;
     let parts = [file("a", &[1; 6 << 20]), file("b", &[1; 24 << 20])];
     leaves_nothing(&sandbox, archive(&parts), ErrorKind::ResourceExhausted).await?;
     sandbox.files().write("again", vec![1; 12 << 20]).await?;

@@ -206,7 +206,7 @@ async fn system_files_are_readable(f: Fixture) -> Checked {
 }
 
 async fn a_full_disk_keeps_the_old_content(f: Fixture) -> Checked {
-    let sandbox = f.create(|b| b.disk(ByteSize::mib(16))).await?;
+    let sandbox = f.with_room(ByteSize::mib(16)).await?;
     let files = sandbox.files();
     files.write("data", "old").await?;
     let error =
@@ -221,7 +221,7 @@ async fn a_full_disk_keeps_the_old_content(f: Fixture) -> Checked {
 }
 
 async fn a_full_disk_leaves_nothing_of_a_copy(f: Fixture) -> Checked {
-    let sandbox = f.create(|b| b.disk(ByteSize::mib(16))).await?;
+    let sandbox = f.with_room(ByteSize::mib(16)).await?;
     let files = sandbox.files();
     files.write("tree/a", vec![1; 5 << 20]).await?;
     files.write("tree/b", vec![1; 5 << 20]).await?;
