@@ -147,7 +147,7 @@ impl Place {
         };
         let first = cell.cell().pid();
         let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
-        let mut place = Self::new(cell, Some(files), closing, network, spec);
+        let mut place = Self::new(Arc::default(), cell, Some(files), closing, network, spec);
         place.work_dir = work_dir;
         place.expiry.end_with_maker_of(first);
         Ok(place)
@@ -155,6 +155,16 @@ impl Place {
 
     /// A sandbox that is somewhere else. `files` work with what is there.
     pub fn elsewhere(
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Arc<dyn BoxFiles>>,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
+        Self::elsewhere_until(Arc::default(), box_io, files, spec)
+    }
+
+    /// The same, of a sandbox whose end is told by `ended`.
+    pub fn elsewhere_until(
+        ended: Arc<EndReason>,
         box_io: Arc<dyn BoxIo>,
         files: Option<Arc<dyn BoxFiles>>,
         spec: PlaceSpec<'_>,
@@ -170,7 +180,7 @@ impl Place {
             Arc::new(move || Box::pin(std::future::ready(Ok(Arc::clone(&files)))))
         });
         let network = Network::unrestricted(spec.create.network.clone());
-        Self::new(box_io, files, closing, network, spec)
+        Self::new(ended, box_io, files, closing, network, spec)
     }
 
     /// What works with the files is there only when it is needed.
@@ -184,6 +194,7 @@ impl Place {
     }
 
     fn new(
+        ended: Arc<EndReason>,
         box_io: Arc<dyn BoxIo>,
         files: Option<Files>,
         closing: Closing,
@@ -191,7 +202,6 @@ impl Place {
         spec: PlaceSpec<'_>,
     ) -> Self {
         let PlaceSpec { variant, capabilities, create, isolation, env, cwd } = spec;
-        let ended = Arc::new(EndReason::new());
         let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
         let lifetime = create.lifetime.unwrap_or(DEFAULT_LIFETIME);
         let expiry =

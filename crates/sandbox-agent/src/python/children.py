@@ -127,7 +127,7 @@ class Children:
             child.sources.append(Source(self.mux, ours[0], key << 2 | STDOUT, True))
         else:
             if ours[STDIN] is not None:
-                Sink(self.mux, ours[STDIN], key << 2 | STDIN)
+                Sink(self.mux, ours[STDIN], key << 2 | STDIN, True)
             for place in (STDOUT, STDERR):
                 child.sources.append(Source(self.mux, ours[place], key << 2 | place))
 

@@ -4,7 +4,7 @@ import sys
 from collections import deque
 from posix import O_CLOEXEC
 from posix import close, pipe2, read, set_blocking, write
-from select import EPOLLHUP, EPOLLIN, EPOLLOUT
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 
 from fcntl import ioctl
 from termios import FIONREAD
@@ -161,16 +161,27 @@ class ControlSource(Source):
 
 
 class Sink:
-    """What comes from the host is written to a descriptor."""
+    """What comes from the host is written to a descriptor. With `notices`, the host learns at once that nobody reads it."""
 
-    def __init__(self, mux, fd, stream):
+    def __init__(self, mux, fd, stream, notices=False):
         self.mux, self.fd, self.stream = mux, fd, stream
         self.queue = deque()
         self.ending = False
-        self.watched = False
+        # Without events that are waited for, errors are told alone.
+        self.idle = 0 if notices else None
+        self.watched = None
         self.taken = 0
         set_blocking(fd, False)
         mux.streams[stream] = self
+        self.wait_for(self.idle)
+
+    def wait_for(self, events):
+        if events != self.watched:
+            if self.watched is not None:
+                self.mux.unwatch(self.fd)
+            self.watched = events
+            if events is not None:
+                self.mux.watch(self.fd, events, self.ready)
 
     def feed(self, data):
         self.queue.append((data, None))
@@ -178,14 +189,14 @@ class Sink:
             self.ready()
 
     def ready(self, events=0):
+        if events & EPOLLERR and self.idle is not None:
+            return self.broken()
         while self.queue:
             data, file = self.queue[0]
             try:
                 count = self.write(data, file)
             except BlockingIOError:
-                if not self.watched:
-                    self.watched = True
-                    self.mux.watch(self.fd, EPOLLOUT, self.ready)
+                self.wait_for(EPOLLOUT)
                 return
             except OSError:
                 self.broken()
@@ -197,9 +208,7 @@ class Sink:
                 self.queue.popleft()
             else:
                 self.queue[0] = (data[count:], None)
-        if self.watched:
-            self.watched = False
-            self.mux.unwatch(self.fd)
+        self.wait_for(self.idle)
         self.was_written()
         if self.ending:
             self.forget()
@@ -235,9 +244,7 @@ class Sink:
     def forget(self):
         if self.fd is None:
             return
-        if self.watched:
-            self.watched = False
-            self.mux.unwatch(self.fd)
+        self.wait_for(None)
         for data, file in self.queue:
             self.mux.used_up(len(data))
             if file is not None:
