@@ -315,6 +315,13 @@ def lines_of(walk, found, wanted, most):
             piece = read(fd, CHUNK)
             if not piece:
                 break
+            last = piece.rfind(b"\n")
+            if last >= 0 and not hit and wanted not in kept + piece:
+                # None of these lines, of which there may be very many.
+                line, rest = line + piece.count(b"\n"), piece[last + 1 :]
+                start, kept = rest[:MOST_LINE], rest[-(len(wanted) - 1) :] if len(wanted) > 1 else b""
+                yield
+                continue
             parts = piece.split(b"\n")
             for index, part in enumerate(parts):
                 hit = hit or wanted in kept + part
