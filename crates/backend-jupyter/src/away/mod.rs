@@ -92,7 +92,7 @@ impl Away {
         let folder = format!("/tmp/code-sandboxes-{}", random_hex(16));
         Arc::new_cyclic(|own| {
             let sidecar = matches!(origin, Origin::Started { .. })
-                .then(|| Sidecar::new(Arc::new(Beside(own.clone())), &*folder));
+                .then(|| Sidecar::new(Arc::new(Beside(Weak::clone(own))), &*folder));
             let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
             Self { origin, sidecar, folder, state, done }
         })

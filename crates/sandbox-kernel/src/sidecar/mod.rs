@@ -55,6 +55,8 @@ pub struct Sidecar {
     folder: String,
     /// One start at a time.
     starting: AsyncMutex<()>,
+    /// Whether it was ended, for who waits for that.
+    end: watch::Sender<bool>,
     state: Mutex<State>,
 }
 
@@ -78,7 +80,8 @@ impl Sidecar {
     /// None yet: it is started when it is asked for something. `folder` is removed there when the sandbox ends.
     pub fn new(source: Arc<dyn SidecarSource>, folder: impl Into<String>) -> Arc<Self> {
         let (starting, state) = (AsyncMutex::default(), Mutex::default());
-        Arc::new(Self { source, folder: folder.into(), starting, state })
+        let end = watch::Sender::new(false);
+        Arc::new(Self { source, folder: folder.into(), starting, end, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -169,10 +172,13 @@ impl Sidecar {
         if let Some(live) = live {
             live.pipe.kill();
         }
+        self.end.send_replace(true);
     }
 
-    /// Waits until its kernels are deleted.
+    /// Waits until it is ended and its kernels are deleted.
     pub async fn ended(&self) {
+        // The sender is here, so this does not fail.
+        let _ = self.end.subscribe().wait_for(|end| *end).await;
         let all = self.state().ended.clone();
         for mut ended in all {
             // Fails only when nobody is left to delete it.
