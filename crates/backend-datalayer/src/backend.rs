@@ -82,6 +82,13 @@ pub(crate) fn capabilities() -> Capabilities {
         interrupt: true,
         restart: true,
         tools: true,
+        commands: true,
+        command_stdin: true,
+        command_pty: true,
+        command_background: true,
+        install_python: true,
+        files: true,
+        watch: true,
         set_tags: true,
         set_lifetime: true,
         pause: true,
@@ -124,7 +131,7 @@ impl Backend for DatalayerBackend {
         let mut env = spec.env.clone();
         let secrets = spec.secrets.iter();
         env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
-        Ok(Arc::new(DatalayerInstance::new(lease, at.cwd, env)))
+        Ok(Arc::new(DatalayerInstance::new(lease, at.cwd.clone(), env, Some(at))))
     }
 
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
@@ -150,7 +157,8 @@ impl Backend for DatalayerBackend {
         }
         // Nothing is started or waited for before code runs, so that one that does not come up can be ended.
         let (env, cwd) = lease.begins_with();
-        Ok(Arc::new(DatalayerInstance::new(lease, cwd.unwrap_or_else(|| ".".into()), env)))
+        let cwd = cwd.unwrap_or_else(|| ".".into());
+        Ok(Arc::new(DatalayerInstance::new(lease, cwd, env, None)))
     }
 
     async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {

@@ -17,10 +17,12 @@ use sandbox_core::{
     Variant, WatchEvent, WriteOptions, resolve_directory,
 };
 use sandbox_kernel::KernelBox;
+use sandbox_kernel::server::Whereabouts;
 use serde_json::{Map, Value};
 
 use crate::backend::{capabilities, stored};
-use crate::kernels::{Kernels, Rest};
+use crate::beside::{Beside, Rest};
+use crate::kernels::{Kernels, Runtime};
 use crate::lease::Lease;
 use crate::start::until_ready;
 
@@ -29,33 +31,50 @@ use crate::start::until_ready;
 pub(crate) struct DatalayerInstance {
     lease: Arc<Lease>,
     contexts: Contexts,
+    beside: Beside,
     /// The kernels go on when the handle goes away.
     left: Arc<AtomicBool>,
 }
 
 impl DatalayerInstance {
     /// A sandbox whose code begins in that directory, with these environment variables.
-    pub(crate) fn new(lease: Arc<Lease>, cwd: String, env: BTreeMap<String, String>) -> Self {
+    /// `at` is where it is, if that is known.
+    pub(crate) fn new(
+        lease: Arc<Lease>,
+        cwd: String,
+        env: BTreeMap<String, String>,
+        at: Option<Whereabouts>,
+    ) -> Self {
+        let beside = Beside::new(Arc::clone(&lease), env.clone(), cwd.clone(), at);
         let left = Arc::<AtomicBool>::default();
         let box_of = {
             let (lease, left) = (Arc::clone(&lease), Arc::clone(&left));
             // Each context is a kernel of its own on the server of the runtime.
             move |context: &str| -> Arc<dyn BoxIo> {
                 let (context, left) = (context.to_owned(), Arc::clone(&left));
-                let rest = Arc::new(Rest(Arc::clone(&lease)));
+                let rest = Arc::new(Runtime(Arc::clone(&lease)));
                 let kernels = Kernels { lease: Arc::clone(&lease), context, left };
                 Arc::new(KernelBox::new(rest, Arc::new(kernels)))
             }
         };
         let (variant, ended) = (Variant::DatalayerRuntime, Arc::clone(&lease.ended));
         let contexts = Contexts::with(variant, "python", ended, WorkerSpec { env, cwd }, box_of);
-        Self { lease, contexts, left }
+        Self { lease, contexts, beside, left }
     }
 
     /// A context that exists, of a sandbox that lives.
     fn context(&self, operation: &'static str, id: Option<&str>) -> Result<InterpreterContext> {
         self.lease.alive(operation)?;
         self.contexts.existing(operation, id)
+    }
+
+    /// What is asked of a sandbox that lives about files, programs and packages.
+    async fn rest(&self, operation: &'static str) -> Result<&Rest> {
+        self.beside.rest(operation).await
+    }
+
+    fn explained<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
+        done.map_err(|error| self.lease.explained(operation, error))
     }
 
     async fn hold(&self, call: &CallContext, hold: bool) -> Result<()> {
@@ -170,7 +189,7 @@ impl Instance for DatalayerInstance {
     async fn reset(&self, _: &CallContext) -> Result<()> {
         self.lease.alive("reset")?;
         self.contexts.restart_all().await;
-        Ok(())
+        self.beside.end_commands().await
     }
 
     async fn register_tool(&self, _: &CallContext, tool: Tool) -> Result<()> {
@@ -224,86 +243,106 @@ impl Instance for DatalayerInstance {
         self.lease.end("kill", false, false).await
     }
 
-    // Each of these is declared unsupported, and says so.
-
-    async fn start_command(&self, _: &CallContext, _: StartCommand) -> Result<Command> {
-        Err(unsupported("start_command"))
+    async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
+        let started = self.rest("start_command").await?.start_command(call, request).await;
+        self.explained("start_command", started)
     }
 
-    async fn list_commands(&self, _: &CallContext) -> Result<Vec<CommandInfo>> {
-        Err(unsupported("list_commands"))
+    async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
+        self.rest("list_commands").await?.list_commands(call).await
     }
 
-    async fn connect_command(&self, _: &CallContext, _: &str) -> Result<Command> {
-        Err(unsupported("connect_command"))
+    async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
+        self.rest("connect_command").await?.connect_command(call, id).await
     }
 
-    async fn read_file(&self, _: &CallContext, _: &str, _: ByteRange) -> Result<ByteStream> {
-        Err(unsupported("read_file"))
+    async fn read_file(
+        &self,
+        call: &CallContext,
+        path: &str,
+        range: ByteRange,
+    ) -> Result<ByteStream> {
+        let read = self.rest("read_file").await?.read_file(call, path, range).await;
+        self.explained("read_file", read)
     }
 
     async fn write_file(
         &self,
-        _: &CallContext,
-        _: &str,
-        _: ByteStream,
-        _: WriteOptions,
+        call: &CallContext,
+        path: &str,
+        content: ByteStream,
+        options: WriteOptions,
     ) -> Result<u64> {
-        Err(unsupported("write_file"))
+        let rest = self.rest("write_file").await?;
+        self.explained("write_file", rest.write_file(call, path, content, options).await)
     }
 
-    async fn list_files(&self, _: &CallContext, _: &str) -> Result<Vec<FileInfo>> {
-        Err(unsupported("list_files"))
+    async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
+        let listed = self.rest("list_files").await?.list_files(call, path).await;
+        self.explained("list_files", listed)
     }
 
-    async fn stat_file(&self, _: &CallContext, _: &str) -> Result<FileInfo> {
-        Err(unsupported("stat_file"))
+    async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo> {
+        let told = self.rest("stat_file").await?.stat_file(call, path).await;
+        self.explained("stat_file", told)
     }
 
-    async fn create_directory(&self, _: &CallContext, _: &str, _: bool) -> Result<()> {
-        Err(unsupported("create_directory"))
+    async fn create_directory(&self, call: &CallContext, path: &str, parents: bool) -> Result<()> {
+        let rest = self.rest("create_directory").await?;
+        self.explained("create_directory", rest.create_directory(call, path, parents).await)
     }
 
-    async fn remove_file(&self, _: &CallContext, _: &str, _: bool) -> Result<()> {
-        Err(unsupported("remove_file"))
+    async fn remove_file(&self, call: &CallContext, path: &str, recursive: bool) -> Result<()> {
+        let removed = self.rest("remove_file").await?.remove_file(call, path, recursive).await;
+        self.explained("remove_file", removed)
     }
 
-    async fn rename_file(&self, _: &CallContext, _: &str, _: &str) -> Result<()> {
-        Err(unsupported("rename_file"))
+    async fn rename_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
+        let renamed = self.rest("rename_file").await?.rename_file(call, from, to).await;
+        self.explained("rename_file", renamed)
     }
 
-    async fn copy_file(&self, _: &CallContext, _: &str, _: &str) -> Result<()> {
-        Err(unsupported("copy_file"))
+    async fn copy_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
+        let copied = self.rest("copy_file").await?.copy_file(call, from, to).await;
+        self.explained("copy_file", copied)
     }
 
-    async fn set_file_mode(&self, _: &CallContext, _: &str, _: u32) -> Result<()> {
-        Err(unsupported("set_file_mode"))
+    async fn set_file_mode(&self, call: &CallContext, path: &str, mode: u32) -> Result<()> {
+        let set = self.rest("set_file_mode").await?.set_file_mode(call, path, mode).await;
+        self.explained("set_file_mode", set)
     }
 
-    async fn find_files(&self, _: &CallContext, _: FindFiles) -> Result<Vec<FoundFile>> {
-        Err(unsupported("find_files"))
+    async fn find_files(&self, call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
+        let found = self.rest("find_files").await?.find_files(call, query).await;
+        self.explained("find_files", found)
     }
 
-    async fn read_archive(&self, _: &CallContext, _: &str) -> Result<ByteStream> {
-        Err(unsupported("read_archive"))
+    async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream> {
+        let read = self.rest("read_archive").await?.read_archive(call, path).await;
+        self.explained("read_archive", read)
     }
 
-    async fn write_archive(&self, _: &CallContext, _: &str, _: ByteStream) -> Result<()> {
-        Err(unsupported("write_archive"))
+    async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
+        let written = self.rest("write_archive").await?.write_archive(call, path, tar).await;
+        self.explained("write_archive", written)
     }
 
     async fn watch_files(
         &self,
-        _: &CallContext,
-        _: &str,
-        _: bool,
+        call: &CallContext,
+        path: &str,
+        recursive: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
-        Err(unsupported("watch_files"))
+        let watched = self.rest("watch_files").await?.watch_files(call, path, recursive).await;
+        self.explained("watch_files", watched)
     }
 
-    async fn install_packages(&self, _: &CallContext, _: InstallPackages) -> Result<()> {
-        Err(unsupported("install_packages"))
+    async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()> {
+        let installed = self.rest("install_packages").await?.install_packages(call, packages).await;
+        self.explained("install_packages", installed)
     }
+
+    // Each of these is declared unsupported, and says so.
 
     async fn expose_port(&self, _: &CallContext, _: u16) -> Result<TunnelInfo> {
         Err(unsupported("expose_port"))

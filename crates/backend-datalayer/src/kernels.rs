@@ -1,7 +1,8 @@
 //! The kernels of one sandbox: started, or found again, on the Jupyter Server of its runtime.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret};
 use sandbox_kernel::server::{Ending, Reached, ServerProcess, Whereabouts, keeper, prepare, reach};
+use sandbox_kernel::sidecar::{SidecarKernel, SidecarSource};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 
 use crate::lease::Lease;
@@ -33,12 +35,7 @@ pub(crate) struct Kernels {
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
-        self.lease.alive("start_kernel")?;
-        if !self.lease.own {
-            let (source, call) = (&self.lease.source, CallContext::new());
-            let patience = source.config.patience();
-            until_ready(&source.api().await?, &call, &self.lease, patience).await?;
-        }
+        usable(&self.lease).await?;
         let reached = find(&self.lease, &self.context).await;
         let Found { server, id, client, is_ipython, is_new } =
             reached.map_err(|error| self.lease.explained("start_kernel", error))?;
@@ -53,6 +50,17 @@ impl KernelSource for Kernels {
         self.lease.watch(&process);
         Ok(StartedKernel { client, process, streams: None, program })
     }
+}
+
+/// Waits until a runtime that somebody else made can be used.
+pub(crate) async fn usable(lease: &Lease) -> Result<()> {
+    lease.alive("start_kernel")?;
+    if !lease.own {
+        let (source, call) = (&lease.source, CallContext::new());
+        let patience = source.config.patience();
+        until_ready(&source.api().await?, &call, lease, patience).await?;
+    }
+    Ok(())
 }
 
 /// Starts the first kernel of a sandbox, or finds it again, and says where it is.
@@ -99,29 +107,94 @@ async fn find_or_start(lease: &Lease, server: &Server, context: &str) -> Result<
             Ok(_) | Err(ServerError::NotFound { .. }) => {}
             Err(error) => return Err(not_started(&error)),
         }
-    } else if !lease.own && context == DEFAULT_CONTEXT {
-        // Somebody else made it, and where its kernel is noted is not here. If there is one, that is it.
-        let kernels = server.kernels().await.map_err(|error| not_started(&error))?;
-        if let [only] = kernels.as_slice() {
-            lease
-                .change_note(|note| drop(note.kernels.insert(context.to_owned(), only.id.clone())));
-            return Ok((only.id.clone(), false));
-        }
+    } else if context == DEFAULT_CONTEXT
+        && let Some(only) = the_only_one(lease, server).await?
+    {
+        return Ok((only, false));
     }
+    let id = start_python(server).await?;
+    lease.change_note(|note| drop(note.kernels.insert(context.to_owned(), id.clone())));
+    Ok((id, true))
+}
+
+/// The default kernel where somebody else made it, and where it is noted is not here. If there is one alone, that is it.
+async fn the_only_one(lease: &Lease, server: &Server) -> Result<Option<String>> {
+    if lease.own {
+        return Ok(None);
+    }
+    let kernels = server.kernels().await.map_err(|error| not_started(&error))?;
+    let [only] = kernels.as_slice() else { return Ok(None) };
+    let (context, id) = (DEFAULT_CONTEXT.to_owned(), only.id.clone());
+    lease.change_note(|note| drop(note.kernels.insert(context, id)));
+    Ok(Some(only.id.clone()))
+}
+
+/// Starts a kernel of Python, and says what the server knows it by.
+async fn start_python(server: &Server) -> Result<String> {
     let mut attempt = 0;
-    let started = loop {
+    loop {
         attempt += 1;
         match server.start_kernel("python3", None).await {
-            Ok(started) => break started,
+            Ok(started) => return Ok(started.id),
             // A gateway that does not know the server yet.
             Err(ServerError::Status { status: 502..=504, .. }) if attempt < MOST_ATTEMPTS => {
                 tokio::time::sleep(Duration::from_millis(250 << attempt)).await;
             }
             Err(error) => return Err(not_started(&error)),
         }
-    };
-    lease.change_note(|note| drop(note.kernels.insert(context.to_owned(), started.id.clone())));
-    Ok((started.id, true))
+    }
+}
+
+/// The kernel beside those that run code, for files and programs.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    pub(crate) lease: Weak<Lease>,
+    /// Where it is, once it was started.
+    pub(crate) at: OnceLock<Whereabouts>,
+}
+
+#[async_trait]
+impl SidecarSource for Beside {
+    async fn start(&self) -> Result<SidecarKernel> {
+        let over = || Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended");
+        let lease = self.lease.upgrade().ok_or_else(over)?;
+        usable(&lease).await?;
+        let started = self.started(&lease).await;
+        started.map_err(|error| lease.explained("start_kernel", error))
+    }
+}
+
+impl Beside {
+    async fn started(&self, lease: &Lease) -> Result<SidecarKernel> {
+        let server = server(&lease.record())?;
+        if lease.kernel(DEFAULT_CONTEXT).is_none() {
+            // Before there is another one.
+            the_only_one(lease, &server).await?;
+        }
+        let id = start_python(&server).await?;
+        let begun = async {
+            let reached = reach(&server, &id, START_BOUND).await;
+            let Reached { client, info } = reached.map_err(not_connected)?;
+            if !is_ipython(&info) {
+                let message = "only kernels of IPython have files and commands";
+                return Err(Error::unsupported("start_kernel", message));
+            }
+            if self.at.get().is_none() {
+                let at = prepare(&client, &BTreeMap::new(), None).await?;
+                // Another one is at the same place.
+                let _ = self.at.set(at);
+            }
+            Ok(client)
+        };
+        match begun.await {
+            Ok(client) => Ok(SidecarKernel { server, id, client }),
+            Err(error) => {
+                let deleted = server.delete_kernel(&id).await;
+                deleted.unwrap_or_else(|error| tracing::debug!(%error, id, "a kernel is left"));
+                Err(error)
+            }
+        }
+    }
 }
 
 fn failed(message: String) -> Error {
@@ -138,10 +211,10 @@ fn not_started(error: &ServerError) -> Error {
 
 /// The rest of a runtime: it has no programs of ours, and its end is the end of the runtime.
 #[derive(Debug)]
-pub(crate) struct Rest(pub(crate) Arc<Lease>);
+pub(crate) struct Runtime(pub(crate) Arc<Lease>);
 
 #[async_trait]
-impl BoxIo for Rest {
+impl BoxIo for Runtime {
     async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
         Err(Error::unsupported("start_command", "datalayer-runtime has no start_command"))
     }

@@ -1,7 +1,7 @@
 //! One runtime that was made or found: what is known of it, how long it lives, and its end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_agent::interpreter::EndReason;
@@ -11,6 +11,7 @@ use sandbox_core::{
 };
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::keeper;
+use sandbox_kernel::sidecar::Sidecar;
 use serde_json::{Map, Value, json};
 
 use crate::notes::{Note, Notes};
@@ -32,6 +33,8 @@ pub(crate) struct Lease {
     pub(crate) ended: Arc<EndReason>,
     /// The kernels that end with it.
     kernels: Mutex<Vec<Weak<KernelProcess>>>,
+    /// The files and programs that end with it.
+    beside: OnceLock<Weak<Sidecar>>,
     state: Mutex<State>,
     /// It ends with the last handle.
     pub(crate) own: bool,
@@ -61,8 +64,8 @@ impl Lease {
             environment.map(|environment| resources::of(environment, note.gpu.as_deref()));
         let paused = status(&record) == SandboxStatus::Paused;
         let state = State { record, note, resources, end_at: None, paused, ended: false };
-        let (ended, kernels) = (Arc::default(), Mutex::default());
-        Self { source, notes, ended, kernels, state: Mutex::new(state), own }
+        let (ended, kernels, beside) = (Arc::default(), Mutex::default(), OnceLock::new());
+        Self { source, notes, ended, kernels, beside, state: Mutex::new(state), own }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,6 +112,14 @@ impl Lease {
         for kernel in kernels.iter().filter_map(Weak::upgrade) {
             kernel.gone();
         }
+        if let Some(sidecar) = self.beside.get().and_then(Weak::upgrade) {
+            sidecar.end();
+        }
+    }
+
+    /// The files and programs that end with it. There is one of these.
+    pub(crate) fn watch_beside(&self, sidecar: &Arc<Sidecar>) {
+        let _ = self.beside.set(Arc::downgrade(sidecar));
     }
 
     /// Changes what is noted of it.

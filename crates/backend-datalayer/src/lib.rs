@@ -26,6 +26,7 @@
 mod access;
 mod api;
 mod backend;
+mod beside;
 mod client;
 mod config;
 mod environment;

@@ -223,7 +223,9 @@ impl Backend for JupyterBackend {
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let options = self.options(&spec)?;
         let instance = Arc::new(match &options.target {
-            Some(target) => away::create(&spec, target, options.kernel.as_deref()).await?,
+            Some(target) => {
+                away::create(&spec, target, options.kernel.as_deref(), &options.pip).await?
+            }
             None => self.make(self.recipe(spec, options).await?).await?,
         });
         self.made.add(&instance);

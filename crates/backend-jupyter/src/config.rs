@@ -63,9 +63,14 @@ pub(crate) struct Options {
 }
 
 /// What is for kernels that are started on this host.
-const OF_THIS_HOST: [&str; 4] = ["python", "transport", "interpreter", "pip"];
+const OF_THIS_HOST: [&str; 3] = ["python", "transport", "interpreter"];
 
 impl Options {
+    /// Whether packages can be installed where its kernels are.
+    fn installs(&self) -> bool {
+        matches!(&self.target, None | Some(Target::Server { kernel_id: None, .. }))
+    }
+
     /// The options of a backend itself.
     pub(crate) fn of_backend(config: &JupyterConfig) -> Self {
         Self { kernel: config.kernel.clone(), python: config.python.clone(), ..Self::default() }
@@ -104,6 +109,11 @@ impl Options {
                 }
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
+                ("pip", _) if !options.installs() => {
+                    let problem =
+                        "have pip, but nothing is installed beside somebody else's kernel";
+                    return Err(Error::invalid("provider_options", problem));
+                }
                 ("pip", Value::Array(given)) => options.pip = pip_options(given)?,
                 _ => return Err(unknown(key)),
             }

@@ -1,4 +1,4 @@
-//! The groups of the suite that are about kernels, over kernels of a real Jupyter Server.
+//! The groups of the suite that are about kernels, files and programs, over kernels of a real Jupyter Server.
 
 #[expect(dead_code, reason = "other tests need more of it")]
 mod support;
@@ -29,8 +29,28 @@ fn main() -> ExitCode {
                 .provider_option("token", TOKEN)
         },
     );
-    sandbox_conformance::main(differences(support::kernels_alone(support::differences(target))))
+    sandbox_conformance::main(differences(support::kernels_alone(
+        support::differences(target),
+        &BESIDE,
+    )))
 }
+
+/// The groups about what the kernel beside the others does.
+const BESIDE: [&str; 13] = [
+    "archives",
+    "background",
+    "command_faults",
+    "command_input",
+    "commands",
+    "files",
+    "files_faults",
+    "files_hostile",
+    "lost_directory",
+    "packages",
+    "terminal",
+    "transfer",
+    "watch",
+];
 
 /// What a server does otherwise, by design.
 fn differences(target: Target) -> Target {

@@ -16,5 +16,5 @@ fn main() -> ExitCode {
         Target::new("local-jupyter-tcp", make).isolation(IsolationMode::Off).configure(|builder| {
             builder.isolation(IsolationMode::Off).provider_option("transport", "tcp")
         });
-    sandbox_conformance::main(support::kernels_alone(support::differences(target)))
+    sandbox_conformance::main(support::kernels_alone(support::differences(target), &[]))
 }

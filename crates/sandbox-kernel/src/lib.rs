@@ -19,6 +19,8 @@ mod program;
 #[cfg(feature = "server")]
 pub mod server;
 mod shown;
+#[cfg(feature = "server")]
+pub mod sidecar;
 
 /// Bytes of messages that may wait for who takes them. More than all that one run may show, so that the end of one that
 /// shows that much has room.

@@ -9,7 +9,7 @@ use sandbox_agent::{FrameReader, Reply};
 use serde_json::Value;
 
 /// The type of the kernel's messages. To the kernel they are answers to questions, which servers let through.
-const MESSAGE: &str = "sandbox_link";
+pub(crate) const MESSAGE: &str = "sandbox_link";
 
 /// The longest piece that is sent at once.
 pub(crate) const PIECE: usize = 256 << 10;

@@ -9,7 +9,8 @@ const PARTS: [&str; 9] =
     ["codec", "streams", "tools", "offers", "variables", "errors", "hooks", "installed", "magics"];
 
 /// Parts of its own.
-const OWN_PARTS: [(&str, &str); 3] = [
+const OWN_PARTS: [(&str, &str); 4] = [
+    ("addressed", include_str!("python/addressed.py")),
     ("exits", include_str!("python/exits.py")),
     ("ipython", include_str!("python/ipython.py")),
     ("link", include_str!("python/link.py")),

@@ -11,10 +11,10 @@ use crate::place::{Place, ended};
 
 impl Place {
     /// What works with the files.
-    pub(crate) fn files(&self, operation: &'static str) -> Result<Arc<dyn BoxFiles>> {
+    pub(crate) async fn files(&self, operation: &'static str) -> Result<Arc<dyn BoxFiles>> {
         self.alive(operation)?;
         let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
-        files()
+        files().await
     }
 
     /// Works with the files: the sandbox is in use meanwhile, and when it ended meanwhile, that is the answer.
@@ -26,9 +26,11 @@ impl Place {
         operation: &'static str,
         work: impl FnOnce(Arc<dyn BoxFiles>) -> F,
     ) -> Result<T> {
-        let files = self.files(operation)?;
         let _in_use = self.expiry.in_use();
-        let done = work(files).await;
+        let done = match self.files(operation).await {
+            Ok(files) => work(files).await,
+            Err(error) => Err(error),
+        };
         self.alive(operation)?;
         done
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -31,7 +32,9 @@ pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// runs no code of the sandbox any more.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-type Files = Arc<dyn Fn() -> Result<Arc<dyn BoxFiles>> + Send + Sync>;
+/// What works with the files, once that is there.
+pub(crate) type Files =
+    Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn BoxFiles>>> + Send + Sync>;
 
 /// A future that does not keep the box alive.
 type Closing = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -131,14 +134,20 @@ impl Place {
         let files: Files = {
             // What the box is made of must not be kept alive by what works with its files.
             let (cell, cwd) = (Arc::downgrade(&cell), spec.cwd.clone());
-            Arc::new(move || match cell.upgrade() {
-                Some(cell) => Ok(Arc::new(CellFiles::new(cell.cell(), &cwd)?) as Arc<dyn BoxFiles>),
-                None => Err(Error::new(ErrorKind::Terminated, "files", "the sandbox has ended")),
+            Arc::new(move || {
+                let files = match cell.upgrade() {
+                    Some(cell) => CellFiles::new(cell.cell(), &cwd)
+                        .map(|files| Arc::new(files) as Arc<dyn BoxFiles>),
+                    None => {
+                        Err(Error::new(ErrorKind::Terminated, "files", "the sandbox has ended"))
+                    }
+                };
+                Box::pin(std::future::ready(files))
             })
         };
         let first = cell.cell().pid();
         let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
-        let mut place = Self::new(cell, Some(files), closing, network, spec);
+        let mut place = Self::new(Arc::default(), cell, Some(files), closing, network, spec);
         place.work_dir = work_dir;
         place.expiry.end_with_maker_of(first);
         Ok(place)
@@ -150,6 +159,16 @@ impl Place {
         files: Option<Arc<dyn BoxFiles>>,
         spec: PlaceSpec<'_>,
     ) -> Self {
+        Self::elsewhere_until(Arc::default(), box_io, files, spec)
+    }
+
+    /// The same, of a sandbox whose end is told by `ended`.
+    pub fn elsewhere_until(
+        ended: Arc<EndReason>,
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Arc<dyn BoxFiles>>,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
         let closing: Closing = {
             let watched = Arc::clone(&box_io);
             Arc::new(move || {
@@ -157,12 +176,25 @@ impl Place {
                 Box::pin(async move { watched.closed().await })
             })
         };
-        let files = files.map(|files| -> Files { Arc::new(move || Ok(Arc::clone(&files))) });
+        let files = files.map(|files| -> Files {
+            Arc::new(move || Box::pin(std::future::ready(Ok(Arc::clone(&files)))))
+        });
         let network = Network::unrestricted(spec.create.network.clone());
-        Self::new(box_io, files, closing, network, spec)
+        Self::new(ended, box_io, files, closing, network, spec)
+    }
+
+    /// What works with the files is there only when it is needed.
+    #[must_use]
+    pub fn with_files_of<F>(mut self, files: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Arc<dyn BoxFiles>>> + Send + 'static,
+    {
+        self.files = Some(Arc::new(move || Box::pin(files())));
+        self
     }
 
     fn new(
+        ended: Arc<EndReason>,
         box_io: Arc<dyn BoxIo>,
         files: Option<Files>,
         closing: Closing,
@@ -170,7 +202,6 @@ impl Place {
         spec: PlaceSpec<'_>,
     ) -> Self {
         let PlaceSpec { variant, capabilities, create, isolation, env, cwd } = spec;
-        let ended = Arc::new(EndReason::new());
         let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
         let lifetime = create.lifetime.unwrap_or(DEFAULT_LIFETIME);
         let expiry =

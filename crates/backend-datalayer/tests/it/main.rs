@@ -1,5 +1,6 @@
 //! The backend against a control plane of our own with real Jupyter Servers.
 
+mod beside;
 mod code;
 mod create;
 mod faults;

@@ -373,7 +373,8 @@ class Ingress(tornado.web.RequestHandler):
         for name, value in answer.headers.get_all():
             if name.lower() not in ("content-length", "transfer-encoding", "connection"):
                 self.set_header(name, value)
-        await self.finish(answer.body or b"")
+        # What has no content must not have an empty one either.
+        await self.finish(answer.body or None)
 
 
 class Channels(tornado.websocket.WebSocketHandler):

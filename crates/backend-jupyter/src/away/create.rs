@@ -16,21 +16,21 @@ use sandbox_core::{
 };
 use sandbox_kernel::server::{Whereabouts, prepare};
 use sandbox_kernel::{KernelBox, is_ipython};
-use sandbox_local::{Place, PlaceSpec};
+use sandbox_local::{Packages, Place, PlaceSpec};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::open::Opened;
 use super::server::{kernelspecs, server};
 use super::source::Kernels;
-use super::{Away, Origin};
+use super::{Away, Origin, over};
 use crate::config::{DEFAULT_KERNEL, Target};
 use crate::instance::{JupyterInstance, Kernel};
 
 /// How long a create that failed waits until nothing is left of it.
 const CLEAN_UP_BOUND: Duration = Duration::from_secs(5);
 
-/// What a kernel can do that is elsewhere. Files, programs and limits are those of whoever runs it.
+/// What a kernel can do that is elsewhere. Limits are those of whoever runs it. Files and programs take one more kernel.
 fn capabilities(target: &Target, ipython: bool) -> Capabilities {
     let own = matches!(target, Target::Server { kernel_id: None, .. });
     let program = own && ipython;
@@ -46,6 +46,13 @@ fn capabilities(target: &Target, ipython: bool) -> Capabilities {
         // Nobody here can start the program again that a connection file leads to.
         restart: !matches!(target, Target::ConnectionFile(_)),
         tools: program,
+        commands: program,
+        command_stdin: program,
+        command_pty: program,
+        command_background: program,
+        install_python: program,
+        files: program,
+        watch: program,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,
@@ -79,11 +86,12 @@ pub(crate) async fn create(
     spec: &CreateSpec,
     target: &Target,
     kernel: Option<&str>,
+    pip: &[String],
 ) -> Result<JupyterInstance> {
     check(spec, target)?;
     let (origin, facts) = origin(target, kernel).await?;
     let away = Away::new(origin);
-    let made = make(spec, target, &away, facts).await;
+    let made = make(spec, target, &away, facts, pip).await;
     if made.is_err() {
         away.kill();
         // What was started is ended now, when nothing may come after this.
@@ -150,33 +158,41 @@ async fn make(
     target: &Target,
     away: &Arc<Away>,
     facts: Facts,
+    pip: &[String],
 ) -> Result<JupyterInstance> {
     let opened = away.open().await?;
     let ipython = is_ipython(&opened.info);
     let capabilities = capabilities(target, ipython);
     let secrets = spec.secrets.iter().map(|(name, value)| (name.clone(), value.expose().into()));
     let env: BTreeMap<String, String> = spec.env.clone().into_iter().chain(secrets).collect();
-    let cwd = if capabilities.variables {
-        let Whereabouts { cwd, .. } =
-            prepare(&opened.client, &env, spec.working_dir.as_deref()).await?;
-        cwd
+    let at = if capabilities.variables {
+        Some(prepare(&opened.client, &env, spec.working_dir.as_deref()).await?)
     } else if !env.is_empty() || spec.working_dir.is_some() {
         let message = "this kernel takes no environment and no working directory from here";
         return Err(Error::unsupported("create", message)
             .with_hint("kernels of IPython that are started on a Jupyter Server do"));
     } else {
-        // Where it is.
-        ".".to_owned()
+        None
     };
+    // One that does not say where it is begins there.
+    let cwd = at.as_ref().map_or_else(|| ".".to_owned(), |at| at.cwd.clone());
     let place = PlaceSpec {
         variant: Variant::LocalJupyter,
         capabilities,
         create: spec,
         isolation: isolation(target),
-        env: env.clone(),
+        env: at.as_ref().map_or_else(|| env.clone(), Whereabouts::program_env),
         cwd: cwd.clone(),
     };
-    let place = Place::elsewhere(Arc::clone(away) as Arc<dyn BoxIo>, None, place);
+    let mut place = Place::elsewhere(Arc::clone(away) as Arc<dyn BoxIo>, None, place);
+    if let Some(at) = at.filter(|_| capabilities.files) {
+        let (weak, base) = (Arc::downgrade(away), cwd.clone());
+        place = place.with_files_of(move || {
+            let (away, base) = (weak.upgrade(), base.clone());
+            async move { away.ok_or_else(over)?.files(&base).await }
+        });
+        place.packages = Some(Packages::inside(at.python.into(), away.site(), pip.to_vec()));
+    }
     let language = opened.info.language_info.name.to_lowercase();
     place.describe("language", json!(language));
     facts.into_iter().for_each(|(name, fact)| place.describe(name, fact));

@@ -1,5 +1,6 @@
 //! Kernels that are not in a cell of this host: those of a Jupyter Server, and one that runs already.
 
+mod beside;
 mod create;
 mod open;
 mod process;
@@ -16,13 +17,15 @@ use jupyter_protocol::ConnectionInfo;
 use jupyter_protocol::client::Client;
 use jupyter_protocol::content::InterruptRequest;
 use jupyter_protocol::websocket::Server;
-use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_agent::box_io::{BoxFiles, BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::keeper;
+use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::timeout;
 
+use self::beside::Beside;
 pub(crate) use self::create::create;
 
 /// How long an interrupt of what runs at the end may take.
@@ -56,6 +59,10 @@ pub(crate) enum Origin {
 /// The kernels of one sandbox. What is its own ends with it, and the others are left running.
 pub(crate) struct Away {
     origin: Origin,
+    /// Its files and programs, where a server starts kernels for it.
+    sidecar: Option<Arc<Sidecar>>,
+    /// A folder there for what is installed.
+    folder: String,
     state: Mutex<State>,
     done: Arc<watch::Sender<bool>>,
 }
@@ -82,8 +89,13 @@ impl fmt::Debug for Away {
 
 impl Away {
     pub(crate) fn new(origin: Origin) -> Arc<Self> {
-        let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
-        Arc::new(Self { origin, state, done })
+        let folder = format!("/tmp/code-sandboxes-{}", random_hex(16));
+        Arc::new_cyclic(|own| {
+            let sidecar = matches!(origin, Origin::Started { .. })
+                .then(|| Sidecar::new(Arc::new(Beside(Weak::clone(own))), &*folder));
+            let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
+            Self { origin, sidecar, folder, state, done }
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -119,6 +131,27 @@ impl Away {
         });
     }
 
+    /// Its files and programs.
+    fn sidecar(&self, operation: &'static str) -> Result<&Arc<Sidecar>> {
+        self.sidecar.as_ref().ok_or_else(|| {
+            Error::unsupported(
+                operation,
+                "a kernel that is somebody else's has no files and no commands",
+            )
+            .with_hint("kernels of IPython that a Jupyter Server starts for the sandbox have them")
+        })
+    }
+
+    /// Where packages are installed there.
+    fn site(&self) -> String {
+        format!("{}/.packages", self.folder)
+    }
+
+    /// What works with the files.
+    async fn files(&self, base: &str) -> Result<Arc<dyn BoxFiles>> {
+        self.sidecar("files")?.files(base).await
+    }
+
     fn server(&self) -> Option<&Server> {
         match &self.origin {
             Origin::Started { server, .. } | Origin::Running { server, .. } => Some(server),
@@ -152,11 +185,11 @@ async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
 
 #[async_trait]
 impl BoxIo for Away {
-    async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         if self.state().over {
             return Err(over());
         }
-        Err(Error::unsupported("start_command", "a kernel that is elsewhere has no commands"))
+        self.sidecar("start_command")?.spawn(spec).await
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
@@ -171,6 +204,10 @@ impl BoxIo for Away {
             }
             (std::mem::take(&mut state.own), std::mem::take(&mut state.live))
         };
+        let sidecar = self.sidecar.clone();
+        if let Some(sidecar) = &sidecar {
+            sidecar.end();
+        }
         let is_started = matches!(self.origin, Origin::Started { .. });
         let borrowed = match &self.origin {
             Origin::Running { id, .. } => Some(id.clone()),
@@ -194,6 +231,9 @@ impl BoxIo for Away {
             if let Some(server) = &server {
                 let deleted = own.iter().map(|id| timeout(DELETE_BOUND, server.delete_kernel(id)));
                 join_all(deleted).await;
+            }
+            if let Some(sidecar) = &sidecar {
+                sidecar.ended().await;
             }
             done.send_replace(true);
         });

@@ -32,7 +32,8 @@ impl KernelSource for Kernels {
         let own = matches!(self.away.origin, Origin::Started { .. });
         let program = if own && is_ipython(&info) {
             let at = prepare(&client, &spec.env, Some(&spec.cwd)).await?;
-            Some(Program::new(at.home, at.cwd))
+            // What is installed is below its home, and here that of the sandbox alone.
+            Some(Program::new(&*self.away.folder, at.cwd))
         } else {
             // One that is somebody else's is used as it is.
             None

@@ -67,11 +67,11 @@ pub(crate) fn differences(target: Target) -> Target {
 const GROUPS: [&str; 8] =
     ["contexts", "exec", "interrupt", "rich", "streams", "timeout", "tools", "variables"];
 
-/// Leaves out every group that is not about kernels: the first target has them.
-pub(crate) fn kernels_alone(mut target: Target) -> Target {
+/// Leaves out every group that is not about kernels, and none of `more`: the first target has them.
+pub(crate) fn kernels_alone(mut target: Target, more: &[&str]) -> Target {
     let others = sandbox_conformance::case_names().into_iter().filter_map(|name| {
         let group = name.split("::").nth(1)?.to_owned();
-        (!GROUPS.contains(&&*group)).then_some(group)
+        (!GROUPS.contains(&&*group) && !more.contains(&&*group)).then_some(group)
     });
     let others: std::collections::BTreeSet<String> = others.collect();
     for group in others {

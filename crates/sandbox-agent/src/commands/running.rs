@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox_core::{
-    ByteSize, CommandEvent, CommandOutcome, Failure, FailureKind, OutputStream, Result, Usage,
+    ByteSize, CommandEvent, CommandOutcome, ErrorKind, Failure, FailureKind, OutputStream, Result,
+    Usage,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -226,9 +227,14 @@ impl Running {
                     peak_memory: Some(exit.max_rss),
                 };
             }
-            _ => {
+            lost => {
                 outcome.exit_code = 128 + SIGKILL;
-                outcome.failure = Some(sandbox_ended(self.ended.get()));
+                let broken = lost.and_then(Result::err);
+                let broken = broken.filter(|error| error.kind() == ErrorKind::ConnectionLost);
+                outcome.failure = Some(match (self.ended.get(), broken) {
+                    (None, Some(error)) => failure(FailureKind::ConnectionLost, error.message()),
+                    (reason, _) => sandbox_ended(reason),
+                });
             }
         }
         if let Some(limit) = self.output_limit.filter(|_| self.progress.exceeded)

@@ -6,7 +6,7 @@ use sandbox_core::Result;
 use tokio::sync::oneshot;
 
 use super::link::{Answer, Link};
-use super::message::{STDIN, STDOUT, ToAgent, Trouble, stream};
+use super::message::{STDIN, STDOUT, ToAgent, stream};
 use super::streams::{Reader, Writer};
 
 /// A connection that was lost, as the agent's numbers have it (`ECONNRESET`).
@@ -87,8 +87,8 @@ impl Call {
 
     /// The answer to a request that goes on after it, and what gives it up.
     pub(crate) async fn answered(mut self) -> (Answer, Guard) {
-        let lost = || Err(Trouble { code: LOST, detail: Vec::new() });
-        let answer = (&mut self.answer).await.unwrap_or_else(|_| lost());
+        let answer = (&mut self.answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(self.guard.link.lost_trouble()));
         (answer, self.guard)
     }
 
@@ -98,10 +98,10 @@ impl Call {
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Answer> {
         use std::future::Future as _;
-        let lost = || Err(Trouble { code: LOST, detail: Vec::new() });
+        let link = Arc::clone(&self.guard.link);
         std::pin::Pin::new(&mut self.answer)
             .poll(cx)
-            .map(|answer| answer.unwrap_or_else(|_| lost()))
+            .map(|answer| answer.unwrap_or_else(|_| Err(link.lost_trouble())))
     }
 
     /// Nothing is to be given up any more.

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{
-    ByteRange, ByteStream, Error, ErrorKind, FileInfo, FileKind, FindFiles, FoundFile, Result,
-    WatchEvent, WatchEventKind, WriteOptions,
+    ByteRange, ByteStream, FileInfo, FileKind, FindFiles, FoundFile, Result, WatchEvent,
+    WatchEventKind, WriteOptions,
 };
 
 use super::archive;
@@ -448,9 +448,4 @@ fn change(root: &str, record: &[u8]) -> Option<WatchEvent> {
     #[expect(clippy::cast_precision_loss, reason = "seconds as JSON has them")]
     let timestamp = fields.int("time").ok()? as f64 / 1e6;
     Some(WatchEvent { kind, path, timestamp, new_path })
-}
-
-/// What a sandbox that has ended answers.
-pub(crate) fn gone(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Terminated, operation, "the sandbox has ended")
 }

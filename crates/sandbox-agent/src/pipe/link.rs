@@ -15,6 +15,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::call::LOST;
 use super::message::{
     CHUNK, CONNECTION, FromAgent, INCOMING_WINDOW, OUTGOING_WINDOW, ToAgent, Trouble,
 };
@@ -73,6 +74,8 @@ struct State {
     taken: usize,
     heard: Option<Instant>,
     over: bool,
+    /// Why it broke, where whoever carries it says so.
+    why: Option<String>,
 }
 
 impl fmt::Debug for Link {
@@ -109,8 +112,15 @@ impl Link {
 
     /// Ends it. What waits for an answer learns that there is none.
     pub(crate) fn close(&self) {
+        self.close_because(None);
+    }
+
+    fn close_because(&self, why: Option<String>) {
         let mut state = self.state();
-        state.over = true;
+        if !std::mem::replace(&mut state.over, true) {
+            state.why = why;
+        }
+        let lost = state.lost_trouble();
         let (incoming, outgoing) =
             (std::mem::take(&mut state.incoming), std::mem::take(&mut state.outgoing));
         let lives = std::mem::take(&mut state.lives);
@@ -119,11 +129,20 @@ impl Link {
         state.small.clear();
         state.large.clear();
         drop(state);
-        incoming.values().for_each(|stream| stream.end(Some(lost_trouble())));
+        incoming.values().for_each(|stream| stream.end(Some(lost.clone())));
         outgoing.values().filter_map(Weak::upgrade).for_each(|stream| stream.set_broken());
         lives.values().filter_map(Weak::upgrade).for_each(|life| life.lost());
         self.closed.send_replace(true);
         self.to_send.notify_one();
+    }
+
+    /// What is said of it once it is closed.
+    pub(crate) fn lost(&self) -> Error {
+        self.state().lost()
+    }
+
+    pub(crate) fn lost_trouble(&self) -> Trouble {
+        self.state().lost_trouble()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -155,7 +174,7 @@ impl Link {
             .map_err(|error| Error::invalid("request", format!("is too large: {error}")))?;
         let mut state = self.state();
         if state.over {
-            return Err(lost());
+            return Err(state.lost());
         }
         let queue = if small { &mut state.small } else { &mut state.large };
         queue.push_back(frame);
@@ -180,7 +199,7 @@ impl Link {
         let stream = Arc::new(Incoming::new(number));
         let mut state = self.state();
         if state.over {
-            stream.end(Some(lost_trouble()));
+            stream.end(Some(state.lost_trouble()));
         } else {
             state.incoming.insert(number, Arc::clone(&stream));
         }
@@ -331,14 +350,24 @@ impl Link {
     }
 }
 
-fn lost_trouble() -> Trouble {
-    Trouble { code: -104, detail: Vec::new() }
+impl State {
+    fn lost_trouble(&self) -> Trouble {
+        let detail = self.why.as_deref().unwrap_or_default().into();
+        Trouble { code: LOST, detail }
+    }
+
+    fn lost(&self) -> Error {
+        lost("sandbox", self.why.as_deref())
+    }
 }
 
-/// The box is gone.
-pub(crate) fn lost() -> Error {
-    Error::new(ErrorKind::Terminated, "sandbox", "the sandbox has ended")
-        .with_effect(Effect::Unknown)
+/// The box cannot be reached any more: it is gone, or its connection broke.
+pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
+    let error = match why {
+        Some(why) => Error::new(ErrorKind::ConnectionLost, operation, why),
+        None => Error::new(ErrorKind::Terminated, operation, "the sandbox has ended"),
+    };
+    error.with_effect(Effect::Unknown)
 }
 
 async fn write(link: Arc<Link>, mut into: IntoBox) {
@@ -378,15 +407,15 @@ async fn write(link: Arc<Link>, mut into: IntoBox) {
 }
 
 async fn read(link: Arc<Link>, mut from: FromBox, rest: Bytes) {
-    listen(&link, &mut from, rest).await;
-    link.close();
+    let why = listen(&link, &mut from, rest).await;
+    link.close_because(why);
     let silence = async { while let Some(Ok(_)) = from.next().await {} };
     let _ = timeout(LAST, silence).await;
     link.gone.send_replace(true);
 }
 
-/// Takes in what comes until it breaks the rules or there is no more.
-async fn listen(link: &Arc<Link>, from: &mut FromBox, rest: Bytes) {
+/// Takes in what comes until it breaks the rules or there is no more. Says why it broke, if anybody says so.
+async fn listen(link: &Arc<Link>, from: &mut FromBox, rest: Bytes) -> Option<String> {
     let mut frames = FrameReader::new();
     let mut piece = Some(Ok(rest));
     while let Some(Ok(bytes)) = piece {
@@ -399,14 +428,15 @@ async fn listen(link: &Arc<Link>, from: &mut FromBox, rest: Bytes) {
                 Err(error) => Err(error),
             };
             if !heard.is_ok_and(|said| link.hear(said).is_ok()) {
-                return;
+                return None;
             }
         }
         piece = tokio::select! {
             piece = from.next() => piece,
-            () = link.closed() => return,
+            () = link.closed() => return None,
         };
     }
+    piece.and_then(std::result::Result::err).map(|error| error.to_string())
 }
 
 async fn ping(link: Weak<Link>) {

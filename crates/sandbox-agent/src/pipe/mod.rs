@@ -25,8 +25,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 pub use self::files::PipeFiles;
+use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
-use self::link::{Link, lost};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::arguments;
@@ -116,7 +116,7 @@ impl PipeBox {
         let (link, memory) = (Arc::clone(&self.link), self.memory);
         let mut process = BoxProcess { link, key, pid: 0, life, is_worker: true, memory };
         self.link.say(request)?;
-        match started.await.map_err(|_| lost())? {
+        match started.await.map_err(|_| self.link.lost())? {
             Ok(pid) => {
                 (process.pid, process.is_worker) = (pid, is_worker);
                 Ok(Ok(Arc::new(process)))

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::call::Call;
-use super::link::{Link, lost};
+use super::link::Link;
 use super::message::{ToAgent, exit_in};
 use crate::box_io::{Exit, Process, Terminal};
 
@@ -157,8 +157,8 @@ impl Process for BoxProcess {
 
     async fn exit(&self) -> Result<Exit> {
         let mut ended = self.life.ended.subscribe();
-        let exit = ended.wait_for(Option::is_some).await.map_err(|_| lost())?;
-        exit.flatten().ok_or_else(lost)
+        let exit = ended.wait_for(Option::is_some).await.map_err(|_| self.link.lost())?;
+        exit.flatten().ok_or_else(|| self.link.lost())
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
@@ -174,10 +174,10 @@ impl Process for BoxProcess {
 
     async fn kill_tree(&self) -> Result<()> {
         let call = Call::begin(&self.link, "kill_tree", &[number(self.key)])?;
-        let answer = call.answer().await.map_err(|_| lost())?;
+        let answer = call.answer().await.map_err(|_| self.link.lost())?;
         let Some((exit, out_of_memory)) = exit_in(&answer) else {
             // One that the agent does not know any more has ended before, and that was told.
-            return if self.is_dead() { Ok(()) } else { Err(lost()) };
+            return if self.is_dead() { Ok(()) } else { Err(self.link.lost()) };
         };
         self.life.state().out_of_memory |= out_of_memory;
         self.life.ended(Some(exit));

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind, Result};
 
 use super::call::LOST;
-use super::files::gone;
+use super::link::lost;
 use super::message::Trouble;
 use crate::files::failure::About;
 use crate::files::names;
@@ -91,7 +91,7 @@ impl Target {
         let about = &self.about;
         let detail = String::from_utf8_lossy(&trouble.detail);
         match trouble.code {
-            LOST => gone(about.operation),
+            LOST => lost(about.operation, Some(&*detail).filter(|why| !why.is_empty())),
             IS_A_LINK => about
                 .invalid("is_a_link", "is a symbolic link, and changes are not made through links"),
             NOT_REGULAR if detail == "copy" => about.invalid(

@@ -9,6 +9,8 @@ from socket import socketpair
 WORD = load("driver")["WORD"]
 CHUNK = 256 << 10
 
+addressed = load("addressed")["addressed"]
+
 
 class Link:
     """Bytes between this process and its host, on the stdin channel. One thread has the socket to itself."""
@@ -134,13 +136,3 @@ class Link:
                 return
             self.owed.popleft()
             self.tell("A")
-
-
-def addressed(kernel):
-    """Whom to ask, and about which request."""
-    variable = getattr(kernel, "_shell_parent_ident", None)
-    if variable is not None and hasattr(kernel, "_get_shell_context_var"):
-        ident = kernel._get_shell_context_var(variable)
-    else:
-        ident = kernel._parent_ident["shell"]
-    return ident, kernel.get_parent("shell")

@@ -17,13 +17,23 @@ const PREPARE_BOUND: Duration = Duration::from_secs(60);
 
 /// What runs in a kernel before anything else, and leaves no name behind. It says where it is.
 const PREPARE: &str = "\
-import json, os
+import json, os, sys
 env, cwd = json.loads(SETTINGS)
 os.environ.update(env)
 if cwd is not None:
     os.makedirs(cwd, exist_ok=True)
     os.chdir(cwd)
-print(json.dumps({'cwd': os.getcwd(), 'home': os.path.expanduser('~')}))
+def is_text(pair):
+    try:
+        return bool(''.join(pair).encode())
+    except UnicodeError:
+        return False
+print(json.dumps({
+    'cwd': os.getcwd(),
+    'home': os.path.expanduser('~'),
+    'python': sys.executable,
+    'env': dict(filter(is_text, os.environ.items())),
+}))
 ";
 
 /// Where a kernel is.
@@ -33,7 +43,34 @@ pub struct Whereabouts {
     pub cwd: String,
     /// The home of its user.
     pub home: String,
+    /// Its interpreter.
+    #[serde(default)]
+    pub python: String,
+    /// Its environment, as far as it is text.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
 }
+
+impl Whereabouts {
+    /// The environment of programs beside it: its own, without what servers and kernels set for kernels alone.
+    pub fn program_env(&self) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        env.retain(|name, _| !name.starts_with("JPY_") && !KERNELS.contains(&&**name));
+        env
+    }
+}
+
+/// What only kernels have in their environment.
+const KERNELS: [&str; 8] = [
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "FORCE_COLOR",
+    "GIT_PAGER",
+    "MPLBACKEND",
+    "PAGER",
+    "PYDEVD_USE_FRAME_EVAL",
+    "TERM",
+];
 
 /// Sets the environment of a kernel of Python, has it enter a directory, which is made if it is missing, and says where it
 /// is then.

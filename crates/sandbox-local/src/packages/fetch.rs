@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use sandbox_core::{Error, ErrorKind, Result, Retry};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use super::OPERATION;
 const PROGRAM: &str = include_str!("fetch.py");
 
 /// Settings of pip that would make it do something else than what is asked of it here.
-const UNSET: [&str; 9] = [
+pub(super) const UNSET: [&str; 9] = [
     "PIP_DOWNLOAD",
     "PIP_DRY_RUN",
     "PIP_PLATFORM",
@@ -125,10 +125,7 @@ impl Pip {
 
     async fn run(&self, verb: &str, directory: &Path, arguments: &[String]) -> Result<()> {
         let mut pip = Command::new(&self.executable);
-        pip.args(["-I", "-c", PROGRAM, verb])
-            .args(["--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"])
-            .args(["--retries=2"])
-            .args(&self.options)
+        pip.args(self.words(verb))
             .args(arguments)
             .current_dir(directory)
             .stdin(Stdio::null())
@@ -137,17 +134,42 @@ impl Pip {
             pip.env_remove(name);
         }
         let output = pip.output().await.map_err(host_problem)?;
-        if output.status.success() { Ok(()) } else { Err(refused(&output)) }
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(refused(&String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// The arguments of the interpreter, up to those of a verb.
+    fn words(&self, verb: &str) -> Vec<String> {
+        let own = ["-I", "-c", PROGRAM, verb, "--only-binary=:all:", "--no-input"];
+        let more = ["--disable-pip-version-check", "--quiet", "--retries=2"];
+        let words = own.into_iter().chain(more).map(str::to_owned);
+        words.chain(self.options.iter().cloned()).collect()
+    }
+
+    fn program(&self, verb: &str, arguments: Vec<String>) -> Vec<String> {
+        let mut program = vec![self.executable.to_string_lossy().into_owned()];
+        program.extend(self.words(verb));
+        program.extend(arguments);
+        program
+    }
+
+    /// The program that writes a report of what would be installed.
+    pub(super) fn resolving(&self, report: &str, requirements: &[String]) -> Vec<String> {
+        self.program("install", resolving(report, requirements))
+    }
+
+    /// The program that fetches the wheels of exactly those into a directory.
+    pub(super) fn downloading(&self, directory: &str, pinned: &[Pinned]) -> Vec<String> {
+        self.program("download", downloading(directory, pinned))
     }
 
     /// Everything that has to be installed beside what the interpreter has.
     pub(super) async fn resolve(&self, requirements: &[String]) -> Result<Vec<Pinned>> {
         let directory = tempfile::tempdir().map_err(host_problem)?;
         let report = directory.path().join("report.json");
-        let mut arguments = vec!["--dry-run".to_owned()];
-        arguments.push(format!("--report={}", report.display()));
-        arguments.push("--".to_owned());
-        arguments.extend_from_slice(requirements);
+        let arguments = resolving(&report.display().to_string(), requirements);
         self.run("install", directory.path(), &arguments).await?;
         pinned(&fs::read(&report).map_err(host_problem)?)
     }
@@ -156,10 +178,7 @@ impl Pip {
     pub(super) async fn download(&self, pinned: &[Pinned]) -> Result<Wheels> {
         let directory = tempfile::tempdir().map_err(host_problem)?;
         let empty = tempfile::tempdir().map_err(host_problem)?;
-        let mut arguments = vec!["--no-deps".to_owned()];
-        arguments.push(format!("--dest={}", directory.path().display()));
-        arguments.push("--".to_owned());
-        arguments.extend(pinned.iter().map(|pin| format!("{}=={}", pin.name, pin.version)));
+        let arguments = downloading(&directory.path().display().to_string(), pinned);
         self.run("download", empty.path(), &arguments).await?;
         let mut names = Vec::new();
         for entry in fs::read_dir(directory.path()).map_err(host_problem)? {
@@ -177,7 +196,20 @@ impl Pip {
     }
 }
 
-fn pinned(report: &[u8]) -> Result<Vec<Pinned>> {
+fn resolving(report: &str, requirements: &[String]) -> Vec<String> {
+    let mut arguments = vec!["--dry-run".to_owned(), format!("--report={report}"), "--".to_owned()];
+    arguments.extend_from_slice(requirements);
+    arguments
+}
+
+fn downloading(directory: &str, pinned: &[Pinned]) -> Vec<String> {
+    let mut arguments =
+        vec!["--no-deps".to_owned(), format!("--dest={directory}"), "--".to_owned()];
+    arguments.extend(pinned.iter().map(|pin| format!("{}=={}", pin.name, pin.version)));
+    arguments
+}
+
+pub(super) fn pinned(report: &[u8]) -> Result<Vec<Pinned>> {
     #[derive(Deserialize)]
     struct Report {
         install: Vec<Item>,
@@ -208,9 +240,8 @@ fn pinned(report: &[u8]) -> Result<Vec<Pinned>> {
 }
 
 /// What pip's failure means.
-fn refused(output: &Output) -> Error {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let words = last_words(&said);
+pub(super) fn refused(said: &str) -> Error {
+    let words = last_words(said);
     let has = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
     let error = |kind, message| Error::new(kind, OPERATION, message);
     if has(&["No module named pip"]) {

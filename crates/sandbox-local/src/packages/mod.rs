@@ -2,7 +2,8 @@
 //!
 //! A box has no network, and what packages bring along shall never run on the host. So the interpreter's own pip resolves
 //! and downloads here, wheels alone: of those nothing is executed, and a pip that would start a program is stopped. The
-//! wheels go into the box as files, and pip in there unpacks them into `.packages` below the home directory.
+//! wheels go into the box as files, and pip in there unpacks them into `.packages` below the home directory. A box that is
+//! elsewhere and has a network of its own does all of it inside.
 
 mod fetch;
 
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::{StreamExt as _, stream};
 use sandbox_agent::box_io::BoxFiles;
 use sandbox_core::{
-    ByteStream, CommandEvent, Error, ErrorKind, Result, StartCommand, WriteOptions,
+    ByteRange, ByteStream, CommandEvent, Error, ErrorKind, Failure, FailureKind, Result,
+    StartCommand, WriteOptions,
 };
 use serde_json::Value;
 use tokio::fs::File;
@@ -42,11 +44,18 @@ const PIECE: usize = 1 << 20;
 /// Bytes of what pip says that an error may quote.
 const MOST_SAID: usize = 4 << 10;
 
+/// Bytes of what pip reports of what it would install.
+const MOST_REPORT: usize = 64 << 20;
+
 /// What was installed into one sandbox.
 #[derive(Debug)]
 pub struct Packages {
     pip: Pip,
     executable: PathBuf,
+    /// Whether the box fetches for itself.
+    inside: bool,
+    /// Where they are put, if not below the home directory.
+    site: Option<String>,
     /// Everything that was asked for so far. What is asked for next has to fit it. Held while packages are installed.
     pub(crate) wanted: Mutex<Vec<String>>,
     pub(crate) any: AtomicBool,
@@ -61,7 +70,14 @@ impl Packages {
     /// The same, fetched by an interpreter of this host for one of the same version in the box.
     pub fn between(here: PathBuf, there: PathBuf, options: Vec<String>) -> Self {
         let pip = Pip::new(here, options);
-        Self { pip, executable: there, wanted: Mutex::default(), any: AtomicBool::new(false) }
+        let (inside, site, wanted, any) = (false, None, Mutex::default(), AtomicBool::new(false));
+        Self { pip, executable: there, inside, site, wanted, any }
+    }
+
+    /// The same, fetched in the box by that interpreter, into that directory.
+    pub fn inside(there: PathBuf, site: String, options: Vec<String>) -> Self {
+        let packages = Self::new(there, options);
+        Self { inside: true, site: Some(site), ..packages }
     }
 }
 
@@ -97,7 +113,10 @@ impl Place {
     }
 
     pub(crate) fn site(&self) -> String {
-        format!("{}/{SITE}", self.env.get("HOME").map_or("/home/sandbox", String::as_str))
+        let given = self.packages.as_ref().and_then(|packages| packages.site.clone());
+        given.unwrap_or_else(|| {
+            format!("{}/{SITE}", self.env.get("HOME").map_or("/home/sandbox", String::as_str))
+        })
     }
 
     /// The environment of commands, which find what was installed.
@@ -131,14 +150,20 @@ impl Place {
         let is_new = |name: &String| names.iter().any(|new| fetch::is_same(new, name));
         let mut all: Vec<_> = wanted.iter().filter(|name| !is_new(name)).cloned().collect();
         all.extend(names.iter().cloned());
-        let pinned = packages.pip.resolve(&all).await?;
-        let missing = self.missing(pinned).await?;
-        if !missing.is_empty() {
-            let wheels = packages.pip.download(&missing).await?;
-            let incoming = format!("{}/{INCOMING}", self.site());
-            let done = self.install_wheels(&incoming, wheels.paths()).await;
+        let incoming = format!("{}/{INCOMING}", self.site());
+        if packages.inside {
+            let done = self.install_inside(packages, &incoming, &all).await;
             let removed = self.remove(&incoming).await;
             done.and(removed)?;
+        } else {
+            let pinned = packages.pip.resolve(&all).await?;
+            let missing = self.missing(pinned).await?;
+            if !missing.is_empty() {
+                let wheels = packages.pip.download(&missing).await?;
+                let done = self.install_wheels(&incoming, wheels.paths()).await;
+                let removed = self.remove(&incoming).await;
+                done.and(removed)?;
+            }
         }
         *wanted = all;
         Ok(())
@@ -181,17 +206,58 @@ impl Place {
             };
             self.with_files(OPERATION, write).await?;
         }
-        let packages = self.packages()?;
+        self.unpack_wheels(self.packages()?, incoming).await
+    }
+
+    /// The same where the box fetches for itself.
+    async fn install_inside(
+        &self,
+        packages: &Packages,
+        incoming: &str,
+        wanted: &[String],
+    ) -> Result<()> {
+        self.remove(incoming).await?;
+        let make =
+            |files: Arc<dyn BoxFiles>| async move { files.make_directory(incoming, true).await };
+        self.with_files(OPERATION, make).await?;
+        let report = format!("{incoming}/report.json");
+        self.run(packages.pip.resolving(&report, wanted), fetch::refused).await?;
+        let read = |files: Arc<dyn BoxFiles>| async move {
+            let mut content = files.read(&report, ByteRange::default()).await?;
+            let mut all = Vec::new();
+            while let Some(piece) = content.next().await {
+                all.extend_from_slice(&piece?);
+                if all.len() > MOST_REPORT {
+                    let message = "the report of pip is too long";
+                    return Err(Error::new(ErrorKind::ResourceExhausted, OPERATION, message));
+                }
+            }
+            files.remove(&report, false).await?;
+            Ok(all)
+        };
+        let report = self.with_files(OPERATION, read).await?;
+        let missing = self.missing(fetch::pinned(&report)?).await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.run(packages.pip.downloading(incoming, &missing), fetch::refused).await?;
+        self.unpack_wheels(packages, incoming).await
+    }
+
+    async fn unpack_wheels(&self, packages: &Packages, incoming: &str) -> Result<()> {
         let python = packages.executable.to_string_lossy().into_owned();
         let program = [&python, "-I", "-c", PROGRAM, incoming, &self.site()].map(str::to_owned);
-        self.run_installer(StartCommand::new(program.to_vec())).await?;
+        self.run(program.to_vec(), not_unpacked).await?;
         packages.any.store(true, Ordering::Release);
         Ok(())
     }
 
-    async fn run_installer(&self, request: StartCommand) -> Result<()> {
+    /// Runs a program in the box. `failed` says what it means when that fails, from what it said.
+    async fn run(&self, program: Vec<String>, failed: fn(&str) -> Error) -> Result<()> {
         let in_use = Box::new(self.expiry.in_use());
-        let env = self.env.clone();
+        let mut env = self.env.clone();
+        env.retain(|name, _| !fetch::UNSET.contains(&&**name));
+        let request = StartCommand::new(program);
         let started = self.commands.start(env, "/", request, in_use).await;
         let mut command = started.map_err(|error| self.alive(OPERATION).err().unwrap_or(error))?;
         let mut said = Vec::new();
@@ -203,17 +269,28 @@ impl Place {
                     said.drain(..excess);
                 }
                 CommandEvent::Finished(end) if end.exit_code == 0 => return Ok(()),
+                CommandEvent::Finished(end) => {
+                    if let Some(Failure { kind: FailureKind::ConnectionLost, message, .. }) =
+                        end.failure
+                    {
+                        return Err(Error::new(ErrorKind::ConnectionLost, OPERATION, message));
+                    }
+                }
                 _ => {}
             }
         }
         self.alive(OPERATION)?;
-        let said = String::from_utf8_lossy(&said);
-        let full = said.contains("No space left on device");
-        let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Unexpected };
-        let message = format!("pip in the sandbox failed: {}", fetch::last_words(&said));
-        let error = Error::new(kind, OPERATION, message);
-        Err(if full { error.with_hint("give the sandbox more disk") } else { error })
+        Err(failed(&String::from_utf8_lossy(&said)))
     }
+}
+
+/// What it means that wheels were not unpacked.
+fn not_unpacked(said: &str) -> Error {
+    let full = said.contains("No space left on device");
+    let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Unexpected };
+    let message = format!("pip in the sandbox failed: {}", fetch::last_words(said));
+    let error = Error::new(kind, OPERATION, message);
+    if full { error.with_hint("give the sandbox more disk") } else { error }
 }
 
 /// A file of the host, piece by piece.

@@ -156,7 +156,8 @@ impl Place {
         let layout = self.layout();
         self.unpack(operation, stored, WORKSPACE, &layout.work_dir).await?;
         if stored.notes.packages_inside && !layout.packages_inside {
-            discard(&self.files(operation)?, &format!("{}/.packages", layout.work_dir)).await?;
+            discard(&self.files(operation).await?, &format!("{}/.packages", layout.work_dir))
+                .await?;
         }
         if stored.has(PACKAGES) && !(stored.notes.packages_inside && layout.packages_inside) {
             self.unpack(operation, stored, PACKAGES, &layout.site).await?;
@@ -185,7 +186,7 @@ impl Place {
         let layout = self.layout();
         let outside = !layout.packages_inside;
         let _in_use = self.expiry.in_use();
-        let mut staged = Staged::new(self.files(operation)?, layout);
+        let mut staged = Staged::new(self.files(operation).await?, layout);
         let prepared = async {
             let (fresh, fresh_site) = (staged.fresh.clone(), staged.fresh_site.clone());
             let packages = format!("{fresh}/.packages");

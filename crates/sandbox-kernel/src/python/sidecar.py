@@ -1,0 +1,223 @@
+"""Carries bytes between the host and an agent, on the stdin channel of the kernel that this runs in.
+
+It is the one request of a kernel that is there for nothing else, and ends with the agent. The agent is a process of its own,
+and its pipes are the two streams. Each piece says where in its stream it begins, and how far the other stream has been taken;
+what was not taken yet is kept, so that it can be sent again after a connection broke.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from shutil import rmtree
+from time import monotonic, sleep
+
+import zmq
+from IPython import get_ipython
+
+WORD = SETTINGS["word"]
+PIECE = 256 << 10
+# What may be on its way at once: bytes, and messages, because queues between here and there count those.
+MOST_BYTES = 4 << 20
+MOST_PIECES = 128
+MOST_SAID = 4 << 10
+LOOK = 0.5
+# How long the last words wait for a host that does not take them.
+LINGER = 10.0
+ROUNDS = 200
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Carrier:
+    def __init__(self, shell):
+        self.shell, self.kernel = shell, shell.kernel
+        self.socket = self.kernel.stdin_socket
+        self.ident, self.parent = addressed(self.kernel)
+        # To the host.
+        self.sent = 0
+        self.unacked = deque()
+        # From the host: what has come, what the agent has, and what of it the host was told.
+        self.heard = self.passed = self.told = 0
+        self.queue = deque()
+        self.ended_by_host = False
+        self.said = b""
+        self.start()
+
+    def start(self):
+        # What the agent leaves behind comes to this process, which ends it.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        pipe = subprocess.PIPE
+        command = [sys.executable] + SETTINGS["arguments"]
+        self.agent = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd="/", start_new_session=True
+        )
+        self.into, self.out, self.err = (
+            stream.fileno() for stream in (self.agent.stdin, self.agent.stdout, self.agent.stderr)
+        )
+        for file in (self.into, self.out, self.err):
+            os.set_blocking(file, False)
+        # Who interrupts kernels means code, and this is none.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def run(self):
+        last = None
+        while True:
+            poller = zmq.Poller()
+            poller.register(self.socket, zmq.POLLIN)
+            if self.out is not None and self.has_room():
+                poller.register(self.out, zmq.POLLIN)
+            if self.err is not None:
+                poller.register(self.err, zmq.POLLIN)
+            if self.queue and self.into is not None:
+                poller.register(self.into, zmq.POLLOUT)
+            ready = dict(poller.poll(int(LOOK * 1000)))
+            if self.socket in ready:
+                self.hear()
+            if self.into in ready:
+                self.pass_on()
+            if self.out in ready:
+                self.out = self.read(self.out, self.send)
+            if self.err in ready:
+                self.err = self.read(self.err, self.note)
+            if self.ended_by_host or getattr(self.shell, "exit_now", False):
+                return self.end(True)
+            if self.out is None:
+                last = last or monotonic()
+                if not self.unacked or monotonic() - last > LINGER:
+                    return self.end(False)
+
+    def has_room(self):
+        waiting = self.sent - self.unacked[0][0] if self.unacked else 0
+        return waiting < MOST_BYTES and len(self.unacked) < MOST_PIECES
+
+    @staticmethod
+    def read(file, take):
+        try:
+            piece = os.read(file, PIECE)
+        except BlockingIOError:
+            return file
+        except OSError:
+            piece = b""
+        if not piece:
+            return None
+        take(piece)
+        return file
+
+    def send(self, piece):
+        self.unacked.append((self.sent, piece))
+        self.say("D", self.sent, piece)
+        self.sent += len(piece)
+
+    def note(self, piece):
+        self.said = (self.said + piece)[-MOST_SAID:]
+
+    def say(self, kind, at, piece=None, **more):
+        self.told = self.passed
+        content = dict(said="%s%s %d %d" % (WORD, kind, at, self.passed), **more)
+        self.kernel.session.send(
+            self.socket, "sandbox_link", content, self.parent, ident=self.ident, buffers=piece and [piece]
+        )
+
+    def hear(self):
+        try:
+            _, message = self.kernel.session.recv(self.socket)
+        except ValueError:
+            return  # not signed, or a copy
+        value = message["content"].get("value", "") if message else ""
+        if not value.startswith(WORD):
+            return
+        kind, at, taken = value[len(WORD) :].split(" ")
+        at, taken = int(at), int(taken)
+        while self.unacked and self.unacked[0][0] + len(self.unacked[0][1]) <= taken:
+            self.unacked.popleft()
+        if kind == "D":
+            data = b"".join(bytes(piece) for piece in message.get("buffers") or ())
+            if at == self.heard:
+                self.heard += len(data)
+                self.queue.append(memoryview(data))
+                self.pass_on()
+            elif at > self.heard:
+                self.say("S", self.heard)
+        elif kind == "R":
+            self.send_again(at)
+            self.say("S", self.heard)
+        elif kind == "S":
+            self.send_again(at)
+        elif kind == "E":
+            self.ended_by_host = True
+
+    def send_again(self, at):
+        for begin, piece in list(self.unacked):
+            if begin >= at:
+                self.say("D", begin, piece)
+
+    def pass_on(self):
+        while self.queue and self.into is not None:
+            try:
+                count = os.write(self.into, self.queue[0])
+            except BlockingIOError:
+                break
+            except OSError:
+                self.into = None  # it ends, which its own stream tells
+                break
+            self.passed += count
+            if count == len(self.queue[0]):
+                self.queue.popleft()
+            else:
+                self.queue[0] = self.queue[0][count:]
+        if self.into is None:
+            self.queue.clear()
+        if self.passed - self.told >= MOST_BYTES // 8 or self.passed > self.told and not self.queue:
+            self.say("A", self.heard)
+
+    def end(self, for_good):
+        """The end of its input is the end of the agent, and that of everything it started."""
+        for stream in (self.agent.stdin, self.agent.stdout):
+            stream.close()
+        try:
+            status = self.agent.wait(2)
+        except subprocess.TimeoutExpired:
+            self.agent.kill()
+            status = self.agent.wait()
+        self.agent.stderr.close()
+        end_children()
+        if for_good and SETTINGS["folder"]:
+            rmtree(SETTINGS["folder"], ignore_errors=True)
+        self.say("E", self.heard, status=status, words=self.said.decode("utf-8", "replace"))
+
+
+def end_children():
+    for _ in range(ROUNDS):
+        found = below(os.getpid())
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass  # it is gone
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        sleep(0.01)
+
+
+def below(root):
+    children = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, ())
+    return found[1:]
+
+
+Carrier(get_ipython()).run()

@@ -1,0 +1,29 @@
+//! What the kernel runs that carries the bytes of an agent.
+
+use sandbox_agent::pipe::arguments;
+use serde_json::{Value, json};
+
+const CARRIER: &str =
+    concat!(include_str!("../python/addressed.py"), "\n\n", include_str!("../python/sidecar.py"));
+
+/// One statement that leaves no name behind.
+pub(super) fn source(word: &str, nonce: &str, folder: &str) -> String {
+    let settings = json!({"word": word, "arguments": arguments(nonce), "folder": folder});
+    let names = json!({"SETTINGS": settings, "__name__": "sandbox_sidecar"});
+    format!(
+        "exec(compile({}, '<sandbox sidecar>', 'exec'), __import__('json').loads({}))",
+        Value::from(CARRIER),
+        Value::from(names.to_string()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_one_line_of_ascii() {
+        let source = source("word:", "nonce", "/tmp/x");
+        assert!(source.is_ascii() && !source.contains('\n'));
+    }
+}

@@ -1,0 +1,325 @@
+//! The bytes of an agent, on the stdin channel of a kernel.
+//!
+//! Messages carry a word that no code was told, a letter, and two numbers: a place in the stream of who sends it, and how far
+//! the other stream was taken. `D` is a piece that begins at that place, `A` tells what was taken, `R` says that messages may
+//! be lost and asks for everything from that place on, `S` asks for that alone, and `E` is the end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt as _, stream};
+use jupyter_protocol::client::{Client, Running};
+use jupyter_protocol::content::InputReply;
+use jupyter_protocol::execution::{End, Event, Outcome};
+use jupyter_protocol::{Channel, ExecuteRequest, Message, Parent};
+use sandbox_agent::pipe::{FromBox, IntoBox};
+use sandbox_core::{Error, ErrorKind, Result, random_hex};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::program;
+use crate::link::MESSAGE;
+
+/// The longest piece that is sent at once.
+const PIECE: usize = 256 << 10;
+
+/// What may be on its way at once: bytes, and messages, because queues between here and there count those.
+const MOST_BYTES: u64 = 4 << 20;
+const MOST_PIECES: usize = 128;
+
+/// Pieces that wait for who takes them.
+const WAITING: usize = 8;
+
+/// How long nothing may be heard of what was sent, until it counts as lost on its way.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the other end may take to end, once this one has.
+const LAST: Duration = Duration::from_secs(3);
+
+/// Both streams of an agent, and word of the end of them.
+pub(super) struct Tunnel {
+    pub(super) from: FromBox,
+    pub(super) into: IntoBox,
+    /// Ends when nothing is carried any more.
+    pub(super) over: watch::Receiver<()>,
+}
+
+/// Has a kernel start an agent and carry its bytes. `folder` is removed there at the end.
+///
+/// # Errors
+/// `Unavailable` when the connection is closed.
+pub(super) async fn open(client: Client, nonce: &str, folder: &str) -> Result<Tunnel> {
+    let word = format!("sandbox-{}:", random_hex(16));
+    let mut request = ExecuteRequest::new(program::source(&word, nonce, folder));
+    (request.silent, request.store_history, request.allow_stdin) = (true, false, true);
+    let request = client.session().request(request);
+    let parent = Parent::of(&request.header);
+    let running = client.execute_message(&request).await.map_err(|error| {
+        let message = format!("the kernel that works with files and commands is gone: {error}");
+        Error::new(ErrorKind::Unavailable, "start_kernel", message)
+    })?;
+    let (near, far) = duplex(PIECE);
+    let (send, receive) = mpsc::channel(WAITING);
+    let (running_on, over) = watch::channel(());
+    let carrier = Carrier {
+        client,
+        word,
+        parent,
+        running,
+        unacked: VecDeque::new(),
+        sent: 0,
+        heard: 0,
+        told: 0,
+        last_word: Instant::now(),
+        words: None,
+    };
+    tokio::spawn(async move {
+        let why = carrier.carry(far, &send).await;
+        // Nobody may listen any more.
+        let _ = send.send(Err(io::Error::other(why))).await;
+        drop(running_on);
+    });
+    let from = stream::unfold(receive, |mut receive| async move {
+        let piece = receive.recv().await?;
+        Some((piece, receive))
+    });
+    Ok(Tunnel { from: from.boxed(), into: Box::pin(near), over })
+}
+
+struct Carrier {
+    client: Client,
+    word: String,
+    parent: Parent,
+    running: Running,
+    /// What was sent and not taken yet, with where it begins.
+    unacked: VecDeque<(u64, Bytes)>,
+    sent: u64,
+    heard: u64,
+    /// How much of what was heard the other end was told.
+    told: u64,
+    last_word: Instant,
+    /// How the agent ended.
+    words: Option<String>,
+}
+
+/// What the other end says.
+struct Said {
+    kind: char,
+    at: u64,
+    taken: u64,
+}
+
+/// Nobody is left to talk to.
+struct Gone;
+
+impl Carrier {
+    /// Carries until one of both ends is over. Says why.
+    async fn carry(
+        mut self,
+        mut from_host: DuplexStream,
+        to_host: &mpsc::Sender<io::Result<Bytes>>,
+    ) -> String {
+        let mut buffer = BytesMut::new();
+        let mut last = None;
+        loop {
+            let (has_room, waits) = (self.has_room(), !self.unacked.is_empty());
+            let lost_at = self.last_word + PATIENCE;
+            let given_up = last.unwrap_or_else(Instant::now);
+            let done = tokio::select! {
+                biased;
+                event = self.running.next() => match event {
+                    Some(Event::Finished(outcome)) => return self.why(&outcome),
+                    Some(event) => self.take(event, to_host).await,
+                    None => Err(Gone),
+                },
+                read = read_piece(&mut from_host, &mut buffer), if last.is_none() && has_room => {
+                    match read {
+                        Ok(piece) if !piece.is_empty() => self.send(piece).await,
+                        _ => {
+                            last = Some(Instant::now() + LAST);
+                            self.say("E", self.heard, None).await
+                        }
+                    }
+                }
+                () = sleep_until(lost_at), if waits => {
+                    self.last_word = Instant::now();
+                    self.say("R", self.heard, None).await
+                }
+                () = sleep_until(given_up), if last.is_some() => Err(Gone),
+            };
+            if done.is_err() {
+                return "the connection with the kernel was closed".to_owned();
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let waiting = self.unacked.front().map_or(0, |(begin, _)| self.sent - begin);
+        waiting < MOST_BYTES && self.unacked.len() < MOST_PIECES
+    }
+
+    async fn take(
+        &mut self,
+        event: Event,
+        to_host: &mpsc::Sender<io::Result<Bytes>>,
+    ) -> std::result::Result<(), Gone> {
+        match event {
+            Event::Message { channel: Channel::Stdin, message } => {
+                if let Some(piece) = self.hear(&message).await? {
+                    to_host.send(Ok(piece)).await.map_err(|_| Gone)?;
+                    if self.heard - self.told >= MOST_BYTES / 8 {
+                        self.say("A", self.heard, None).await?;
+                    }
+                }
+                Ok(())
+            }
+            // What was on its way may be gone, in both directions.
+            Event::Lost(_) => self.say("R", self.heard, None).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes in a message. A piece that continues what has come so far is for the host.
+    async fn hear(&mut self, message: &Message) -> std::result::Result<Option<Bytes>, Gone> {
+        let Some((said, content)) = said(&self.word, message) else { return Ok(None) };
+        self.last_word = Instant::now();
+        let is_taken = |(begin, piece): &(u64, Bytes)| begin + piece.len() as u64 <= said.taken;
+        while self.unacked.front().is_some_and(is_taken) {
+            self.unacked.pop_front();
+        }
+        match said.kind {
+            'D' if said.at == self.heard => {
+                let piece = Bytes::from(message.buffers.concat());
+                self.heard += piece.len() as u64;
+                return Ok(Some(piece));
+            }
+            'D' if said.at > self.heard => self.say("S", self.heard, None).await?,
+            'S' => {
+                let again = self.unacked.iter().filter(|(begin, _)| *begin >= said.at);
+                for (begin, piece) in again.cloned().collect::<Vec<_>>() {
+                    self.say("D", begin, Some(piece)).await?;
+                }
+            }
+            'E' => self.words = Some(how_it_ended(&content)),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    async fn send(&mut self, piece: Bytes) -> std::result::Result<(), Gone> {
+        if self.unacked.is_empty() {
+            self.last_word = Instant::now();
+        }
+        let begin = self.sent;
+        self.sent += piece.len() as u64;
+        self.unacked.push_back((begin, piece.clone()));
+        self.say("D", begin, Some(piece)).await
+    }
+
+    async fn say(
+        &mut self,
+        kind: &str,
+        at: u64,
+        piece: Option<Bytes>,
+    ) -> std::result::Result<(), Gone> {
+        self.told = self.heard;
+        let mut reply = InputReply::default();
+        reply.value = format!("{}{kind} {at} {}", self.word, self.heard);
+        let mut message = self.client.session().message(self.parent.clone(), reply);
+        message.buffers.extend(piece);
+        self.client.send(Channel::Stdin, &message).await.map_err(|_| Gone)
+    }
+
+    fn why(&self, outcome: &Outcome) -> String {
+        if let Some(words) = &self.words {
+            return words.clone();
+        }
+        match (&outcome.end, &outcome.error) {
+            (End::Replied, Some(error)) => {
+                format!("the agent could not run: {}: {}", error.ename, error.evalue)
+            }
+            (End::ConnectionLost, _) => "the connection with the server was lost".to_owned(),
+            (End::KernelDied | End::KernelRestarted, _) => {
+                "the kernel that works with files and commands has died".to_owned()
+            }
+            _ => "the agent has ended".to_owned(),
+        }
+    }
+}
+
+/// The next piece, which is empty at the end. Nothing is lost when the future is dropped.
+async fn read_piece(from: &mut DuplexStream, buffer: &mut BytesMut) -> io::Result<Bytes> {
+    buffer.reserve(PIECE);
+    from.read_buf(buffer).await?;
+    Ok(buffer.split().freeze())
+}
+
+/// Reads a message. `None` when it is not one of ours.
+fn said(word: &str, message: &Message) -> Option<(Said, Value)> {
+    if message.header.msg_type != MESSAGE {
+        return None;
+    }
+    let content: Value = serde_json::from_slice(&message.content.to_json()).ok()?;
+    let mut parts = content.get("said")?.as_str()?.strip_prefix(word)?.split(' ');
+    let kind = parts.next()?.chars().next()?;
+    let (at, taken) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some((Said { kind, at, taken }, content))
+}
+
+fn how_it_ended(content: &Value) -> String {
+    let status = content.get("status").and_then(Value::as_i64).unwrap_or_default();
+    let how = match status {
+        0 => "the agent has ended".to_owned(),
+        ..0 => format!("the agent was ended by signal {}", -status),
+        1.. => format!("the agent has failed with status {status}"),
+    };
+    let words = content.get("words").and_then(Value::as_str).unwrap_or_default();
+    match words.lines().rev().find(|line| !line.trim().is_empty()) {
+        Some(last) => format!("{how}: {}", last.trim()),
+        None => how,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jupyter_protocol::Session;
+    use jupyter_protocol::content::{Content, Unknown};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_messages_with_the_word_are_ours() {
+        let message = |kind: &str, text: &str| {
+            let content = Unknown::new(kind, &json!({"said": text})).unwrap();
+            Session::default().request(Content::Unknown(content))
+        };
+        let (found, _) = said("word:", &message(MESSAGE, "word:D 7 12")).unwrap();
+        assert_eq!((found.kind, found.at, found.taken), ('D', 7, 12));
+        for (kind, text) in [
+            (MESSAGE, "D 7 12"),
+            (MESSAGE, "word:"),
+            (MESSAGE, "word:D 7"),
+            (MESSAGE, "word:D -7 0"),
+            ("other", "word:D 7 12"),
+        ] {
+            assert!(said("word:", &message(kind, text)).is_none(), "{kind} {text}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_agent_is_told_in_words() {
+        let told =
+            |status: i64, words: &str| how_it_ended(&json!({"status": status, "words": words}));
+        assert_eq!(told(0, ""), "the agent has ended");
+        assert_eq!(told(-9, "\n"), "the agent was ended by signal 9");
+        assert_eq!(
+            told(1, "Traceback\nOSError: x\n"),
+            "the agent has failed with status 1: OSError: x"
+        );
+    }
+}
