@@ -33,19 +33,11 @@ def hold(driver, fields):
     driver.streams.flush()
     problem = obstacle()
     notes = [] if problem else shared(driver, channel)
-    middle = None
+    left = None
     if problem is None:
-        parted, parting = pipe()
-        try:
-            middle = fork()
-        except BaseException as error:
-            problem = "it cannot be copied (%s: %s)" % (type(error).__name__, error)
-            close(parted)
-        if middle == 0:
-            in_between(parting)
-            close(parted)
+        left, problem = leave_copy()
+        if left is None and problem is None:
             return wait(driver, channel)
-        close(parting)
     close(channel)
     driver.send(
         frame(
@@ -55,8 +47,25 @@ def hold(driver, fields):
             codec["several"]([text(note) for note in notes]),
         )
     )
-    if middle:
-        forget(middle, parted)
+    if left:
+        forget(*left)
+
+
+def leave_copy():
+    """Forks. Gives what `forget` needs, or why that failed, and in the copy neither."""
+    parted, parting = pipe()
+    try:
+        middle = fork()
+    except BaseException as error:
+        close(parted)
+        close(parting)
+        return None, "it cannot be copied (%s: %s)" % (type(error).__name__, error)
+    if middle == 0:
+        in_between(parting)
+        close(parted)
+        return None, None
+    close(parting)
+    return (middle, parted), None
 
 
 def in_between(parting):
@@ -102,19 +111,18 @@ def wait(driver, channel):
         files = codec["received_files"](ancillary)
         peer.close()
         following = files.pop()
-        parted, parting = pipe()
-        middle = fork()
-        if middle == 0:
-            in_between(parting)
-            for file in (*files, parted):
+        left, problem = leave_copy()
+        if problem is not None:
+            _exit(1)
+        if left is None:
+            for file in files:
                 close(file)
             setsid()
             channel = following
             continue
         close(following)
-        close(parting)
         become(driver, files, directory)
-        forget(middle, parted)
+        forget(*left)
         return
 
 

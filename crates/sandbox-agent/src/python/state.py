@@ -10,7 +10,7 @@ from _io import open as open_file
 from _signal import ITIMER_REAL, SIG_DFL, SIG_IGN, SIGALRM, SIGINT, setitimer
 from _signal import signal as set_signal
 from _socket import AF_UNIX, SOCK_STREAM, socket
-from posix import O_WRONLY, _exit, close, fork, open, pipe, setsid
+from posix import O_WRONLY, _exit, close, open, setsid
 from posix import write as write_bytes
 from types import ModuleType
 
@@ -63,25 +63,16 @@ def store(driver, fields):
     """Answers a request to store. A copy of this process tells the rest on its channel."""
     channel = driver.files.pop(0)
     driver.streams.flush()
-    problem, middle = "", None
-    parted, parting = pipe()
-    try:
-        middle = fork()
-    except BaseException as error:
-        problem = "it cannot be copied (%s: %s)" % (type(error).__name__, error)
-        close(parted)
-    if middle == 0:
+    left, problem = load("holder")["leave_copy"]()
+    if left is None and problem is None:
         try:
-            load("holder")["in_between"](parting)
-            close(parted)
             write(driver, channel)
         finally:
             _exit(0)
-    close(parting)
     close(channel)
-    answer(driver, fields, problem)
-    if middle:
-        load("holder")["forget"](middle, parted)
+    answer(driver, fields, problem or "")
+    if left:
+        load("holder")["forget"](*left)
 
 
 def answer(driver, fields, problem):
