@@ -264,6 +264,10 @@ impl LocalKind for Snapshots {
         for context in stored_alone {
             let one = among(&mut paused, contexts, &as_context(context)).await?;
             let loaded = load_into(one, RESTORE, &stored, context).await;
+            if loaded.is_err() {
+                // It may have some of them.
+                one.end().await;
+            }
             let missing = for_others(&context.id, "");
             info.left_out.extend(notes.iter().filter(|note| note.starts_with(&missing)).cloned());
             tell(&mut info, &context.id, loaded);

@@ -312,7 +312,7 @@ async fn variables_that_cannot_be_read_are_no_sandbox() {
     let restored = third.restore_snapshot("one").await.unwrap();
     assert_eq!(restored.contexts, [""; 0]);
     assert!(restored.left_out[0].contains("default"), "{restored:?}");
-    assert_eq!(text(&third, "1 + 1").await, "2");
+    assert_eq!(text(&third, "'Once' in globals()").await, "False");
 }
 
 #[tokio::test]
@@ -343,6 +343,45 @@ async fn variables_are_stored_aside() {
     until_processes(&sandbox, 2).await;
     let other = world.builder().snapshot_name("one").create().await.unwrap();
     assert_eq!(text(&other, "len(state), state[7][:1], slow").await, "(160, b'\\x07', 0)");
+}
+
+#[tokio::test]
+async fn what_code_says_in_the_place_of_its_copy_is_judged() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    for forged in ["b'\\xff' * 64", "b'\\x10\\0\\0\\0' + b'x' * 16", "b''"] {
+        let code = format!(
+            "import os, socket\nclass Liar:\n    def __reduce__(self):\n        \
+             for n in os.listdir('/proc/self/fd'):\n            \
+             try: socket.socket(fileno=os.dup(int(n))).send({forged})\n            \
+             except OSError: pass\n        \
+             os._exit(0)\nx = Liar()"
+        );
+        run(&sandbox, &code).await;
+        let info = sandbox.create_snapshot("one").await.unwrap();
+        assert_eq!(
+            (&info.contexts[..], &info.variables[..]),
+            (&["default".to_owned()][..], &[][..])
+        );
+        assert!(info.left_out.iter().any(|note| note.contains("all variables")), "{info:?}");
+        assert_eq!(text(&sandbox, "1 + 1").await, "2");
+        world.delete("one").await;
+    }
+}
+
+#[tokio::test]
+async fn variables_that_are_never_read_to_their_end_hold_nobody_up() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    // A process that is started while they are read has their stream, and outlives the interpreter's answer.
+    let code = "import os, time\nclass Stays:\n    def __reduce__(self): return (stay, ())\n\
+                def stay():\n    if os.fork() == 0:\n        time.sleep(1000)\n    raise ValueError('no')\n\
+                x = Stays()\nstate = [bytes([n % 251]) * 65536 for n in range(160)]";
+    run(&sandbox, code).await;
+    sandbox.create_snapshot("one").await.unwrap();
+    let create = world.builder().snapshot_name("one").create();
+    let error = tokio::time::timeout(PATIENCE, create).await.expect("it ends").unwrap_err();
+    assert!(error.to_string().contains("ValueError: no"), "{error}");
 }
 
 #[tokio::test]

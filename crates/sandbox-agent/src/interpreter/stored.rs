@@ -1,15 +1,17 @@
 //! The variables of an interpreter as bytes, for interpreters of other sandboxes.
 
 use std::fmt;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{ByteStream, Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
 use super::paused::{MOST_NOTES, OPERATION, Paused, ask, give_up, gone, is_long};
@@ -17,8 +19,11 @@ use crate::box_io::Channel;
 use crate::message::Request;
 use crate::wire::{Fields, WireError};
 
-/// How long the next piece may take. Whoever writes ends itself before.
-const PIECE_BOUND: Duration = Duration::from_secs(70);
+/// How long it may take to write them. A copy that is honest ends before.
+const STORE_BOUND: Duration = Duration::from_secs(70);
+
+/// The most that a copy may say it writes, in bytes. An honest one stops there.
+const LARGEST: u64 = 2 << 30;
 
 /// How long it may take to read them, which runs code of users.
 const RESTORE_BOUND: Duration = Duration::from_secs(120);
@@ -65,6 +70,7 @@ impl Paused {
         let Some((mut ours, channel)) = self.context.inner.box_io.open_channel()? else {
             return Ok(Err("nothing in this isolation gives them out".to_owned()));
         };
+        let deadline = Instant::now() + STORE_BOUND;
         let slot = self.slot.take().ok_or_else(gone)?;
         let task = tokio::spawn(forked(slot, channel));
         let (slot, answer) = task.await.map_err(|_| gone())?;
@@ -72,10 +78,10 @@ impl Paused {
         if let Err(problem) = answer? {
             return Ok(Err(problem));
         }
-        Ok(match timeout(PIECE_BOUND, head(&mut ours)).await.ok().flatten() {
+        Ok(match timeout_at(deadline, head(&mut ours)).await.ok().flatten() {
             None => Err("the copy that was to give them out ended".to_owned()),
             Some(head) => {
-                let content = limited(ours, head.size);
+                let content = limited(ours, head.size, deadline);
                 Ok(StoredVariables { count: head.count, left_out: head.left_out, content })
             }
         })
@@ -122,8 +128,14 @@ async fn filled(
         return (slot, Err(error));
     }
     let restore = |id| Request::Restore { id };
-    let (fed, answer) =
-        tokio::join!(feed(ours, content), ask(&mut slot, restore, RESTORE_BOUND, channel));
+    let (answer, fed) = {
+        let asking = pin!(ask(&mut slot, restore, RESTORE_BOUND, channel));
+        // What the interpreter left behind may keep the channel open when it has answered.
+        match select(asking, pin!(feed(ours, content))).await {
+            Either::Left((answer, _)) => (answer, Ok(())),
+            Either::Right((fed, asking)) => (asking.await, fed),
+        }
+    };
     let answer = match answer {
         Ok(answer) => fed.and(answer.map(drop).map_err(unreadable)),
         Err(problem) => Err(give_up(&mut slot, problem).await),
@@ -145,7 +157,8 @@ async fn head(ours: &mut UnixStream) -> Option<Head> {
     ours.read_exact(&mut told).await.ok()?;
     Head::read(&told).ok().filter(|head| {
         let notes = &head.left_out;
-        notes.len() <= MOST_NOTES && !notes.iter().any(|note| is_long(note))
+        let are_few = notes.len() <= MOST_NOTES && !notes.iter().any(|note| is_long(note));
+        are_few && head.size <= LARGEST
     })
 }
 
@@ -162,8 +175,8 @@ impl Head {
     }
 }
 
-/// That many bytes, or an error.
-fn limited(ours: UnixStream, size: u64) -> ByteStream {
+/// That many bytes until then, or an error.
+fn limited(ours: UnixStream, size: u64, deadline: Instant) -> ByteStream {
     let ended = || {
         let message = "the copy of the interpreter ended before all variables were stored";
         Error::new(ErrorKind::Unavailable, OPERATION, message)
@@ -173,7 +186,7 @@ fn limited(ours: UnixStream, size: u64) -> ByteStream {
             return None;
         }
         let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
-        match timeout(PIECE_BOUND, ours.read(&mut piece)).await {
+        match timeout_at(deadline, ours.read(&mut piece)).await {
             Ok(Ok(count)) if count > 0 => {
                 piece.truncate(count);
                 Some((Ok(Bytes::from(piece)), (ours, left - count as u64)))

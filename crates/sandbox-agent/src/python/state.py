@@ -12,7 +12,7 @@ from _signal import signal as set_signal
 from _socket import AF_UNIX, SOCK_STREAM, socket
 from posix import O_WRONLY, _exit, close, open, setsid
 from posix import write as write_bytes
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 HELD = 28
 PROTOCOL = 5
@@ -156,9 +156,16 @@ def dumper(driver):
 
     def dump(namespace, file):
         file.write(HEADER)
-        part["Pickler"](file, PROTOCOL, driver.cells.main).dump(namespace)
+        pickler = part["Pickler"](file, PROTOCOL, driver.cells.main)
+        # Values may be made by functions of `__main__`, which find there what they need.
+        for wanted in (True, False):
+            pickler.dump({name: value for name, value in namespace.items() if is_definition(value) is wanted})
 
     return dump
+
+
+def is_definition(value):
+    return isinstance(value, (FunctionType, ModuleType, type))
 
 
 def restore(driver, fields):
@@ -178,5 +185,6 @@ def take(channel, unpickler, main):
         header = file.readline(len(HEADER) + 16)
         if header != HEADER:
             raise ValueError("they are %s" % str(header, "utf-8", "replace").strip())
-        namespace = unpickler(file, main).load()
-        main.__dict__.update(namespace)
+        reader = unpickler(file, main)
+        main.__dict__.update(reader.load())
+        main.__dict__.update(reader.load())
