@@ -49,7 +49,8 @@ async fn list(provider: &ProviderArgs, printer: &Printer) -> Result<(), Problem>
     let all = Sandbox::list_snapshots(settings::variant(provider)?).await?;
     match printer.format() {
         Format::Text => {
-            let headers = ["Name", "Size", "Age", "Interpreters", "Sandbox", "Description"];
+            let headers =
+                ["Name", "Size", "Age", "Variables", "Interpreters", "Sandbox", "Description"];
             printer.table(&headers, all.iter().map(row).collect()).await
         }
         Format::Json | Format::JsonLines => printer.json(&json!(all)).await,
@@ -62,6 +63,7 @@ fn row(info: &SnapshotInfo) -> Vec<String> {
         info.name.clone(),
         ByteSize::bytes(info.size).to_string(),
         span(unix_now() - info.created_at),
+        or_dash(&info.variables.join(",")),
         or_dash(&info.contexts.join(",")),
         info.sandbox_id.clone(),
         or_dash(&info.description),

@@ -20,6 +20,7 @@ fn a_snapshot_is_taken_listed_gone_back_to_and_deleted() {
     assert_eq!(taken["name"], "one");
     assert_eq!(taken["sandbox_id"], id.as_str());
     assert_eq!(taken["contexts"], json!(["default"]));
+    assert_eq!(taken["variables"], json!(["default"]));
     assert_eq!(taken["left_out"], json!([]));
     assert_eq!(listed(&world), std::slice::from_ref(&taken));
     let table = world.ok(&["snapshot", "ls"]);
@@ -36,13 +37,17 @@ fn a_snapshot_is_taken_listed_gone_back_to_and_deleted() {
     assert_eq!(world.ok(&["exec", "lab", "ls"]), "a\n");
     assert_eq!(world.ok(&["run", "--snapshot", "one", "cat", "a"]), "1");
 
-    // Files outlive the sandbox, interpreters do not.
+    // Files and variables outlive the sandbox, interpreters do not.
     world.ok(&["rm", "lab"]);
     assert_eq!(listed(&world)[0]["contexts"], json!([]));
     world.create(&["--name", "other", "--snapshot", "one"]);
     assert_eq!(world.ok(&["exec", "other", "ls"]), "a\n");
+    assert_eq!(world.ok(&["exec", "other", "--lang", "python", "x"]), "6\n");
+    world.ok(&["exec", "other", "--lang", "python", "x = 8"]);
     let restored = world.run(&["snapshot", "restore", "other", "one"]);
-    assert_eq!(restored.stderr, "sandboxes: note: files came back; interpreters begin empty\n");
+    assert_eq!(restored.stderr, "");
+    assert_eq!(world.ok(&["exec", "other", "--lang", "python", "x"]), "6\n");
+    assert_eq!(world.ok(&["run", "--snapshot", "one", "--lang", "python", "x * 7"]), "42\n");
 
     assert_eq!(world.ok(&["snapshot", "rm", "one", "--json"]), "{\"deleted\":[\"one\"]}\n");
     assert_eq!(listed(&world), [json!(null); 0]);
@@ -59,13 +64,16 @@ fn with_a_snapshot_its_interpreters_go() {
         listed.split_whitespace().count()
     };
     let before = processes();
+    let until = |count: usize| {
+        let began = std::time::Instant::now();
+        while processes() != count {
+            assert!(began.elapsed().as_secs() < 30, "{} and not {count}", processes());
+        }
+    };
     world.ok(&["snapshot", "create", "lab", "one"]);
-    assert_eq!(processes(), before + 1);
+    until(before + 1);
     world.ok(&["snapshot", "rm", "one"]);
-    let began = std::time::Instant::now();
-    while processes() != before {
-        assert!(began.elapsed().as_secs() < 30, "the copy is still there");
-    }
+    until(before);
 }
 
 #[test]
@@ -98,7 +106,7 @@ fn what_cannot_be_is_an_error() {
     let taken = world.run(&["snapshot", "create", "lab", "two"]);
     taken.assert(0, "two\n");
     assert!(
-        taken.stderr.contains("not in the snapshot: the interpreter of context default"),
+        taken.stderr.contains("not in the snapshot: a copy of the interpreter of context default"),
         "{taken:?}"
     );
 }
