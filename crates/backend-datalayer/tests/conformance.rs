@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     config.state_dir = Some(state.path().to_owned());
     let target =
         Target::new("datalayer-runtime", move || Arc::new(DatalayerBackend::new(config.clone())))
+            .exposes_this_host()
             .differs(
                 "watch::links_are_not_gone_through",
                 "runtimes of the control plane for tests are on one host and share its /tmp",

@@ -17,7 +17,7 @@ use sandbox_core::{
 };
 use sandbox_local::checks::{check_of, check_size, health_of};
 use sandbox_local::network::Network;
-use sandbox_local::view::on_path;
+use sandbox_local::programs::on_path;
 use sandbox_local::{Made, Packages, Place, PlaceSpec};
 use serde_json::json;
 use tokio::process::Command;

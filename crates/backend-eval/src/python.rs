@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sandbox_agent::cell::Hello;
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_local::view::{USUAL_PATH, is_executable, on_path};
+use sandbox_local::programs::{USUAL_PATH, is_executable, on_path};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -10,7 +10,7 @@ use jupyter_protocol::kernelspec::{
     Search,
 };
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_local::view::on_path;
+use sandbox_local::programs::on_path;
 
 use crate::config::{DEFAULT_KERNEL, Options};
 

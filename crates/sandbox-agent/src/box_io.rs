@@ -67,6 +67,7 @@ pub trait Control: Readable + Writable {
 
 /// The worker's end of a way beside its streams.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "cell"), expect(dead_code, reason = "only cells have such ways"))]
 pub struct Channel(pub(crate) OwnedFd);
 
 /// A copy of an interpreter that is about to be made.

@@ -166,8 +166,8 @@ async fn of_a_sandbox(
 fn conditions(target: &Target, variant: Variant, capabilities: Capabilities) -> Conditions {
     Conditions {
         capabilities,
-        strict: target.isolation == IsolationMode::Strict,
-        contained: target.isolation != IsolationMode::Off,
+        strict: target.isolation == IsolationMode::Strict && !target.exposes_this_host,
+        contained: target.isolation != IsolationMode::Off && !target.exposes_this_host,
         local: variant.is_local(),
         attached: !target.stays,
         packages: std::env::var_os("SANDBOX_TEST_PYTHON").is_some(),

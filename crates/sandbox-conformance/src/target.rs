@@ -15,6 +15,7 @@ pub struct Target {
     pub(crate) make_backend: Arc<MakeBackend>,
     pub(crate) configure: Arc<Configure>,
     pub(crate) isolation: IsolationMode,
+    pub(crate) exposes_this_host: bool,
     pub(crate) stays: bool,
     pub(crate) shared_disk: (u64, u64),
     pub(crate) differences: Vec<(&'static str, &'static str)>,
@@ -33,6 +34,7 @@ impl Target {
             make_backend: Arc::new(backend),
             configure: Arc::new(|builder| builder),
             isolation: IsolationMode::Strict,
+            exposes_this_host: false,
             stays: false,
             shared_disk: (1, 1),
             differences: Vec::new(),
@@ -43,6 +45,14 @@ impl Target {
     #[must_use]
     pub fn isolation(mut self, mode: IsolationMode) -> Self {
         self.isolation = mode;
+        self
+    }
+
+    /// Says that code in the sandboxes reaches this host, whatever isolation they are made with, as on a server of the tests.
+    /// Cases that attack the host are ignored: they would harm it.
+    #[must_use]
+    pub fn exposes_this_host(mut self) -> Self {
+        self.exposes_this_host = true;
         self
     }
 

@@ -2,26 +2,27 @@
 //!
 //! [`Place`] is a box with its files, commands, packages and the end of its life. A [`LocalInstance`] is one with
 //! interpreters, and every verb of a sandbox; a backend adds what its [`LocalKind`] does otherwise.
-//! [`makers`] makes the cells that such boxes are, and [`view`] says what they show of this host.
+//! With the feature `cells`, `makers` makes the cells that such boxes are, and `view` says what they show of this host.
 
 mod background;
 mod cache_directory;
+#[cfg(feature = "cells")]
+mod cells;
 pub mod checks;
 mod expiry;
 mod files;
 mod instance;
 mod made;
-pub mod makers;
-pub mod mounts;
 pub mod network;
 mod packages;
 mod place;
+pub mod programs;
 mod snapshots;
-mod toolchains;
-pub mod view;
 
 pub use background::background;
 pub use cache_directory::cache_directory;
+#[cfg(feature = "cells")]
+pub use cells::{makers, mounts, view};
 pub use expiry::{Expiry, InUse};
 pub use instance::{LocalInstance, LocalKind};
 pub use made::Made;

@@ -1,64 +1,40 @@
-//! The network of one sandbox: the gate of its cell, and what results tell of what the gate refused.
+//! The network of one sandbox: what guards it, and what results tell of what was refused.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::{Stream, StreamExt as _};
 use sandbox_core::{
-    Check, Command, CommandEvent, CreateSpec, Error, ErrorKind, Event, EventKind, HostPattern,
-    IsolationMode, NetworkDenial, NetworkMode, NetworkPolicy, Result,
+    Command, CommandEvent, Event, EventKind, HostPattern, NetworkDenial, NetworkMode, NetworkPolicy,
 };
-use sandbox_gate::{Gate, GateConfig, Sockets};
-use sandbox_isolation::{Cell, CellSpec};
-
-use crate::makers::{Makers, no_isolation};
 
 /// What code without network hears. It names what opens the network.
 const NO_NETWORK: &str = "Network access is disabled in this sandbox; `--allow HOST` opens it to one host and \
                           `--network all` to the public internet, or .network(NetworkPolicy::allowlist([\"HOST\"])?)";
 
-/// Whether what leaves the cell goes through a gate. Otherwise nothing leaves a strict one.
-pub(crate) fn needs_gate(spec: &CreateSpec) -> bool {
-    let open = matches!(spec.network.mode, NetworkMode::Allowlist | NetworkMode::All);
-    open && spec.isolation == IsolationMode::Strict
+/// What lets out of a sandbox what its policy allows, and nothing else.
+pub(crate) trait Guard: fmt::Debug + Send + Sync {
+    /// Lets nothing out any more.
+    fn close(&self);
+
+    /// This moment, for [`Guard::denied_since`].
+    fn mark(&self) -> u64;
+
+    /// What was refused since a moment.
+    fn denied_since(&self, mark: u64) -> Vec<NetworkDenial>;
 }
 
 /// The network of one sandbox.
 #[derive(Debug)]
 pub struct Network {
-    gate: Option<Arc<Gate>>,
-    isolated: bool,
-    policy: NetworkPolicy,
+    pub(crate) gate: Option<Arc<dyn Guard>>,
+    pub(crate) isolated: bool,
+    pub(crate) policy: NetworkPolicy,
 }
 
 impl Network {
-    /// Opens the gate of a cell, when its spec says that it has one.
-    ///
-    /// # Errors
-    /// `Unavailable` when the cell has no gate, or none that can be opened.
-    pub fn open(spec: &CreateSpec, cell: &Cell) -> Result<Self> {
-        let isolated = match spec.isolation {
-            IsolationMode::Strict => true,
-            IsolationMode::BestEffort => spec.network.mode != NetworkMode::All,
-            IsolationMode::Off => false,
-        };
-        let policy = spec.network.clone();
-        if !needs_gate(spec) {
-            return Ok(Self { gate: None, isolated, policy });
-        }
-        let failed = |why: &str| Error::new(ErrorKind::Unavailable, "create", why.to_owned());
-        let sockets = cell.take_gate().ok_or_else(|| failed("the cell has no gate"))?;
-        let sockets = Sockets {
-            connections: sockets.connections,
-            dns_packets: sockets.dns_packets,
-            dns_connections: sockets.dns_connections,
-        };
-        let gate = Gate::open(sockets, GateConfig::new(policy.clone()))
-            .map_err(|error| failed("the gate could not be opened").with_source(error))?;
-        Ok(Self { gate: Some(Arc::new(gate)), isolated, policy })
-    }
-
     /// The network of a sandbox that nothing here restricts.
     pub fn unrestricted(policy: NetworkPolicy) -> Self {
         Self { gate: None, isolated: false, policy }
@@ -111,7 +87,7 @@ impl Network {
 /// A moment from which on denials are told.
 #[derive(Debug)]
 pub struct Mark {
-    gate: Arc<Gate>,
+    gate: Arc<dyn Guard>,
     at: u64,
 }
 
@@ -169,21 +145,4 @@ pub fn told(command: Command, mark: Option<Mark>) -> Command {
         event
     });
     Command { events: Box::pin(events), ..command }
-}
-
-/// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
-pub async fn check(makers: &Makers) -> Check {
-    let name = "network gate".to_owned();
-    let made = async {
-        let maker = makers.get(IsolationMode::Strict).await?;
-        let spec = CellSpec { gate: true, ..CellSpec::strict() };
-        maker.cell(&spec).await.map_err(no_isolation)
-    };
-    match made.await {
-        Ok(_) => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
-        Err(error) => {
-            let fix = error.hint().map(str::to_owned);
-            Check { name, ok: false, detail: error.to_string(), fix }
-        }
-    }
 }

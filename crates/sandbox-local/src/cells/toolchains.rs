@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::view::{may_show, on_path};
+use super::view::may_show;
+use crate::programs::on_path;
 
 /// Toolchains outside of the system directories, to be shown read-only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use sandbox_core::{ByteSize, CreateSpec, IsolationMode, NetworkMode};
 use sandbox_isolation::{CellSpec, Resource, Rlimit};
 
-use crate::network::needs_gate;
-use crate::toolchains::toolchains;
+use super::gate::needs_gate;
+use super::toolchains::toolchains;
 
 /// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
 const SHARED: [&str; 16] = [
@@ -141,23 +139,6 @@ fn search_path(isolation: IsolationMode, programs: &[PathBuf]) -> String {
         }
     }
     unique.join(":")
-}
-
-/// Where programs are looked for when `PATH` is not set, as shells do.
-pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-/// Finds a program on this process's `PATH`.
-pub fn on_path(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
-    env::split_paths(&path)
-        .filter(|directory| directory.is_absolute())
-        .map(|directory| directory.join(name))
-        .find(|file| is_executable(file))
-}
-
-/// Whether that is a file that somebody may execute.
-pub fn is_executable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, fstatvfs};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_isolation::HostMount;
 
+use super::makers::no_isolation;
 use crate::cache_directory;
-use crate::makers::no_isolation;
 use crate::snapshots::SnapshotStore;
 
 /// Never given away, nor what is below: the kernel's own file systems, configuration with its secrets, sockets of

@@ -1,0 +1,77 @@
+//! The gate of a cell, which guards its network.
+
+use std::sync::Arc;
+
+use sandbox_core::{
+    Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkDenial, NetworkMode, Result,
+};
+use sandbox_gate::{Gate, GateConfig, Sockets};
+use sandbox_isolation::{Cell, CellSpec};
+
+use super::makers::{Makers, no_isolation};
+use crate::network::{Guard, Network};
+
+/// Whether what leaves the cell goes through a gate. Otherwise nothing leaves a strict one.
+pub(super) fn needs_gate(spec: &CreateSpec) -> bool {
+    let open = matches!(spec.network.mode, NetworkMode::Allowlist | NetworkMode::All);
+    open && spec.isolation == IsolationMode::Strict
+}
+
+impl Guard for Gate {
+    fn close(&self) {
+        Self::close(self);
+    }
+
+    fn mark(&self) -> u64 {
+        Self::mark(self)
+    }
+
+    fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
+        Self::denied_since(self, mark)
+    }
+}
+
+impl Network {
+    /// Opens the gate of a cell, when its spec says that it has one.
+    ///
+    /// # Errors
+    /// `Unavailable` when the cell has no gate, or none that can be opened.
+    pub fn open(spec: &CreateSpec, cell: &Cell) -> Result<Self> {
+        let isolated = match spec.isolation {
+            IsolationMode::Strict => true,
+            IsolationMode::BestEffort => spec.network.mode != NetworkMode::All,
+            IsolationMode::Off => false,
+        };
+        let policy = spec.network.clone();
+        if !needs_gate(spec) {
+            return Ok(Self { gate: None, isolated, policy });
+        }
+        let failed = |why: &str| Error::new(ErrorKind::Unavailable, "create", why.to_owned());
+        let sockets = cell.take_gate().ok_or_else(|| failed("the cell has no gate"))?;
+        let sockets = Sockets {
+            connections: sockets.connections,
+            dns_packets: sockets.dns_packets,
+            dns_connections: sockets.dns_connections,
+        };
+        let gate = Gate::open(sockets, GateConfig::new(policy.clone()))
+            .map_err(|error| failed("the gate could not be opened").with_source(error))?;
+        Ok(Self { gate: Some(Arc::new(gate)), isolated, policy })
+    }
+}
+
+/// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
+pub(super) async fn check(makers: &Makers) -> Check {
+    let name = "network gate".to_owned();
+    let made = async {
+        let maker = makers.get(IsolationMode::Strict).await?;
+        let spec = CellSpec { gate: true, ..CellSpec::strict() };
+        maker.cell(&spec).await.map_err(no_isolation)
+    };
+    match made.await {
+        Ok(_) => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
+        Err(error) => {
+            let fix = error.hint().map(str::to_owned);
+            Check { name, ok: false, detail: error.to_string(), fix }
+        }
+    }
+}

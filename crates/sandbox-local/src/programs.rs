@@ -1,0 +1,23 @@
+//! Programs of this host.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Where programs are looked for when `PATH` is not set, as shells do.
+pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Finds a program on this process's `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(name))
+        .find(|file| is_executable(file))
+}
+
+/// Whether that is a file that somebody may execute.
+pub fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
