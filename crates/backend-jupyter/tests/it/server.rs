@@ -97,9 +97,9 @@ async fn what_a_server_does_not_have_is_refused() {
     let Some(server) = jupyter() else { return };
     let sandbox = on(server).create().await.unwrap();
     let unsupported = [
-        sandbox.commands().run("true").await.unwrap_err(),
-        sandbox.files().read_text("x").await.unwrap_err(),
-        sandbox.install_packages(["six"]).await.unwrap_err(),
+        sandbox.create_snapshot("one").await.unwrap_err(),
+        sandbox.restore_snapshot("one").await.unwrap_err(),
+        sandbox.expose_port(8000).await.unwrap_err(),
     ];
     for error in unsupported {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
