@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::Held;
-use sandbox_agent::interpreter::{Contexts, Copied, InterpreterContext, Paused, StoredVariables};
+use sandbox_agent::interpreter::{
+    Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing,
+};
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
 use sandbox_local::{Draft, LocalInstance, LocalKind, SnapshotStore, Stored, StoredContext};
 
@@ -103,9 +105,7 @@ impl Snapshots {
             };
             match copied {
                 Copied::Copy(copy, notes) => {
-                    let context = described.iter().find(|context| context.id == one.id());
-                    let by_default = || Context { id: one.id().to_owned(), ..Context::default() };
-                    copies.push((context.cloned().unwrap_or_else(by_default), copy));
+                    copies.push((description_of(described, one.id()), copy));
                     room -= 1;
                     info.left_out.extend(
                         notes.into_iter().map(|note| format!("of context {}: {note}", one.id())),
@@ -120,45 +120,54 @@ impl Snapshots {
     }
 }
 
-/// The variables of each interpreter, which are on their way. What is missing is noted.
+/// A copy of each interpreter that gives out its variables. What there is none of is noted.
 async fn store_variables(
+    described: &[Context],
     paused: &mut [Paused],
     info: &mut SnapshotInfo,
-) -> Result<Vec<(String, StoredVariables)>> {
-    let mut stored = Vec::new();
+) -> Result<Vec<(Context, Storing)>> {
+    let mut all = Vec::new();
     for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
-        let id = one.id().to_owned();
         match one.store().await? {
-            Ok(variables) => {
-                let notes = variables.left_out.iter();
-                info.left_out.extend(notes.map(|note| for_others(&id, note)));
-                if variables.count > 0 {
-                    stored.push((id, variables));
-                }
-            }
-            Err(why) => info.left_out.push(for_others(&id, &format!("all variables: {why}"))),
+            Ok(storing) => all.push((description_of(described, one.id()), storing)),
+            Err(why) => info.left_out.push(for_others(one.id(), &all_variables(&why))),
         }
     }
-    Ok(stored)
+    Ok(all)
 }
 
-/// Writes them to disk. What cannot be written is noted.
+/// Writes variables to disk. What cannot be written is noted.
 async fn write_variables(
     draft: &mut Draft,
-    described: &[Context],
-    variables: Vec<(String, StoredVariables)>,
+    storing: Vec<(Context, Storing)>,
     info: &mut SnapshotInfo,
 ) {
-    for (id, variables) in variables {
-        let context = described.iter().find(|context| context.id == id);
-        let cwd = context.and_then(|context| context.cwd.as_deref());
-        if context.is_some_and(|context| !context.env.is_empty()) {
-            info.left_out.push(for_others(&id, "its environment variables"));
+    for (context, storing) in storing {
+        let mut notes = match storing.told().await {
+            Ok(StoredVariables { count: 0, left_out, .. }) => left_out,
+            Ok(StoredVariables { left_out, content, .. }) => {
+                let written = draft.write_variables(CREATE, &context, left_out.clone(), content);
+                match written.await {
+                    Ok(()) => left_out,
+                    Err(error) => vec![all_variables(&error.to_string())],
+                }
+            }
+            Err(why) => vec![all_variables(&why)],
+        };
+        if !context.env.is_empty() {
+            notes.push("its environment variables".to_owned());
         }
-        if let Err(error) = draft.write_variables(CREATE, &id, cwd, variables.content).await {
-            info.left_out.push(for_others(&id, &format!("all variables: {error}")));
-        }
+        info.left_out.extend(notes.iter().map(|note| for_others(&context.id, note)));
     }
+}
+
+fn all_variables(why: &str) -> String {
+    format!("all variables: {why}")
+}
+
+fn description_of(described: &[Context], id: &str) -> Context {
+    let found = described.iter().find(|context| context.id == id);
+    found.cloned().unwrap_or_else(|| Context { id: id.to_owned(), ..Context::default() })
 }
 
 fn for_others(id: &str, what: &str) -> String {
@@ -223,10 +232,10 @@ impl LocalKind for Snapshots {
         );
         let copies = copies?;
         info.directories = directories?;
-        let variables = store_variables(&mut paused, &mut info).await?;
-        // The rest is known, and code may go on.
+        let storing = store_variables(&described, &mut paused, &mut info).await?;
+        // All that is still missing is in copies, and code may go on.
         drop(paused);
-        write_variables(&mut draft, &described, variables, &mut info).await;
+        write_variables(&mut draft, storing, &mut info).await;
         let (python, preimport) = (kind.python.clone(), kind.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
         let kept = copies.into_iter().map(|(context, copy)| {
@@ -253,7 +262,6 @@ impl LocalKind for Snapshots {
         };
         place.replace(RESTORE, &stored, kind.python(), still).await?;
         let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
-        let notes = &stored.info.left_out;
         let without = |one: &&StoredContext| kept.iter().all(|kept| kept.context.id != one.id);
         let stored_alone: Vec<_> = stored.variables().iter().filter(without).collect();
         for Kept { context, copy, .. } in &kept {
@@ -268,8 +276,8 @@ impl LocalKind for Snapshots {
                 // It may have some of them.
                 one.end().await;
             }
-            let missing = for_others(&context.id, "");
-            info.left_out.extend(notes.iter().filter(|note| note.starts_with(&missing)).cloned());
+            let missing = context.left_out.iter();
+            info.left_out.extend(missing.map(|note| format!("of context {}: {note}", context.id)));
             tell(&mut info, &context.id, loaded);
         }
         Ok(info)

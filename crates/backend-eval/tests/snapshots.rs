@@ -319,30 +319,32 @@ async fn variables_that_cannot_be_read_are_no_sandbox() {
 async fn variables_are_stored_aside() {
     let world = World::new();
     let sandbox = world.sandbox().await;
-    // Slow to store, and with threads, which a copy that goes on could not have.
+    // It cannot be stored before the interpreter has done something more. A thread is no obstacle.
     run(
         &sandbox,
         "import threading, time, os\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n\
-         class Slow:\n    def __reduce__(self):\n        time.sleep(0.5)\n        return (int, ())\n\
-         state = [bytes([n % 251]) * 65536 for n in range(160)]\nslow = Slow()",
+         class Waits:\n    def __reduce__(self):\n        open('/tmp/begun', 'w').close()\n        \
+         while not os.path.exists('/tmp/go'): time.sleep(0.01)\n        return (int, ())\n\
+         state = [bytes([n % 251]) * 65536 for n in range(160)]\nwaits = Waits()",
     )
     .await;
     let taking = tokio::spawn({
         let sandbox = sandbox.clone();
         async move { sandbox.create_snapshot("one").await }
     });
-    // It is asked before it is stored, and answers while it is.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let answered = sandbox.run_code("len(state)").await.unwrap();
-    assert_eq!(answered.text(), Some("160"));
-    assert!(!taking.is_finished(), "it is still being stored");
+    let began = Instant::now();
+    while !sandbox.files().exists("/tmp/begun").await.unwrap() {
+        assert!(began.elapsed() < PATIENCE, "it is never stored");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(text(&sandbox, "open('/tmp/go', 'w').close(); len(state)").await, "160");
     let info = taking.await.unwrap().unwrap();
     assert_eq!(info.variables, ["default"]);
     let children = "try:\n    os.wait()\nexcept ChildProcessError:\n    print('none')";
     assert_eq!(run(&sandbox, children).await.stdout(), "none");
     until_processes(&sandbox, 2).await;
     let other = world.builder().snapshot_name("one").create().await.unwrap();
-    assert_eq!(text(&other, "len(state), state[7][:1], slow").await, "(160, b'\\x07', 0)");
+    assert_eq!(text(&other, "len(state), state[7][:1], waits").await, "(160, b'\\x07', 0)");
 }
 
 #[tokio::test]

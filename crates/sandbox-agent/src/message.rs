@@ -98,10 +98,10 @@ pub enum Request {
         id: i64,
     },
     /// Asks for the variables of `__main__` as bytes. A descriptor rides on the first bytes of this frame. On it a copy of
-    /// the worker tells what comes, behind the length of that (four bytes, little endian), and then the bytes. Answer: one
-    /// `Held`, before that.
+    /// the worker sends pieces, each behind its length (four bytes, little endian): one with fields, which tells what comes,
+    /// then the bytes, then an empty one. Answer: one `Held`, before that.
     ///
-    /// Fields: id. Fields of what is told: size, count, left_out (list).
+    /// Fields: id. Fields of the first piece: count, left_out (list).
     Store {
         /// Chosen by the host, repeated in the reply.
         id: i64,

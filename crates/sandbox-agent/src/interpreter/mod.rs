@@ -17,6 +17,6 @@ pub use contexts::{Contexts, DEFAULT_CONTEXT};
 pub(crate) use feed::{feed_open, write_all};
 pub use outcome::EndReason;
 pub use paused::{Copied, Paused};
-pub use stored::StoredVariables;
+pub use stored::{StoredVariables, Storing};
 pub use tools::{Outbox, ToolCalls, ToolSet};
 pub use watchdog::Cause;

@@ -22,17 +22,34 @@ use crate::wire::{Fields, WireError};
 /// How long it may take to write them. A copy that is honest ends before.
 const STORE_BOUND: Duration = Duration::from_secs(70);
 
-/// The most that a copy may say it writes, in bytes. An honest one stops there.
-const LARGEST: u64 = 2 << 30;
+/// The most that a copy may give out, in bytes. An honest one stops there.
+const LARGEST: usize = 2 << 30;
 
 /// How long it may take to read them, which runs code of users.
 const RESTORE_BOUND: Duration = Duration::from_secs(120);
 
-/// Bytes of what is said before the variables.
-const LONGEST_HEAD: usize = 64 << 10;
-
-/// Bytes of a piece.
+/// Bytes of a piece, and of what is said before the first one.
 const PIECE: usize = 256 << 10;
+
+/// A copy of an interpreter that looks at its variables and then gives them out.
+#[derive(Debug)]
+pub struct Storing {
+    ours: UnixStream,
+    deadline: Instant,
+}
+
+impl Storing {
+    /// What it has, once it has looked at all of them. The error says why there is nothing.
+    pub async fn told(mut self) -> Result<StoredVariables, String> {
+        match timeout_at(self.deadline, head(&mut self.ours)).await.ok().flatten() {
+            None => Err("the copy that was to give them out ended".to_owned()),
+            Some(Head { count, left_out }) => {
+                let content = pieces(self.ours, self.deadline);
+                Ok(StoredVariables { count, left_out, content })
+            }
+        }
+    }
+}
 
 /// Variables on their way out of an interpreter.
 pub struct StoredVariables {
@@ -52,22 +69,21 @@ impl fmt::Debug for StoredVariables {
 
 /// What is said before the variables.
 struct Head {
-    size: u64,
     count: u64,
     left_out: Vec<String>,
 }
 
 impl Paused {
-    /// Its variables as they are now. A copy writes them, so the interpreter is free again when this returns. The inner error
-    /// says why there are none.
+    /// Its variables as they are now. A copy gives them out, so the interpreter is free again when this returns. The inner
+    /// error says why there is none.
     ///
     /// # Errors
     /// When the interpreter breaks the protocol or dies. It has ended then.
     ///
     /// # Cancellation
     /// The interpreter finishes what it does, and the queue goes on after that.
-    pub async fn store(&mut self) -> Result<Result<StoredVariables, String>> {
-        let Some((mut ours, channel)) = self.context.inner.box_io.open_channel()? else {
+    pub async fn store(&mut self) -> Result<Result<Storing, String>> {
+        let Some((ours, channel)) = self.context.inner.box_io.open_channel()? else {
             return Ok(Err("nothing in this isolation gives them out".to_owned()));
         };
         let deadline = Instant::now() + STORE_BOUND;
@@ -75,16 +91,7 @@ impl Paused {
         let task = tokio::spawn(forked(slot, channel));
         let (slot, answer) = task.await.map_err(|_| gone())?;
         self.slot = Some(slot);
-        if let Err(problem) = answer? {
-            return Ok(Err(problem));
-        }
-        Ok(match timeout_at(deadline, head(&mut ours)).await.ok().flatten() {
-            None => Err("the copy that was to give them out ended".to_owned()),
-            Some(head) => {
-                let content = limited(ours, head.size, deadline);
-                Ok(StoredVariables { count: head.count, left_out: head.left_out, content })
-            }
-        })
+        Ok(answer?.map(|()| Storing { ours, deadline }))
     }
 
     /// Gives it variables that another one had. Without an interpreter one is started.
@@ -149,16 +156,9 @@ fn unreadable(problem: String) -> Error {
 
 /// What is said first; `None` when that is not what is to be said.
 async fn head(ours: &mut UnixStream) -> Option<Head> {
-    let length = ours.read_u32_le().await.ok()? as usize;
-    if length > LONGEST_HEAD {
-        return None;
-    }
-    let mut told = vec![0; length];
-    ours.read_exact(&mut told).await.ok()?;
-    Head::read(&told).ok().filter(|head| {
+    Head::read(&piece(ours).await?).ok().filter(|head| {
         let notes = &head.left_out;
-        let are_few = notes.len() <= MOST_NOTES && !notes.iter().any(|note| is_long(note));
-        are_few && head.size <= LARGEST
+        notes.len() <= MOST_NOTES && !notes.iter().any(|note| is_long(note))
     })
 }
 
@@ -166,7 +166,6 @@ impl Head {
     fn read(told: &[u8]) -> Result<Self, WireError> {
         let mut fields = Fields::new(told);
         let head = Self {
-            size: fields.number("size")?,
             count: fields.number("count")?,
             left_out: fields.list("left_out", |note| note.text("note"))?,
         };
@@ -175,25 +174,30 @@ impl Head {
     }
 }
 
-/// That many bytes until then, or an error.
-fn limited(ours: UnixStream, size: u64, deadline: Instant) -> ByteStream {
-    let ended = || {
-        let message = "the copy of the interpreter ended before all variables were stored";
-        Error::new(ErrorKind::Unavailable, OPERATION, message)
-    };
-    Box::pin(stream::unfold((ours, size), move |(mut ours, left)| async move {
-        if left == 0 {
-            return None;
-        }
-        let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
-        match timeout_at(deadline, ours.read(&mut piece)).await {
-            Ok(Ok(count)) if count > 0 => {
-                piece.truncate(count);
-                Some((Ok(Bytes::from(piece)), (ours, left - count as u64)))
-            }
-            _ => Some((Err(ended()), (ours, 0))),
-        }
+/// The pieces that come until then, each behind its length, up to the empty one that is the end.
+fn pieces(ours: UnixStream, deadline: Instant) -> ByteStream {
+    Box::pin(stream::unfold((Some(ours), 0), move |(ours, before)| async move {
+        let mut ours = ours?;
+        let piece = timeout_at(deadline, piece(&mut ours)).await.ok().flatten();
+        let Some(piece) = piece.filter(|piece| before + piece.len() <= LARGEST) else {
+            let message = "the copy of the interpreter ended before all variables were stored";
+            let error = Error::new(ErrorKind::Unavailable, OPERATION, message);
+            return Some((Err(error), (None, before)));
+        };
+        let so_far = before + piece.len();
+        (!piece.is_empty()).then(|| (Ok(Bytes::from(piece)), (Some(ours), so_far)))
     }))
+}
+
+/// What comes behind its length; `None` when it does not, or is longer than it may be.
+async fn piece(ours: &mut UnixStream) -> Option<Vec<u8>> {
+    let length = ours.read_u32_le().await.ok()? as usize;
+    if length > PIECE {
+        return None;
+    }
+    let mut piece = vec![0; length];
+    ours.read_exact(&mut piece).await.ok()?;
+    Some(piece)
 }
 
 /// Writes it all. Whoever has stopped to read says why.

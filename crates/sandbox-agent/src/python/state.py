@@ -19,6 +19,7 @@ PROTOCOL = 5
 # First in what is stored. Code is in it as the byte code of one version of Python.
 HEADER = b"variables of Python %d.%d, form 1\n" % sys.version_info[:2]
 LARGEST = 2 << 30
+PIECE = 256 << 10
 # Seconds after which a copy that still writes is ended.
 LONGEST = 60
 MOST_NOTES = 16
@@ -38,7 +39,7 @@ def values(driver):
 
 
 class Counter:
-    """Takes what is written and keeps how much it was."""
+    """Takes what is written, as long as it is not too much."""
 
     def __init__(self):
         self.size = 0
@@ -50,12 +51,18 @@ class Counter:
 
 
 class Sender:
-    """Writes to a socket, whole."""
+    """Writes to a socket in pieces, each behind its length. An empty one is the end."""
 
     def __init__(self, peer):
         self.peer = peer
 
     def write(self, data):
+        view = memoryview(data).cast("B")
+        for at in range(0, len(view), PIECE):
+            self.piece(view[at : at + PIECE])
+
+    def piece(self, data):
+        self.peer.sendall(len(data).to_bytes(4, "little"))
         self.peer.sendall(data)
 
 
@@ -81,23 +88,20 @@ def answer(driver, fields, problem):
 
 
 def write(driver, channel):
-    """The life of the copy: first how much it is and what is missing, behind the length of that, then the bytes."""
+    """The life of the copy: a piece that tells what it has and what is missing, then the pieces of that."""
     setsid()
     set_signal(SIGINT, SIG_IGN)
     set_signal(SIGALRM, SIG_DFL)
     setitimer(ITIMER_REAL, LONGEST)
     load("holder")["let_go"](driver)
     go_first()
-    peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
+    sender = Sender(socket(AF_UNIX, SOCK_STREAM, 0, channel))
     dump = dumper(driver)
     namespace, notes = storable(driver.cells.main, dump)
-    counter = Counter()
-    dump(namespace, counter)
-    number, text = codec["number"], codec["text"]
-    left_out = codec["several"](text(note) for note in cut(notes))
-    told = number(counter.size) + number(len(namespace)) + left_out
-    peer.sendall(len(told).to_bytes(4, "little") + told)
-    dump(namespace, Sender(peer))
+    left_out = codec["several"](codec["text"](note) for note in cut(notes))
+    sender.piece(codec["number"](len(namespace)) + left_out)
+    dump(namespace, sender)
+    sender.piece(b"")
 
 
 def go_first():

@@ -13,7 +13,8 @@ use futures_util::{StreamExt as _, stream};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::geteuid;
 use sandbox_core::{
-    ByteSize, ByteStream, Error, ErrorKind, Result, Retry, SnapshotInfo, random_hex, unix_now,
+    ByteSize, ByteStream, Context, Error, ErrorKind, Result, Retry, SnapshotInfo, random_hex,
+    unix_now,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -78,6 +79,8 @@ pub struct StoredContext {
     pub id: String,
     /// Its working directory.
     pub cwd: Option<String>,
+    /// What is missing of them, in words.
+    pub left_out: Vec<String>,
     /// The file that has them.
     part: String,
 }
@@ -310,15 +313,15 @@ impl Draft {
         Ok(())
     }
 
-    /// Stores the variables of a context. When that fails, the snapshot is as it was.
+    /// Stores the variables of a context, which are all but what was left out. When that fails, the snapshot is as it was.
     ///
     /// # Errors
     /// What the stream says, and what keeps them from being written.
     pub async fn write_variables(
         &mut self,
         operation: &'static str,
-        id: &str,
-        cwd: Option<&str>,
+        context: &Context,
+        left_out: Vec<String>,
         content: ByteStream,
     ) -> Result<()> {
         let part = format!("variables-{}", self.variables.len());
@@ -326,7 +329,8 @@ impl Draft {
             let _ = fs::remove_file(self.directory.join(&part));
             return Err(error);
         }
-        self.variables.push(StoredContext { id: id.into(), cwd: cwd.map(str::to_owned), part });
+        let (id, cwd) = (context.id.clone(), context.cwd.clone());
+        self.variables.push(StoredContext { id, cwd, left_out, part });
         Ok(())
     }
 
