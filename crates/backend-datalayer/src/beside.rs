@@ -19,13 +19,13 @@ use crate::kernels;
 use crate::lease::Lease;
 
 /// What a runtime has beside its interpreters.
-pub(crate) type Rest = LocalInstance<Runtime>;
+pub(crate) type Rest = LocalInstance<Elsewhere>;
 
-/// A runtime that somebody else runs.
+/// A machine that somebody else runs.
 #[derive(Debug)]
-pub(crate) struct Runtime;
+pub(crate) struct Elsewhere;
 
-impl LocalKind for Runtime {
+impl LocalKind for Elsewhere {
     const SYSTEM_PACKAGES: &'static str =
         "run what installs them as a command, such as `apt-get install`, if its user may";
 }
@@ -34,7 +34,7 @@ impl LocalKind for Runtime {
 #[derive(Debug)]
 pub(crate) struct Beside {
     lease: Arc<Lease>,
-    source: Arc<kernels::Beside>,
+    source: Arc<kernels::SidecarKernels>,
     sidecar: Arc<Sidecar>,
     env: BTreeMap<String, String>,
     cwd: String,
@@ -52,7 +52,7 @@ impl Beside {
     ) -> Self {
         let known = OnceLock::new();
         at.into_iter().for_each(|at| drop(known.set(at)));
-        let source = Arc::new(kernels::Beside { lease: Arc::downgrade(&lease), at: known });
+        let source = Arc::new(kernels::SidecarKernels { lease: Arc::downgrade(&lease), at: known });
         // Packages are in the home directory, which is of this sandbox alone and may outlive this process.
         let sidecar = Sidecar::new(Arc::clone(&source) as _, "");
         lease.watch_beside(&sidecar);
@@ -112,7 +112,7 @@ impl Beside {
         place.packages = Some(Packages::inside(at.python.clone().into(), site, Vec::new()));
         let base = WorkerSpec { env, cwd };
         let contexts = Contexts::new(Variant::DatalayerRuntime, programs, ended, base);
-        Ok(LocalInstance { place, contexts, kind: Runtime })
+        Ok(LocalInstance { place, contexts, kind: Elsewhere })
     }
 }
 

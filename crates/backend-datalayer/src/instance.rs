@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 use crate::backend::{capabilities, stored};
 use crate::beside::{Beside, Rest};
-use crate::kernels::{Kernels, Runtime};
+use crate::kernels::{Kernels, KernelsOnly};
 use crate::lease::Lease;
 use crate::start::until_ready;
 
@@ -52,7 +52,7 @@ impl DatalayerInstance {
             // Each context is a kernel of its own on the server of the runtime.
             move |context: &str| -> Arc<dyn BoxIo> {
                 let (context, left) = (context.to_owned(), Arc::clone(&left));
-                let rest = Arc::new(Runtime(Arc::clone(&lease)));
+                let rest = Arc::new(KernelsOnly(Arc::clone(&lease)));
                 let kernels = Kernels { lease: Arc::clone(&lease), context, left };
                 Arc::new(KernelBox::new(rest, Arc::new(kernels)))
             }

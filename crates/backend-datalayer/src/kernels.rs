@@ -145,16 +145,16 @@ async fn start_python(server: &Server) -> Result<String> {
     }
 }
 
-/// The kernel beside those that run code, for files and programs.
+/// Where the kernel beside those that run code comes from, which is for files and programs.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct SidecarKernels {
     pub(crate) lease: Weak<Lease>,
     /// Where it is, once it was started.
     pub(crate) at: OnceLock<Whereabouts>,
 }
 
 #[async_trait]
-impl SidecarSource for Beside {
+impl SidecarSource for SidecarKernels {
     async fn start(&self) -> Result<SidecarKernel> {
         let over = || Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended");
         let lease = self.lease.upgrade().ok_or_else(over)?;
@@ -164,7 +164,7 @@ impl SidecarSource for Beside {
     }
 }
 
-impl Beside {
+impl SidecarKernels {
     async fn started(&self, lease: &Lease) -> Result<SidecarKernel> {
         let server = server(&lease.record())?;
         if lease.kernel(DEFAULT_CONTEXT).is_none() {
@@ -209,14 +209,17 @@ fn not_started(error: &ServerError) -> Error {
     failed(format!("the kernel could not be started: {error}")).with_retry(Retry::Temporary)
 }
 
-/// The rest of a runtime: it has no programs of ours, and its end is the end of the runtime.
+/// A runtime as what interpreters need beside kernels, which is its end: programs are started elsewhere.
 #[derive(Debug)]
-pub(crate) struct Runtime(pub(crate) Arc<Lease>);
+pub(crate) struct KernelsOnly(pub(crate) Arc<Lease>);
 
 #[async_trait]
-impl BoxIo for Runtime {
+impl BoxIo for KernelsOnly {
     async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
-        Err(Error::unsupported("start_command", "datalayer-runtime has no start_command"))
+        Err(Error::unsupported(
+            "start_command",
+            "no program is started beside the kernels that run code",
+        ))
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {

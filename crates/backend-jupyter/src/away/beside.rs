@@ -12,10 +12,10 @@ use super::{Away, Origin, over};
 
 /// Starts one more kernel of the same specification.
 #[derive(Debug)]
-pub(super) struct Beside(pub(super) Weak<Away>);
+pub(super) struct SidecarKernels(pub(super) Weak<Away>);
 
 #[async_trait]
-impl SidecarSource for Beside {
+impl SidecarSource for SidecarKernels {
     async fn start(&self) -> Result<SidecarKernel> {
         let away = self.0.upgrade().ok_or_else(over)?;
         let opened = away.open().await.map_err(|error| {

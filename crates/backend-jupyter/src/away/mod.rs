@@ -25,7 +25,7 @@ use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::timeout;
 
-use self::beside::Beside;
+use self::beside::SidecarKernels;
 pub(crate) use self::create::create;
 
 /// How long an interrupt of what runs at the end may take.
@@ -92,7 +92,7 @@ impl Away {
         let folder = format!("/tmp/code-sandboxes-{}", random_hex(16));
         Arc::new_cyclic(|own| {
             let sidecar = matches!(origin, Origin::Started { .. })
-                .then(|| Sidecar::new(Arc::new(Beside(Weak::clone(own))), &*folder));
+                .then(|| Sidecar::new(Arc::new(SidecarKernels(Weak::clone(own))), &*folder));
             let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
             Self { origin, sidecar, folder, state, done }
         })

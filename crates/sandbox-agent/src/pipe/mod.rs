@@ -29,7 +29,7 @@ use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
-pub use self::program::arguments;
+pub use self::program::{PROCESSES, arguments};
 use self::streams::{ControlStream, Reader, Writer};
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable};
 use crate::wire::FrameReader;

@@ -7,11 +7,14 @@ use crate::python::{PARTS, assemble};
 /// What the command line holds.
 const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
+/// What the kernel says of processes, for another program that ends what it started.
+pub const PROCESSES: &str = include_str!("../python/processes.py");
+
 const MUX: &str = include_str!("../python/mux.py");
 
 const AGENT_PARTS: [(&str, &str); 11] = [
     ("pipes", include_str!("../python/pipes.py")),
-    ("processes", include_str!("../python/processes.py")),
+    ("processes", PROCESSES),
     ("children", include_str!("../python/children.py")),
     ("jobs", include_str!("../python/jobs.py")),
     ("verbs", include_str!("../python/verbs.py")),

@@ -2,7 +2,7 @@
 
 import sys
 from posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDONLY
-from posix import close, fstat, listdir, makedev, mkdir, open, read, stat, strerror, urandom
+from posix import close, fstat, listdir, makedev, mkdir, open, stat, strerror, urandom
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 from _ctypes import get_errno
@@ -50,15 +50,7 @@ def is_pseudo(status):
 
 def learn_devices():
     KERNEL_DEVICES.add(-1)
-    file = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC)
-    data = b""
-    while True:
-        piece = read(file, 65536)
-        if not piece:
-            break
-        data += piece
-    close(file)
-    for line in data.splitlines():
+    for line in load("processes")["contents"]("/proc/self/mountinfo").splitlines():
         mount, _, kind = line.partition(b" - ")
         if kind.split(b" ")[0] in PSEUDO:
             major, minor = mount.split(b" ")[2].split(b":")

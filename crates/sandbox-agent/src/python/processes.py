@@ -4,15 +4,27 @@ from posix import O_CLOEXEC, O_RDONLY
 from posix import close, getpid, listdir, open, read
 
 
+def contents(path):
+    """All of a file that the kernel makes up."""
+    file = open(path, O_RDONLY | O_CLOEXEC)
+    try:
+        data = b""
+        while True:
+            piece = read(file, 65536)
+            if not piece:
+                return data
+            data += piece
+    finally:
+        close(file)
+
+
 def kills_for_memory():
     """How often the kernel has ended a process of this container for its memory."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         try:
-            file = open(path, O_RDONLY | O_CLOEXEC)
+            words = contents(path).split()
         except OSError:
             continue
-        words = read(file, 4096).split()
-        close(file)
         if b"oom_kill" in words:
             return int(words[words.index(b"oom_kill") + 1])
     return 0
@@ -22,43 +34,27 @@ def process_count():
     """How many processes and threads the container has."""
     for path in ("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current"):
         try:
-            file = open(path, O_RDONLY | O_CLOEXEC)
+            return int(contents(path))
         except OSError:
             continue
-        count = int(read(file, 32))
-        close(file)
-        return count
     return 0
 
 
 def own_children():
     pid = getpid()
     try:
-        file = open("/proc/%d/task/%d/children" % (pid, pid), O_RDONLY | O_CLOEXEC)
+        listed = contents("/proc/%d/task/%d/children" % (pid, pid))
     except OSError:
         return [child for child, about in processes().items() if about[0] == pid]
-    data = b""
-    while True:
-        piece = read(file, 65536)
-        if not piece:
-            break
-        data += piece
-    close(file)
-    return [int(word) for word in data.split()]
+    return [int(word) for word in listed.split()]
 
 
 def look(pid):
     """Its parent, start in ticks, state and session."""
     try:
-        file = open("/proc/%d/stat" % pid, O_RDONLY | O_CLOEXEC)
+        fields = contents("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     except OSError:
         return None
-    try:
-        fields = read(file, 4096).rpartition(b")")[2].split()
-    except OSError:
-        return None
-    finally:
-        close(file)
     return int(fields[1]), int(fields[19]), fields[0], int(fields[3])
 
 

@@ -204,20 +204,4 @@ def end_children():
         sleep(0.01)
 
 
-def below(root):
-    children = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, ())
-    return found[1:]
-
-
 Carrier(get_ipython()).run()

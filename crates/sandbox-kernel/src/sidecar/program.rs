@@ -1,10 +1,11 @@
 //! What the kernel runs that carries the bytes of an agent.
 
-use sandbox_agent::pipe::arguments;
+use sandbox_agent::pipe::{PROCESSES, arguments};
 use serde_json::{Value, json};
 
-const CARRIER: &str =
-    concat!(include_str!("../python/addressed.py"), "\n\n", include_str!("../python/sidecar.py"));
+const ADDRESSED: &str = include_str!("../python/addressed.py");
+
+const CARRIER: &str = include_str!("../python/sidecar.py");
 
 /// One statement that leaves no name behind.
 pub(super) fn source(word: &str, nonce: &str, folder: &str) -> String {
@@ -12,7 +13,7 @@ pub(super) fn source(word: &str, nonce: &str, folder: &str) -> String {
     let names = json!({"SETTINGS": settings, "__name__": "sandbox_sidecar"});
     format!(
         "exec(compile({}, '<sandbox sidecar>', 'exec'), __import__('json').loads({}))",
-        Value::from(CARRIER),
+        Value::from([ADDRESSED, PROCESSES, CARRIER].join("\n\n")),
         Value::from(names.to_string()),
     )
 }
