@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use sandbox_agent::box_io::Held;
+use sandbox_agent::box_io::{Expected, Held};
 use sandbox_agent::interpreter::{
     Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing,
 };
@@ -87,13 +87,12 @@ impl Snapshots {
         Ok(MOST_COPIES.saturating_sub(copies.len()))
     }
 
-    /// A copy of each interpreter. What there is no copy of is noted.
+    /// A copy of each interpreter, all of them on their way. What there is none of is noted.
     async fn copy_interpreters(
         &self,
-        described: &[Context],
         paused: &mut [Paused],
         info: &mut SnapshotInfo,
-    ) -> Result<Vec<(Context, Arc<dyn Held>)>> {
+    ) -> Result<Vec<(String, Box<dyn Expected>)>> {
         let mut room = self.room()?;
         let mut copies = Vec::new();
         for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
@@ -105,29 +104,57 @@ impl Snapshots {
             };
             match copied {
                 Copied::Copy(copy, notes) => {
-                    copies.push((description_of(described, one.id()), copy));
+                    copies.push((one.id().to_owned(), copy));
                     room -= 1;
                     info.left_out.extend(
                         notes.into_iter().map(|note| format!("of context {}: {note}", one.id())),
                     );
                 }
-                Copied::None(why) => info
-                    .left_out
-                    .push(format!("a copy of the interpreter of context {}: {why}", one.id())),
+                Copied::None(why) => info.left_out.push(no_copy(one.id(), &why)),
             }
         }
         Ok(copies)
     }
 }
 
-/// A copy of each interpreter that gives out its variables. What there is none of is noted.
+/// Waits for the copies, each of which gives out its variables as well. What does not come is noted.
+async fn take_in(
+    copies: Vec<(String, Box<dyn Expected>)>,
+    described: &[Context],
+    storing: &mut Vec<(Context, Storing)>,
+    info: &mut SnapshotInfo,
+) -> Vec<(Context, Arc<dyn Held>)> {
+    let mut kept = Vec::new();
+    for (id, expected) in copies {
+        let context = description_of(described, &id);
+        let made = expected.made().await.and_then(|copy| Ok((Storing::of(&*copy)?, copy)));
+        match made {
+            Ok((variables, copy)) => {
+                storing.push((context.clone(), variables));
+                kept.push((context, copy));
+            }
+            Err(error) => {
+                let why = error.to_string();
+                info.left_out.push(no_copy(&id, &why));
+                info.left_out.push(for_others(&id, &all_variables(&why)));
+            }
+        }
+    }
+    kept
+}
+
+/// Has the other interpreters give out their variables. What there is none of is noted.
 async fn store_variables(
     described: &[Context],
     paused: &mut [Paused],
+    copies: &[(String, Box<dyn Expected>)],
     info: &mut SnapshotInfo,
 ) -> Result<Vec<(Context, Storing)>> {
     let mut all = Vec::new();
     for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
+        if copies.iter().any(|(id, _)| id == one.id()) {
+            continue;
+        }
         match one.store().await? {
             Ok(storing) => all.push((description_of(described, one.id()), storing)),
             Err(why) => info.left_out.push(for_others(one.id(), &all_variables(&why))),
@@ -159,6 +186,10 @@ async fn write_variables(
         }
         info.left_out.extend(notes.iter().map(|note| for_others(&context.id, note)));
     }
+}
+
+fn no_copy(id: &str, why: &str) -> String {
+    format!("a copy of the interpreter of context {id}: {why}")
 }
 
 fn all_variables(why: &str) -> String {
@@ -227,14 +258,15 @@ impl LocalKind for Snapshots {
         let described = contexts.list();
         // Nothing changes meanwhile, so the one need not wait for the other.
         let (copies, directories) = tokio::join!(
-            kind.copy_interpreters(&described, &mut paused, &mut info),
+            kind.copy_interpreters(&mut paused, &mut info),
             place.save(CREATE, &mut draft)
         );
         let copies = copies?;
         info.directories = directories?;
-        let storing = store_variables(&described, &mut paused, &mut info).await?;
+        let mut storing = store_variables(&described, &mut paused, &copies, &mut info).await?;
         // All that is still missing is in copies, and code may go on.
         drop(paused);
+        let copies = take_in(copies, &described, &mut storing, &mut info).await;
         write_variables(&mut draft, storing, &mut info).await;
         let (python, preimport) = (kind.python.clone(), kind.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;

@@ -92,6 +92,12 @@ pub trait Held: fmt::Debug + Send + Sync {
     /// # Errors
     /// `NotFound` when it is dead.
     async fn wake(&self) -> Result<WorkerIo>;
+
+    /// Where one more copy sends its variables, as an interpreter does that is asked to. When none comes, that ends at once.
+    ///
+    /// # Errors
+    /// `NotFound` when it is dead, `ResourceExhausted` when there are no descriptors left.
+    fn store(&self) -> Result<UnixStream>;
 }
 
 /// How a process ended, as the box's own PID 1 or the engine saw it.

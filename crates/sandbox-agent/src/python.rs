@@ -23,7 +23,7 @@ const ZYGOTE: &str = include_str!("python/zygote.py");
 pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub(crate) const PARTS: [(&str, &str); 19] = [
+pub(crate) const PARTS: [(&str, &str); 20] = [
     ("codec", include_str!("python/codec.py")),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
@@ -36,6 +36,7 @@ pub(crate) const PARTS: [(&str, &str); 19] = [
     ("tools", include_str!("python/tools.py")),
     ("hooks", include_str!("python/hooks.py")),
     ("rich", include_str!("python/rich.py")),
+    ("orphan", include_str!("python/orphan.py")),
     ("holder", include_str!("python/holder.py")),
     ("state", include_str!("python/state.py")),
     ("values", include_str!("python/values.py")),

@@ -25,6 +25,7 @@ use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_isolation::{Cell, CellProcess, ExitStatus, HeldProcess, ProcessClock};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
 use tokio::time::{Instant, timeout};
 
@@ -35,6 +36,10 @@ use super::{no_descriptors, null};
 use crate::box_io::{Channel, Exit, Expected, Held, Process, WorkerIo};
 
 const OPERATION: &str = "wake_interpreter";
+
+/// What a copy is told to do.
+const WAKE: &[u8] = b"w";
+const STORE: &[u8] = b"s";
 
 /// How long a copy may take to be there: two forks of a large process on a busy machine.
 const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
@@ -191,7 +196,6 @@ impl Held for HeldCopy {
         let stdin = null().map_err(no_descriptors)?;
         let (next, channel) =
             ExpectedCopy::new(self.home.clone(), Arc::clone(&starting)).map_err(no_descriptors)?;
-        let dead = || Error::new(ErrorKind::NotFound, OPERATION, "the copy is dead");
         let pidfd = {
             let copy = self.copy.copy();
             let copy = copy.as_ref().filter(|copy| !is_dead(copy.pidfd.as_fd()));
@@ -202,7 +206,7 @@ impl Held for HeldCopy {
         // From here on it is no copy any more, whatever becomes of it.
         let copy = self.copy.copy().take().ok_or_else(dead)?;
         let files = [&their_control, &stdin, &their_stdout, &their_stderr, &channel];
-        send(copy.socket.get_ref().as_fd(), b"w", &files.map(|file| file.as_fd()))
+        send(copy.socket.get_ref().as_fd(), WAKE, &files.map(|file| file.as_fd()))
             .map_err(|error| dead().with_source(error))?;
         let process = WokenProcess {
             host_pid: copy.host_pid,
@@ -226,6 +230,18 @@ impl Held for HeldCopy {
             stderr: Box::new(stderr),
         })
     }
+
+    fn store(&self) -> Result<UnixStream> {
+        let (ours, Channel(theirs)) = streams::channel().map_err(no_descriptors)?;
+        let copy = self.copy.copy();
+        let copy = copy.as_ref().ok_or_else(dead)?;
+        let sent = send(copy.socket.get_ref().as_fd(), STORE, &[theirs.as_fd()]);
+        sent.map(|_| ours).map_err(|error| dead().with_source(error))
+    }
+}
+
+fn dead() -> Error {
+    Error::new(ErrorKind::NotFound, OPERATION, "the copy is dead")
 }
 
 fn is_dead(pidfd: BorrowedFd<'_>) -> bool {

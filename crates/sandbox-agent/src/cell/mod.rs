@@ -189,11 +189,7 @@ impl BoxIo for CellBox {
     }
 
     fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
-        let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
-            ours.set_nonblocking(true)?;
-            Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
-        });
-        made.map(Some).map_err(no_descriptors)
+        streams::channel().map(Some).map_err(no_descriptors)
     }
 
     fn kill(&self) {

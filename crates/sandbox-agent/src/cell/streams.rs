@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
@@ -14,6 +15,7 @@ use rustix::net::{
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 
 use crate::box_io::{Channel, Control, Readable, Writable};
 
@@ -47,6 +49,13 @@ pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
     rustix::io::ioctl_fionbio(&ours, true)?;
     let control = ControlSocket { fd: watch(ours, Interest::READABLE)?, writing: OnceLock::new() };
     Ok((control, theirs))
+}
+
+/// A way beside the streams of a worker: our end, and the end that the worker gets.
+pub(crate) fn channel() -> io::Result<(UnixStream, Channel)> {
+    let (ours, theirs) = StdUnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
 }
 
 /// Reads whatever is there, also when the reactor has not heard of it yet.

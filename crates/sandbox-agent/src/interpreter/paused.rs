@@ -32,8 +32,8 @@ pub struct Paused {
 /// What came of copying an interpreter.
 #[derive(Debug)]
 pub enum Copied {
-    /// A copy, and what it does not have or not for itself alone.
-    Copy(Arc<dyn Held>, Vec<String>),
+    /// A copy that is on its way, and what it does not have or not for itself alone. The interpreter may go on meanwhile.
+    Copy(Box<dyn Expected>, Vec<String>),
     /// None, and why.
     None(String),
 }
@@ -115,10 +115,7 @@ async fn copy(
 ) -> (OwnedMutexGuard<Slot>, Result<Copied>) {
     let hold = |id| Request::Hold { id };
     let copied = match ask(&mut slot, hold, VARIABLE_BOUND, channel).await {
-        Ok(Ok(notes)) => match expected.made().await {
-            Ok(copy) => Ok(Copied::Copy(copy, notes)),
-            Err(error) => Ok(Copied::None(error.to_string())),
-        },
+        Ok(Ok(notes)) => Ok(Copied::Copy(expected, notes)),
         Ok(Err(problem)) => Ok(Copied::None(problem)),
         Err(problem) => {
             // Nothing can be killed while a copy is expected.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
 use super::paused::{MOST_NOTES, OPERATION, Paused, ask, give_up, gone, is_long};
-use crate::box_io::Channel;
+use crate::box_io::{Channel, Held};
 use crate::message::Request;
 use crate::wire::{Fields, WireError};
 
@@ -39,6 +39,14 @@ pub struct Storing {
 }
 
 impl Storing {
+    /// Of a copy that waits, and goes on to wait.
+    ///
+    /// # Errors
+    /// `NotFound` when it is dead, `ResourceExhausted` when there are no descriptors left.
+    pub fn of(copy: &dyn Held) -> Result<Self> {
+        Ok(Self { ours: copy.store()?, deadline: Instant::now() + STORE_BOUND })
+    }
+
     /// What it has, once it has looked at all of them. The error says why there is nothing.
     pub async fn told(mut self) -> Result<StoredVariables, String> {
         match timeout_at(self.deadline, head(&mut self.ours)).await.ok().flatten() {

@@ -3,7 +3,7 @@
 A copy is a fork of the worker between two requests. It is nobody's child but that of the cell's
 first process, so that code which waits for children does not meet it, and it lets go of every
 stream of the worker. When it is woken it leaves one more copy of itself and is the worker from
-there on.
+there on. Before that it can give out its variables, by one more copy.
 """
 
 import sys
@@ -11,19 +11,19 @@ from _signal import SIG_IGN, SIGINT
 from _signal import signal as set_signal
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_STREAM, socket
 from _thread import _count as python_threads
-from posix import O_CLOEXEC, O_RDONLY, O_RDWR, WNOHANG
-from posix import _exit, chdir, close, dup2, fork, getcwd, getpid, listdir, open, pipe, read
-from posix import readlink, setsid, waitpid
+from posix import O_CLOEXEC, O_RDONLY, O_RDWR
+from posix import _exit, chdir, close, dup2, getcwd, getpid, listdir, open, read, readlink, setsid
 from time import sleep
 
 HELD, READY = 28, 16
 CONTROL = 100
 ARRIVED = b"a"
+STORE, WAKE = b"s", b"w"
 FILES_SPACE = CMSG_SPACE(5 * 4)
 MOST_NOTES = 8
 SETTLING = 50  # milliseconds in which threads of ours may end
 
-codec = load("codec")
+codec, orphan = load("codec"), load("orphan")
 text, number, frame = codec["text"], codec["number"], codec["frame"]
 
 
@@ -35,7 +35,7 @@ def hold(driver, fields):
     notes = [] if problem else shared(driver, channel)
     left = None
     if problem is None:
-        left, problem = leave_copy()
+        left, problem = orphan["leave_copy"]()
         if left is None and problem is None:
             return wait(driver, channel)
     close(channel)
@@ -48,52 +48,7 @@ def hold(driver, fields):
         )
     )
     if left:
-        forget(*left)
-
-
-def leave_copy():
-    """Forks. Gives what `forget` needs, or why that failed, and in the copy neither."""
-    parted, parting = pipe()
-    try:
-        middle = fork()
-    except BaseException as error:
-        close(parted)
-        close(parting)
-        return None, "it cannot be copied (%s: %s)" % (type(error).__name__, error)
-    if middle == 0:
-        in_between(parting)
-        close(parted)
-        return None, None
-    close(parting)
-    return (middle, parted), None
-
-
-def in_between(parting):
-    """Forks once more. This process ends, and so the new one has no parent to be noticed by.
-
-    It has been said already that there is a copy. So when there is no room for one more process,
-    this one is it.
-    """
-    try:
-        last = fork()
-    except BaseException:
-        last = 0
-    if last:
-        _exit(0)
-    close(parting)
-
-
-def forget(middle, parted):
-    """Takes the process in between, unless it stays."""
-    read(parted, 1)  # until both have let go of the other end
-    close(parted)
-    try:
-        for _ in range(SETTLING):
-            if waitpid(middle, WNOHANG)[0]:
-                return
-            sleep(0.001)
-    except OSError:
-        pass  # code ignores SIGCHLD, and the kernel has taken it
+        orphan["forget"](*left)
 
 
 def wait(driver, channel):
@@ -105,13 +60,10 @@ def wait(driver, channel):
     while True:
         peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
         peer.send(ARRIVED)
-        data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
-        if not data:
-            _exit(0)  # nobody can wake it any more
-        files = codec["received_files"](ancillary)
+        files = called(driver, peer)
         peer.close()
         following = files.pop()
-        left, problem = leave_copy()
+        left, problem = orphan["leave_copy"]()
         if problem is not None:
             _exit(1)
         if left is None:
@@ -122,8 +74,20 @@ def wait(driver, channel):
             continue
         close(following)
         become(driver, files, directory)
-        forget(*left)
+        orphan["forget"](*left)
         return
+
+
+def called(driver, peer):
+    """The streams of the worker that it is to be."""
+    while True:
+        data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
+        if not data:
+            _exit(0)  # nobody can wake it any more
+        files = codec["received_files"](ancillary)
+        if data == WAKE:
+            return files
+        load("state")["store_from_copy"](driver, files.pop())
 
 
 def where():

@@ -25,7 +25,7 @@ LONGEST = 60
 MOST_NOTES = 16
 LONGEST_NOTE = 300
 
-codec = load("codec")
+codec, orphan = load("codec"), load("orphan")
 
 
 def values(driver):
@@ -70,16 +70,24 @@ def store(driver, fields):
     """Answers a request to store. A copy of this process tells the rest on its channel."""
     channel = driver.files.pop(0)
     driver.streams.flush()
-    left, problem = load("holder")["leave_copy"]()
+    left, problem = orphan["leave_copy"]()
     if left is None and problem is None:
-        try:
-            write(driver, channel)
-        finally:
-            _exit(0)
+        load("holder")["let_go"](driver)
+        write_and_end(driver, channel)
     close(channel)
     answer(driver, fields, problem or "")
     if left:
-        load("holder")["forget"](*left)
+        orphan["forget"](*left)
+
+
+def store_from_copy(driver, channel):
+    """The same in a copy that waits. One more copy tells all of it, or nothing."""
+    left, problem = orphan["leave_copy"]()
+    if left is None and problem is None:
+        write_and_end(driver, channel)
+    close(channel)
+    if left:
+        orphan["forget"](*left)
 
 
 def answer(driver, fields, problem):
@@ -87,13 +95,20 @@ def answer(driver, fields, problem):
     driver.send(codec["frame"](HELD, codec["put"](fields[0]), text(problem), codec["several"](())))
 
 
+def write_and_end(driver, channel):
+    """The life of such a copy."""
+    try:
+        write(driver, channel)
+    finally:
+        _exit(0)
+
+
 def write(driver, channel):
-    """The life of the copy: a piece that tells what it has and what is missing, then the pieces of that."""
+    """A piece that tells what it has and what is missing, then the pieces of that."""
     setsid()
     set_signal(SIGINT, SIG_IGN)
     set_signal(SIGALRM, SIG_DFL)
     setitimer(ITIMER_REAL, LONGEST)
-    load("holder")["let_go"](driver)
     go_first()
     sender = Sender(socket(AF_UNIX, SOCK_STREAM, 0, channel))
     dump = dumper(driver)

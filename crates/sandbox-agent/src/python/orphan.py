@@ -1,0 +1,148 @@
+"""Forks whose child is nobody's child but that of the first process here.
+
+Code that waits for children does not meet it. There is a process in between for a moment: it is forked, gives all its
+memory to a process of its own, and ends. So the memory of a large interpreter is taken down and copied once, and not twice.
+"""
+
+import sys
+from _signal import SIGCHLD, SIGKILL
+from posix import WNOHANG, _exit, close, fork, getpid, getppid, kill, pipe, read, uname, waitpid
+from time import sleep
+
+from _ctypes import addressof, dlopen, dlsym
+
+CLONE_VM = 0x00000100
+CLONE_VFORK = 0x00004000
+CLONE_CHILD_CLEARTID = 0x00200000
+CLONE_CHILD_SETTID = 0x01000000
+FLAGS = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID | SIGCHLD
+PR_GET_TID_ADDRESS = 40
+# Of x86_64. Where the arguments have another order, a second fork does.
+SYS_CLONE = 56
+SYS_SET_TID_ADDRESS = 218
+SYS_RSEQ = 334
+RSEQ_SIGNATURE = 0x53053053
+RSEQ_SIZE = 32
+# Seconds to wait for the end of a process in between, twice as long each time.
+SHORTEST, WAITS = 50e-6, 10
+
+
+def leave_copy():
+    """Forks. Gives what `forget` needs, or why that failed, and in the copy neither."""
+    own_thread()  # found before, so that the copy finds it at once
+    parted, parting = pipe()
+    try:
+        middle = fork()
+    except BaseException as error:
+        close(parted)
+        close(parting)
+        return None, "it cannot be copied (%s: %s)" % (type(error).__name__, error)
+    if middle == 0:
+        close(parted)
+        in_between()
+        close(parting)
+        return None, None
+    close(parting)
+    return (middle, parted), None
+
+
+def forget(middle, parted):
+    """Takes the process in between, unless it stays."""
+    read(parted, 1)  # until both have let go of the other end
+    close(parted)
+    try:
+        for n in range(WAITS):
+            if waitpid(middle, WNOHANG)[0]:
+                return
+            sleep(SHORTEST * 2**n)
+    except OSError:
+        pass  # code ignores SIGCHLD, and the kernel has taken it
+
+
+def in_between():
+    """Lets a process without a parent go on with all that this one has.
+
+    It has been said already that there is a copy. So when there is no room for one more process,
+    this one is it.
+    """
+    if hand_over():
+        return
+    try:
+        last = fork()
+    except BaseException:
+        last = 0
+    if last:
+        _exit(0)
+
+
+def hand_over():
+    """A new process has this memory, all of it, and this one ends. Whether that was done.
+
+    The kernel stops this process while the other one has its memory, and so until its end, which the other one brings about:
+    they are never at work at once.
+    """
+    thread = own_thread()
+    if thread is None:
+        return False
+    middle = getpid()
+    done = thread.clone()
+    if done > 0:
+        _exit(0)  # it has ended before this process did
+    if done < 0:
+        return False
+    if getppid() == middle:
+        kill(middle, SIGKILL)
+    thread.settle()
+    return True
+
+
+class Thread:
+    """What the C library keeps of the only thread of a process, and the kernel writes to."""
+
+    def __init__(self):
+        worker = load("worker")
+        long, self.call = worker["_Long"], worker["_function"]("syscall", *[worker["_Long"]] * 7)
+        found = long()
+        worker["prctl"](PR_GET_TID_ADDRESS, addressof(found))
+        self.number_at = found.value
+        if long.from_address(self.number_at).value & 0xFFFFFFFF != getpid():
+            raise LookupError("another C library")
+        names = dlopen(None, 0)
+        # What programs are told of processors; since version 2.35 of the library.
+        self.areas_at = None
+        try:
+            offset = long.from_address(dlsym(names, "__rseq_offset")).value
+            size = long.from_address(dlsym(names, "__rseq_size")).value & 0xFFFFFFFF
+        except OSError:
+            return
+        if size:
+            self.areas_at = worker["_function"]("pthread_self")() + offset
+
+    def clone(self):
+        # Or the end of this process would take the number of the other one.
+        self.call(SYS_SET_TID_ADDRESS, 0, 0, 0, 0, 0, 0)
+        done = self.call(SYS_CLONE, FLAGS, 0, 0, self.number_at, 0, 0)
+        if done < 0:
+            self.call(SYS_SET_TID_ADDRESS, self.number_at, 0, 0, 0, 0, 0)
+        return done
+
+    def settle(self):
+        """Says for a new process what only the first one has said."""
+        if self.areas_at is not None:
+            self.call(SYS_RSEQ, self.areas_at, RSEQ_SIZE, 0, RSEQ_SIGNATURE, 0, 0)
+        threading = sys.modules.get("threading")
+        if threading is not None:
+            getattr(threading.main_thread(), "_set_native_id", int)()
+
+
+def own_thread():
+    """That of this process and of each copy of it, if it is the only one there; `None` where nobody knows how it is kept."""
+    if not KNOWN:
+        try:
+            KNOWN.append(Thread() if uname().machine == "x86_64" else None)
+        except Exception:
+            KNOWN.append(None)
+    return KNOWN[0]
+
+
+KNOWN = []
