@@ -79,6 +79,9 @@ impl Snapshots {
 
     /// Room for more copies. Others may have deleted snapshots whose copies are still here.
     fn room(&self) -> Result<usize> {
+        if self.copies().is_empty() {
+            return Ok(MOST_COPIES);
+        }
         let stored = self.store.list(CREATE)?;
         let mut copies = self.copies();
         copies.retain(|kept| {
@@ -286,6 +289,7 @@ impl LocalKind for Snapshots {
         let _in_use = place.expiry.in_use();
         let kept = kind.of(&stored.info.id);
         let mut paused = pause(contexts, RESTORE).await?;
+        kept.iter().for_each(|kept| kept.copy.prepare());
         let still = async {
             for context in &mut paused {
                 context.end().await;

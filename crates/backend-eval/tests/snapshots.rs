@@ -159,6 +159,34 @@ async fn copies_are_no_children_and_end_with_their_snapshot() {
     assert_eq!(text(&sandbox, "x").await, "1", "the interpreter that came from it stays");
 }
 
+/// A copy has its memory from a process that was there for a moment, and knows of itself what a process knows.
+#[tokio::test]
+async fn a_restored_interpreter_knows_which_process_it_is() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    run(&sandbox, "import multiprocessing, os, signal, subprocess, sys, threading").await;
+    sandbox.create_snapshot("one").await.unwrap();
+    let check = "\
+        caught = []\n\
+        signal.signal(signal.SIGUSR1, lambda *_: caught.append(threading.get_ident()))\n\
+        signal.raise_signal(signal.SIGUSR1)\n\
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)\n\
+        thread = threading.Thread(target=lambda: caught.append(threading.get_ident()))\n\
+        thread.start(); thread.join()\n\
+        queue = multiprocessing.get_context('fork').SimpleQueue()\n\
+        child = multiprocessing.get_context('fork').Process(target=queue.put, args=(os.getpid(),))\n\
+        child.start(); child.join()\n\
+        main = threading.main_thread()\n\
+        status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n\
+        aborted = subprocess.run([sys.executable, '-c', 'import os; os.abort()']).returncode\n\
+        (os.getpid() == int(status['NSpid'].split()[-1]) == threading.get_native_id() == main.native_id == queue.get(),\n\
+         caught.count(main.ident), len(caught), int(status['Threads']), aborted)";
+    for _ in 0..3 {
+        back(&sandbox, "one").await;
+        assert_eq!(text(&sandbox, check).await, "(True, 2, 3, 1, -6)");
+    }
+}
+
 #[tokio::test]
 async fn copies_are_few_and_the_rest_is_named() {
     let world = World::new();

@@ -86,6 +86,9 @@ pub trait Held: fmt::Debug + Send + Sync {
     /// Whether it can be woken.
     fn is_alive(&self) -> bool;
 
+    /// Makes ready what [`Held::wake`] needs, so that less is left to do then. It may stay like that.
+    fn prepare(&self);
+
     /// Makes it an interpreter like one that was just started, and leaves one more copy in its place. Interpreters that
     /// came from it or from the same one must be dead.
     ///

@@ -279,8 +279,9 @@ pub struct Poll {
 }
 
 /// Waits until a descriptor is ready, or for some milliseconds.
-pub fn poll(fds: &mut [Poll], milliseconds: Option<u32>) -> Result {
-    let time = milliseconds.map(|ms| [i64::from(ms / 1000), i64::from(ms % 1000) * 1_000_000]);
+pub fn poll(fds: &mut [Poll], microseconds: Option<u32>) -> Result {
+    const SECOND: u32 = 1_000_000;
+    let time = microseconds.map(|us| [i64::from(us / SECOND), i64::from(us % SECOND) * 1000]);
     let time = time.as_ref().map_or(0, |time| time.as_ptr() as usize);
     call(nr::PPOLL, [fds.as_mut_ptr() as usize, fds.len(), time, 0, 8, 0])
 }

@@ -40,7 +40,7 @@ fn kill_one_tree(
     reap: &mut dyn FnMut(&mut Roots),
 ) -> Result<bool> {
     let mut growth = 0;
-    for _ in 0..FINAL_ROUNDS {
+    for count in 0..FINAL_ROUNDS {
         let round = kill_round(roots, id, tag, known)?;
         reap(roots);
         if round.killed == 0 {
@@ -51,7 +51,11 @@ fn kill_one_tree(
         if growth == ROUNDS {
             return Ok(false);
         }
-        pause();
+        if count == 0 || round.new == 0 {
+            pause_for_deaths(count);
+        } else {
+            pause();
+        }
     }
     Err(EBUSY)
 }
@@ -91,7 +95,7 @@ struct Round {
 
 /// Kills every process of the cell but this one.
 fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Result<()> {
-    for _ in 0..FINAL_ROUNDS {
+    for count in 0..FINAL_ROUNDS {
         let _ = sys::kill(-1, sys::SIGKILL);
         reap(roots);
         let mut alive = 0;
@@ -103,7 +107,7 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
         if alive == 0 {
             return Ok(());
         }
-        pause();
+        pause_for_deaths(count);
     }
     // Something sleeps in the kernel where no signal reaches it.
     Err(EBUSY)
@@ -151,10 +155,17 @@ fn is_other_root(roots: &Roots, pid: i32, victim: u32) -> bool {
     other.is_some() || is_held(roots, pid)
 }
 
-/// Whether a process waits to be resumed. It has the tag of the tree that it came from, and belongs to none.
+/// Whether a process waits to be resumed, or is the child of one that does: what that will leave in its place. They have the
+/// tag of the tree that they came from, and belong to none.
 fn is_held(roots: &Roots, pid: i32) -> bool {
-    let held = roots.find(|root| root.pid == pid && root.phase == Phase::Held);
-    held.is_some_and(|index| !processes::is_gone(roots.get(index).pidfd))
+    if roots.find(|root| root.phase == Phase::Held).is_none() {
+        return false;
+    }
+    let waits = |pid| {
+        let held = roots.find(|root| root.pid == pid && root.phase == Phase::Held);
+        held.is_some_and(|index| !processes::is_gone(roots.get(index).pidfd))
+    };
+    waits(pid) || processes::look(pid).is_some_and(|process| waits(process.parent))
 }
 
 /// A process that hides its tag is spared only when its parents lead to another root: that is
@@ -214,5 +225,14 @@ pub fn forget_ended(roots: &mut Roots) {
 
 /// Lets the dying die.
 pub fn pause() {
-    while sys::poll(&mut [], Some(1)) == Err(EINTR) {}
+    wait(1000);
+}
+
+/// The same where most deaths take no time: after that many rounds, they do.
+fn pause_for_deaths(rounds: u32) {
+    wait(if rounds < 20 { 100 } else { 1000 });
+}
+
+fn wait(microseconds: u32) {
+    while sys::poll(&mut [], Some(microseconds)) == Err(EINTR) {}
 }

@@ -38,6 +38,7 @@ use crate::box_io::{Channel, Exit, Expected, Held, Process, WorkerIo};
 const OPERATION: &str = "wake_interpreter";
 
 /// What a copy is told to do.
+const PREPARE: &[u8] = b"p";
 const WAKE: &[u8] = b"w";
 const STORE: &[u8] = b"s";
 
@@ -75,6 +76,25 @@ struct Copy {
     pidfd: OwnedFd,
     host_pid: u32,
     held: HeldProcess,
+    /// Where the next copy will say that it is there, once that is made ready.
+    next: Option<AsyncFd<OwnedFd>>,
+}
+
+impl Copy {
+    /// Has it make the next copy ready, unless that was done.
+    fn prepare(&mut self) -> Result<()> {
+        if self.next.is_none() {
+            let (ours, theirs) = way().map_err(no_descriptors)?;
+            self.tell(PREPARE, &[theirs.as_fd()])?;
+            self.next = Some(ours);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, what: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
+        let sent = send(self.socket.get_ref().as_fd(), what, files);
+        sent.map(drop).map_err(|error| dead().with_source(error))
+    }
 }
 
 /// What is left of a copy is a copy; so the place stays, and who is in it changes.
@@ -128,20 +148,20 @@ impl Seat {
 pub(crate) async fn expect(cell: &Cell, kills: &Kills) -> Result<(Box<dyn Expected>, Channel)> {
     let starting = Arc::new(Arc::clone(kills).read_owned().await);
     let home = Home { cell: cell.clone(), kills: Arc::clone(kills) };
-    let (expected, theirs) = ExpectedCopy::new(home, starting).map_err(no_descriptors)?;
-    Ok((Box::new(expected), Channel(theirs)))
+    let (socket, theirs) = way().map_err(no_descriptors)?;
+    Ok((Box::new(ExpectedCopy { home, socket, _starting: starting }), Channel(theirs)))
+}
+
+/// A way to a copy: our end, and its own.
+fn way() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    set_socket_passcred(&ours, true)?;
+    Ok((streams::watch(ours, Interest::READABLE)?, theirs))
 }
 
 impl ExpectedCopy {
-    fn new(home: Home, starting: Starting) -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        set_socket_passcred(&ours, true)?;
-        let socket = streams::watch(ours, Interest::READABLE)?;
-        Ok((Self { home, socket, _starting: starting }, theirs))
-    }
-
     /// The host's number of the process that says that it is there.
     async fn sender(&self) -> io::Result<u32> {
         loop {
@@ -164,7 +184,7 @@ impl ExpectedCopy {
         let pidfd = opened.map_err(problem)?;
         // It checks that the process is in the cell.
         let held = self.home.cell.hold(host_pid).await.map_err(lost)?;
-        Ok(Copy { socket: self.socket, pidfd, host_pid, held })
+        Ok(Copy { socket: self.socket, pidfd, host_pid, held, next: None })
     }
 }
 
@@ -183,6 +203,13 @@ impl Held for HeldCopy {
         self.copy.is_alive()
     }
 
+    fn prepare(&self) {
+        if let Some(copy) = &mut *self.copy.copy() {
+            // One that cannot is dead, and waking it says so.
+            let _ = copy.prepare();
+        }
+    }
+
     async fn wake(&self) -> Result<WorkerIo> {
         let _alone = self.waking.lock().await;
         // Fails when the sender is gone, which we hold.
@@ -194,8 +221,6 @@ impl Held for HeldCopy {
         self.home.cell.give_pipe(their_stdout.as_fd());
         self.home.cell.give_pipe(their_stderr.as_fd());
         let stdin = null().map_err(no_descriptors)?;
-        let (next, channel) =
-            ExpectedCopy::new(self.home.clone(), Arc::clone(&starting)).map_err(no_descriptors)?;
         let pidfd = {
             let copy = self.copy.copy();
             let copy = copy.as_ref().filter(|copy| !is_dead(copy.pidfd.as_fd()));
@@ -204,10 +229,13 @@ impl Held for HeldCopy {
         };
         let pidfd = streams::watch(pidfd, Interest::READABLE).map_err(no_descriptors)?;
         // From here on it is no copy any more, whatever becomes of it.
-        let copy = self.copy.copy().take().ok_or_else(dead)?;
-        let files = [&their_control, &stdin, &their_stdout, &their_stderr, &channel];
-        send(copy.socket.get_ref().as_fd(), WAKE, &files.map(|file| file.as_fd()))
-            .map_err(|error| dead().with_source(error))?;
+        let mut copy = self.copy.copy().take().ok_or_else(dead)?;
+        copy.prepare()?;
+        let files = [&their_control, &stdin, &their_stdout, &their_stderr];
+        copy.tell(WAKE, &files.map(|file| file.as_fd()))?;
+        let socket = copy.next.ok_or_else(dead)?;
+        let next =
+            ExpectedCopy { home: self.home.clone(), socket, _starting: Arc::clone(&starting) };
         let process = WokenProcess {
             host_pid: copy.host_pid,
             pid: AtomicU32::new(copy.host_pid),
@@ -233,10 +261,8 @@ impl Held for HeldCopy {
 
     fn store(&self) -> Result<UnixStream> {
         let (ours, Channel(theirs)) = streams::channel().map_err(no_descriptors)?;
-        let copy = self.copy.copy();
-        let copy = copy.as_ref().ok_or_else(dead)?;
-        let sent = send(copy.socket.get_ref().as_fd(), STORE, &[theirs.as_fd()]);
-        sent.map(|_| ours).map_err(|error| dead().with_source(error))
+        self.copy.copy().as_ref().ok_or_else(dead)?.tell(STORE, &[theirs.as_fd()])?;
+        Ok(ours)
     }
 }
 

@@ -18,8 +18,8 @@ from time import sleep
 HELD, READY = 28, 16
 CONTROL = 100
 ARRIVED = b"a"
-STORE, WAKE = b"s", b"w"
-FILES_SPACE = CMSG_SPACE(5 * 4)
+STORE, PREPARE, WAKE = b"s", b"p", b"w"
+FILES_SPACE = CMSG_SPACE(4 * 4)
 MOST_NOTES = 8
 SETTLING = 50  # milliseconds in which threads of ours may end
 
@@ -58,36 +58,39 @@ def wait(driver, channel):
     directory = where()
     let_go(driver)
     while True:
-        peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
-        peer.send(ARRIVED)
-        files = called(driver, peer)
-        peer.close()
-        following = files.pop()
-        left, problem = orphan["leave_copy"]()
-        if problem is not None:
-            _exit(1)
-        if left is None:
-            for file in files:
-                close(file)
-            setsid()
-            channel = following
-            continue
-        close(following)
-        become(driver, files, directory)
-        orphan["forget"](*left)
-        return
+        files, channel, left = attend(driver, channel)
+        if left:
+            become(driver, files, directory)
+            orphan["forget"](*left)
+            return
 
 
-def called(driver, peer):
-    """The streams of the worker that it is to be."""
+def attend(driver, channel):
+    """Says that it is there and does what it is told, until it is the worker: gives the streams of that. The next copy begins
+    with a channel of its own."""
+    peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
+    peer.send(ARRIVED)
+    left = None
     while True:
         data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
-        if not data:
-            _exit(0)  # nobody can wake it any more
         files = codec["received_files"](ancillary)
-        if data == WAKE:
-            return files
-        load("state")["store_from_copy"](driver, files.pop())
+        if data == STORE:
+            load("state")["store_from_copy"](driver, *files)
+        elif data == PREPARE:
+            left, problem = orphan["leave_copy"](later=True)
+            if problem is not None:
+                _exit(1)
+            if left is None:
+                peer.close()
+                setsid()
+                return None, files[0], None
+            close(files[0])
+        elif data == WAKE:
+            orphan["begin"](*left)
+            peer.close()
+            return files, None, left
+        else:
+            _exit(0)  # nobody can wake it any more
 
 
 def where():

@@ -6,7 +6,9 @@ memory to a process of its own, and ends. So the memory of a large interpreter i
 
 import sys
 from _signal import SIGCHLD, SIGKILL
-from posix import WNOHANG, _exit, close, fork, getpid, getppid, kill, pipe, read, uname, waitpid
+from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM
+from _socket import socketpair
+from posix import WNOHANG, _exit, fork, getpid, getppid, kill, uname, waitpid
 from time import sleep
 
 from _ctypes import addressof, dlopen, dlsym
@@ -27,29 +29,39 @@ RSEQ_SIZE = 32
 SHORTEST, WAITS = 50e-6, 10
 
 
-def leave_copy():
-    """Forks. Gives what `forget` needs, or why that failed, and in the copy neither."""
+def leave_copy(later=False):
+    """Forks. Gives what `begin` and `forget` need, or why that failed, and in the copy neither.
+
+    One for later waits as a child of this process until it is told to begin.
+    """
     own_thread()  # found before, so that the copy finds it at once
-    parted, parting = pipe()
+    ours, theirs = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     try:
         middle = fork()
     except BaseException as error:
-        close(parted)
-        close(parting)
+        ours.close()
+        theirs.close()
         return None, "it cannot be copied (%s: %s)" % (type(error).__name__, error)
     if middle == 0:
-        close(parted)
+        ours.close()
+        if later and not theirs.recv(1):
+            _exit(0)  # nobody can tell it any more
         in_between()
-        close(parting)
+        theirs.close()
         return None, None
-    close(parting)
-    return (middle, parted), None
+    theirs.close()
+    return (middle, ours), None
 
 
-def forget(middle, parted):
+def begin(middle, ours):
+    """Tells a copy for later that it is later."""
+    ours.send(b"b")
+
+
+def forget(middle, ours):
     """Takes the process in between, unless it stays."""
-    read(parted, 1)  # until both have let go of the other end
-    close(parted)
+    ours.recv(1)  # until both have let go of the other end
+    ours.close()
     try:
         for n in range(WAITS):
             if waitpid(middle, WNOHANG)[0]:
