@@ -268,6 +268,12 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
 
     /// Waits until nothing of the box is left.
     async fn closed(&self);
+
+    /// Ends the box. Nothing in it runs any more when this returns. When it is dropped before, the box ends all the same.
+    async fn end(&self) {
+        self.kill();
+        self.closed().await;
+    }
 }
 
 /// Changes below a directory, as they come.

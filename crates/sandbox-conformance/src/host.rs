@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// A process of this host. The start time tells it from a later one with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,33 @@ impl Process {
             zombie: fields.first() == Some(&"Z"),
             command: String::from_utf8_lossy(&command).replace('\0', " "),
         })
+    }
+
+    /// Whether it only ends, or is about to without having a say in that.
+    fn is_killed(&self) -> bool {
+        const KILL: u64 = 1 << (9 - 1);
+        let is_killed = || {
+            let Ok(status) = fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
+                return true;
+            };
+            let pending = |name: &str| {
+                let set = status.lines().find_map(|line| line.strip_prefix(name));
+                set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()
+            };
+            (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0 || self.is_exiting()
+        };
+        // Between the signal and the end there is a moment without either.
+        is_killed() || {
+            std::thread::sleep(Duration::from_millis(1));
+            is_killed()
+        }
+    }
+
+    fn is_exiting(&self) -> bool {
+        const PF_EXITING: u64 = 4;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
+        flags.and_then(|flags| flags.parse().ok()).is_none_or(|flags: u64| flags & PF_EXITING != 0)
     }
 
     /// Reads what `Display` wrote.
@@ -74,10 +102,11 @@ pub(crate) fn descendants() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Running processes with that text in their command line.
+/// Running processes with that text in their command line. One that has been killed runs no more, though the kernel may
+/// still be at its memory.
 pub(crate) fn running_with(text: &str) -> io::Result<Vec<Process>> {
     let mut all = processes()?;
-    all.retain(|process| !process.zombie && process.command.contains(text));
+    all.retain(|process| !process.zombie && process.command.contains(text) && !process.is_killed());
     Ok(all)
 }
 

@@ -237,6 +237,10 @@ impl Cell {
                 let outcome = self.resume(reader.u32()?);
                 answer(id, outcome)
             }
+            // Nobody is missed: a process that is being forked sees the signal before it is there.
+            to_cell::END if self.prepared.strict => {
+                answer(id, sys::kill(-1, sys::SIGKILL).map(|_| 0))
+            }
             to_cell::FORGET => self.forget(id),
             _ => Err(EINVAL),
         };

@@ -17,7 +17,7 @@ use crate::maker::Privilege;
 use crate::memory::Watched;
 use crate::private::remove_leftover;
 use crate::process::{Exit, ExitStatus};
-use crate::protocol::from_cell;
+use crate::protocol::{from_cell, to_cell};
 use crate::replies::Replies;
 use crate::socket::{Packet, Socket};
 use crate::spec::{CellKind, Rlimit};
@@ -278,6 +278,19 @@ impl Cell {
         self.inner.link.kill();
     }
 
+    /// Kills the cell with everything in it. No code of it runs any more when this returns, and what is left of its processes
+    /// goes on to end; without isolation, nothing is left. When it is dropped before, the cell is killed all the same.
+    pub async fn end(&self) {
+        let asked = {
+            let _killed = Killed(&self.inner.link);
+            self.kind() == CellKind::Strict
+                && self.inner.link.request(to_cell::END, |_| ()).await.is_ok()
+        };
+        if !asked {
+            self.closed().await;
+        }
+    }
+
     /// Waits until the cell's first process is gone, and with it everything in the cell; without
     /// isolation, until the private directory is removed too. Can be dropped at any time.
     pub async fn closed(&self) {
@@ -291,6 +304,15 @@ impl Cell {
             // Fails when the sender is gone, and with it everything that could know of the cell.
             let _ = gone.wait_for(|gone| *gone).await;
         }
+    }
+}
+
+/// Kills a cell when it is dropped.
+struct Killed<'a>(&'a Link);
+
+impl Drop for Killed<'_> {
+    fn drop(&mut self) {
+        self.0.kill();
     }
 }
 

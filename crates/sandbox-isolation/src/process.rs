@@ -180,19 +180,11 @@ impl Root {
     }
 
     async fn request(&self, kind: u8, fields: impl FnOnce(&mut Writer)) -> Result<u32, Error> {
-        let (request, reply) = self.link.replies.register()?;
-        let mut message = Writer::message(kind);
-        message.u32(request).u32(self.id);
-        fields(&mut message);
-        self.link.send(&message.0, &[]).await?;
-        match reply.await.map_err(|_| Error::Closed)? {
-            Reply::Done { errno: 0, value } => Ok(value),
-            Reply::Done { errno, .. } => Err(Error::Io {
-                context: "cannot reach the process",
-                source: io::Error::from_raw_os_error(errno),
-            }),
-            other => Err(self.link.broken(&other)),
-        }
+        let of_root = |message: &mut Writer| {
+            message.u32(self.id);
+            fields(message);
+        };
+        self.link.request(kind, of_root).await
     }
 }
 
@@ -266,6 +258,27 @@ impl Link {
     pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         // Nothing but the end of the cell makes this fail, whatever the number says.
         self.socket.send(bytes, fds).await.map_err(|_| Error::Closed)
+    }
+
+    /// What the first process answers.
+    pub(crate) async fn request(
+        &self,
+        kind: u8,
+        fields: impl FnOnce(&mut Writer),
+    ) -> Result<u32, Error> {
+        let (request, reply) = self.replies.register()?;
+        let mut message = Writer::message(kind);
+        message.u32(request);
+        fields(&mut message);
+        self.send(&message.0, &[]).await?;
+        match reply.await.map_err(|_| Error::Closed)? {
+            Reply::Done { errno: 0, value } => Ok(value),
+            Reply::Done { errno, .. } => Err(Error::Io {
+                context: "cannot reach the process",
+                source: io::Error::from_raw_os_error(errno),
+            }),
+            other => Err(self.broken(&other)),
+        }
     }
 
     /// Sends from where nobody can wait. A full socket is waited for in a task.

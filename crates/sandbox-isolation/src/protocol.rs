@@ -50,6 +50,9 @@ pub(crate) mod to_cell {
     /// `u32 request, u32 root`: what was held is a root like those that were spawned, and its end is told. The answer has
     /// its number inside the cell.
     pub(crate) const RESUME: u8 = 7;
+    /// `u32 request`: every process but the first is killed, and the answer does not wait until they are gone. Strict
+    /// cells alone.
+    pub(crate) const END: u8 = 8;
 }
 
 /// Messages from a cell's first process to the host.
@@ -65,7 +68,7 @@ pub(crate) mod from_cell {
     pub(crate) const SPAWN_FAILED: u8 = 4;
     /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
     pub(crate) const EXITED: u8 = 5;
-    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE and RESUME.
+    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESUME and END.
     pub(crate) const DONE: u8 = 6;
     /// `u32 root, i32 errno`: the answer to ADOPT and HOLD.
     pub(crate) const ADOPTED: u8 = 7;

@@ -103,4 +103,8 @@ impl BoxIo for KernelBox {
     async fn closed(&self) {
         self.inner.closed().await;
     }
+
+    async fn end(&self) {
+        self.inner.end().await;
+    }
 }

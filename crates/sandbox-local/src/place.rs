@@ -317,8 +317,9 @@ impl Place {
 
     /// Ends it and waits until nothing runs any more.
     pub async fn terminate(&self) {
+        self.ended.set(FailureKind::Terminated);
+        let _ = tokio::time::timeout(END_BOUND, self.box_io.end()).await;
         self.end(FailureKind::Terminated);
-        let _ = tokio::time::timeout(END_BOUND, self.box_io.closed()).await;
     }
 }
 

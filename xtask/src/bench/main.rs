@@ -8,6 +8,7 @@ mod commands;
 mod create;
 mod detached;
 mod echo;
+mod end;
 mod files;
 mod host;
 mod memory;
@@ -48,6 +49,7 @@ enum Measurement {
     FilesInterrupt,
     NetworkGet,
     Snapshot,
+    End,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -55,7 +57,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -75,6 +77,7 @@ impl Measurement {
         Self::FilesInterrupt,
         Self::NetworkGet,
         Self::Snapshot,
+        Self::End,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -102,6 +105,7 @@ impl Measurement {
             Self::FilesInterrupt => "files-interrupt",
             Self::NetworkGet => "network-get",
             Self::Snapshot => "snapshot",
+            Self::End => "end",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -140,6 +144,7 @@ impl Measurement {
             Self::FilesInterrupt => vec![files::interrupt(setup).await],
             Self::NetworkGet => vec![network::get(setup).await],
             Self::Snapshot => snapshot::rows(setup).await,
+            Self::End => end::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

@@ -72,14 +72,14 @@ async fn used() -> Measured<Sandbox> {
     Ok(sandbox)
 }
 
-struct Process {
+pub(crate) struct Process {
     name: String,
     /// Bytes that no other process has.
     private: u64,
 }
 
 /// Every process that descends from this one, by id.
-fn descendants() -> Measured<BTreeMap<u32, Process>> {
+pub(crate) fn descendants() -> Measured<BTreeMap<u32, Process>> {
     let mut found = BTreeMap::new();
     let mut open = children(std::process::id());
     while let Some(pid) = open.pop() {

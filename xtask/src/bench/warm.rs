@@ -5,7 +5,7 @@ use std::time::Instant;
 use code_sandboxes::{IsolationMode, Sandbox};
 
 use crate::echo::{Echo, SERIES};
-use crate::row::{Row, Yardstick};
+use crate::row::{Bar, Row, Yardstick};
 use crate::sample::{Measured, alone, compare, median, since, text};
 use crate::setup::Setup;
 
@@ -15,6 +15,10 @@ const WARMING: usize = 200;
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     vec![
         Row::information("warm run_code (0.15 ms expected)", by_itself(setup).await),
+        Row {
+            bar: Bar::RatioAnd(1.0, 0.015),
+            ..Row::compared("warm run_code, in a cell", in_a_cell(setup).await, 1.0)
+        },
         Row::compared("warm run_code beside an echo", beside_echo(setup).await, 3.0),
         Row::information("warm run_code, threads of a runtime", on_threads(setup)),
     ]
@@ -23,6 +27,14 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
 async fn by_itself(setup: &Setup) -> Measured {
     let sandbox = warm(IsolationMode::Strict).await?;
     alone(setup.samples(), async || once(&sandbox).await).await
+}
+
+/// What isolation adds to a run.
+async fn in_a_cell(setup: &Setup) -> Measured<(f64, Yardstick)> {
+    let (strict, off) = (warm(IsolationMode::Strict).await?, warm(IsolationMode::Off).await?);
+    let (samples, rounds) = if setup.quick { (400, 1) } else { (2000, 3) };
+    let ours = async || once(&strict).await;
+    compare((samples, rounds), "isolation off", ours, async || once(&off).await).await
 }
 
 /// Both in one interpreter. Without isolation, which changes nothing about a run that has its interpreter.

@@ -199,6 +199,10 @@ impl BoxIo for CellBox {
     async fn closed(&self) {
         self.cell.closed().await;
     }
+
+    async fn end(&self) {
+        self.cell.end().await;
+    }
 }
 
 fn null() -> std::io::Result<std::os::fd::OwnedFd> {
