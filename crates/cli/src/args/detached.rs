@@ -108,6 +108,10 @@ pub(crate) struct ExecArgs {
     )]
     pub(crate) timeout: f64,
 
+    /// Seconds of CPU time that code of the interpreter may take, each cell of a notebook by itself
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub(crate) cpu_time: Option<f64>,
+
     /// Working directory of this run
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
@@ -131,6 +135,7 @@ impl ExecArgs {
             keep: false,
             reuse: false,
             export: self.export.clone(),
+            cpu_time: self.cpu_time,
             tty: self.tty,
             stream_json: self.stream_json,
             sandbox: SandboxArgs::of_provider(self.provider.clone(), self.timeout),

@@ -3,7 +3,9 @@
 use code_sandboxes::seconds;
 
 use super::attach::attach_running;
-use super::run::{Export, Extras, Interrupts, Task, Visit, check_terminal, warn_of_weak_isolation};
+use super::run::{
+    Export, Extras, Interrupts, Task, Visit, check_terminal, cpu_time, warn_of_weak_isolation,
+};
 use crate::args::ExecArgs;
 use crate::printer::Printer;
 use crate::problem::Problem;
@@ -20,7 +22,9 @@ pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Probl
         ));
     }
     let timeout = Some(seconds("timeout", args.timeout)?);
-    let extras = Extras::of(&args.env, args.workdir.clone(), args.context.clone())?;
+    let cpu_time = cpu_time(args.cpu_time, &task.source)?;
+    let mut extras = Extras::of(&args.env, args.workdir.clone(), args.context.clone())?;
+    extras.cpu_time = cpu_time;
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
         found = attach_running(&args.id, &args.provider) => found?,

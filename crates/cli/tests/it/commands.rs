@@ -134,6 +134,19 @@ fn limits_are_passed_on() {
     assert!(outcome.stderr.contains("it put out more than 5 B"), "{}", outcome.stderr);
 }
 
+#[test]
+fn cpu_time_of_code_is_limited() {
+    let code = "import time\nprint('begun', flush=True)\nwhile True: pass";
+    let outcome = run(["--cpu-time", "0.3", "--lang", "python", code]).output();
+    outcome.assert(124, "begun\n");
+    assert!(outcome.stderr.contains("CPU time"), "{}", outcome.stderr);
+    let code = "import time\ntime.sleep(0.6)\nprint('slept')";
+    run(["--cpu-time", "0.5", "--lang", "python", code]).output().assert(0, "slept\n");
+    let outcome = run(["--cpu-time", "1", "ls"]).output();
+    outcome.assert(2, "");
+    assert!(outcome.stderr.contains("ulimit -t"), "{}", outcome.stderr);
+}
+
 /// Whether a `sleep` of that many seconds runs within a few seconds.
 fn appears(marker: u32) -> bool {
     soon(|| sleeps(marker))

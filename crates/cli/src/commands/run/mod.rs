@@ -35,6 +35,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
     let task = Task::of(&args)?;
     let export = Export::of(&args.export, &task.source)?;
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
+    let cpu_time = cpu_time(args.cpu_time, &task.source)?;
     let stays = args.keep || args.reuse;
     let purpose = task.source.purpose().filter(|_| !stays);
     let mut builder = settings::builder(&args.sandbox, purpose)?;
@@ -46,6 +47,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
         // The sandbox may have been made with others.
         extras = Extras::of(&args.sandbox.env, args.sandbox.workdir.clone(), None)?;
     }
+    extras.cpu_time = cpu_time;
     let create =
         async { if args.reuse { builder.get_or_create().await } else { builder.create().await } };
     let mut interrupts = Interrupts::listen()?;
@@ -73,6 +75,8 @@ pub(crate) struct Extras {
     env: Vec<(String, String)>,
     workdir: Option<String>,
     pub(crate) context: Option<String>,
+    /// Of code alone.
+    pub(crate) cpu_time: Option<Duration>,
 }
 
 impl Extras {
@@ -83,7 +87,7 @@ impl Extras {
         context: Option<String>,
     ) -> Result<Self, Problem> {
         let env = env.iter().map(|item| settings::environment_variable(item));
-        Ok(Self { env: env.collect::<Result<_, _>>()?, workdir, context })
+        Ok(Self { env: env.collect::<Result<_, _>>()?, workdir, context, cpu_time: None })
     }
 
     fn command<'a>(&self, mut command: CommandBuilder<'a>) -> CommandBuilder<'a> {
@@ -103,11 +107,25 @@ impl Extras {
         if let Some(path) = &self.workdir {
             run = run.cwd(path);
         }
+        if let Some(limit) = self.cpu_time {
+            run = run.cpu_time(limit);
+        }
         match &self.context {
             Some(context) => run.context(context),
             None => run,
         }
     }
+}
+
+/// The limit of the CPU time, which the source may have to have none of.
+pub(crate) fn cpu_time(given: Option<f64>, source: &Source) -> Result<Option<Duration>, Problem> {
+    if given.is_some() && !source.is_code() {
+        return Err(Problem::usage(
+            "--cpu-time is for code of the interpreter, and this is a command",
+            "say --lang python, or begin the command with `ulimit -t SECONDS;`",
+        ));
+    }
+    Ok(given.map(|given| seconds("cpu_time", given)).transpose()?)
 }
 
 /// One run in a sandbox.
