@@ -165,11 +165,10 @@ pub(crate) fn refused(error: Cause) -> Error {
 /// An image that the engine does not have.
 pub(crate) fn no_image(name: &str) -> Error {
     let hint = if name == crate::DEFAULT_IMAGE {
-        "build it from the sources of this program (`docker build --tag code-sandboxes:latest docker`), or name \
-         another one that has Python 3.9 or later"
+        "build it with `sandboxes image build`, or name another one that has Python 3.9 or later"
             .to_owned()
     } else {
-        format!("pull it with `docker pull {name}`, or build it")
+        format!("fetch it with `sandboxes image pull {name}`, or build it")
     };
     Error::new(ErrorKind::NotFound, "create", format!("the engine has no image {name}"))
         .with_context("image", name.to_owned())

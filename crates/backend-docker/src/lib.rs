@@ -33,9 +33,11 @@ mod boxed;
 mod config;
 mod container;
 mod engine;
+mod images;
 mod instance;
 mod owner;
 mod seccomp;
 
 pub use backend::DockerBackend;
 pub use config::{DEFAULT_IMAGE, DockerConfig};
+pub use images::{Image, ImageBuild, Images};

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend_docker::DockerBackend;
+use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, ImageBuild, Images};
 use sandbox_core::{ErrorKind, FailureKind, Sandbox};
 use tokio::process::Command;
 use tokio::time::sleep;
@@ -126,7 +126,40 @@ async fn a_missing_image_says_how_to_get_it() {
     let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
     let error = builder.image("no-such-image:at-all").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.hint().is_some_and(|hint| hint.contains("docker pull")), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("sandboxes image pull")), "{error:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn images_are_listed_and_built_on_one_another() {
+    assert!(has_engine(), "there is no engine to test with");
+    let images = Images::connect(&DockerConfig::default()).await.unwrap();
+    let names = async || -> Vec<String> {
+        images.list().await.unwrap().into_iter().map(|image| image.name).collect()
+    };
+    assert!(names().await.contains(&DEFAULT_IMAGE.to_owned()));
+
+    let mut build = ImageBuild::default();
+    build.name = Some("code-sandboxes-test:built".to_owned());
+    build.base = Some("no-such-base:at-all".to_owned());
+    let error = images.build(&build, |_| ()).await.unwrap_err();
+    assert!(error.message().contains("code-sandboxes-test:built"), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("--base")), "{error:?}");
+
+    // It has all that is fetched, so nothing has to be reached.
+    build.base = Some(DEFAULT_IMAGE.to_owned());
+    build.network = Some("none".to_owned());
+    let mut said = Vec::new();
+    let built = images.build(&build, |line| said.push(line.to_owned())).await;
+    assert_eq!(built.unwrap(), "code-sandboxes-test:built", "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("Successfully built")), "{said:#?}");
+    assert!(names().await.contains(&"code-sandboxes-test:built".to_owned()));
+    let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
+    let sandbox = builder.image("code-sandboxes-test:built").create().await.unwrap();
+    let result = sandbox.run_code("import os; os.getuid()").await.unwrap();
+    assert_eq!(result.text(), Some("65532"));
+    sandbox.terminate().await.unwrap();
+    docker(&["image", "rm", "--force", "code-sandboxes-test:built"]).await;
 }
 
 /// What is written and unpacked there may be executed, and loaded by what runs.

@@ -2,6 +2,8 @@
 
 mod detached;
 mod export;
+#[cfg(feature = "docker")]
+mod image;
 mod interactive;
 mod kernel;
 mod snapshot;
@@ -19,6 +21,10 @@ pub(crate) use self::detached::{
     CopyArgs, CreateArgs, EndArgs, ExecArgs, ListArgs, LogsArgs, SupervisorArgs,
 };
 pub(crate) use self::export::ExportArgs;
+#[cfg(feature = "docker")]
+use self::image::IMAGE_EXAMPLES;
+#[cfg(feature = "docker")]
+pub(crate) use self::image::{BuildArgs, ImageArgs, ImageCommand};
 pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
 pub(crate) use self::kernel::KernelArgs;
@@ -134,6 +140,10 @@ pub(crate) enum Command {
     /// Store what a sandbox is, and start others from there
     #[command(after_help = SNAPSHOT_EXAMPLES)]
     Snapshot(SnapshotArgs),
+    /// Build, list and fetch images that local-docker starts from
+    #[cfg(feature = "docker")]
+    #[command(after_help = IMAGE_EXAMPLES)]
+    Image(ImageArgs),
     /// Make a sandbox of each variant, run something in it, and end it
     Test(ProviderArgs),
     /// List environments that sandboxes can be created from

@@ -92,6 +92,13 @@ impl Printer {
         self.say("note", text);
     }
 
+    /// Passes on what somebody else says on the way.
+    pub(crate) fn progress(&self, text: &str) {
+        if !self.quiet {
+            let _ = writeln!(io::stderr(), "{}", printable(text));
+        }
+    }
+
     /// Says what to do about a failure.
     pub(crate) fn hint(&self, text: &str) {
         self.say("hint", text);

@@ -34,6 +34,8 @@ mod sandbox;
 
 pub use sandbox_core::*;
 
+#[cfg(feature = "docker")]
+pub use backend_docker as docker;
 #[cfg(feature = "eval")]
 pub use backend_eval as eval;
 #[cfg(feature = "jupyter")]

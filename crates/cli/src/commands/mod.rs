@@ -8,6 +8,8 @@ mod doctor;
 mod end;
 mod environments;
 mod exec;
+#[cfg(feature = "docker")]
+mod image;
 mod list;
 mod logs;
 mod man;
@@ -87,6 +89,8 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Stop(args) => end::end(&args, End::Stop, printer).await,
         Command::Rm(args) => end::end(&args, End::Remove, printer).await,
         Command::Snapshot(args) => snapshot::snapshot(&args, printer).await,
+        #[cfg(feature = "docker")]
+        Command::Image(args) => image::image(&args, printer).await,
         Command::Test(args) => test::test(&args, printer).await,
         Command::Environments(args) => environments::environments(&args, printer).await,
         Command::Providers => providers::providers(printer).await,

@@ -1,0 +1,81 @@
+//! `sandboxes image`
+
+use code_sandboxes::docker::{DockerConfig, Image, ImageBuild, Images};
+use code_sandboxes::{ByteSize, unix_now};
+use serde_json::json;
+
+use super::list::span;
+use crate::args::{BuildArgs, ImageArgs, ImageCommand};
+use crate::exit;
+use crate::printer::{Format, Printer};
+use crate::problem::Problem;
+
+/// Builds, lists and fetches images of the engine. What the engine says meanwhile goes to standard error.
+pub(crate) async fn image(args: &ImageArgs, printer: &Printer) -> Result<u8, Problem> {
+    let build = match &args.command {
+        ImageCommand::Build(args) => Some(build(args)?),
+        ImageCommand::List | ImageCommand::Pull { .. } => None,
+    };
+    let images = Images::connect(&DockerConfig::default()).await?;
+    let progress = |line: &str| printer.progress(line);
+    match &args.command {
+        ImageCommand::List => list(&images, printer).await?,
+        ImageCommand::Pull { name } => {
+            images.pull(name, progress).await?;
+            tell(name, printer).await?;
+        }
+        ImageCommand::Build(_) => {
+            let name = images.build(&build.unwrap_or_default(), progress).await?;
+            tell(&name, printer).await?;
+        }
+    }
+    Ok(exit::SUCCESS)
+}
+
+fn build(args: &BuildArgs) -> Result<ImageBuild, Problem> {
+    let ca_bundle = args.ca_bundle.as_ref().map(|path| {
+        std::fs::read(path).map_err(|error| {
+            let message = format!("--ca-bundle {}: {error}", path.display());
+            Problem::usage(message, "name a file of this host with certificates (PEM)")
+        })
+    });
+    let mut build = ImageBuild::default();
+    build.name.clone_from(&args.name);
+    build.base.clone_from(&args.base);
+    build.packages.clone_from(&args.package);
+    build.index_url.clone_from(&args.index_url);
+    build.network.clone_from(&args.build_network);
+    build.ca_bundle = ca_bundle.transpose()?;
+    Ok(build)
+}
+
+async fn tell(name: &str, printer: &Printer) -> Result<(), Problem> {
+    match printer.format() {
+        Format::Text => printer.stdout(format!("{name}\n").as_bytes()).await,
+        Format::Json | Format::JsonLines => printer.json(&json!({ "image": name })).await,
+    }
+}
+
+async fn list(images: &Images, printer: &Printer) -> Result<(), Problem> {
+    let all = images.list().await?;
+    match printer.format() {
+        Format::Text => {
+            let rows = all.iter().map(row).collect();
+            printer.table(&["Name", "Size", "Age", "Id"], rows).await
+        }
+        Format::Json | Format::JsonLines => {
+            let object = |Image { name, id, size, created_at, .. }: &Image| json!({ "name": name, "id": id, "size": size, "created_at": created_at });
+            printer.json(&all.iter().map(object).collect()).await
+        }
+    }
+}
+
+fn row(image: &Image) -> Vec<String> {
+    let id = image.id.strip_prefix("sha256:").unwrap_or(&image.id);
+    vec![
+        image.name.clone(),
+        ByteSize::bytes(image.size).to_string(),
+        span(unix_now() - image.created_at as f64),
+        id.chars().take(12).collect(),
+    ]
+}
