@@ -271,3 +271,29 @@ time.sleep(60)";
     faulty.is_terminated().await;
     faulty.leaves_nothing_running().await;
 }
+
+/// A signal that comes right before a call blocks does not wake it. Here another thread takes it, which is the same.
+#[tokio::test]
+async fn an_interrupt_that_woke_nobody_is_seen_all_the_same() {
+    let _alone = ALONE.lock().await;
+    let code = "\
+        import signal, threading, time\n\
+        threading.Thread(target=time.sleep, args=(20,), daemon=True).start()\n\
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n\
+        try:\n    print('ready', flush=True)\n    time.sleep(20)\n\
+        except KeyboardInterrupt:\n    print('interrupted')\n\
+        finally:\n    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])";
+    for mode in [IsolationMode::Strict, IsolationMode::Off] {
+        let builder = Sandbox::builder(Arc::new(EvalBackend::default())).isolation(mode);
+        let sandbox = builder.create().await.expect("a sandbox");
+        let began = Instant::now();
+        let result =
+            sandbox.run_code(code).timeout(Duration::from_secs(1)).await.expect("a result");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert_eq!(result.stdout(), "ready\ninterrupted", "{result:?}");
+        assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
+        let kept = sandbox.run_code("threading.active_count()").await.expect("a result");
+        assert_eq!(kept.text(), Some("2"), "the state is kept: {kept:?}");
+        sandbox.terminate().await.expect("an end");
+    }
+}

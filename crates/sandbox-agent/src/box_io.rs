@@ -147,6 +147,10 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// Sends a signal to it alone. A dead process is no error.
     fn signal(&self, signal: i32) -> Result<()>;
 
+    /// Wakes the call that it blocks in, and does nothing else: it then sees a signal that came right before. Where there is
+    /// no way to do that, nothing happens.
+    fn nudge(&self) {}
+
     /// Sends a signal to it and everything it started.
     async fn signal_tree(&self, signal: i32) -> Result<()>;
 
@@ -173,6 +177,9 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// Highest resident memory it has had, in bytes.
     fn peak_memory(&self) -> Option<u64>;
 }
+
+/// What a worker does nothing about, as a signal: SIGURG.
+pub(crate) const NUDGE: i32 = 23;
 
 /// A program to start.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ use super::process::family::{self, Started};
 use super::process::{Kills, kill_alone, lost, memory_words, peak_memory, raw_pid};
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
-use crate::box_io::{Channel, Exit, Expected, Held, Process, WorkerIo};
+use crate::box_io::{Channel, Exit, Expected, Held, NUDGE, Process, WorkerIo};
 
 const OPERATION: &str = "wake_interpreter";
 
@@ -386,6 +386,10 @@ impl Process for WokenProcess {
         };
         let process = Arc::clone(process);
         kill_alone(&self.home.kills, async move { process.kill_tree().await }).await
+    }
+
+    fn nudge(&self) {
+        let _ = self.signal(NUDGE);
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {

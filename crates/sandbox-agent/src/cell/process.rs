@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use self::family::Started;
 use super::streams::watch;
 use super::zygote::Zygote;
-use crate::box_io::{Exit, Process};
+use crate::box_io::{Exit, NUDGE, Process};
 
 /// Many processes may start in a cell at once, but none while a tree is killed there.
 pub(crate) type Kills = Arc<RwLock<()>>;
@@ -186,6 +186,10 @@ impl Process for WorkerProcess {
             }
             None => self.signal(Signal::KILL.as_raw()),
         }
+    }
+
+    fn nudge(&self) {
+        let _ = self.signal(NUDGE);
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::inbox::{Answer, Inbox, would_block};
 use super::tools::ToolCalls;
@@ -24,6 +25,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 const SIGINT: i32 = 2;
+
+/// When a worker is nudged after a signal, each time counted from the one before: all within the grace.
+const NUDGES: [Duration; 3] =
+    [Duration::from_millis(10), Duration::from_millis(90), Duration::from_millis(200)];
 
 /// Why a run was interrupted or killed from outside. The first cause stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +205,7 @@ impl Watchdog {
     fn tell(&self, run: &mut Watched) {
         run.wanted = !run.sent;
         if run.sent && run.called {
-            let _ = self.process.signal(SIGINT);
+            self.signal();
         } else if run.sent {
             let mut frame = Vec::new();
             let request = Request::Interrupt { id: run.id };
@@ -211,8 +216,22 @@ impl Watchdog {
                 run.wanted = true;
                 return;
             }
-            let _ = self.process.signal(SIGINT);
+            self.signal();
         }
+    }
+
+    /// Sends the signal. One that comes right before a call begins to block would be seen when that is over.
+    fn signal(&self) {
+        let _ = self.process.signal(SIGINT);
+        let process = Arc::downgrade(&self.process);
+        let nudge = async move {
+            for pause in NUDGES {
+                sleep(pause).await;
+                process.upgrade().iter().for_each(|process| process.nudge());
+            }
+        };
+        // Outside of a runtime nobody waits for the end of the run.
+        let _ = Handle::try_current().map(|runtime| runtime.spawn(nudge));
     }
 
     /// Sees to it that an interrupt that could not go out yet does so soon.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::call::Call;
 use super::link::Link;
 use super::message::{ToAgent, exit_in};
-use crate::box_io::{Exit, Process, Terminal};
+use crate::box_io::{Exit, NUDGE, Process, Terminal};
 
 /// What is known about the end of a process.
 #[derive(Debug, Default)]
@@ -166,6 +166,10 @@ impl Process for BoxProcess {
             return Ok(());
         }
         self.link.say(&ToAgent::Signal { key: self.key, signal, tree: false })
+    }
+
+    fn nudge(&self) {
+        let _ = self.signal(NUDGE);
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {

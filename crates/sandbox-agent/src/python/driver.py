@@ -8,7 +8,7 @@ is dead or useless, and the host finds that out by itself.
 
 import builtins
 import sys
-from _signal import SIGINT
+from _signal import SIGINT, SIGURG
 from _signal import pthread_kill as signal_thread
 from _signal import signal as set_signal
 from _thread import _count as thread_count
@@ -493,6 +493,10 @@ DRIVER = Driver()
 load("offers")["offer"](DRIVER)
 
 
+def nudged(signum, frame):
+    """Does nothing, but a call that blocked has looked for other signals then."""
+
+
 def in_copy():
     DRIVER.streams.burst.forget()
     DRIVER.socket.close()
@@ -503,6 +507,7 @@ def serve(request):
     DRIVER.adopt(request)
     DRIVER.site = environ.get("HOME", "/home/sandbox") + "/.packages"
     set_signal(SIGINT, DRIVER.on_interrupt)
+    set_signal(SIGURG, nudged)
     load("hooks")["attach"](DRIVER)
     register_at_fork(before=DRIVER.streams.flush, after_in_child=in_copy)
     sys.path.insert(0, "")
