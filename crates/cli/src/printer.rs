@@ -93,6 +93,7 @@ impl Printer {
     }
 
     /// Passes on what somebody else says on the way.
+    #[cfg(feature = "docker")]
     pub(crate) fn progress(&self, text: &str) {
         if !self.quiet {
             let _ = writeln!(io::stderr(), "{}", printable(text));
