@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::inbox::{Answer, Inbox, would_block};
 use super::tools::ToolCalls;
@@ -26,7 +25,7 @@ const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from
 
 const SIGINT: i32 = 2;
 
-/// When a worker is nudged after a signal, each time counted from the one before: all within the grace.
+/// When a run that has not ended is nudged after a signal, each time counted from the one before: all within the grace.
 const NUDGES: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(90), Duration::from_millis(200)];
 
@@ -84,6 +83,8 @@ struct Watched {
     calls: Option<Arc<ToolCalls>>,
     /// An interrupt waits for that.
     wanted: bool,
+    /// When it is nudged next, and how long after that again.
+    nudge: Option<(Instant, &'static [Duration])>,
     /// The worker was in the middle of its answer when the time was up; until then it may go on.
     held_back: Option<Instant>,
     /// The code has ended by itself, and nobody has read that yet.
@@ -108,6 +109,16 @@ impl Watched {
 
     fn is_to_be_told(&self) -> bool {
         self.wanted && self.sent && self.is_active()
+    }
+
+    fn schedule_nudge(&mut self, now: Instant, pauses: &'static [Duration]) {
+        self.nudge = pauses.split_first().map(|(first, then)| (now + *first, then));
+    }
+
+    /// When something is to be done about an interrupt.
+    fn tell_again(&self, now: Instant) -> Option<Instant> {
+        let told = self.is_to_be_told().then(|| now + LOOK_AGAIN);
+        earliest(told, self.nudge.map(|(due, _)| due))
     }
 }
 
@@ -157,6 +168,7 @@ impl Watchdog {
             called: false,
             calls,
             wanted: false,
+            nudge: None,
             held_back: None,
             over: false,
             doomed: false,
@@ -205,7 +217,7 @@ impl Watchdog {
     fn tell(&self, run: &mut Watched) {
         run.wanted = !run.sent;
         if run.sent && run.called {
-            self.signal();
+            self.signal(run);
         } else if run.sent {
             let mut frame = Vec::new();
             let request = Request::Interrupt { id: run.id };
@@ -216,29 +228,30 @@ impl Watchdog {
                 run.wanted = true;
                 return;
             }
-            self.signal();
+            self.signal(run);
         }
     }
 
-    /// Sends the signal. One that comes right before a call begins to block would be seen when that is over.
-    fn signal(&self) {
+    /// Sends the signal. One that comes right before a call begins to block would be seen when that is over, so nudges follow.
+    fn signal(&self, run: &mut Watched) {
         let _ = self.process.signal(SIGINT);
-        let process = Arc::downgrade(&self.process);
-        let nudge = async move {
-            for pause in NUDGES {
-                sleep(pause).await;
-                process.upgrade().iter().for_each(|process| process.nudge());
-            }
-        };
-        // Outside of a runtime nobody waits for the end of the run.
-        let _ = Handle::try_current().map(|runtime| runtime.spawn(nudge));
+        run.schedule_nudge(Instant::now(), &NUDGES);
     }
 
-    /// Sees to it that an interrupt that could not go out yet does so soon.
-    fn tell_later(&self, state: &mut State) {
-        if state.run.as_ref().is_some_and(Watched::is_to_be_told) {
-            self.reschedule(state, Some(Instant::now() + LOOK_AGAIN));
+    /// Nudges when it is time. A run that is over gets none: they would wake calls of the next one.
+    fn nudge(&self, run: &mut Watched, now: Instant) {
+        let Some((_, then)) = run.nudge.filter(|(due, _)| *due <= now) else { return };
+        run.nudge = None;
+        if run.is_active() {
+            self.process.nudge();
+            run.schedule_nudge(now, then);
         }
+    }
+
+    /// Sees to it that an interrupt that could not go out yet does so soon, and that nudges follow one that could.
+    fn tell_later(&self, state: &mut State) {
+        let due = state.run.as_ref().and_then(|run| run.tell_again(Instant::now()));
+        self.reschedule(state, due);
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -271,7 +284,7 @@ impl Watchdog {
         if run.cause.is_none() && run.is_active() {
             self.interrupt_with_grace(run, cause);
         }
-        let due = run.deadline;
+        let due = earliest(run.deadline, run.tell_again(Instant::now()));
         self.reschedule(&mut state, due);
     }
 
@@ -343,6 +356,7 @@ impl Watchdog {
         if run.is_to_be_told() {
             self.tell(run);
         }
+        self.nudge(run, now);
         let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
         let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
         let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end);
@@ -354,12 +368,9 @@ impl Watchdog {
             }
         } else if let Some((end, used)) = cpu {
             let pause = (end - used).clamp(CPU_POLL.0, CPU_POLL.1);
-            due = Some(due.map_or(now + pause, |due| due.min(now + pause)));
+            due = earliest(due, Some(now + pause));
         }
-        if run.is_to_be_told() {
-            let soon = now + LOOK_AGAIN;
-            due = Some(due.map_or(soon, |due| due.min(soon)));
-        }
+        due = earliest(due, run.tell_again(now));
         state.scheduled = due;
         Step::Sleep(due)
     }
@@ -403,6 +414,10 @@ impl Watchdog {
             }
         }
     }
+}
+
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 /// Ends a process and whatever it started. When that takes too long or nobody can tell, the whole box goes instead,

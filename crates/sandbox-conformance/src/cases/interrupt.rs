@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_wait_for_a_child_is_interrupted;
         code_may_catch_it;
         it_hits_no_later_run;
+        it_wakes_no_call_of_a_later_run;
         it_is_not_lost_at_the_start;
         it_is_not_lost_before_long_code_is_there;
         is_executing_follows_the_run;
@@ -116,6 +117,22 @@ async fn it_hits_no_later_run(f: Fixture) -> Checked {
         ensure_eq!(next.text(), Some("1999000"), "round {round}: {}", describe(&next));
         ensure!(!next.interrupted, "round {round}: the next run is marked as interrupted");
     }
+    Ok(())
+}
+
+/// Calls of C end early when a signal meets them, which Python hides for its own alone.
+async fn it_wakes_no_call_of_a_later_run(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let blocks = "import ctypes; ctypes.CDLL(None).poll(None, 0, 600)";
+    ok(&sandbox, "import ctypes").await?;
+    let run = start(&sandbox, "import time; time.sleep(99)").await?;
+    ensure!(sandbox.interrupt().await?, "nothing was interrupted");
+    ensure!(within(SLACK, run).await???.interrupted, "not marked");
+    ensure_eq!(text(&sandbox, blocks).await?, "0", "0 is the end of the time, -1 a signal");
+    let timed_out =
+        sandbox.run_code("import time; time.sleep(99)").timeout(Duration::from_secs(1)).await?;
+    ensure_eq!(timed_out.state, InterpreterState::Kept);
+    ensure_eq!(text(&sandbox, blocks).await?, "0", "after a timeout");
     Ok(())
 }
 
