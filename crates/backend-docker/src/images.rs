@@ -32,7 +32,7 @@ pub struct ImageBuild {
     pub base: Option<String>,
     /// Python packages that it has besides, as pip takes them.
     pub packages: Vec<String>,
-    /// Where pip fetches from. Default: where pip does.
+    /// Where pip fetches from. Default: where pip does. The history of the image keeps it, with a password that is in it.
     pub index_url: Option<String>,
     /// Certificates (PEM) that are trusted while packages are fetched, instead of the usual ones. The image does not keep
     /// them.

@@ -102,11 +102,18 @@ pub(crate) fn descendants() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Running processes with that text in their command line. One that has been killed runs no more, though the kernel may
-/// still be at its memory.
+/// Running processes with that text in their command line.
 pub(crate) fn running_with(text: &str) -> io::Result<Vec<Process>> {
     let mut all = processes()?;
-    all.retain(|process| !process.zombie && process.command.contains(text) && !process.is_killed());
+    all.retain(|process| !process.zombie && process.command.contains(text));
+    Ok(all)
+}
+
+/// Of these, those that can still run code of theirs. One that has been killed cannot, though it may be there until the
+/// kernel has taken its memory back.
+pub(crate) fn able_to_run_with(text: &str) -> io::Result<Vec<Process>> {
+    let mut all = running_with(text)?;
+    all.retain(|process| !process.is_killed());
     Ok(all)
 }
 

@@ -278,7 +278,7 @@ pub struct Poll {
     pub revents: i16,
 }
 
-/// Waits until a descriptor is ready, or for some milliseconds.
+/// Waits until a descriptor is ready, or for some microseconds.
 pub fn poll(fds: &mut [Poll], microseconds: Option<u32>) -> Result {
     const SECOND: u32 = 1_000_000;
     let time = microseconds.map(|us| [i64::from(us / SECOND), i64::from(us % SECOND) * 1000]);

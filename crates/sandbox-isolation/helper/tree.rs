@@ -51,6 +51,7 @@ fn kill_one_tree(
         if growth == ROUNDS {
             return Ok(false);
         }
+        // A tree that grows gets no more rounds in the same time.
         if count == 0 || round.new == 0 {
             pause_for_deaths(count);
         } else {

@@ -5,10 +5,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::error::Error;
 use crate::gate::GateSockets;
@@ -23,6 +25,9 @@ use crate::socket::{Packet, Socket};
 use crate::spec::{CellKind, Rlimit};
 use crate::watched;
 use crate::wire::Reader;
+
+/// How long a first process may take to answer that it has killed. One that takes longer is killed with all it has.
+const ANSWER_BOUND: Duration = Duration::from_millis(200);
 
 /// The user of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,7 +289,9 @@ impl Cell {
         let asked = {
             let _killed = Killed(&self.inner.link);
             self.kind() == CellKind::Strict
-                && self.inner.link.request(to_cell::END, |_| ()).await.is_ok()
+                && timeout(ANSWER_BOUND, self.inner.link.request(to_cell::END, |_| ()))
+                    .await
+                    .is_ok_and(|answer| answer.is_ok())
         };
         if !asked {
             self.closed().await;

@@ -50,7 +50,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "PACKAGE")]
     pub(crate) package: Vec<String>,
 
-    /// Where pip fetches packages from
+    /// Where pip fetches packages from; the history of the image keeps it, so without a password
     #[arg(long, value_name = "URL")]
     pub(crate) index_url: Option<String>,
 

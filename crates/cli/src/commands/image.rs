@@ -2,7 +2,7 @@
 
 use code_sandboxes::docker::{DockerConfig, Image, ImageBuild, Images};
 use code_sandboxes::{ByteSize, unix_now};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::list::span;
 use crate::args::{BuildArgs, ImageArgs, ImageCommand};
@@ -63,11 +63,13 @@ async fn list(images: &Images, printer: &Printer) -> Result<(), Problem> {
             let rows = all.iter().map(row).collect();
             printer.table(&["Name", "Size", "Age", "Id"], rows).await
         }
-        Format::Json | Format::JsonLines => {
-            let object = |Image { name, id, size, created_at, .. }: &Image| json!({ "name": name, "id": id, "size": size, "created_at": created_at });
-            printer.json(&all.iter().map(object).collect()).await
-        }
+        Format::Json | Format::JsonLines => printer.json(&all.iter().map(object).collect()).await,
     }
+}
+
+fn object(image: &Image) -> Value {
+    let Image { name, id, size, created_at, .. } = image;
+    json!({ "name": name, "id": id, "size": size, "created_at": created_at })
 }
 
 fn row(image: &Image) -> Vec<String> {

@@ -42,7 +42,7 @@ const PREPARE: &[u8] = b"p";
 const WAKE: &[u8] = b"w";
 const STORE: &[u8] = b"s";
 
-/// How long a copy may take to be there: two forks of a large process on a busy machine.
+/// How long a copy may take to be there: a fork of a large process on a busy machine.
 const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
 
 /// Keeps kills out of a cell. A second one of the same task could wait for a kill that waits for the first.

@@ -117,7 +117,7 @@ impl Extras {
     }
 }
 
-/// The limit of the CPU time, which the source may have to have none of.
+/// The limit of the CPU time. Commands can have none.
 pub(crate) fn cpu_time(given: Option<f64>, source: &Source) -> Result<Option<Duration>, Problem> {
     if given.is_some() && !source.is_code() {
         return Err(Problem::usage(
