@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_eval::EvalBackend;
-use sandbox_core::{Error, Fixed, Sandbox, SandboxBuilder, unix_now};
+use sandbox_core::{Error, Fixed, IsolationMode, Sandbox, SandboxBuilder, unix_now};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
@@ -82,6 +82,31 @@ async fn the_third_alike_is_ready_and_fresh() -> Result<(), Error> {
     let fresh = third.run_code("import os; ('x' in globals(), os.listdir())").await?;
     assert_eq!(fresh.text(), Some("(False, [])"));
     assert_eq!((fresh.execution_count, fresh.restarted), (1, false));
+    Ok(())
+}
+
+/// An interpreter that waits lives through a run that nobody asked for, and forgets it.
+#[tokio::test]
+async fn what_waited_is_as_new() -> Result<(), Error> {
+    let _alone = ALONE.lock().await;
+    let look = "import gc, os, sys\n\
+        (sorted(globals()), sorted(sys.modules), sorted(os.listdir('/proc/self/fd')), sys.argv, \
+        (lambda: 0).__code__.co_filename, sorted(sys.modules['__main__'].__dict__), len(gc.garbage))";
+    for mode in [IsolationMode::Strict, IsolationMode::Off] {
+        let mut seen = Vec::new();
+        for wait in [0, 100] {
+            // A backend of its own for each: with none before it, none is made ahead.
+            let sandbox =
+                builder(&Arc::new(EvalBackend::default())).isolation(mode).create().await?;
+            sleep(Duration::from_millis(wait)).await;
+            let result = sandbox.run_code(look).await?;
+            assert_eq!((result.execution_count, result.restarted), (1, false), "{mode:?}");
+            assert_eq!(result.stdout(), "");
+            seen.push(result.text().map(str::to_owned));
+        }
+        assert!(seen[0].is_some(), "{mode:?}: nothing was seen");
+        assert_eq!(seen[0], seen[1], "{mode:?}");
+    }
     Ok(())
 }
 

@@ -76,6 +76,7 @@ class Cells:
     def forget_all(self):
         for name in self.sources:
             load("hooks")["forget_source"](name)
+        self.sources, self.kept, self.cell_number = {}, 0, 0
 
     # Cells.
 
