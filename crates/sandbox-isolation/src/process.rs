@@ -368,7 +368,9 @@ impl Cell {
     /// [`Error::Io`] when there is no such process in the cell, or it has no UTS namespace of its
     /// own; [`Error::Closed`] when the cell is gone.
     pub async fn adopt(&self, pid: u32) -> Result<Root, Error> {
-        self.introduce(to_cell::ADOPT, pid, "cannot adopt the process").await
+        const CONTEXT: &str = "cannot adopt the process";
+        self.enter_group(pid).map_err(Error::io(CONTEXT))?;
+        self.introduce(to_cell::ADOPT, pid, CONTEXT).await
     }
 
     /// Tells the first process of a process that is in the cell already.
@@ -376,7 +378,6 @@ impl Cell {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::Invalid("process number".to_owned()))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(context))?;
-        self.enter_group(pid.as_raw_nonzero().get().unsigned_abs()).map_err(Error::io(context))?;
         let link = self.link();
         let (id, reply) = link.replies.register()?;
         let mut message = Writer::message(kind);
@@ -414,8 +415,8 @@ impl HeldProcess {
 }
 
 impl Cell {
-    /// Keeps a process of the cell that waits. `pid` is the host's number of it; the caller makes sure it is not reused
-    /// meanwhile.
+    /// Keeps a process of the cell that waits. `pid` is the host's number of it. What it came from was in the cell's
+    /// control group, and so it is.
     ///
     /// # Errors
     /// [`Error::Io`] when there is no such process in the cell, or it is known otherwise, or the cell is not strict;
