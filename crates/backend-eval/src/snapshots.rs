@@ -274,6 +274,7 @@ impl LocalKind for Snapshots {
         let (python, preimport) = (kind.python.clone(), kind.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
         let kept = copies.into_iter().map(|(context, copy)| {
+            copy.prepare();
             let snapshot = info.id.clone();
             Kept { snapshot, context, copy }
         });
@@ -289,7 +290,6 @@ impl LocalKind for Snapshots {
         let _in_use = place.expiry.in_use();
         let kept = kind.of(&stored.info.id);
         let mut paused = pause(contexts, RESTORE).await?;
-        kept.iter().for_each(|kept| kept.copy.prepare());
         let still = async {
             for context in &mut paused {
                 context.end().await;

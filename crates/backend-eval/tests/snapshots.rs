@@ -123,9 +123,9 @@ async fn a_restored_interpreter_is_like_any_other() {
                     p = subprocess.Popen(['setsid', 'sleep', '600'])\nwhile True: pass";
         let killed = sandbox.run_code(code).timeout(Duration::from_millis(300)).await.unwrap();
         assert_eq!(killed.failure.unwrap().kind, FailureKind::Timeout);
-        // The first process, the copy, and the interpreter that is started for the next run.
+        // The first process, the copy and its next one, and the interpreter that is started for the next run.
         run(&sandbox, "1").await;
-        until_processes(&sandbox, 3).await;
+        until_processes(&sandbox, 4).await;
         assert!(text(&sandbox, "'x' in globals()").await == "False");
     }
     back(&sandbox, "one").await;
@@ -142,16 +142,16 @@ async fn copies_are_no_children_and_end_with_their_snapshot() {
     let no_child = "import os\ntry: os.wait()\nexcept ChildProcessError: r = 'none'\nr";
     sandbox.create_snapshot("one").await.unwrap();
     assert_eq!(text(&sandbox, no_child).await, "'none'");
-    until_processes(&sandbox, 3).await;
+    until_processes(&sandbox, 4).await;
     for _ in 0..20 {
         back(&sandbox, "one").await;
         assert_eq!(text(&sandbox, no_child).await, "'none'");
     }
-    until_processes(&sandbox, 3).await;
-    sandbox.create_snapshot("two").await.unwrap();
     until_processes(&sandbox, 4).await;
+    sandbox.create_snapshot("two").await.unwrap();
+    until_processes(&sandbox, 6).await;
     world.delete("one").await;
-    until_processes(&sandbox, 3).await;
+    until_processes(&sandbox, 4).await;
     back(&sandbox, "two").await;
     assert_eq!(text(&sandbox, "x").await, "1");
     world.delete("two").await;

@@ -130,7 +130,11 @@ impl Seat {
         self.on_its_way.send_replace(true);
         tokio::spawn(async move {
             // One that does not come is as good as dead, and nobody needs it who has let go of its seat.
-            let copy = expected.keep().await.ok();
+            let mut copy = expected.keep().await.ok();
+            if let Some(copy) = &mut copy {
+                // Whoever goes back once does so again.
+                let _ = copy.prepare();
+            }
             if let Some(seat) = seat.upgrade() {
                 *seat.copy() = copy;
                 seat.on_its_way.send_replace(false);

@@ -70,25 +70,31 @@ def attend(driver, channel):
     with a channel of its own."""
     peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
     peer.send(ARRIVED)
-    left = None
+    following = left = None
     while True:
         data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
         files = codec["received_files"](ancillary)
         if data == STORE:
             load("state")["store_from_copy"](driver, *files)
-        elif data == PREPARE:
-            left, problem = orphan["leave_copy"](later=True)
-            if problem is not None:
-                _exit(1)
+        elif data in (PREPARE, WAKE):
+            if data == PREPARE:
+                following = files.pop()
+            # When there was no room for the next copy before, there may be now.
             if left is None:
+                left, problem = orphan["leave_copy"](later=True)
+                if left is None and problem is None:
+                    peer.close()
+                    setsid()
+                    for file in files:
+                        close(file)
+                    return None, following, None
+            if data == WAKE:
+                if left is None:
+                    _exit(1)
+                orphan["begin"](*left)
+                close(following)
                 peer.close()
-                setsid()
-                return None, files[0], None
-            close(files[0])
-        elif data == WAKE:
-            orphan["begin"](*left)
-            peer.close()
-            return files, None, left
+                return files, None, left
         else:
             _exit(0)  # nobody can wake it any more
 
