@@ -13,6 +13,17 @@ use crate::setup::is_root;
 use crate::tally::Tally;
 use crate::{tidy, workspace};
 
+/// What others may depend on without the rest. Within the workspace, each has the features that any of them asks for.
+const ALONE: [&str; 7] = [
+    "code-sandboxes-core",
+    "code-sandboxes-jupyter-protocol",
+    "code-sandboxes-isolation",
+    "code-sandboxes-gate",
+    "code-sandboxes-agent",
+    "code-sandboxes-kernel",
+    "code-sandboxes-remote",
+];
+
 /// The cargo that runs this, or the one on `PATH`.
 fn cargo_program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
@@ -32,6 +43,10 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     let clippy =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
     tally.check("clippy", shown(&mut cargo(&clippy)));
+    for package in ALONE {
+        let lints = ["clippy", "--quiet", "--package", package, "--", "--deny", "warnings"];
+        tally.check(&format!("{package} alone"), shown(&mut cargo(&lints)));
+    }
     let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
     tally.check("documentation", shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
     Ok(())

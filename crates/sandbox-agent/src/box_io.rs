@@ -179,6 +179,7 @@ pub trait Process: fmt::Debug + Send + Sync {
 }
 
 /// What a worker does nothing about, as a signal: SIGURG.
+#[cfg(any(feature = "cell", feature = "pipe"))]
 pub(crate) const NUDGE: i32 = 23;
 
 /// A program to start.
