@@ -14,6 +14,7 @@ use sandbox_agent::cell::Hello;
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_local::programs::{USUAL_PATH, is_executable, on_path};
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -22,6 +23,9 @@ use crate::config::Options;
 
 /// How long a shim may take to say which interpreter it stands for.
 const SHIM_BOUND: Duration = Duration::from_secs(30);
+
+/// More than a shim prints that says which interpreter it stands for, or what is wrong.
+const ANSWER_BYTES: u64 = 64 * 1024;
 
 /// The oldest version that works.
 const OLDEST: (u32, u32) = (3, 9);
@@ -182,21 +186,35 @@ fn is_script(path: &Path) -> io::Result<bool> {
 /// A shim is a script that picks an interpreter, as pyenv's and asdf's do. Running it on every start would cost more
 /// than everything else.
 async fn ask_shim(shim: &Path) -> Result<PathBuf> {
-    let output = Command::new(shim)
-        .args(["-c", "import sys; print(sys.executable)"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = match timeout(SHIM_BOUND, output).await {
-        Ok(output) => output.map_err(|error| unusable(shim, error))?,
-        Err(_) => return Err(unusable(shim, io::ErrorKind::TimedOut.into())),
+    let mut command = Command::new(shim);
+    command.args(["-c", "import sys; print(sys.executable)"]).stdin(Stdio::null());
+    let answer = async {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
+        let printed = (answer_on(child.stdout.take()), answer_on(child.stderr.take()));
+        let (stdout, stderr) = tokio::try_join!(printed.0, printed.1)?;
+        io::Result::Ok((child.wait().await?, stdout, stderr))
     };
-    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    if output.status.success() && path.is_absolute() && is_executable(&path) {
+    let answer = timeout(SHIM_BOUND, answer).await;
+    let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let (status, stdout, stderr) = answer.map_err(|error| unusable(shim, error))?;
+    let path = PathBuf::from(stdout.trim());
+    if status.success() && path.is_absolute() && is_executable(&path) {
         return Ok(path);
     }
-    let printed = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(unusable(shim, io::Error::other(printed)))
+    Err(unusable(shim, io::Error::other(stderr.trim().to_owned())))
+}
+
+/// What a shim prints, if that may be an answer.
+async fn answer_on(stream: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
+    let mut printed = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(ANSWER_BYTES).read_to_end(&mut printed).await?;
+    }
+    if printed.len() as u64 == ANSWER_BYTES {
+        return Err(io::Error::other("it prints more than the name of an interpreter"));
+    }
+    Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
 fn unusable(path: &Path, error: io::Error) -> Error {

@@ -110,7 +110,7 @@ async fn what_is_no_python_is_named() {
         for python in &none {
             let create =
                 builder().isolation(mode).provider_option("python", python.as_str()).create();
-            let answer = tokio::time::timeout(Duration::from_secs(60), create.into_future()).await;
+            let answer = tokio::time::timeout(Duration::from_secs(20), create.into_future()).await;
             let error = answer.unwrap_or_else(|_| panic!("{python:?} hangs")).expect_err(python);
             assert!(error.kind() != ErrorKind::Unexpected, "{python:?}: {error:?}");
             let name = Path::new(python).file_name().unwrap_or_default().to_string_lossy();
