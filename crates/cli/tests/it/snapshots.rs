@@ -71,7 +71,8 @@ fn with_a_snapshot_its_interpreters_go() {
         }
     };
     world.ok(&["snapshot", "create", "lab", "one"]);
-    until(before + 1);
+    // The copy, and its next one.
+    until(before + 2);
     world.ok(&["snapshot", "rm", "one"]);
     until(before);
 }
