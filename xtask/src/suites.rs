@@ -139,7 +139,8 @@ pub(crate) struct Built {
 
 /// Builds the test programs and says where they are.
 pub(crate) fn build() -> Result<Built, String> {
-    let mut command = cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
+    let mut command =
+        cargo(&["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err("the test programs do not build".to_owned());
