@@ -273,12 +273,10 @@ impl LocalKind for Snapshots {
         write_variables(&mut draft, storing, &mut info).await;
         let (python, preimport) = (kind.python.clone(), kind.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
-        let kept = copies.into_iter().map(|(context, copy)| {
+        for (context, copy) in copies {
             copy.prepare();
-            let snapshot = info.id.clone();
-            Kept { snapshot, context, copy }
-        });
-        kind.copies().extend(kept);
+            kind.copies().push(Kept { snapshot: info.id.clone(), context, copy });
+        }
         Ok(SnapshotInfo { contexts: kind.contexts_of(&info.id), ..info })
     }
 

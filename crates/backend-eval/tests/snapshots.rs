@@ -206,6 +206,29 @@ async fn copies_are_few_and_the_rest_is_named() {
     assert_eq!((listed.len(), with), (9, 8));
 }
 
+/// The next copy is made ahead, and when there is no room for that, then once somebody goes back.
+#[tokio::test]
+async fn a_copy_without_room_for_the_next_one_comes_back() {
+    let world = World::new();
+    let sandbox = world.builder().processes(12).create().await.unwrap();
+    let room_for_one = "import subprocess\nx, sleepers = 1, []\ntry:\n  \
+                        while True: sleepers.append(subprocess.Popen(['sleep', '600']))\n\
+                        except OSError: pass\n\
+                        last = sleepers.pop(); last.kill(); last.wait()";
+    for _ in 0..2 {
+        assert!(run(&sandbox, room_for_one).await.success());
+        let info = sandbox.create_snapshot("one").await.unwrap();
+        assert_eq!(info.contexts, ["default"]);
+        let full = "for other sandboxes, of context default: all variables";
+        assert!(info.left_out.iter().any(|named| named.starts_with(full)), "{info:?}");
+        for _ in 0..2 {
+            back(&sandbox, "one").await;
+            assert_eq!(text(&sandbox, "x").await, "1");
+        }
+        world.delete("one").await;
+    }
+}
+
 #[tokio::test]
 async fn what_a_copy_cannot_have_is_named() {
     let world = World::new();

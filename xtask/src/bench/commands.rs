@@ -12,10 +12,10 @@ use crate::setup::Setup;
 
 /// `true` in a cell against a bare start of it on this host, and what the way there may cost besides.
 pub(crate) async fn start(setup: &Setup) -> Row {
-    let name = "command `true`, in a cell";
+    let (name, bar) = ("command `true`, in a cell", Bar::RatioAnd(1.5, 0.3));
     let sandbox = match Setup::builder(IsolationMode::Strict).create().await {
         Ok(sandbox) => sandbox,
-        Err(error) => return Row::compared(name, Err(text(error)), 1.5),
+        Err(error) => return Row::compared(name, Err(text(error)), bar),
     };
     let measured = compare(
         setup.samples(),
@@ -29,7 +29,7 @@ pub(crate) async fn start(setup: &Setup) -> Row {
         async || bare(&mut HostCommand::new("/bin/true")),
     )
     .await;
-    Row { bar: Bar::RatioAnd(1.5, 0.3), ..Row::compared(name, measured, 1.5) }
+    Row::compared(name, measured, bar)
 }
 
 /// From a byte that is typed to the byte that a program on the terminal sends back.

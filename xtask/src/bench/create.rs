@@ -6,7 +6,7 @@ use std::time::Instant;
 use code_sandboxes::pool::SandboxPool;
 use code_sandboxes::{IsolationMode, Registry, SandboxBuilder};
 
-use crate::row::Row;
+use crate::row::{Bar, Row};
 use crate::sample::{Measured, alone, bare, compare, settle, since, text, whole};
 use crate::setup::Setup;
 
@@ -18,7 +18,7 @@ pub(crate) async fn strict(setup: &Setup) -> Row {
         async || first_result(Setup::builder(IsolationMode::Strict), "1+1", "2").await,
         async || bwrap().await,
     );
-    Row::compared("create to first result, in a cell", measured.await, 0.8)
+    Row::compared("create to first result, in a cell", measured.await, Bar::Ratio(0.6))
 }
 
 /// The same when no sandbox like it was made before, so that nothing is made ahead.
@@ -36,9 +36,10 @@ pub(crate) async fn unlike(setup: &Setup) -> Row {
 /// From a pool, so that only the run is left to do.
 pub(crate) async fn pooled(setup: &Setup) -> Row {
     let name = "from a pool to first result, in a cell (0.4 ms expected)";
+    let bar = Bar::Ratio(0.1);
     let pool = match SandboxPool::start(2, || Setup::builder(IsolationMode::Strict)).await {
         Ok(pool) => pool,
-        Err(error) => return Row::compared(name, Err(text(error)), 0.1),
+        Err(error) => return Row::compared(name, Err(text(error)), bar),
     };
     let ours = async || {
         let began = Instant::now();
@@ -50,7 +51,7 @@ pub(crate) async fn pooled(setup: &Setup) -> Row {
         if result.text() == Some("2") { Ok(took) } else { Err(format!("{result:?}")) }
     };
     let measured = compare(setup.samples(), "bwrap true", ours, async || bwrap().await).await;
-    Row::compared(name, measured, 0.1)
+    Row::compared(name, measured, bar)
 }
 
 /// An empty cell of another kind.
@@ -81,7 +82,11 @@ pub(crate) async fn imported(setup: &Setup) -> Row {
             took
         },
     );
-    Row::compared("create to first result, numpy and pandas imported", measured.await, 0.02)
+    Row::compared(
+        "create to first result, numpy and pandas imported",
+        measured.await,
+        Bar::Ratio(0.02),
+    )
 }
 
 /// Without a cell.

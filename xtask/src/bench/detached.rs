@@ -29,7 +29,7 @@ pub(crate) async fn exec(setup: &Setup) -> Row {
         }
         Err(why) => Err(why),
     };
-    Row { bar: Bar::RatioAnd(1.5, 5.0), ..Row::compared(name, measured, 1.5) }
+    Row::compared(name, measured, Bar::RatioAnd(1.5, 5.0))
 }
 
 /// A detached sandbox with a supervisor of its own, which ends soon after it.

@@ -32,14 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     vec![
         Row::plain("terminate, until it returns", "ms", returning(setup).await, Bar::Below(0.3)),
-        Row {
-            bar: Bar::Below(20.0),
-            ..Row::compared(
-                "terminate with 200 stubborn children, until none is left",
-                leaving_nothing(setup).await,
-                1.0,
-            )
-        },
+        Row::compared(
+            "terminate with 200 stubborn children, until none is left",
+            leaving_nothing(setup).await,
+            Bar::Below(20.0),
+        ),
     ]
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn lines(setup: &Setup) -> Row {
         )
         .await
     };
-    Row::compared("10,000 printed lines", measured.await, 1.5)
+    Row::compared("10,000 printed lines", measured.await, Bar::Ratio(1.5))
 }
 
 /// Speed, and what the host needs for it.

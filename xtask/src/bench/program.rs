@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::row::Row;
+use crate::row::{Bar, Row};
 use crate::sample::{compare, settle, whole};
 use crate::setup::Setup;
 
@@ -30,5 +30,5 @@ async fn row(setup: &Setup, name: &str, flags: &[&str], most: f64) -> Row {
         took
     };
     let measured = compare(setup.samples(), "python3 -c 1+1", ours, alone);
-    Row::compared(name, measured.await, most)
+    Row::compared(name, measured.await, Bar::Ratio(most))
 }

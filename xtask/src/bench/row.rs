@@ -55,12 +55,12 @@ impl Row {
     }
 
     /// Milliseconds beside those of a yardstick.
-    pub(crate) fn compared(name: &str, measured: Measured<(f64, Yardstick)>, most: f64) -> Self {
+    pub(crate) fn compared(name: &str, measured: Measured<(f64, Yardstick)>, bar: Bar) -> Self {
         let (value, yardstick) = match measured {
             Ok((value, yardstick)) => (Ok(value), Some(yardstick)),
             Err(why) => (Err(why), None),
         };
-        Self { name: name.to_owned(), unit: "ms", value, yardstick, bar: Bar::Ratio(most) }
+        Self { name: name.to_owned(), unit: "ms", value, yardstick, bar }
     }
 
     /// Whether the bar was met; `None` for information. What could not be measured meets no bar.
@@ -107,14 +107,14 @@ mod tests {
     fn ratios_are_those_of_the_yardstick() {
         let row = |ratio| {
             let yardstick = Yardstick { name: "y", value: 4.0, ratio };
-            Row::compared("x", Ok((1.0, yardstick)), 0.5)
+            Row::compared("x", Ok((1.0, yardstick)), Bar::Ratio(0.5))
         };
         assert!(!row(0.25).misses());
         assert!(row(0.6).misses());
-        assert!(Row::compared("x", Err("broken".into()), 0.5).misses());
+        assert!(Row::compared("x", Err("broken".into()), Bar::Ratio(0.5)).misses());
         let with = |value, more| {
             let yardstick = Yardstick { name: "y", value: 4.0, ratio: 9.0 };
-            Row { bar: Bar::RatioAnd(1.5, more), ..Row::compared("x", Ok((value, yardstick)), 1.0) }
+            Row::compared("x", Ok((value, yardstick)), Bar::RatioAnd(1.5, more))
         };
         assert!(!with(6.25, 0.3).misses());
         assert!(with(6.25, 0.2).misses());

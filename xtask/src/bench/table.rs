@@ -110,7 +110,7 @@ mod tests {
     fn rows() -> Vec<Row> {
         let yardstick = Yardstick { name: "other", value: 2.0, ratio: 1.5 };
         vec![
-            Row::compared("slow", Ok((3.0, yardstick)), 1.0),
+            Row::compared("slow", Ok((3.0, yardstick)), Bar::Ratio(1.0)),
             Row::information("gone", Err("not installed".to_owned())),
         ]
     }

@@ -15,11 +15,12 @@ const WARMING: usize = 200;
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     vec![
         Row::information("warm run_code (0.15 ms expected)", by_itself(setup).await),
-        Row {
-            bar: Bar::RatioAnd(1.0, 0.015),
-            ..Row::compared("warm run_code, in a cell", in_a_cell(setup).await, 1.0)
-        },
-        Row::compared("warm run_code beside an echo", beside_echo(setup).await, 3.0),
+        Row::compared(
+            "warm run_code, in a cell",
+            in_a_cell(setup).await,
+            Bar::RatioAnd(1.0, 0.015),
+        ),
+        Row::compared("warm run_code beside an echo", beside_echo(setup).await, Bar::Ratio(3.0)),
         Row::information("warm run_code, threads of a runtime", on_threads(setup)),
     ]
 }

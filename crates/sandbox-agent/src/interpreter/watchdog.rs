@@ -116,7 +116,7 @@ impl Watched {
     }
 
     /// When something is to be done about an interrupt.
-    fn tell_again(&self, now: Instant) -> Option<Instant> {
+    fn next_tell(&self, now: Instant) -> Option<Instant> {
         let told = self.is_to_be_told().then(|| now + LOOK_AGAIN);
         earliest(told, self.nudge.map(|(due, _)| due))
     }
@@ -215,27 +215,20 @@ impl Watchdog {
     /// Interrupts. The worker learns first which request is meant, so that no other is hit. A run that has called a tool
     /// has begun, and needs no such message, which might get into the middle of an answer.
     fn tell(&self, run: &mut Watched) {
-        run.wanted = !run.sent;
-        if run.sent && run.called {
-            self.signal(run);
-        } else if run.sent {
-            let mut frame = Vec::new();
-            let request = Request::Interrupt { id: run.id };
-            if request.encode(&mut frame).is_ok()
-                && self.control.try_write(&frame).is_err_and(|error| would_block(&error))
-            {
-                // It has not even read its request yet.
-                run.wanted = true;
-                return;
-            }
-            self.signal(run);
+        // One that has not even read its request yet has no room for more.
+        run.wanted = !run.sent || !(run.called || self.announce(run.id));
+        if !run.wanted {
+            let _ = self.process.signal(SIGINT);
+            // One that comes right before a call begins to block would be seen when that is over.
+            run.schedule_nudge(Instant::now(), &NUDGES);
         }
     }
 
-    /// Sends the signal. One that comes right before a call begins to block would be seen when that is over, so nudges follow.
-    fn signal(&self, run: &mut Watched) {
-        let _ = self.process.signal(SIGINT);
-        run.schedule_nudge(Instant::now(), &NUDGES);
+    /// Says to the worker which request the interrupt that comes is for. `false` when there is no room for that yet.
+    fn announce(&self, id: i64) -> bool {
+        let mut frame = Vec::new();
+        Request::Interrupt { id }.encode(&mut frame).is_err()
+            || !self.control.try_write(&frame).is_err_and(|error| would_block(&error))
     }
 
     /// Nudges when it is time. A run that is over gets none: they would wake calls of the next one.
@@ -250,7 +243,7 @@ impl Watchdog {
 
     /// Sees to it that an interrupt that could not go out yet does so soon, and that nudges follow one that could.
     fn tell_later(&self, state: &mut State) {
-        let due = state.run.as_ref().and_then(|run| run.tell_again(Instant::now()));
+        let due = state.run.as_ref().and_then(|run| run.next_tell(Instant::now()));
         self.reschedule(state, due);
     }
 
@@ -284,7 +277,7 @@ impl Watchdog {
         if run.cause.is_none() && run.is_active() {
             self.interrupt_with_grace(run, cause);
         }
-        let due = earliest(run.deadline, run.tell_again(Instant::now()));
+        let due = earliest(run.deadline, run.next_tell(Instant::now()));
         self.reschedule(&mut state, due);
     }
 
@@ -370,7 +363,7 @@ impl Watchdog {
             let pause = (end - used).clamp(CPU_POLL.0, CPU_POLL.1);
             due = earliest(due, Some(now + pause));
         }
-        due = earliest(due, run.tell_again(now));
+        due = earliest(due, run.next_tell(now));
         state.scheduled = due;
         Step::Sleep(due)
     }

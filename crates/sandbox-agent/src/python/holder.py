@@ -66,8 +66,10 @@ def wait(driver, channel):
 
 
 def attend(driver, channel):
-    """Says that it is there and does what it is told, until it is the worker: gives the streams of that. The next copy begins
-    with a channel of its own."""
+    """Says that it is there and does what it is told, until it is the worker: gives the streams of that.
+
+    Returns in the next copy as well, with the channel of that one, which begins anew.
+    """
     peer = socket(AF_UNIX, SOCK_STREAM, 0, channel)
     peer.send(ARRIVED)
     following = left = None
@@ -76,27 +78,27 @@ def attend(driver, channel):
         files = codec["received_files"](ancillary)
         if data == STORE:
             load("state")["store_from_copy"](driver, *files)
-        elif data in (PREPARE, WAKE):
-            if data == PREPARE:
-                following = files.pop()
-            # When there was no room for the next copy before, there may be now.
-            if left is None:
-                left, problem = orphan["leave_copy"](later=True)
-                if left is None and problem is None:
-                    peer.close()
-                    setsid()
-                    for file in files:
-                        close(file)
-                    return None, following, None
-            if data == WAKE:
-                if left is None:
-                    _exit(1)
-                orphan["begin"](*left)
-                close(following)
-                peer.close()
-                return files, None, left
-        else:
+            continue
+        if data == PREPARE:
+            following = files.pop()
+        elif data != WAKE:
             _exit(0)  # nobody can wake it any more
+        # When there was no room for the next copy at first, there may be at last.
+        if left is None:
+            left, problem = orphan["leave_copy"](later=True)
+            if left is None and problem is None:
+                peer.close()
+                setsid()
+                for file in files:
+                    close(file)
+                return None, following, None
+        if data == WAKE:
+            if left is None:
+                _exit(1)
+            orphan["begin"](*left)
+            close(following)
+            peer.close()
+            return files, None, left
 
 
 def where():

@@ -82,6 +82,18 @@ async fn a_dead_first_process_is_noticed() {
 }
 
 #[tokio::test]
+async fn a_first_process_that_does_not_answer_ends_all_the_same() {
+    let cell = strict_cell().await;
+    let mark = unique_sleep();
+    let script = format!("echo ready; exec sleep {mark}");
+    let (_process, _) = start_until_line(&cell, shell(&script)).await;
+    let pid = rustix::process::Pid::from_raw(cell.pid().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    tokio::time::timeout(Duration::from_secs(5), cell.end()).await.expect("it ends");
+    assert!(processes_with(&mark).is_empty());
+}
+
+#[tokio::test]
 async fn a_dead_maker_takes_its_strict_cells_along() {
     let cell = strict_cell().await;
     let maker: i32 = status_field(cell.pid(), "PPid:").unwrap().parse().unwrap();
