@@ -19,6 +19,7 @@ use crate::notes::Notes;
 use crate::resources;
 use crate::source::Source;
 use crate::start::start;
+use crate::turn::Turn;
 use crate::wire::{Checkpoint, Environment, Runtime, Snapshot};
 
 /// Entries of a page that asks for no number.
@@ -67,6 +68,36 @@ impl DatalayerBackend {
             }
         }
     }
+
+    /// The sandbox that a create with the same key has made, with the same tags.
+    async fn made_before(
+        &self,
+        call: &CallContext,
+        spec: &CreateSpec,
+    ) -> Result<Option<Arc<dyn Instance>>> {
+        if call.idempotency_key.is_none() {
+            return Ok(None);
+        }
+        let mut query = ListQuery::default();
+        (query.tags, query.limit) = (spec.tags.clone(), Some(usize::MAX));
+        let notes = Notes::of(&self.source.config);
+        for info in self.list(call, query).await?.items {
+            let id: SandboxId = info.id.parse()?;
+            let is_it = notes.read(id.local()).is_some_and(|note| note.key == call.idempotency_key);
+            if is_it && info.status == SandboxStatus::Running {
+                return self.attach(call, &id).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Waits for the turn of the key of a create, if it has one. Without a place for locks there are no turns.
+async fn turn(source: &Source, call: &CallContext) -> Option<Turn> {
+    let key = call.idempotency_key.as_deref()?;
+    let notes = Notes::of(&source.config);
+    let turn = Turn::of(notes.directory()?, key).await;
+    turn.inspect_err(|error| tracing::warn!(%error, "creates are not kept apart")).ok()
 }
 
 /// What the service can do. What is not here it has no request for, and it is refused.
@@ -96,7 +127,9 @@ pub(crate) fn capabilities() -> Capabilities {
         detached: true,
         lifetime: true,
         gpu: true,
+        idempotent_create: true,
         environments: true,
+        sizes: true,
         network_all: true,
         isolation_strict: true,
         isolation_best_effort: true,
@@ -117,8 +150,7 @@ impl Backend for DatalayerBackend {
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         capabilities().check(&spec).map_err(|error| {
             error.with_context("variant", Variant::DatalayerRuntime.as_str()).with_hint(
-                "the service has no request for that; it has lifetime, environments (which say what cpu, memory and \
-                 disk a sandbox has) and gpu",
+                "the service has no request for that; it has lifetime, gpu, and environments with their cpu, memory and disk",
             )
         })?;
         let source = if spec.provider_options.is_empty() {
@@ -126,6 +158,11 @@ impl Backend for DatalayerBackend {
         } else {
             Arc::new(Source::new(self.source.config.with_options(&spec.provider_options)?))
         };
+        // Until it is made and noted.
+        let _turn = turn(&source, call).await;
+        if let Some(made) = self.made_before(call, &spec).await? {
+            return Ok(made);
+        }
         let (lease, at) = start(source, call, &spec).await?;
         lease.change_note(|note| note.cwd = Some(at.cwd.clone()));
         let mut env = spec.env.clone();

@@ -3,6 +3,7 @@
 use sandbox_core::{Error, ErrorKind, GpuType, Result, SandboxEnvironment};
 use serde_json::{Value, json};
 
+use crate::resources::Size;
 use crate::wire::Environment;
 
 /// The environments of a sandbox that names none, as they are called in the versions of the service.
@@ -76,24 +77,23 @@ fn plain(value: &Value) -> String {
 /// The environment for what is asked.
 ///
 /// # Errors
-/// `NotFound` for a name that there is not, naming those there are; `Unsupported` for a GPU that none has.
+/// `NotFound` for a name that there is not, naming those there are; `Unsupported` for a GPU or a size that none has.
 pub(crate) fn choose<'a>(
     all: &'a [Environment],
     wanted: Option<&str>,
     gpu: Option<&str>,
+    size: Size,
 ) -> Result<&'a Environment> {
-    let by_name = |name: &str| all.iter().find(|environment| environment.name == name);
-    let Some(name) = wanted else {
-        return match gpu {
-            Some(gpu) => with_gpu(all, gpu),
-            None => USUAL
-                .into_iter()
-                .find_map(by_name)
-                .or_else(|| cheapest(all.iter()))
-                .ok_or_else(none),
-        };
+    let found = match wanted {
+        Some(name) => vec![with_name(all, name, gpu)?],
+        None => having(all, gpu)?,
     };
-    let found = by_name(name).ok_or_else(|| {
+    let fitting: Vec<_> = found.iter().copied().filter(|one| size.is_that_of(one)).collect();
+    preferred(&fitting, gpu).ok_or_else(|| no_size(size, &found))
+}
+
+fn with_name<'a>(all: &'a [Environment], name: &str, gpu: Option<&str>) -> Result<&'a Environment> {
+    let found = all.iter().find(|environment| environment.name == name).ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
             "create",
@@ -113,27 +113,36 @@ pub(crate) fn choose<'a>(
     }
 }
 
-fn with_gpu<'a>(all: &'a [Environment], gpu: &str) -> Result<&'a Environment> {
-    let fitting = || all.iter().filter(|environment| may_have(environment, gpu));
-    let certain = || fitting().filter(|environment| environment.gpu().is_some());
-    let usual = || {
-        USUAL_GPU
-            .into_iter()
-            .find_map(|name| fitting().find(|environment| environment.name == name))
-    };
-    let any = ANY.iter().any(|name| gpu.eq_ignore_ascii_case(name));
-    let certain = if any { None } else { cheapest(certain()) };
-    certain
-        .or_else(usual)
-        .or_else(|| cheapest(fitting()))
-        .ok_or_else(|| no_gpu(gpu, "no environment has it", all))
+/// All with that GPU.
+fn having<'a>(all: &'a [Environment], gpu: Option<&str>) -> Result<Vec<&'a Environment>> {
+    let fits = |one: &&Environment| gpu.is_none_or(|gpu| may_have(one, gpu));
+    let found: Vec<_> = all.iter().filter(fits).collect();
+    if found.is_empty() {
+        return Err(gpu.map_or_else(none, |gpu| no_gpu(gpu, "no environment has it", all)));
+    }
+    Ok(found)
+}
+
+/// The one that is surely what was asked for, or is usual, or costs least.
+fn preferred<'a>(fitting: &[&'a Environment], gpu: Option<&str>) -> Option<&'a Environment> {
+    let certain = || fitting.iter().copied().filter(|one| one.gpu().is_some());
+    let usual = if gpu.is_some() { USUAL_GPU } else { USUAL };
+    let named = |name| fitting.iter().copied().find(|one| one.name == name);
+    gpu.filter(|gpu| !is_any(gpu))
+        .and_then(|_| cheapest(certain()))
+        .or_else(|| usual.into_iter().find_map(named))
+        .or_else(|| cheapest(fitting.iter().copied()))
+}
+
+fn is_any(gpu: &str) -> bool {
+    ANY.iter().any(|name| gpu.eq_ignore_ascii_case(name))
 }
 
 /// Whether it has that GPU, or may have: the service does not always tell the type.
 fn may_have(environment: &Environment, gpu: &str) -> bool {
-    let any = ANY.iter().any(|name| gpu.eq_ignore_ascii_case(name));
     environment.gpus() > 0
-        && (any || environment.gpu().is_none_or(|own| own.as_str().eq_ignore_ascii_case(gpu)))
+        && (is_any(gpu)
+            || environment.gpu().is_none_or(|own| own.as_str().eq_ignore_ascii_case(gpu)))
 }
 
 fn cheapest<'a>(all: impl Iterator<Item = &'a Environment>) -> Option<&'a Environment> {
@@ -148,6 +157,17 @@ fn none() -> Error {
     Error::new(ErrorKind::NotFound, "create", "the account has no environments")
 }
 
+fn no_size(size: Size, among: &[&Environment]) -> Error {
+    let sizes: Vec<_> =
+        among.iter().map(|one| format!("{} ({})", one.name, Size::had(one))).collect();
+    Error::unsupported(
+        "create",
+        format!("no environment has exactly {size}, and nothing else limits that"),
+    )
+    .with_context("field", size.field())
+    .with_hint(format!("leave it out, or ask for what there is: {}", sizes.join(", ")))
+}
+
 fn no_gpu(gpu: &str, why: &str, all: &[Environment]) -> Error {
     let having = names(all.iter().filter(|environment| environment.gpus() > 0));
     let having = if having.is_empty() { "none".to_owned() } else { having };
@@ -158,6 +178,8 @@ fn no_gpu(gpu: &str, why: &str, all: &[Environment]) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use sandbox_core::ByteSize;
+
     use super::*;
 
     fn environments() -> Vec<Environment> {
@@ -171,7 +193,8 @@ mod tests {
     }
 
     fn chosen(wanted: Option<&str>, gpu: Option<&str>) -> Result<String> {
-        choose(&environments(), wanted, gpu).map(|environment| environment.name.clone())
+        choose(&environments(), wanted, gpu, Size::default())
+            .map(|environment| environment.name.clone())
     }
 
     #[test]
@@ -190,6 +213,28 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_exactly_those_of_environments() {
+        let size = |cpu, gib: u64| Size { cpu, memory: Some(ByteSize::gib(gib)), disk: None };
+        let environments = environments();
+        let chosen = choose(&environments, None, None, size(Some(1.5), 8)).unwrap();
+        assert_eq!(chosen.name, "python-cpu-env");
+        for (wanted, gpu, size) in [
+            (None, None, size(Some(1.5), 4)),
+            (None, None, size(Some(2.0), 8)),
+            (Some("z-env"), None, size(None, 8)),
+            (None, Some("T4"), size(None, 8)),
+        ] {
+            let error = choose(&environments, wanted, gpu, size).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        }
+        let error = choose(&environments, Some("python-cpu-env"), None, size(Some(4.0), 8));
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains("exactly 4 cores and 8 GiB of memory"), "{error}");
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("python-cpu-env (1.5 cores and 8 GiB of memory)"), "{hint}");
+    }
+
+    #[test]
     fn what_there_is_not_is_refused_with_what_there_is() {
         let error = chosen(Some("nope"), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -199,7 +244,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{wanted} {gpu}");
             assert_eq!(error.hint(), Some("environments with GPUs: python-gpu-env, big"));
         }
-        assert!(choose(&[], None, None).is_err());
+        assert!(choose(&[], None, None, Size::default()).is_err());
     }
 
     #[test]

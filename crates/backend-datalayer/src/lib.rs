@@ -41,6 +41,7 @@ mod resources;
 mod source;
 mod start;
 mod tls;
+mod turn;
 mod wire;
 
 pub use backend::DatalayerBackend;

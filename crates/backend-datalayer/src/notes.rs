@@ -25,6 +25,8 @@ const MOST_BYTES: u64 = 1 << 20;
 #[serde(default)]
 pub(crate) struct Note {
     pub(crate) tags: Tags,
+    /// The idempotency key of its create.
+    pub(crate) key: Option<String>,
     /// What was asked for at create.
     pub(crate) terms: Map<String, Value>,
     pub(crate) isolation: IsolationMode,
@@ -49,6 +51,11 @@ impl Notes {
     /// Those of a configuration.
     pub(crate) fn of(config: &DatalayerConfig) -> Self {
         Self { directory: config.state_dir.clone().or_else(usual) }
+    }
+
+    /// The directory they are in, if there is one.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
     }
 
     /// What is noted of a sandbox. Nothing where there is no note, or one that others could have written.

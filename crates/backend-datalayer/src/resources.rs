@@ -1,6 +1,8 @@
 //! What an environment gives a sandbox, from the notation of the service.
 
-use sandbox_core::ResourceConfig;
+use std::fmt;
+
+use sandbox_core::{ByteSize, CreateSpec, ResourceConfig};
 use serde_json::Value;
 
 use crate::wire::Environment;
@@ -8,16 +10,67 @@ use crate::wire::Environment;
 /// What a sandbox of that environment has. `asked` is the GPU type that was asked for, which counts where the service does
 /// not say otherwise and is not claimed there.
 pub(crate) fn of(environment: &Environment, asked: Option<&str>) -> ResourceConfig {
-    let amount = |name: &str| environment.resources.get(name).and_then(amount);
+    let had = Size::had(environment);
     let told = environment.gpu().map(|gpu| gpu.as_str().to_owned());
     let certain =
         |own: &String| asked.is_none_or(|asked| asked.eq_ignore_ascii_case(own) || asked == "any");
     ResourceConfig {
-        cpu: amount("cpu"),
-        memory: amount("memory").map(|bytes| (bytes / f64::from(1 << 20)) as u64),
+        cpu: had.cpu,
+        memory: had.memory.map(|memory| memory.as_u64() >> 20),
         gpu: told.filter(certain),
         gpu_count: environment.gpus(),
-        disk: amount("ephemeral-storage").map(|bytes| bytes / f64::from(1 << 30)),
+        disk: had.disk.map(|disk| disk.as_u64() as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// How much a sandbox has. Environments say that, and the service has no request for another amount.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Size {
+    /// Cores.
+    pub(crate) cpu: Option<f64>,
+    pub(crate) memory: Option<ByteSize>,
+    pub(crate) disk: Option<ByteSize>,
+}
+
+impl Size {
+    /// What is asked for.
+    pub(crate) fn asked(spec: &CreateSpec) -> Self {
+        Self { cpu: spec.cpu, memory: spec.memory, disk: spec.disk }
+    }
+
+    /// What sandboxes of that environment have, as far as the service tells.
+    pub(crate) fn had(environment: &Environment) -> Self {
+        let amount = |name: &str| environment.resources.get(name).and_then(amount);
+        let bytes = |name| amount(name).map(|bytes| ByteSize::bytes(bytes as u64));
+        Self { cpu: amount("cpu"), memory: bytes("memory"), disk: bytes("ephemeral-storage") }
+    }
+
+    /// Whether sandboxes of that environment have what is asked for, no more and no less.
+    pub(crate) fn is_that_of(self, environment: &Environment) -> bool {
+        let had = Self::had(environment);
+        (self.cpu.is_none() || self.cpu == had.cpu)
+            && (self.memory.is_none() || self.memory == had.memory)
+            && (self.disk.is_none() || self.disk == had.disk)
+    }
+
+    /// The first that is asked for, as the builder calls it.
+    pub(crate) fn field(self) -> &'static str {
+        match self {
+            Self { cpu: Some(_), .. } => "cpu",
+            Self { memory: Some(_), .. } => "memory",
+            _ => "disk",
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpu = self.cpu.map(|cpu| format!("{cpu} cores"));
+        let memory = self.memory.map(|memory| format!("{memory} of memory"));
+        let disk = self.disk.map(|disk| format!("{disk} of disk"));
+        let amounts: Vec<_> = [cpu, memory, disk].into_iter().flatten().collect();
+        f.write_str(if amounts.is_empty() { "no size that is told" } else { "" })?;
+        f.write_str(&amounts.join(" and "))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::kernels::first;
 use crate::lease::{Lease, is_over, status};
 use crate::notes::Note;
 use crate::reservation::{DEFAULT_LIFETIME, credits, lifetime};
+use crate::resources::Size;
 use crate::source::Source;
 use crate::wire::{Environment, Runtime};
 
@@ -68,7 +69,8 @@ async fn plan(api: &Api, source: &Source, call: &CallContext, spec: &CreateSpec)
         name_is_free(api, call, spec.name.as_deref()),
     )?;
     let wanted = spec.environment.as_deref().or(source.config.environment.as_deref());
-    let environment = choose(&environments, wanted, spec.gpu.as_deref())?.clone();
+    let environment = choose(&environments, wanted, spec.gpu.as_deref(), Size::asked(spec))?;
+    let environment = environment.clone();
     let lifetime = lifetime(spec);
     let own = spec.detached.is_none();
     // What ends with its owner is ended by its owner, and may be told to live longer.
@@ -81,6 +83,7 @@ async fn plan(api: &Api, source: &Source, call: &CallContext, spec: &CreateSpec)
     };
     let note = Note {
         tags: spec.tags.clone(),
+        key: call.idempotency_key.clone(),
         terms: spec.terms(),
         isolation: spec.isolation,
         network: spec.network.mode,

@@ -112,6 +112,8 @@ capabilities! {
     gpu,
     /// Named environments.
     environments,
+    /// Environments have sizes: a sandbox has exactly the CPU, memory and disk that are asked for, or is refused.
+    sizes,
     /// Images by name.
     images,
     /// Files of the host are mounted, read-only unless it is asked for otherwise.
@@ -152,9 +154,9 @@ impl Capabilities {
         let asked = [
             ("isolation", true, isolation),
             ("network", true, network),
-            ("memory", spec.memory.is_some(), self.limit_memory),
-            ("cpu", spec.cpu.is_some(), self.limit_cpu),
-            ("disk", spec.disk.is_some(), self.limit_disk),
+            ("memory", spec.memory.is_some(), self.limit_memory || self.sizes),
+            ("cpu", spec.cpu.is_some(), self.limit_cpu || self.sizes),
+            ("disk", spec.disk.is_some(), self.limit_disk || self.sizes),
             ("processes", spec.processes.is_some(), self.limit_processes),
             ("disk_files", spec.disk_files.is_some(), self.limit_disk_files),
             ("open_files", spec.open_files.is_some(), self.limit_open_files),

@@ -92,6 +92,20 @@ async fn a_gpu_is_had_or_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_size_is_that_of_its_environment() {
+    let Some(bench) = Bench::start() else { return };
+    let builder = bench.builder().cpu(4.0).memory(ByteSize::gib(16)).gpu("any");
+    let info = builder.create().await.unwrap().info().unwrap();
+    assert_eq!(info.metadata["environment"], "python-gpu-env");
+    let resources = info.resources.unwrap();
+    assert_eq!((resources.cpu, resources.memory), (Some(4.0), Some(16 << 10)));
+    let refused = bench.builder().cpu(64.0).create().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    let hint = refused.hint().unwrap();
+    assert!(hint.contains("python-cpu-env (1.5 cores and 8 GiB of memory"), "{hint}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_enforced_is_refused_before_anything_is_made() {
     let Some(bench) = Bench::start() else { return };
     let builders = [

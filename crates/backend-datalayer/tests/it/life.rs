@@ -157,6 +157,25 @@ async fn a_snapshot_does_not_stop_its_sandbox() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_who_ask_for_the_same_tags_at_once_get_one() {
+    let Some(bench) = Bench::start() else { return };
+    let ask = async || {
+        // Each as a process of its own has it.
+        let builder = sandbox_core::Sandbox::builder(bench.another()).tag("project", "x");
+        builder.detached(Duration::from_secs(600)).get_or_create().await
+    };
+    let (one, two, three) = tokio::join!(ask(), ask(), ask());
+    let (one, two, three) = (one.unwrap(), two.unwrap(), three.unwrap());
+    assert_eq!((one.id(), one.id()), (two.id(), three.id()));
+    assert_eq!(bench.created(), 1);
+    one.set_tags([("project", "y")]).await.unwrap();
+    let other = ask().await.unwrap();
+    assert!(other.id() != one.id(), "its tags are others now");
+    other.terminate().await.unwrap();
+    one.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_found_by_tags_or_made() {
     let Some(bench) = Bench::start() else { return };
     let wanted = || bench.builder().tag("project", "x").detached(Duration::from_secs(600));

@@ -5,6 +5,7 @@ mod code;
 mod create;
 mod faults;
 mod life;
+mod programs;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -40,6 +40,12 @@ ENVIRONMENTS = [
         "kernel": {"givenNameTemplate": "GPU"}, "contents": [], "snippets": [],
         "resources": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"},
     },
+    {
+        "name": "python-small-gpu-env", "title": "Python GPU, small", "description": "<p>CUDA</p>", "language": "python",
+        "owner": "datalayer", "visibility": "public", "burning_rate": 0.02, "dockerImage": "datalayer/cuda",
+        "kernel": {"givenNameTemplate": "GPU"}, "contents": [], "snippets": [],
+        "resources": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"},
+    },
 ]
 
 

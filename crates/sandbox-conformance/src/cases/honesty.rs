@@ -23,7 +23,7 @@ pub(crate) fn cases(declared: &Capabilities) -> Vec<Case> {
 
 fn case(name: &'static str) -> Case {
     let needs = match name {
-        "rich_results" | "live_output" | "idempotent_create" => {
+        "rich_results" | "live_output" | "idempotent_create" | "sizes" => {
             vec![Need { name: "a verb", met: |_| false }]
         }
         _ => Vec::new(),
