@@ -10,7 +10,7 @@ use super::{Bench, call};
 /// Runtimes of the tests have no GPU, and as much of `torch` as the programs ask for.
 async fn with_torch(sandbox: &Sandbox) {
     let torch = "class cuda:\n    is_available = staticmethod(lambda: True)\n";
-    sandbox.files().write("torch.py", torch).await.unwrap();
+    sandbox.files().write("torch.py", torch).await.expect("a file");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         another_kind_in_the_way_is_refused;
         names_that_lead_out_are_refused;
         links_that_lead_out_are_refused;
+        links_are_followed_while_files_move needs run_code;
         files_through_links_are_refused;
         names_that_come_twice_are_refused;
         devices_and_fifos_are_refused;
@@ -240,6 +241,27 @@ async fn links_that_lead_out_are_refused(f: Fixture) -> Checked {
     let parts = [file("sub/x", b""), link("sub/l", "../sub/x"), link("dangling", "sub/none")];
     unpack(&sandbox, "fine", archive(&parts)).await?;
     ensure_eq!(sandbox.files().stat("fine/sub/l").await?.target.as_deref(), Some("../sub/x"));
+    Ok(())
+}
+
+/// The kernel cannot follow `..` while something moves anywhere, and says so.
+async fn links_are_followed_while_files_move(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let names: Vec<_> = (0..500).map(|number| format!("sub/l{number}")).collect();
+    let links = names.iter().map(|name| link(name, "../sub/../sub/../sub/x"));
+    let content = archive(&std::iter::once(file("sub/x", b"")).chain(links).collect::<Vec<_>>());
+    let code = "import os\nopen('a', 'w').close()\nwhile not os.path.exists('stop'):\n    \
+                os.rename('a', 'b'); os.rename('b', 'a')";
+    let unpacked = async {
+        for round in 0..10 {
+            unpack(&sandbox, &format!("fine{round}"), content.clone()).await?;
+        }
+        sandbox.files().write("stop", "").await?;
+        Checked::Ok(())
+    };
+    let (moved, unpacked) = tokio::join!(async { ok(&sandbox, code).await }, unpacked);
+    unpacked?;
+    moved?;
     Ok(())
 }
 

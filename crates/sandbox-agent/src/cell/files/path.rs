@@ -196,10 +196,20 @@ pub(crate) fn is_pseudo(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 }
 
 fn resolve(tree: &Tree, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    resolve_below(tree.root.as_fd(), path, flags, ResolveFlags::IN_ROOT)
+}
+
+/// Opens what a path leads to from there, through no magic link.
+pub(super) fn resolve_below(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    rules: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let (flags, rules) = (flags | OFlags::CLOEXEC, rules | ResolveFlags::NO_MAGICLINKS);
     let mut tries = 0;
     loop {
-        match openat2(&tree.root, path, flags | OFlags::CLOEXEC, Mode::empty(), inside) {
+        match openat2(root, path, flags, Mode::empty(), rules) {
             // The kernel could not tell whether `..` stayed inside, because something moved meanwhile.
             Err(Errno::AGAIN | Errno::INTR) if tries < MOST_TRIES => tries += 1,
             other => return other,

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, fchmod, futimens,
-    linkat, mkdirat, openat, openat2, renameat, renameat_with, statat, symlinkat,
+    linkat, mkdirat, openat, renameat, renameat_with, statat, symlinkat,
 };
 use rustix::io::Errno;
 use sandbox_core::tar::{Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, ErrorKind, FileKind, Result};
 
-use super::path::{Place, Target, Tree};
+use super::path::{Place, Target, Tree, resolve_below};
 use super::pool::{self, User};
 use super::sink::{Sink, drain};
 use super::tree::{entries, kind_of, remove_tree, reopened};
@@ -72,9 +72,8 @@ impl Draft {
     /// Opens something in it, through no link.
     fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let path = if path.is_empty() { b"." } else { path };
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        let rules = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        resolve_below(self.root.as_fd(), path, flags, rules)
     }
 }
 
@@ -211,10 +210,9 @@ impl Unpacking {
 
     /// Links that go through other links may lead out although none of them looks like it.
     fn check_links(&self) -> Result<()> {
-        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         for link in &self.links {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            match openat2(&self.draft.root, &**link, flags, Mode::empty(), inside) {
+            let root = self.draft.root.as_fd();
+            match resolve_below(root, link, OFlags::PATH, ResolveFlags::BENEATH) {
                 // One that leads nowhere, or in a circle, is no danger.
                 Ok(_) | Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::ACCESS) => {}
                 Err(_) => return Err(refused(link, "is a link that leads out of it")),
