@@ -45,6 +45,26 @@ async fn forger<const N: usize>(f: &Fixture, tools: [Tool; N]) -> Checked<Sandbo
     Ok(sandbox)
 }
 
+/// Tells the one, and the other once the call of that has begun.
+async fn forge_after(
+    sandbox: &Sandbox,
+    count: &Count,
+    one: &str,
+    other: &str,
+) -> Checked<ExecutionResult> {
+    let code = format!(
+        "import os\ntell({one})\nwhile not os.path.exists('begun'): time.sleep(0.01)\ntell({other})\ntime.sleep(9)"
+    );
+    let begun = async {
+        count.until_begun(1).await?;
+        sandbox.files().write("begun", "").await?;
+        Checked::Ok(())
+    };
+    let (result, begun) = tokio::join!(forge(sandbox, &code), begun);
+    begun?;
+    result
+}
+
 fn is_ended(result: &ExecutionResult) -> Checked {
     failed_with(result, FailureKind::Protocol)?;
     ensure_eq!(result.state, InterpreterState::Lost, "{}", describe(result));
@@ -54,8 +74,8 @@ fn is_ended(result: &ExecutionResult) -> Checked {
 async fn forged_calls_without_end_are_ended(f: Fixture) -> Checked {
     let count = Count::default();
     let sandbox = forger(&f, [count.tool()]).await?;
-    let result = forge(&sandbox, "tell(call(1))\ntime.sleep(0.5)\ntell(*(call(n) for n in range(1000, 1100)))\ntime.sleep(9)").await?;
-    is_ended(&result)?;
+    let many = "*(call(n) for n in range(1000, 1100))";
+    is_ended(&forge_after(&sandbox, &count, "call(1)", many).await?)?;
     count.all_dropped(1).await?;
     is_truthful(&sandbox).await.map(drop)
 }
@@ -86,10 +106,7 @@ async fn forged_calls_of_other_runs_are_ended(f: Fixture) -> Checked {
 async fn a_number_that_is_used_twice_is_ended(f: Fixture) -> Checked {
     let count = Count::default();
     let sandbox = forger(&f, [count.tool()]).await?;
-    is_ended(
-        &forge(&sandbox, "tell(call(1000))\ntime.sleep(0.5)\ntell(call(1000))\ntime.sleep(9)")
-            .await?,
-    )?;
+    is_ended(&forge_after(&sandbox, &count, "call(1000)", "call(1000)").await?)?;
     count.all_dropped(1).await?;
     is_truthful(&sandbox).await.map(drop)
 }
