@@ -23,6 +23,7 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 from runtimes import Runtime
+from servers import Servers
 
 API = "/api/runtimes/v1"
 IAM = "/api/iam/v1"
@@ -54,6 +55,7 @@ class Plane:
 
     def __init__(self, folder, dialect, spares):
         self.folder, self.dialect, self.most_spares = Path(folder), dialect, spares
+        self.servers = Servers()
         self.spares = []
         self.key = "key-" + secrets.token_hex(12)
         self.tokens = {self.key}
@@ -64,12 +66,12 @@ class Plane:
         self.origin = ""
 
     def new_runtime(self, is_plain):
-        return self.spares.pop(0) if is_plain and self.spares else Runtime(self.folder)
+        return self.spares.pop(0) if is_plain and self.spares else Runtime(self.folder, self.servers)
 
     async def look_after(self):
         while True:
             while len(self.spares) < self.most_spares:
-                self.spares.append(Runtime(self.folder))
+                self.spares.append(Runtime(self.folder, self.servers))
                 self.spares[-1].start()
             now = time.time()
             for runtime in [one for one in self.runtimes.values() if one.expired <= now]:

@@ -11,7 +11,6 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -57,7 +56,8 @@ def free_port():
 class Runtime:
     """One runtime: a Jupyter Server with a token of its own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, servers):
+        self.servers = servers
         self.uid = "01" + secrets.token_hex(12).upper()
         self.name = "runtime-" + secrets.token_hex(6)
         self.pool = "python-pool"
@@ -113,13 +113,10 @@ class Runtime:
             "IdentityProvider.token": self.token,
             "ZMQChannelsWebsocketConnection.limit_rate": False,
         }
-        command = [sys.executable, "-m", "jupyter_server"]
-        command += [f"--{name}={value}" for name, value in options.items()]
-        with open(self.folder / "log", "wb") as log:
-            self.process = subprocess.Popen(
-                command, env=environment, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )
+        self.process = self.servers.start(
+            environment=environment, directory=str(self.home), log=str(self.folder / "log"),
+            arguments=[f"--{name}={value}" for name, value in options.items()],
+        )
 
     def processes(self):
         """Every process that has the mark of this runtime, or a parent that has."""
@@ -134,7 +131,7 @@ class Runtime:
                     marked.add(int(entry.name))
             except (OSError, ValueError):
                 continue
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.process.is_alive():
             marked.add(self.process.pid)
         grown = True
         while grown:
