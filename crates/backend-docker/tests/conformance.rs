@@ -1,6 +1,5 @@
 //! The behaviour suite over `local-docker`.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -49,18 +48,6 @@ const GROUPS: [&str; 22] = [
     "watch",
 ];
 
-/// Leaves out every other group.
-fn in_part(mut target: Target) -> Target {
-    let groups = sandbox_conformance::case_names().into_iter();
-    let groups: BTreeSet<String> =
-        groups.filter_map(|name| Some(name.split("::").nth(1)?.to_owned())).collect();
-    for group in groups.into_iter().filter(|group| !GROUPS.contains(&&**group)) {
-        let group: &'static str = format!("{group}::").leak();
-        target = target.differs(group, "left to cargo xtask test-docker, which takes its time");
-    }
-    target
-}
-
 fn main() -> ExitCode {
     let Some(which) = std::env::var_os(VARIABLE) else {
         return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
@@ -76,5 +63,6 @@ fn main() -> ExitCode {
         .differs("concurrency::two_hundred_sandboxes_at_once", MANY)
         .differs("watch::renames_have_both_paths", PLACES)
         .differs("watch::moved_directories_keep_their_paths_right", PLACES);
-    sandbox_conformance::main(if which == "part" { in_part(target) } else { target })
+    let part = || target.clone().only(GROUPS, "left to cargo xtask test-docker, which takes its time");
+    sandbox_conformance::main(if which == "part" { part() } else { target })
 }

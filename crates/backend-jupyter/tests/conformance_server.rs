@@ -11,6 +11,7 @@ use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
 use support::server::{JupyterServer, TOKEN};
+use support::{AROUND, KERNELS};
 
 fn main() -> ExitCode {
     // Without an interpreter there is nothing to run against, and `start` has said so.
@@ -29,10 +30,8 @@ fn main() -> ExitCode {
                 .provider_option("token", TOKEN)
         },
     );
-    sandbox_conformance::main(differences(support::kernels_alone(
-        support::differences(target),
-        &BESIDE,
-    )))
+    let target = differences(support::differences(target));
+    sandbox_conformance::main(target.only(KERNELS.into_iter().chain(BESIDE), AROUND))
 }
 
 /// The groups about what the kernel beside the others does.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
+use support::{AROUND, KERNELS};
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
@@ -16,5 +17,5 @@ fn main() -> ExitCode {
         Target::new("local-jupyter-tcp", make).isolation(IsolationMode::Off).configure(|builder| {
             builder.isolation(IsolationMode::Off).provider_option("transport", "tcp")
         });
-    sandbox_conformance::main(support::kernels_alone(support::differences(target), &[]))
+    sandbox_conformance::main(support::differences(target).only(KERNELS, AROUND))
 }

@@ -64,19 +64,8 @@ pub(crate) fn differences(target: Target) -> Target {
 }
 
 /// The groups of the suite that are about kernels, and not about what is around them.
-const GROUPS: [&str; 8] =
+pub(crate) const KERNELS: [&str; 8] =
     ["contexts", "exec", "interrupt", "rich", "streams", "timeout", "tools", "variables"];
 
-/// Leaves out every group that is not about kernels, and none of `more`: the first target has them.
-pub(crate) fn kernels_alone(mut target: Target, more: &[&str]) -> Target {
-    let others = sandbox_conformance::case_names().into_iter().filter_map(|name| {
-        let group = name.split("::").nth(1)?.to_owned();
-        (!GROUPS.contains(&&*group) && !more.contains(&&*group)).then_some(group)
-    });
-    let others: std::collections::BTreeSet<String> = others.collect();
-    for group in others {
-        let group: &'static str = format!("{group}::").leak();
-        target = target.differs(group, "it is not about kernels, and run with kernels in cells");
-    }
-    target
-}
+/// Why other groups are left out: the first target has them.
+pub(crate) const AROUND: &str = "it is not about kernels, and run with kernels in cells";

@@ -37,6 +37,16 @@ fn what_is_not_declared_is_ignored_with_its_reason() {
 }
 
 #[test]
+fn groups_that_are_left_out_say_why() {
+    let fake = || Target::new("fake", || Arc::new(Fake(behaviour())));
+    let named = "conformance::honesty::undeclared_set_tags";
+    let report = sandbox_conformance::run(fake().only(["exec"], "for later"), ["--quiet"]).unwrap();
+    assert_eq!(case(&report, named).reason.as_deref(), Some("for later"));
+    let report = sandbox_conformance::run(fake().only(["honesty"], "for later"), ["--quiet"]);
+    assert_eq!(case(&report.unwrap(), named).outcome, Outcome::Passed);
+}
+
+#[test]
 fn every_verb_that_is_not_declared_is_called() {
     let report = run(behaviour(), &["honesty"]).unwrap();
     let undeclared = Capabilities::default().entries().len() - 1;
