@@ -24,6 +24,26 @@ const JUPYTER_PACKAGES: [&str; 7] = [
     "pillow",
 ];
 
+/// What the tests with the provider's client of the older API need: that client, the library before this one, and in
+/// versions of their time what they do not work with newer ones of.
+const DATALAYER_PACKAGES: [&str; 7] = [
+    "code_sandboxes==0.0.11",
+    "datalayer_core==1.1.12",
+    "jupyter_kernel_client==0.9.0",
+    "mcp==1.30.0",
+    "openai==1.109.1",
+    "opentelemetry-api==1.38.0",
+    "pydantic-ai-slim==1.9.1",
+];
+
+/// What the tests with the provider's client of the newer API need.
+const AGENTS_PACKAGES: [&str; 4] = [
+    "agent-runtimes==1.5.85",
+    "code_sandboxes==1.10.0",
+    "datalayer_core==1.2.25",
+    "jupyter_kernel_client==1.0.2",
+];
+
 /// What runs TypeScript where node alone cannot.
 const NODE_PACKAGES: [&str; 2] = ["tsx", "typescript"];
 
@@ -34,6 +54,10 @@ pub(crate) struct Environment {
     pub(crate) python: Option<PathBuf>,
     /// An interpreter that has Jupyter.
     pub(crate) jupyter: Option<PathBuf>,
+    /// An interpreter that has the provider's client of the older API.
+    pub(crate) datalayer: Option<PathBuf>,
+    /// An interpreter that has the provider's client of the newer API.
+    pub(crate) agents: Option<PathBuf>,
     /// A folder with programs that were installed for the tests.
     pub(crate) programs: Option<PathBuf>,
 }
@@ -45,26 +69,38 @@ impl Environment {
         let mut missing = Vec::new();
         let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
         let jupyter = jupyter_environment(&folder.join("jupyter"));
+        let datalayer = virtual_environment(&folder.join("datalayer"), &DATALAYER_PACKAGES);
+        let agents = virtual_environment(&folder.join("agents"), &AGENTS_PACKAGES);
         if python.is_none() {
             missing.push("a Python with pandas, matplotlib and pillow");
         }
         if jupyter.is_none() {
             missing.push("a Python with ipykernel, jupyter_server and bash_kernel");
         }
+        if datalayer.is_none() {
+            missing.push("a Python with datalayer-core and code-sandboxes");
+        }
+        if agents.is_none() {
+            missing.push("a Python with agent-runtimes");
+        }
         let programs = if node_strips_types() { None } else { node_programs(&folder.join("node")) };
         if programs.is_none() && !node_strips_types() {
             missing.push("tsx or typescript for node");
         }
-        (Self { python, jupyter, programs }, missing)
+        (Self { python, jupyter, datalayer, agents, programs }, missing)
     }
 
     /// What is there already, with nothing made.
     pub(crate) fn found() -> Self {
         let folder = workspace::target().join("test-env");
-        let python = Some(folder.join("python/bin/python")).filter(|path| path.exists());
-        let jupyter = Some(folder.join("jupyter/bin/python")).filter(|path| path.exists());
-        let programs = Some(folder.join("node/node_modules/.bin")).filter(|path| path.exists());
-        Self { python, jupyter, programs }
+        let there = |path: &str| Some(folder.join(path)).filter(|path| path.exists());
+        Self {
+            python: there("python/bin/python"),
+            jupyter: there("jupyter/bin/python"),
+            datalayer: there("datalayer/bin/python"),
+            agents: there("agents/bin/python"),
+            programs: there("node/node_modules/.bin"),
+        }
     }
 
     /// Sets the variables that test programs read.
@@ -74,6 +110,12 @@ impl Environment {
         }
         if let Some(jupyter) = &self.jupyter {
             command.env("SANDBOX_TEST_JUPYTER_PYTHON", jupyter);
+        }
+        if let Some(datalayer) = &self.datalayer {
+            command.env("SANDBOX_TEST_DATALAYER_PYTHON", datalayer);
+        }
+        if let Some(agents) = &self.agents {
+            command.env("SANDBOX_TEST_AGENTS_PYTHON", agents);
         }
         command.env("SANDBOX_TEST_LANGUAGES", self.languages().join(","));
         command.env("PATH", self.path());

@@ -1,6 +1,7 @@
 //! The backend against a control plane of our own with real Jupyter Servers.
 
 mod beside;
+mod clients;
 mod code;
 mod create;
 mod faults;

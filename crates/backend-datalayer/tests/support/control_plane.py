@@ -49,6 +49,12 @@ ENVIRONMENTS = [
     },
 ]
 
+# What the provider's clients insist on is among it: a name in two parts, and an id beside the uid.
+PROFILE = {
+    "id": "01U", "uid": "01U", "handle_s": "me", "email_s": "me@example.com", "first_name_t": "First",
+    "last_name_t": "Last", "type_s": "user", "origin_s": "iam", "roles_ss": [],
+}
+
 
 class Plane:
     """What the service knows."""
@@ -62,7 +68,7 @@ class Plane:
         self.credits = 100.0
         self.runtimes, self.snapshots, self.checkpoints = {}, {}, {}
         self.faults, self.requests = [], []
-        self.start_delay, self.start_fails = 0.0, None
+        self.start_delay, self.start_fails, self.create_waits = 0.0, None, False
         self.origin = ""
 
     def new_runtime(self, is_plain):
@@ -150,7 +156,7 @@ class Handler(tornado.web.RequestHandler):
             if self._finished:
                 return
         self.set_status(status)
-        self.finish({"success": True, "message": "", **payload})
+        self.finish(None if status == 204 else {"success": True, "message": "", **payload})
 
     def refuse(self, status, message):
         if not self._finished:
@@ -199,6 +205,8 @@ class Runtimes(Handler):
         runtime.begin(environment, sent.get("given_name"), sent["credits_limit"], folder)
         plane.runtimes[runtime.name] = runtime
         asyncio.ensure_future(plane.bring_up(runtime, plane.start_delay, plane.start_fails))
+        if plane.create_waits:
+            await runtime.listens()
         self.answer(201, runtime=runtime.record(plane.origin))
 
 
@@ -273,7 +281,10 @@ class Snapshots(Handler):
         runtime = self.runtime(self.sent[key])
         if runtime is None:
             return
-        asyncio.ensure_future(self.store(runtime, self.sent))
+        stored = asyncio.ensure_future(self.store(runtime, self.sent))
+        if key == "pod_name":
+            # Clients of the older form list once after the answer, and take what they find.
+            await stored
         self.answer(201)
 
     async def store(self, runtime, sent):
@@ -302,7 +313,8 @@ class Snapshot(Handler):
     def delete(self, uid):
         if self.plane.snapshots.pop(uid, None) is None:
             return self.refuse(404, "Snapshot not found")
-        self.answer(202)
+        # To clients of the older form, nothing but 204 is a success.
+        self.answer(204 if "/runtime-snapshots/" in self.request.path else 202)
 
 
 class Accounts(Handler):
@@ -310,7 +322,7 @@ class Accounts(Handler):
 
     def get(self, what):
         if what == "whoami":
-            return self.answer(profile={"uid": "01U", "handle_s": "me", "email_s": "me@example.com"})
+            return self.answer(profile=PROFILE)
         reserved = [{"credits": one.credits} for one in self.plane.runtimes.values()]
         self.answer(credits={"credits": self.plane.credits, "quota": None}, reservations=reserved)
 
@@ -346,7 +358,7 @@ class Test(tornado.web.RequestHandler):
                 case "end_all":
                     for runtime in list(plane.runtimes.values()):
                         await plane.end(runtime)
-                case "credits" | "start_delay" | "start_fails":
+                case "credits" | "start_delay" | "start_fails" | "create_waits":
                     setattr(plane, what, value)
         self.finish({})
 

@@ -1,6 +1,7 @@
 //! Starts the control plane for tests, a program of its own, and says to it what it shall do.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -10,6 +11,16 @@ use serde_json::{Value, json};
 
 /// The interpreter that has a Jupyter Server.
 const INTERPRETER: &str = "SANDBOX_TEST_JUPYTER_PYTHON";
+
+/// The interpreter that a variable names. None, and a word on standard error, where there is none.
+pub(crate) fn interpreter(variable: &str) -> Option<OsString> {
+    let python = env::var_os(variable);
+    if python.is_none() {
+        assert!(env::var_os("CI").is_none(), "{variable} is not set");
+        let _ = writeln!(std::io::stderr(), "skipped: {variable} is not set");
+    }
+    python
+}
 
 /// A control plane with real Jupyter Servers. It ends with this handle, and with this process.
 #[derive(Debug)]
@@ -25,11 +36,11 @@ impl ControlPlane {
     /// One that speaks `old`, `new` or `both`, with that many servers started ahead. None, and a word on standard error, where
     /// there is no interpreter for it.
     pub(crate) fn speaking(dialect: &str, spares: u32) -> Option<Self> {
-        let Some(python) = env::var_os(INTERPRETER) else {
-            assert!(env::var_os("CI").is_none(), "{INTERPRETER} is not set");
-            let _ = writeln!(std::io::stderr(), "skipped: {INTERPRETER} is not set");
-            return None;
-        };
+        Some(Self::run_by(&interpreter(INTERPRETER)?, dialect, spares))
+    }
+
+    /// One whose runtimes have the packages of that interpreter.
+    pub(crate) fn run_by(python: &OsStr, dialect: &str, spares: u32) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../backend-datalayer/tests/support/control_plane.py");
         let mut child = Command::new(python)
@@ -44,7 +55,7 @@ impl ControlPlane {
         BufReader::new(output).read_line(&mut line).expect("it says where it is");
         let said: Value = serde_json::from_str(&line).expect("it says where it is");
         let text = |key: &str| said[key].as_str().expect("it says where it is").to_owned();
-        Some(Self { child, url: text("url"), key: text("key") })
+        Self { child, url: text("url"), key: text("key") }
     }
 
     /// Tells it what to do; see `Test` in `control_plane.py`.

@@ -118,6 +118,16 @@ class Runtime:
             arguments=[f"--{name}={value}" for name, value in options.items()],
         )
 
+    async def listens(self):
+        """Waits until its server can be asked, or half a minute."""
+        for _ in range(600):
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.close()
+                return
+            except OSError:
+                await asyncio.sleep(0.05)
+
     def processes(self):
         """Every process that has the mark of this runtime, or a parent that has."""
         mark = f"{MARK}={self.name}".encode()
