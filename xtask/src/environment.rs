@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
 
 use crate::command::{exists, quietly, shown};
 use crate::setup::system_python;
@@ -68,9 +69,18 @@ impl Environment {
         let folder = workspace::target().join("test-env");
         let mut missing = Vec::new();
         let python = virtual_environment(&folder.join("python"), &PYTHON_PACKAGES);
-        let jupyter = jupyter_environment(&folder.join("jupyter"));
-        let datalayer = virtual_environment(&folder.join("datalayer"), &DATALAYER_PACKAGES);
-        let agents = virtual_environment(&folder.join("agents"), &AGENTS_PACKAGES);
+        // They wait for the network more than they work.
+        let (jupyter, datalayer, agents) = thread::scope(|scope| {
+            let made = |name, packages| {
+                let folder = folder.join(name);
+                scope.spawn(move || virtual_environment(&folder, packages))
+            };
+            let clients =
+                (made("datalayer", &DATALAYER_PACKAGES), made("agents", &AGENTS_PACKAGES));
+            let jupyter = jupyter_environment(&folder.join("jupyter"));
+            let made = |thread: ScopedJoinHandle<'_, Option<PathBuf>>| thread.join().ok().flatten();
+            (jupyter, made(clients.0), made(clients.1))
+        });
         if python.is_none() {
             missing.push("a Python with pandas, matplotlib and pillow");
         }

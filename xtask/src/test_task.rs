@@ -1,5 +1,7 @@
 //! `cargo xtask test` and `cargo xtask ci`.
 
+use std::thread::{self, JoinHandle};
+
 use crate::environment::Environment;
 use crate::setup::{install, is_root};
 use crate::suites::{Built, build, examples, static_checks, tests};
@@ -47,7 +49,7 @@ impl Options {
 pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String> {
     let options = Options::parse(arguments)?;
     let mut tally = Tally::default();
-    let environment = prepare(options, missing, &mut tally);
+    let environment = Preparing::begin(options);
     let containers = if options.as_user_only || options.no_setup {
         None
     } else {
@@ -57,7 +59,9 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
         static_checks(&mut tally)?;
         graph::run(&mut tally)?;
     }
-    match build() {
+    let built = build();
+    let environment = environment.end(missing, &mut tally);
+    match built {
         Ok(mut built) => {
             let with_containers = containers.map(|lane| (lane, docker::Lane::take(&mut built)));
             tally.add(programs(options, &built, &environment)?);
@@ -84,7 +88,7 @@ fn programs(options: Options, built: &Built, environment: &Environment) -> Resul
     if options.as_user_only {
         return as_another();
     }
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let other = scope.spawn(as_another);
         let mut tally = Tally::default();
         tests(built, environment, &mut tally);
@@ -96,21 +100,35 @@ fn programs(options: Options, built: &Built, environment: &Environment) -> Resul
     })
 }
 
-fn prepare(options: Options, missing: Missing, tally: &mut Tally) -> Environment {
-    if options.no_setup {
-        return Environment::found();
-    }
-    let mut lacking = install();
-    let (environment, more) = Environment::prepare();
-    lacking.extend(more);
-    for what in lacking {
-        println!("missing: {what}");
-        match missing {
-            Missing::IsSkipped => tally.skip("tests that need it", &format!("{what} is missing")),
-            Missing::IsFailure => tally.check(&format!("{what} is missing"), false),
+/// The environment of the tests, made while they are built.
+struct Preparing {
+    lacking: Vec<&'static str>,
+    environment: JoinHandle<(Environment, Vec<&'static str>)>,
+}
+
+impl Preparing {
+    fn begin(options: Options) -> Self {
+        if options.no_setup {
+            let environment = thread::spawn(|| (Environment::found(), Vec::new()));
+            return Self { lacking: Vec::new(), environment };
         }
+        Self { lacking: install(), environment: thread::spawn(Environment::prepare) }
     }
-    environment
+
+    fn end(self, missing: Missing, tally: &mut Tally) -> Environment {
+        let made = self.environment.join();
+        let (environment, lacking) =
+            made.unwrap_or_else(|_| (Environment::default(), vec!["everything for the tests"]));
+        for what in self.lacking.into_iter().chain(lacking) {
+            println!("missing: {what}");
+            let missed = format!("{what} is missing");
+            match missing {
+                Missing::IsSkipped => tally.skip("tests that need it", &missed),
+                Missing::IsFailure => tally.check(&missed, false),
+            }
+        }
+        environment
+    }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl DatalayerInstance {
             move |context: &str| -> Arc<dyn BoxIo> {
                 let (context, left) = (context.to_owned(), Arc::clone(&left));
                 let rest = Arc::new(KernelsOnly(Arc::clone(&lease)));
-                let kernels = Kernels { lease: Arc::clone(&lease), context, left };
+                let kernels = Kernels::new(Arc::clone(&lease), context, left);
                 Arc::new(KernelBox::new(rest, Arc::new(kernels)))
             }
         };

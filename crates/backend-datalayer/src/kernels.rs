@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,18 +30,40 @@ pub(crate) struct Kernels {
     pub(crate) lease: Arc<Lease>,
     pub(crate) context: String,
     pub(crate) left: Arc<AtomicBool>,
+    /// The one that it was last. It has ended when another one is asked for, though the server may not know that yet.
+    had: Mutex<Option<String>>,
+}
+
+impl Kernels {
+    pub(crate) fn new(lease: Arc<Lease>, context: String, left: Arc<AtomicBool>) -> Self {
+        Self { lease, context, left, had: Mutex::default() }
+    }
+
+    fn had(&self) -> MutexGuard<'_, Option<String>> {
+        self.had.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody takes the last one for that of the context.
+    fn forget_last(&self) {
+        let last = self.had().take();
+        if last.is_some() && self.lease.kernel(&self.context) == last {
+            self.lease.change_note(|note| drop(note.kernels.remove(&self.context)));
+        }
+    }
 }
 
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         usable(&self.lease).await?;
+        self.forget_last();
         let reached = find(&self.lease, &self.context).await;
         let Found { server, id, client, is_ipython, is_new } =
             reached.map_err(|error| self.lease.explained("start_kernel", error))?;
         // One that was there is where its code went.
         let cwd = Some(&*spec.cwd).filter(|_| is_new);
         let at = prepare(&client, &spec.env, cwd).await?;
+        *self.had() = Some(id.clone());
         let program = is_ipython.then(|| Program::new(at.home, at.cwd));
         let ending = Ending::Deleted(Arc::clone(&self.left));
         let inner = Arc::new(ServerProcess::new(server, id, ending));
@@ -58,7 +80,8 @@ pub(crate) async fn usable(lease: &Lease) -> Result<()> {
     if !lease.own {
         let (source, call) = (&lease.source, CallContext::new());
         let patience = source.config.patience();
-        until_ready(&source.api().await?, &call, lease, patience).await?;
+        let ready = until_ready(&source.api().await?, &call, lease, patience).await;
+        ready.map_err(|error| lease.explained("start_kernel", error))?;
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ impl Lease {
     }
 
     /// It is over. What runs is told so at once, and not when its connection breaks.
-    fn over(&self, kind: FailureKind) {
+    pub(crate) fn over(&self, kind: FailureKind) {
         self.ended.set(kind);
         self.state().ended = true;
         let kernels =

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use jupyter_protocol::websocket::{Server, Token};
 use sandbox_core::{
-    CallContext, CreateSpec, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret,
-    random_hex,
+    CallContext, CreateSpec, Effect, Error, ErrorKind, FailureKind, Result, Retry, SandboxStatus,
+    Secret, random_hex,
 };
 use sandbox_kernel::server::Whereabouts;
 use tokio::sync::oneshot;
@@ -277,6 +277,7 @@ async fn look_again(api: &Api, call: &CallContext, lease: &Lease, name: &str) ->
             }
         },
         Err(error) if error.kind() == ErrorKind::NotFound => {
+            lease.over(FailureKind::Terminated);
             failed("the runtime vanished while it started".to_owned())
         }
         Err(error) if error.retry() == Retry::Never => Err(error),

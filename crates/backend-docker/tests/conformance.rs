@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         .differs("concurrency::two_hundred_sandboxes_at_once", MANY)
         .differs("watch::renames_have_both_paths", PLACES)
         .differs("watch::moved_directories_keep_their_paths_right", PLACES);
-    let part = || target.clone().only(GROUPS, "left to cargo xtask test-docker, which takes its time");
+    let part =
+        || target.clone().only(GROUPS, "left to cargo xtask test-docker, which takes its time");
     sandbox_conformance::main(if which == "part" { part() } else { target })
 }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::Backend;
+use support::differences::of_kernels;
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
-    sandbox_conformance::main(support::differences(Target::new("local-jupyter", make)))
+    sandbox_conformance::main(of_kernels(Target::new("local-jupyter", make)))
 }

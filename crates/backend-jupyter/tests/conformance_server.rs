@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
+use support::differences::{AROUND, KERNELS, of_kernels, of_servers};
 use support::server::{JupyterServer, TOKEN};
-use support::{AROUND, KERNELS};
 
 fn main() -> ExitCode {
     // Without an interpreter there is nothing to run against, and `start` has said so.
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
                 .provider_option("token", TOKEN)
         },
     );
-    let target = differences(support::differences(target));
+    let target = of_servers(of_kernels(target));
     sandbox_conformance::main(target.only(KERNELS.into_iter().chain(BESIDE), AROUND))
 }
 
@@ -50,21 +50,3 @@ const BESIDE: [&str; 13] = [
     "transfer",
     "watch",
 ];
-
-/// What a server does otherwise, by design.
-fn differences(target: Target) -> Target {
-    const PUBLISHED: &str = "a kernel publishes what is written a moment later, which is lost when it is killed at once";
-    const ORDER: &str =
-        "a kernel publishes what is written to descriptors from a thread of its own";
-    const FLOOD: &str =
-        "what a server sends faster than it is read is dropped, and the result says so";
-    const CHILDREN: &str = "what code has started on a server goes on there";
-    target
-        .differs("streams::output_before_a_crash", PUBLISHED)
-        .differs("streams::output_of_descriptors", ORDER)
-        .differs("streams::a_flood", FLOOD)
-        .differs("timeout::output_before_a_kill", PUBLISHED)
-        .differs("timeout::stubborn_children", CHILDREN)
-        .differs("contexts::a_deleted_context_takes_its_processes", CHILDREN)
-        .differs("tools::a_death_cancels_calls", "a server does not tell how a kernel has ended")
-}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
-use support::{AROUND, KERNELS};
+use support::differences::{AROUND, KERNELS, of_kernels};
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
@@ -17,5 +17,5 @@ fn main() -> ExitCode {
         Target::new("local-jupyter-tcp", make).isolation(IsolationMode::Off).configure(|builder| {
             builder.isolation(IsolationMode::Off).provider_option("transport", "tcp")
         });
-    sandbox_conformance::main(support::differences(target).only(KERNELS, AROUND))
+    sandbox_conformance::main(of_kernels(target).only(KERNELS, AROUND))
 }

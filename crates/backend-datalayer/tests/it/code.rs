@@ -53,6 +53,18 @@ async fn a_timeout_interrupts_and_keeps_state() {
     assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("1"));
 }
 
+/// The server takes seconds to end a kernel that does not listen, and has it until then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_that_is_being_ended_is_not_taken_for_the_next_one() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    let stop = "import os, signal; x = 1; os.kill(os.getpid(), signal.SIGSTOP)";
+    let result = sandbox.run_code(stop).timeout(Duration::from_secs(2)).await.unwrap();
+    assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
+    let next = sandbox.run_code("'x' in globals()").await.unwrap();
+    assert_eq!((next.text(), next.restarted), (Some("False"), true), "{next:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_is_found_again_has_its_state() {
     let Some(bench) = Bench::start() else { return };

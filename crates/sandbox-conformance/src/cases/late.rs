@@ -213,6 +213,7 @@ async fn command_late(sandbox: &Sandbox, line: &str) -> Checked<(Vec<u8>, Comman
 
 async fn a_command_in_time_is_a_success(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
+    sandbox.commands().run("true").await?;
     let (said, outcome) = command_late(&sandbox, "echo said; exit 3").await?;
     ensure_eq!((said.as_slice(), outcome.exit_code), (b"said\n".as_slice(), 3));
     ensure!(outcome.failure.is_none(), "{:?}", outcome.failure);
@@ -222,6 +223,7 @@ async fn a_command_in_time_is_a_success(f: Fixture) -> Checked {
 
 async fn a_command_that_runs_on_is_killed(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
+    sandbox.commands().run("true").await?;
     for line in ["sleep 60", "yes"] {
         let (_, outcome) = command_late(&sandbox, line).await?;
         let kind = outcome.failure.as_ref().map(|failure| failure.kind);
