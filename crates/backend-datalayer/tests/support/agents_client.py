@@ -22,7 +22,9 @@ def create(client):
     """`GET environments`, `POST runtimes`, `GET runtimes`, `GET runtimes/{name}`"""
     listed = client.list_environments()
     told = [(one.name, one.burning_rate) for one in listed]
-    expect("environments", [("python-cpu-env", 0.00025), ("python-gpu-env", 0.01)], told)
+    expect("environments", [
+        ("python-cpu-env", 0.00025), ("python-gpu-env", 0.01), ("python-small-gpu-env", 0.02)
+    ], told)
     made = client.create_runtime(name="mine", environment="python-cpu-env", time_reservation=10)
     expect("the runtime", ("mine", "python-cpu-env", 0.00025), (made.name, made.environment, made.burning_rate))
     expect("its reservation", 600, round(float(made.expired_at) - float(made.started_at)))

@@ -28,6 +28,7 @@ def environments(client):
     expect("environments", [
         ("python-cpu-env", "Python CPU", "python", "datalayer", "public", 0.00025),
         ("python-gpu-env", "Python GPU", "python", "datalayer", "public", 0.01),
+        ("python-small-gpu-env", "Python GPU, small", "python", "datalayer", "public", 0.02),
     ], told)
     expect("the rest of an environment is its metadata", "1500m", listed[0].metadata["resources"]["cpu"])
 

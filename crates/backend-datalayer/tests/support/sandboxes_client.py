@@ -13,7 +13,11 @@ def environments():
     """What can be asked for."""
     listed = Sandbox.list_environments()
     told = [(one.name, one.title, one.burning_rate) for one in listed]
-    expect("environments", [("python-cpu-env", "Python CPU", 0.00025), ("python-gpu-env", "Python GPU", 0.01)], told)
+    expect("environments", [
+        ("python-cpu-env", "Python CPU", 0.00025),
+        ("python-gpu-env", "Python GPU", 0.01),
+        ("python-small-gpu-env", "Python GPU, small", 0.02),
+    ], told)
 
 
 def run(sandbox):

@@ -63,6 +63,15 @@ fn a_runtime_is_made_used_and_ended() {
     assert_eq!(listed[0]["labels"], json!({"team": "a"}));
     on(&["exec", &id, "--lang", "python", "x = 41"]).assert(0, "");
     on(&["exec", "-p", "datalayer", "trainer", "--lang", "python", "x + 1"]).assert(0, "42\n");
+    let taken = on(&["snapshot", "create", &id, "prepared"]);
+    assert_eq!(taken.status, 0, "{}", taken.transcript());
+    let snapshots = on(&["snapshot", "ls", "-p", "datalayer", "--json"]).json();
+    assert_eq!(snapshots[0]["name"], "prepared");
+    let from = ["run", "-v", "-p", "datalayer", "--snapshot", "prepared", "--lang", "python", "x"];
+    let ran = on(&from);
+    assert_eq!((ran.status, ran.text()), (0, "41\n"), "{}", ran.transcript());
+    assert!(ran.stderr.contains("the runtime is ready"), "{}", ran.stderr);
+    assert_eq!(on(&["snapshot", "rm", "-p", "datalayer", "prepared"]).status, 0);
     // Whoever says `--all` without a variant means this computer.
     assert_eq!(on(&["rm", "--all"]).status, 0);
     assert_eq!(plane.runtimes().len(), 1);
