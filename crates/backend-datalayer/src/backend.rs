@@ -84,8 +84,13 @@ impl DatalayerBackend {
         for info in self.list(call, query).await?.items {
             let id: SandboxId = info.id.parse()?;
             let is_it = notes.read(id.local()).is_some_and(|note| note.key == call.idempotency_key);
-            if is_it && info.status == SandboxStatus::Running {
-                return self.attach(call, &id).await.map(Some);
+            if !is_it || info.status != SandboxStatus::Running {
+                continue;
+            }
+            match self.attach(call, &id).await {
+                // It ended meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                made => return made.map(Some),
             }
         }
         Ok(None)
@@ -158,12 +163,11 @@ impl Backend for DatalayerBackend {
         } else {
             Arc::new(Source::new(self.source.config.with_options(&spec.provider_options)?))
         };
-        // Until it is made and noted.
-        let _turn = turn(&source, call).await;
+        let turn = turn(&source, call).await;
         if let Some(made) = self.made_before(call, &spec).await? {
             return Ok(made);
         }
-        let (lease, at) = start(source, call, &spec).await?;
+        let (lease, at) = start(source, call, &spec, turn).await?;
         lease.change_note(|note| note.cwd = Some(at.cwd.clone()));
         let mut env = spec.env.clone();
         let secrets = spec.secrets.iter();

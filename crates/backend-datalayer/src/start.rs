@@ -20,6 +20,7 @@ use crate::notes::Note;
 use crate::reservation::{DEFAULT_LIFETIME, credits, lifetime};
 use crate::resources::Size;
 use crate::source::Source;
+use crate::turn::Turn;
 use crate::wire::{Environment, Runtime};
 
 /// How often a create is sent whose outcome nobody knows.
@@ -42,7 +43,7 @@ struct Plan {
 /// A runtime that can be used, and where its first kernel is.
 pub(crate) type Started = (Arc<Lease>, Whereabouts);
 
-/// Makes a runtime and waits until it can be used. Dropping the future leaves none.
+/// Makes a runtime and waits until it can be used. Dropping the future leaves none, and the turn ends when none is left.
 ///
 /// # Errors
 /// What the service refuses, and `Timeout` or `Unavailable` for a runtime that does not come up, which is deleted.
@@ -50,12 +51,18 @@ pub(crate) async fn start(
     source: Arc<Source>,
     call: &CallContext,
     spec: &CreateSpec,
+    turn: Option<Turn>,
 ) -> Result<Started> {
     let api = source.api().await?;
     let plan = plan(&api, &source, call, spec).await?;
     let (send, receive) = oneshot::channel();
     // What the service has been asked for must not be forgotten when the caller goes away.
-    tokio::spawn(make(source, api, call.clone(), plan, send));
+    let making = make(source, api, call.clone(), plan, send);
+    tokio::spawn(async move {
+        making.await;
+        // Whoever is next finds it noted, or gone.
+        drop(turn);
+    });
     receive.await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unexpected, "create", "the create was not finished")
             .with_effect(Effect::Unknown))
