@@ -18,21 +18,17 @@ use support::ControlPlane;
 /// Set to `all`: every group, and not those below alone.
 const VARIABLE: &str = "SANDBOX_TEST_DATALAYER";
 
-/// The groups about what runtimes do. The others are about what kernels do on any Jupyter Server, which `backend-jupyter`
-/// runs.
-const GROUPS: [&str; 14] = [
-    "background",
+/// The groups about what runtimes do. The others are about kernels, files and programs on any Jupyter Server, which
+/// `backend-jupyter` runs.
+const GROUPS: [&str; 10] = [
     "cancellation",
-    "commands",
     "concurrency",
     "contexts",
     "detached",
     "exec",
-    "files",
     "honesty",
     "interrupt",
     "lifecycle",
-    "packages",
     "snapshots",
     "timeout",
 ];

@@ -46,3 +46,42 @@ async fn who_attaches_has_files_and_keeps_the_state_of_code() {
     again.terminate().await.unwrap();
     bench.assert_nothing_left();
 }
+
+/// Makes a package in a directory, as a wheel.
+const WHEEL: &str = "\
+import zipfile
+with zipfile.ZipFile(FOLDER + '/tinya-1.0-py3-none-any.whl', 'w') as wheel:
+    about = 'tinya-1.0.dist-info/'
+    wheel.writestr('tinya.py', 'VERSION = 1')
+    wheel.writestr(about + 'METADATA', 'Metadata-Version: 2.1\\nName: tinya\\nVersion: 1.0\\n')
+    wheel.writestr(about + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(about + 'RECORD', '')
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_are_there_for_code_commands_and_whoever_attaches() {
+    let Some(bench) = Bench::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let builder = bench.builder().env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", path);
+    let sandbox = builder.detached(Duration::from_secs(600)).create().await.unwrap();
+    let made = sandbox.run_code(format!("x = 5\nFOLDER = {path:?}\n{WHEEL}")).await.unwrap();
+    assert!(made.success(), "{made:?}");
+    let unknown = sandbox.install_packages(["tinyb"]).await.unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::NotFound, "{unknown:?}");
+    sandbox.install_packages(["tinya"]).await.unwrap();
+    let seen = sandbox.run_code("import tinya; (tinya.VERSION, x)").await.unwrap();
+    assert_eq!(seen.text(), Some("(1, 5)"), "{seen:?}");
+    let line = "python3 -c 'import tinya; print(tinya.VERSION)'";
+    let printed = sandbox.commands().run(line).await.unwrap();
+    assert_eq!((&*printed.stdout, &*printed.stderr), ("1\n", ""));
+    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    drop(sandbox);
+    let backend = bench.another();
+    let instance = backend.attach(&call(), &id).await.unwrap();
+    let again = Sandbox::from_instance(backend, instance);
+    let seen = again.run_code("import tinya; tinya.VERSION").context("other").await.unwrap();
+    assert_eq!(seen.text(), Some("1"), "{seen:?}");
+    again.terminate().await.unwrap();
+    bench.assert_nothing_left();
+}
