@@ -293,7 +293,7 @@ impl Backend for DatalayerBackend {
 }
 
 /// Whether it is held. The records of that are the service's only word for it in some versions.
-fn is_paused(record: &Runtime, checkpoints: &[Checkpoint]) -> bool {
+pub(crate) fn is_paused(record: &Runtime, checkpoints: &[Checkpoint]) -> bool {
     let own = |checkpoint: &&Checkpoint| {
         [&record.uid, record.name()].contains(&checkpoint.runtime_uid.as_str())
     };

@@ -197,9 +197,13 @@ impl Client {
 
     fn parse<T: DeserializeOwned>(&self, operation: &'static str, answer: &Answer) -> Result<T> {
         let nonsense = |why: serde_json::Error| {
-            Error::new(ErrorKind::Protocol, operation, "the service gave an answer that is none")
-                .with_effect(Effect::Unknown)
-                .with_source(why)
+            Error::new(
+                ErrorKind::Protocol,
+                operation,
+                "the answer of the service is not understood",
+            )
+            .with_effect(Effect::Unknown)
+            .with_source(why)
         };
         let said: Value = serde_json::from_slice(&answer.body).map_err(nonsense)?;
         if said.get("success") == Some(&json!(false)) {

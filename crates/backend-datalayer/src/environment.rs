@@ -113,10 +113,16 @@ fn with_name<'a>(all: &'a [Environment], name: &str, gpu: Option<&str>) -> Resul
     }
 }
 
-/// All with that GPU.
+/// All with that GPU. Without one that is asked for, those that have none, if there are any: a GPU costs many times as much.
 fn having<'a>(all: &'a [Environment], gpu: Option<&str>) -> Result<Vec<&'a Environment>> {
-    let fits = |one: &&Environment| gpu.is_none_or(|gpu| may_have(one, gpu));
-    let found: Vec<_> = all.iter().filter(fits).collect();
+    let with = |fits: &dyn Fn(&Environment) -> bool| -> Vec<&'a Environment> {
+        all.iter().filter(|one| fits(one)).collect()
+    };
+    let found = match gpu {
+        Some(gpu) => with(&|one| may_have(one, gpu)),
+        None if all.iter().any(|one| one.gpus() == 0) => with(&|one| one.gpus() == 0),
+        None => with(&|_| true),
+    };
     if found.is_empty() {
         return Err(gpu.map_or_else(none, |gpu| no_gpu(gpu, "no environment has it", all)));
     }
@@ -134,19 +140,28 @@ fn preferred<'a>(fitting: &[&'a Environment], gpu: Option<&str>) -> Option<&'a E
         .or_else(|| cheapest(fitting.iter().copied()))
 }
 
-fn is_any(gpu: &str) -> bool {
+/// Any GPU is asked for, whatever its type.
+pub(crate) fn is_any(gpu: &str) -> bool {
     ANY.iter().any(|name| gpu.eq_ignore_ascii_case(name))
 }
 
-/// Whether it has that GPU, or may have: the service does not always tell the type.
+/// Whether it has that GPU, or may have: the service does not always tell the type. Types that nobody knows are no GPUs.
 fn may_have(environment: &Environment, gpu: &str) -> bool {
-    environment.gpus() > 0
-        && (is_any(gpu)
-            || environment.gpu().is_none_or(|own| own.as_str().eq_ignore_ascii_case(gpu)))
+    let is_known = || gpu.parse::<GpuType>().is_ok();
+    let has = match environment.gpu() {
+        Some(own) => own.as_str().eq_ignore_ascii_case(gpu),
+        None => is_known(),
+    };
+    environment.gpus() > 0 && (is_any(gpu) || has)
 }
 
+/// What has no price cannot be reserved, and comes last.
 fn cheapest<'a>(all: impl Iterator<Item = &'a Environment>) -> Option<&'a Environment> {
-    all.min_by(|a, b| a.rate().total_cmp(&b.rate()))
+    let order = |one: &Environment| (one.rate() <= 0.0, one.rate());
+    all.min_by(|a, b| {
+        let (a, b) = (order(a), order(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    })
 }
 
 fn names<'a>(all: impl Iterator<Item = &'a Environment>) -> String {
@@ -185,8 +200,9 @@ mod tests {
     fn environments() -> Vec<Environment> {
         let all = json!([
             {"name": "z-env", "burning_rate": 0.1},
+            {"name": "free", "burning_rate": 0},
             {"name": "python-cpu-env", "burning_rate": 0.2, "resources": {"cpu": "1.5", "memory": "8Gi"}},
-            {"name": "python-gpu-env", "burning_rate": 0.3, "resources": {"nvidia.com/gpu": "1"}},
+            {"name": "python-gpu-env", "burning_rate": 0.3, "resources": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}},
             {"name": "big", "title": "Two NVIDIA A100-80GB", "burning_rate": 9, "resources": {"nvidia.com/gpu": 2}},
         ]);
         serde_json::from_value(all).unwrap()
@@ -221,6 +237,8 @@ mod tests {
         for (wanted, gpu, size) in [
             (None, None, size(Some(1.5), 4)),
             (None, None, size(Some(2.0), 8)),
+            // That of an environment with a GPU, which nobody has asked for.
+            (None, None, size(Some(4.0), 16)),
             (Some("z-env"), None, size(None, 8)),
             (None, Some("T4"), size(None, 8)),
         ] {
@@ -238,7 +256,11 @@ mod tests {
     fn what_there_is_not_is_refused_with_what_there_is() {
         let error = chosen(Some("nope"), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.to_string().contains("available: z-env, python-cpu-env"), "{error}");
+        assert!(error.to_string().contains("available: z-env, free, python-cpu-env"), "{error}");
+        let unknown = chosen(None, Some("banana")).unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unsupported, "{unknown}");
+        let all = [environments().remove(0), environments().remove(1)];
+        assert_eq!(choose(&all, None, None, Size::default()).unwrap().name, "z-env");
         for (wanted, gpu) in [("python-cpu-env", "T4"), ("big", "T4"), ("big", "A100")] {
             let error = chosen(Some(wanted), Some(gpu)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{wanted} {gpu}");
@@ -250,10 +272,10 @@ mod tests {
     #[test]
     fn resources_and_cost_are_listed() {
         let all = environments();
-        let listed = all[1].listed();
+        let listed = all[2].listed();
         assert_eq!((listed.cpu.as_deref(), listed.memory.as_deref()), (Some("1.5"), Some("8Gi")));
         assert_eq!(listed.metadata["credits_per_hour"], json!(720.0));
-        let listed = all[3].listed();
+        let listed = all[4].listed();
         assert_eq!((listed.gpu.as_deref(), listed.gpu_count), (Some("A100-80GB"), Some(2)));
     }
 }

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jupyter_protocol::client::{Client, ClientError};
+use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
-use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret};
 use sandbox_kernel::server::{Ending, Reached, ServerProcess, Whereabouts, keeper, prepare, reach};
 use sandbox_kernel::sidecar::{SidecarKernel, SidecarSource};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 
+use crate::backend::is_paused;
 use crate::lease::Lease;
 use crate::start::{server, until_ready};
 
@@ -43,12 +44,13 @@ impl Kernels {
         self.had.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody takes the last one for that of the context.
-    fn forget_last(&self) {
+    /// Nobody takes the last one for that of the context. Gives its id.
+    fn forget_last(&self) -> Option<String> {
         let last = self.had().take();
         if last.is_some() && self.lease.kernel(&self.context) == last {
             self.lease.change_note(|note| drop(note.kernels.remove(&self.context)));
         }
+        last
     }
 }
 
@@ -56,8 +58,8 @@ impl Kernels {
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         usable(&self.lease).await?;
-        self.forget_last();
-        let reached = find(&self.lease, &self.context).await;
+        let last = self.forget_last();
+        let reached = find(&self.lease, &self.context, last.as_deref()).await;
         let Found { server, id, client, is_ipython, is_new } =
             reached.map_err(|error| self.lease.explained("start_kernel", error))?;
         // One that was there is where its code went.
@@ -77,11 +79,31 @@ impl KernelSource for Kernels {
 /// Waits until a runtime that somebody else made can be used.
 pub(crate) async fn usable(lease: &Lease) -> Result<()> {
     lease.alive("start_kernel")?;
+    if lease.info().status == SandboxStatus::Paused {
+        is_resumed(lease).await?;
+    }
     if !lease.own {
         let (source, call) = (&lease.source, CallContext::new());
         let patience = source.config.patience();
         let ready = until_ready(&source.api().await?, &call, lease, patience).await;
         ready.map_err(|error| lease.explained("start_kernel", error))?;
+    }
+    Ok(())
+}
+
+/// Asks whether somebody has resumed a sandbox that was paused.
+async fn is_resumed(lease: &Lease) -> Result<()> {
+    let (api, call) = (lease.source.api().await?, CallContext::new());
+    let record = lease.record();
+    let (record, checkpoints) = tokio::try_join!(
+        api.runtime(&call, "start_kernel", record.name()),
+        api.checkpoints(&call)
+    )?;
+    let is_paused = is_paused(&record, &checkpoints);
+    lease.set_paused(is_paused);
+    if is_paused {
+        return Err(Error::new(ErrorKind::Unavailable, "start_kernel", "the sandbox is paused")
+            .with_hint("resume it"));
     }
     Ok(())
 }
@@ -95,7 +117,7 @@ pub(crate) async fn first(
     env: &[(String, Secret)],
     cwd: Option<&str>,
 ) -> Result<Whereabouts> {
-    let Found { client, .. } = find(lease, DEFAULT_CONTEXT).await?;
+    let Found { client, .. } = find(lease, DEFAULT_CONTEXT, None).await?;
     let env = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
     let found = prepare(&client, &env, cwd).await?;
     client.close();
@@ -111,17 +133,30 @@ struct Found {
     is_new: bool,
 }
 
-/// A connection to the kernel of a context.
-async fn find(lease: &Lease, context: &str) -> Result<Found> {
+/// A connection to the kernel of a context, which is not the one with the id `last`.
+async fn find(lease: &Lease, context: &str, last: Option<&str>) -> Result<Found> {
     let server = server(&lease.record())?;
-    let (id, is_new) = find_or_start(lease, &server, context).await?;
-    let Reached { client, info } = reach(&server, &id, START_BOUND).await.map_err(not_connected)?;
+    let (mut id, mut is_new) = find_or_start(lease, &server, context, last).await?;
+    let mut reached = reach(&server, &id, START_BOUND).await;
+    let is_refused =
+        matches!(&reached, Err(ClientError::Closed { reason: CloseReason::Refused(_), .. }));
+    if is_refused && !is_new {
+        // Somebody else has ended it a moment ago.
+        (id, is_new) = (start_noted(lease, &server, context).await?, true);
+        reached = reach(&server, &id, START_BOUND).await;
+    }
+    let Reached { client, info } = reached.map_err(not_connected)?;
     let is_ipython = is_ipython(&info);
     Ok(Found { server, id, client, is_ipython, is_new })
 }
 
 /// The id of a kernel, and whether it is new.
-async fn find_or_start(lease: &Lease, server: &Server, context: &str) -> Result<(String, bool)> {
+async fn find_or_start(
+    lease: &Lease,
+    server: &Server,
+    context: &str,
+    last: Option<&str>,
+) -> Result<(String, bool)> {
     if let Some(known) = lease.kernel(context) {
         match server.kernel(&known).await {
             Ok(found) if found.execution_state.as_deref() != Some("dead") => {
@@ -131,21 +166,31 @@ async fn find_or_start(lease: &Lease, server: &Server, context: &str) -> Result<
             Err(error) => return Err(not_started(&error)),
         }
     } else if context == DEFAULT_CONTEXT
-        && let Some(only) = the_only_one(lease, server).await?
+        && let Some(only) = the_only_one(lease, server, last).await?
     {
         return Ok((only, false));
     }
+    Ok((start_noted(lease, server, context).await?, true))
+}
+
+/// A new kernel for a context.
+async fn start_noted(lease: &Lease, server: &Server, context: &str) -> Result<String> {
     let id = start_python(server).await?;
     lease.change_note(|note| drop(note.kernels.insert(context.to_owned(), id.clone())));
-    Ok((id, true))
+    Ok(id)
 }
 
 /// The default kernel where somebody else made it, and where it is noted is not here. If there is one alone, that is it.
-async fn the_only_one(lease: &Lease, server: &Server) -> Result<Option<String>> {
+async fn the_only_one(
+    lease: &Lease,
+    server: &Server,
+    last: Option<&str>,
+) -> Result<Option<String>> {
     if lease.own {
         return Ok(None);
     }
-    let kernels = server.kernels().await.map_err(|error| not_started(&error))?;
+    let mut kernels = server.kernels().await.map_err(|error| not_started(&error))?;
+    kernels.retain(|kernel| Some(kernel.id.as_str()) != last);
     let [only] = kernels.as_slice() else { return Ok(None) };
     let (context, id) = (DEFAULT_CONTEXT.to_owned(), only.id.clone());
     lease.change_note(|note| drop(note.kernels.insert(context, id)));
@@ -192,7 +237,7 @@ impl SidecarKernels {
         let server = server(&lease.record())?;
         if lease.kernel(DEFAULT_CONTEXT).is_none() {
             // Before there is another one.
-            the_only_one(lease, &server).await?;
+            the_only_one(lease, &server, None).await?;
         }
         let id = start_python(&server).await?;
         let begun = async {

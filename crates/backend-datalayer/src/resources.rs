@@ -5,6 +5,7 @@ use std::fmt;
 use sandbox_core::{ByteSize, CreateSpec, ResourceConfig};
 use serde_json::Value;
 
+use crate::environment::is_any;
 use crate::wire::Environment;
 
 /// What a sandbox of that environment has. `asked` is the GPU type that was asked for, which counts where the service does
@@ -13,7 +14,7 @@ pub(crate) fn of(environment: &Environment, asked: Option<&str>) -> ResourceConf
     let had = Size::had(environment);
     let told = environment.gpu().map(|gpu| gpu.as_str().to_owned());
     let certain =
-        |own: &String| asked.is_none_or(|asked| asked.eq_ignore_ascii_case(own) || asked == "any");
+        |own: &String| asked.is_none_or(|asked| asked.eq_ignore_ascii_case(own) || is_any(asked));
     ResourceConfig {
         cpu: had.cpu,
         memory: had.memory.map(|memory| memory.as_u64() >> 20),

@@ -202,8 +202,16 @@ async fn reserve(api: &Api, call: &CallContext, new: &NewRuntime) -> Result<Runt
             Err(error) => error,
         };
         tracing::info!(%error, name = new.given_name, "looking whether the runtime was made");
-        if let Some(found) = find(api, call, &new.given_name).await {
-            return Ok(found);
+        match find(api, call, &new.given_name).await {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            // Another one could be a second one.
+            Err(looking) => {
+                tracing::warn!(%looking, name = new.given_name, "a runtime may be left behind");
+                return Err(error.with_hint(
+                    "a runtime may have been made: `sandboxes ls -p datalayer-runtime` lists them",
+                ));
+            }
         }
         if error.retry() != Retry::Temporary || attempt >= MOST_CREATES {
             return Err(error);
@@ -212,17 +220,28 @@ async fn reserve(api: &Api, call: &CallContext, new: &NewRuntime) -> Result<Runt
 }
 
 /// A runtime by the name that only ours can have.
-async fn find(api: &Api, call: &CallContext, given_name: &str) -> Option<Runtime> {
+///
+/// # Errors
+/// When nobody could look at last.
+async fn find(api: &Api, call: &CallContext, given_name: &str) -> Result<Option<Runtime>> {
+    let mut seen = Ok(None);
     for look in 0..3 {
         tokio::time::sleep(Duration::from_millis(250 << look)).await;
-        let all = api.runtimes(call, "create").await.unwrap_or_default();
+        let all = match api.runtimes(call, "create").await {
+            Ok(all) => all,
+            Err(error) => {
+                seen = Err(error);
+                continue;
+            }
+        };
+        seen = Ok(None);
         let own =
             |record: &Runtime| record.given_name.as_deref() == Some(given_name) && !is_over(record);
         if let Some(found) = all.into_iter().find(|record| own(record)) {
-            return Some(found);
+            return Ok(Some(found));
         }
     }
-    None
+    seen
 }
 
 /// Waits until the Jupyter Server of a runtime answers.

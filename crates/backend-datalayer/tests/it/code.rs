@@ -1,5 +1,6 @@
 //! Code in runtimes: what local sandboxes do, over the provider's ingress.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_core::{ErrorKind, FailureKind, InterpreterState, Sandbox, SandboxId, Tool, Variant};
@@ -57,12 +58,25 @@ async fn a_timeout_interrupts_and_keeps_state() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kernel_that_is_being_ended_is_not_taken_for_the_next_one() {
     let Some(bench) = Bench::start() else { return };
-    let sandbox = bench.builder().create().await.unwrap();
+    let sandbox = bench.builder().detached(Duration::from_secs(600)).create().await.unwrap();
+    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let attach = async || {
+        let instance = bench.backend.attach(&call(), &id).await.unwrap();
+        Sandbox::from_instance(Arc::clone(&bench.backend), instance)
+    };
+    // Who made it, who has it by its id, and who comes right after that.
+    for handle in [sandbox.clone(), attach().await] {
+        let stop = "import os, signal; x = 1; os.kill(os.getpid(), signal.SIGSTOP)";
+        let result = handle.run_code(stop).timeout(Duration::from_secs(2)).await.unwrap();
+        assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
+        let next = handle.run_code("'x' in globals()").await.unwrap();
+        assert_eq!((next.text(), next.restarted), (Some("False"), true), "{next:?}");
+    }
     let stop = "import os, signal; x = 1; os.kill(os.getpid(), signal.SIGSTOP)";
-    let result = sandbox.run_code(stop).timeout(Duration::from_secs(2)).await.unwrap();
-    assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
-    let next = sandbox.run_code("'x' in globals()").await.unwrap();
-    assert_eq!((next.text(), next.restarted), (Some("False"), true), "{next:?}");
+    attach().await.run_code(stop).timeout(Duration::from_secs(2)).await.unwrap();
+    let next = attach().await.run_code("'x' in globals()").await.unwrap();
+    assert_eq!(next.text(), Some("False"), "{next:?}");
+    sandbox.terminate().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,6 +158,11 @@ async fn a_sandbox_that_is_resumed_has_its_state() {
     let sandbox = bench.builder().create().await.unwrap();
     sandbox.run_code("x = 5").await.unwrap();
     sandbox.pause().await.unwrap();
+    let id: SandboxId = sandbox.id().unwrap().parse().unwrap();
+    let instance = bench.backend.attach(&call(), &id).await.unwrap();
+    let other = Sandbox::from_instance(Arc::clone(&bench.backend), instance);
+    let held = other.run_code("x").await.unwrap_err();
+    assert_eq!((held.kind(), held.message()), (ErrorKind::Unavailable, "the sandbox is paused"));
     sandbox.resume().await.unwrap();
     assert_eq!(sandbox.run_code("x").await.unwrap().text(), Some("5"));
 }

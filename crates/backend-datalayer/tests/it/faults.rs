@@ -79,6 +79,17 @@ async fn a_create_whose_outcome_is_unknown_makes_one_runtime() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_nobody_can_look_for_is_not_sent_again() {
+    let Some(bench) = Bench::start() else { return };
+    let lost = json!({"method": "POST", "path": "/v1/runtimes", "status": 500, "after": true});
+    bench.plane.tell(&json!({"fault": lost}));
+    bench.plane.fail("GET", "/v1/runtimes", 403, 100);
+    let error = bench.builder().create().await.unwrap_err();
+    assert!(error.hint().unwrap().contains("may have been made"), "{error:?}");
+    assert_eq!(bench.created(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_stays_broken_is_told() {
     let Some(bench) = Bench::start() else { return };
     bench.plane.fail("GET", "/v1/runtimes", 502, 100);
