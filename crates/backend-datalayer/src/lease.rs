@@ -14,6 +14,7 @@ use sandbox_kernel::server::keeper;
 use sandbox_kernel::sidecar::Sidecar;
 use serde_json::{Map, Value, json};
 
+use crate::api::Api;
 use crate::notes::{Note, Notes};
 use crate::resources;
 use crate::source::Source;
@@ -216,7 +217,7 @@ impl Lease {
         });
     }
 
-    /// Deletes it. With `wait`, until the service no longer has it.
+    /// Deletes it, with `separate` over connections of its own. With `wait`, until the service no longer has it.
     ///
     /// # Errors
     /// What kept the service from deleting it; it then still runs, and may be deleted later.
@@ -226,15 +227,19 @@ impl Lease {
         separate: bool,
         wait: bool,
     ) -> Result<()> {
-        let (name, id, ended) = {
-            let state = self.state();
-            (state.record.name().to_owned(), state.record.id().to_owned(), state.ended)
-        };
-        if ended {
+        if self.state().ended {
             return Ok(());
         }
         let api =
             if separate { self.source.separate_api().await? } else { self.source.api().await? };
+        self.end_over(&api, operation, wait).await
+    }
+
+    async fn end_over(&self, api: &Api, operation: &'static str, wait: bool) -> Result<()> {
+        let (name, id) = {
+            let state = self.state();
+            (state.record.name().to_owned(), state.record.id().to_owned())
+        };
         let call = CallContext::new();
         api.delete(&call, operation, &name).await?;
         self.over(FailureKind::Terminated);
@@ -251,8 +256,8 @@ impl Lease {
     }
 
     /// Ends it because it could not be made whole. What is not deleted is told: it costs.
-    pub(crate) async fn give_up(&self, error: Error) -> Error {
-        match self.end("create", false, false).await {
+    pub(crate) async fn give_up(&self, api: &Api, error: Error) -> Error {
+        match self.end_over(api, "create", false).await {
             Ok(()) => error,
             Err(left) => {
                 let name = self.record().name().to_owned();
@@ -274,11 +279,18 @@ impl Drop for Lease {
 impl Lease {
     /// Nobody has a handle any more. What ends with the last one is deleted, before this thread goes on.
     pub(crate) fn let_go(&self) {
+        if self.own {
+            self.delete_now();
+        }
+    }
+
+    /// Deletes it before this thread goes on, or soon after that.
+    pub(crate) fn delete_now(&self) {
         let (name, id, ended) = {
             let state = self.state();
             (state.record.name().to_owned(), state.record.id().to_owned(), state.ended)
         };
-        if !self.own || ended {
+        if ended {
             return;
         }
         let source = Arc::clone(&self.source);

@@ -1,6 +1,6 @@
 //! From what is asked for to a runtime that answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use jupyter_protocol::websocket::{Server, Token};
@@ -8,7 +8,7 @@ use sandbox_core::{
     CallContext, CreateSpec, Effect, Error, ErrorKind, FailureKind, Result, Retry, SandboxStatus,
     Secret, random_hex,
 };
-use sandbox_kernel::server::Whereabouts;
+use sandbox_kernel::server::{Whereabouts, keeper};
 use tokio::sync::oneshot;
 
 use crate::access::address;
@@ -25,6 +25,8 @@ use crate::wire::{Environment, Runtime};
 
 /// How often a create is sent whose outcome nobody knows.
 const MOST_CREATES: u32 = 3;
+/// How long who drops a create waits until nothing is left of it.
+const MOST_WAIT: Duration = Duration::from_secs(10);
 /// How often the service is asked how a start goes on.
 const ASK: Duration = Duration::from_secs(2);
 
@@ -55,18 +57,54 @@ pub(crate) async fn start(
 ) -> Result<Started> {
     let api = source.api().await?;
     let plan = plan(&api, &source, call, spec).await?;
-    let (send, receive) = oneshot::channel();
-    // What the service has been asked for must not be forgotten when the caller goes away.
-    let making = make(source, api, call.clone(), plan, send);
-    tokio::spawn(async move {
-        making.await;
-        // Whoever is next finds it noted, or gone.
-        drop(turn);
-    });
-    receive.await.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Unexpected, "create", "the create was not finished")
-            .with_effect(Effect::Unknown))
-    })
+    Making::begin(source, call.clone(), plan, turn).end().await
+}
+
+/// A create, which goes on without whoever asked for it, and leaves nothing then.
+struct Making {
+    /// `None` once it was taken.
+    made: Option<oneshot::Receiver<Result<Started>>>,
+    /// Closed when there is nothing left to do.
+    work: mpsc::Receiver<()>,
+}
+
+impl Making {
+    fn begin(source: Arc<Source>, call: CallContext, plan: Plan, turn: Option<Turn>) -> Self {
+        let (send, made) = oneshot::channel();
+        let (working, work) = mpsc::channel();
+        // Not on the runtime of the caller, which may end before the service has answered.
+        keeper::spawn(async move {
+            make(source, call, plan, send).await;
+            // Whoever is next finds it noted, or gone.
+            drop((turn, working));
+        });
+        Self { made: Some(made), work }
+    }
+
+    async fn end(mut self) -> Result<Started> {
+        let made = match &mut self.made {
+            Some(made) => made.await.ok(),
+            None => None,
+        };
+        self.made = None;
+        made.unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Unexpected, "create", "the create was not finished")
+                .with_effect(Effect::Unknown))
+        })
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let Some(mut made) = self.made.take() else { return };
+        made.close();
+        match made.try_recv() {
+            Ok(Ok((lease, _))) => lease.delete_now(),
+            Ok(Err(_)) => {}
+            // This process may be about to end, and what it has asked for would stay.
+            Err(_) => drop(self.work.recv_timeout(MOST_WAIT)),
+        }
+    }
 }
 
 async fn plan(api: &Api, source: &Source, call: &CallContext, spec: &CreateSpec) -> Result<Plan> {
@@ -138,13 +176,17 @@ async fn name_is_free(api: &Api, call: &CallContext, name: Option<&str>) -> Resu
 
 async fn make(
     source: Arc<Source>,
-    api: Api,
     call: CallContext,
     plan: Plan,
     mut send: oneshot::Sender<Result<Started>>,
 ) {
-    let record = match reserve(&api, &call, &plan.new).await {
-        Ok(record) => record,
+    let reserved = async {
+        let api = source.separate_api().await?;
+        let record = reserve(&api, &call, &plan.new).await?;
+        Ok((api, record))
+    };
+    let (api, record) = match reserved.await {
+        Ok(reserved) => reserved,
         Err(error) => {
             let _ = send.send(Err(error));
             return;
@@ -155,12 +197,12 @@ async fn make(
     let lease = Arc::new(lease);
     let ready = tokio::select! {
         ready = make_usable(&api, &call, &lease, patience, &plan.env, plan.cwd.as_deref()) => ready,
-        () = send.closed() => Err(Error::new(ErrorKind::Cancelled, "create", "nobody waits for it")),
+        () = send.closed() => Err(nobody()),
     };
     let at = match ready {
         Ok(at) => at,
         Err(error) => {
-            let error = lease.give_up(error).await;
+            let error = lease.give_up(&api, error).await;
             let _ = send.send(Err(error));
             return;
         }
@@ -168,9 +210,12 @@ async fn make(
     lease.end_in(plan.lifetime);
     // A handle that is not taken is the last one, also of what would have stayed.
     if let Err(Ok((lease, _))) = send.send(Ok((lease, at))) {
-        let _ =
-            lease.give_up(Error::new(ErrorKind::Cancelled, "create", "nobody waits for it")).await;
+        let _ = lease.give_up(&api, nobody()).await;
     }
+}
+
+fn nobody() -> Error {
+    Error::new(ErrorKind::Cancelled, "create", "nobody waits for it")
 }
 
 async fn make_usable(

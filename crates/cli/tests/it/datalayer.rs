@@ -5,8 +5,10 @@
 mod control;
 
 use std::path::Path;
+use std::time::Duration;
 
 use control::ControlPlane;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::support::{Outcome, sandboxes};
@@ -78,6 +80,36 @@ fn a_runtime_is_made_used_and_ended() {
     let removed = on(&["rm", &id]);
     assert_eq!(removed.status, 0, "{}", removed.transcript());
     assert_eq!(plane.runtimes(), Vec::<serde_json::Value>::new());
+}
+
+/// What has been asked for costs, also when nobody waits for it any more.
+#[test]
+fn a_create_that_is_interrupted_leaves_nothing() {
+    let Some(plane) = ControlPlane::speaking("both", 0) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let slow_answer =
+        json!({"fault": {"method": "POST", "path": "/v1/runtimes", "delay": 1, "count": 1}});
+    let slow_start = json!({"start_delay": 30});
+    for slow in [slow_answer, slow_start] {
+        for arguments in [&["create", "--lifetime", "600"][..], &["run", "--lang", "python", "1"]] {
+            plane.tell(&slow);
+            let call = sandboxes([arguments, &["-p", "datalayer"]].concat().as_slice())
+                .env("DATALAYER_API_KEY", &plane.key)
+                .env("DATALAYER_RUN_URL", &plane.url)
+                .env("XDG_STATE_HOME", home.path());
+            let asked = plane.requests().len();
+            let mut child = call.spawn();
+            let is_create = |request: &String| request == "POST /api/runtimes/v1/runtimes";
+            while !plane.requests()[asked..].iter().any(is_create) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+            kill_process(pid, Signal::INT).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(130), "{arguments:?}");
+            assert_eq!(plane.runtimes(), Vec::<serde_json::Value>::new(), "{arguments:?} {slow}");
+        }
+    }
 }
 
 #[test]
