@@ -15,11 +15,11 @@ use crate::api::Api;
 use crate::config::DatalayerConfig;
 use crate::instance::DatalayerInstance;
 use crate::lease::{Lease, describe, is_over, status};
-use crate::notes::Notes;
+use crate::notes::{Notes, SnapshotNote};
 use crate::resources;
 use crate::source::Source;
 use crate::start::start;
-use crate::turn::Turn;
+use crate::turn::Turns;
 use crate::wire::{Checkpoint, Environment, Runtime, Snapshot};
 
 /// Entries of a page that asks for no number.
@@ -97,14 +97,6 @@ impl DatalayerBackend {
     }
 }
 
-/// Waits for the turn of the key of a create, if it has one. Without a place for locks there are no turns.
-async fn turn(source: &Source, call: &CallContext) -> Option<Turn> {
-    let key = call.idempotency_key.as_deref()?;
-    let notes = Notes::of(&source.config);
-    let turn = Turn::of(notes.directory()?, key).await;
-    turn.inspect_err(|error| tracing::warn!(%error, "creates are not kept apart")).ok()
-}
-
 /// What the service can do. What is not here it has no request for, and it is refused.
 pub(crate) fn capabilities() -> Capabilities {
     Capabilities {
@@ -163,11 +155,14 @@ impl Backend for DatalayerBackend {
         } else {
             Arc::new(Source::new(self.source.config.with_options(&spec.provider_options)?))
         };
-        let turn = turn(&source, call).await;
-        if let Some(made) = self.made_before(call, &spec).await? {
+        let key = call.idempotency_key.as_ref().map(|key| format!("key:{key}"));
+        let name = spec.name.as_ref().map(|name| format!("name:{name}"));
+        let turns = Turns::of(&source.config, call, "create", key.into_iter().chain(name)).await?;
+        let this = Self { source: Arc::clone(&source) };
+        if let Some(made) = this.made_before(call, &spec).await? {
             return Ok(made);
         }
-        let (lease, at) = start(source, call, &spec, turn).await?;
+        let (lease, at) = start(source, call, &spec, turns).await?;
         lease.change_note(|note| note.cwd = Some(at.cwd.clone()));
         let mut env = spec.env.clone();
         let secrets = spec.secrets.iter();
@@ -274,7 +269,9 @@ impl Backend for DatalayerBackend {
 
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
         let all = self.source.api().await?.snapshots(call, "list_snapshots").await?;
-        Ok(all.iter().map(|snapshot| stored(snapshot, "")).collect())
+        let notes = Notes::of_snapshots(&self.source.config);
+        notes.tidy();
+        Ok(all.iter().map(|snapshot| stored(snapshot, &notes)).collect())
     }
 
     async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
@@ -288,7 +285,9 @@ impl Backend for DatalayerBackend {
                 format!("there is no snapshot {name:?}"),
             )
         })?;
-        api.delete_snapshot(call, &found.uid).await
+        api.delete_snapshot(call, &found.uid).await?;
+        Notes::of_snapshots(&self.source.config).forget(&found.uid);
+        Ok(())
     }
 }
 
@@ -314,18 +313,20 @@ fn listed(record: &Runtime, notes: &Notes, environments: &[Environment]) -> Sand
     describe(record, note.as_ref(), environment.map(|one| resources::of(one, gpu)))
 }
 
-/// A snapshot as it is listed.
-pub(crate) fn stored(snapshot: &Snapshot, sandbox_id: &str) -> SnapshotInfo {
+/// A snapshot as it is listed. The service does not say of which sandbox it is.
+pub(crate) fn stored(snapshot: &Snapshot, notes: &Notes<SnapshotNote>) -> SnapshotInfo {
+    let note = notes.read(&snapshot.uid).unwrap_or_default();
     SnapshotInfo {
         id: snapshot.uid.clone(),
         name: snapshot.name.clone(),
-        sandbox_id: sandbox_id.to_owned(),
+        sandbox_id: note.sandbox_id,
         created_at: snapshot.updated_at.unwrap_or_default(),
         size: snapshot.size.unwrap_or_default().max(0.0) as u64,
         description: snapshot.description.clone().unwrap_or_default(),
         directories: Vec::new(),
+        // No sandbox goes back to one.
+        contexts: Vec::new(),
         // The service keeps the state of the kernel.
-        contexts: vec![DEFAULT_CONTEXT.to_owned()],
         variables: vec![DEFAULT_CONTEXT.to_owned()],
         left_out: Vec::new(),
     }

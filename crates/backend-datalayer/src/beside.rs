@@ -65,8 +65,10 @@ impl Beside {
     /// `Terminated`, and whatever keeps the kernel from running.
     pub(crate) async fn rest(&self, operation: &'static str) -> Result<&Rest> {
         self.lease.alive(operation)?;
-        let rest = self.rest.get_or_try_init(|| self.begin()).await;
-        rest.map_err(|error| self.lease.explained(operation, error))
+        match self.rest.get_or_try_init(|| self.begin()).await {
+            Ok(rest) => Ok(rest),
+            Err(error) => Err(self.lease.explained(operation, error).await),
+        }
     }
 
     /// Ends every command, if there was one.

@@ -248,7 +248,7 @@ impl Client {
         let (status, headers) = (response.status(), response.headers().clone());
         if !status.is_success() {
             let body = read(operation, response, MOST_OF_AN_ERROR, false).await.unwrap_or_default();
-            let secrets = [key.secret.expose(), token.expose()];
+            let secrets = [key.secret.clone(), token.clone()];
             let error = refusal(operation, status, &headers, &body, &secrets);
             return Err(error.with_context("key_from", key.source));
         }
@@ -278,8 +278,10 @@ impl Client {
         Some(token)
     }
 
-    fn secrets(&self) -> Vec<&str> {
-        self.access.key.iter().map(|key| key.secret.expose()).collect()
+    /// What no error may repeat.
+    fn secrets(&self) -> Vec<Secret> {
+        let known = self.access.key.iter();
+        known.flat_map(|key| [key.secret.clone(), self.renewed.current(key)]).collect()
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
-    Error, ErrorKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages, Instance,
+    Error, ErrorKind, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages, Instance,
     Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool, TunnelInfo,
     Variant, WatchEvent, WriteOptions, resolve_directory,
 };
@@ -24,7 +24,9 @@ use crate::backend::{capabilities, stored};
 use crate::beside::{Beside, Rest};
 use crate::kernels::{Kernels, KernelsOnly};
 use crate::lease::Lease;
+use crate::notes::{Notes, SnapshotNote};
 use crate::start::until_ready;
+use crate::turn::Turns;
 
 /// One sandbox.
 #[derive(Debug)]
@@ -73,8 +75,11 @@ impl DatalayerInstance {
         self.beside.rest(operation).await
     }
 
-    fn explained<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
-        done.map_err(|error| self.lease.explained(operation, error))
+    async fn explained<T>(&self, operation: &'static str, done: Result<T>) -> Result<T> {
+        match done {
+            Ok(done) => Ok(done),
+            Err(error) => Err(self.lease.explained(operation, error).await),
+        }
     }
 
     async fn hold(&self, call: &CallContext, hold: bool) -> Result<()> {
@@ -83,7 +88,7 @@ impl DatalayerInstance {
         let record = self.lease.record();
         let api = self.lease.source.api().await?;
         let held = api.hold(call, record.name(), hold).await;
-        held.map_err(|error| self.lease.explained(operation, error))?;
+        self.explained(operation, held).await?;
         self.lease.set_paused(hold);
         if !hold {
             // It may have moved.
@@ -126,7 +131,17 @@ impl Instance for DatalayerInstance {
         }
         let context = self.contexts.for_run(request.context.as_deref());
         let request = RunRequest::new(call, request, &context.spec().cwd);
-        context.run(request).await.map_err(|error| self.lease.explained(operation, error))
+        let events = self.explained(operation, context.run(request).await).await?;
+        let lease = Arc::clone(&self.lease);
+        Ok(Box::pin(events.then(move |mut event| {
+            let lease = Arc::clone(&lease);
+            async move {
+                if let EventKind::Finished(outcome) = &mut event.kind {
+                    lease.explained_outcome(outcome).await;
+                }
+                event
+            }
+        })))
     }
 
     async fn create_context(&self, _: &CallContext, mut spec: ContextSpec) -> Result<Context> {
@@ -163,7 +178,7 @@ impl Instance for DatalayerInstance {
     ) -> Result<Value> {
         let operation = "get_variable";
         let value = self.context(operation, context)?.get_variable(name).await;
-        value.map_err(|error| self.lease.explained(operation, error))
+        self.explained(operation, value).await
     }
 
     async fn set_variables(
@@ -174,7 +189,7 @@ impl Instance for DatalayerInstance {
     ) -> Result<()> {
         let operation = "set_variables";
         let set = self.context(operation, context)?.set_variables(values).await;
-        set.map_err(|error| self.lease.explained(operation, error))
+        self.explained(operation, set).await
     }
 
     fn is_executing(&self, context: Option<&str>) -> bool {
@@ -224,15 +239,20 @@ impl Instance for DatalayerInstance {
     ) -> Result<SnapshotInfo> {
         let operation = "create_snapshot";
         self.lease.alive(operation)?;
-        let api = self.lease.source.api().await?;
+        let (source, key) = (&self.lease.source, format!("snapshot:{name}"));
+        let _turns = Turns::of(&source.config, call, operation, [key]).await?;
+        let api = source.api().await?;
         let all = api.snapshots(call, operation).await?;
         if all.iter().any(|snapshot| snapshot.name == name) {
             let message = format!("there is a snapshot {name:?} already");
             return Err(Error::new(ErrorKind::AlreadyExists, operation, message));
         }
         let made = api.create_snapshot(call, self.lease.record().name(), name, description).await;
-        let made = made.map_err(|error| self.lease.explained(operation, error))?;
-        Ok(stored(&made, &self.lease.info().id))
+        let made = self.explained(operation, made).await?;
+        let sandbox_id = self.lease.info().id;
+        let notes = Notes::of_snapshots(&source.config);
+        notes.write(&made.uid, &SnapshotNote { sandbox_id });
+        Ok(stored(&made, &notes))
     }
 
     async fn terminate(&self, _: &CallContext) -> Result<()> {
@@ -245,7 +265,7 @@ impl Instance for DatalayerInstance {
 
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
         let started = self.rest("start_command").await?.start_command(call, request).await;
-        self.explained("start_command", started)
+        self.explained("start_command", started).await
     }
 
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
@@ -263,7 +283,7 @@ impl Instance for DatalayerInstance {
         range: ByteRange,
     ) -> Result<ByteStream> {
         let read = self.rest("read_file").await?.read_file(call, path, range).await;
-        self.explained("read_file", read)
+        self.explained("read_file", read).await
     }
 
     async fn write_file(
@@ -274,57 +294,57 @@ impl Instance for DatalayerInstance {
         options: WriteOptions,
     ) -> Result<u64> {
         let rest = self.rest("write_file").await?;
-        self.explained("write_file", rest.write_file(call, path, content, options).await)
+        self.explained("write_file", rest.write_file(call, path, content, options).await).await
     }
 
     async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
         let listed = self.rest("list_files").await?.list_files(call, path).await;
-        self.explained("list_files", listed)
+        self.explained("list_files", listed).await
     }
 
     async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo> {
         let told = self.rest("stat_file").await?.stat_file(call, path).await;
-        self.explained("stat_file", told)
+        self.explained("stat_file", told).await
     }
 
     async fn create_directory(&self, call: &CallContext, path: &str, parents: bool) -> Result<()> {
         let rest = self.rest("create_directory").await?;
-        self.explained("create_directory", rest.create_directory(call, path, parents).await)
+        self.explained("create_directory", rest.create_directory(call, path, parents).await).await
     }
 
     async fn remove_file(&self, call: &CallContext, path: &str, recursive: bool) -> Result<()> {
         let removed = self.rest("remove_file").await?.remove_file(call, path, recursive).await;
-        self.explained("remove_file", removed)
+        self.explained("remove_file", removed).await
     }
 
     async fn rename_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
         let renamed = self.rest("rename_file").await?.rename_file(call, from, to).await;
-        self.explained("rename_file", renamed)
+        self.explained("rename_file", renamed).await
     }
 
     async fn copy_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
         let copied = self.rest("copy_file").await?.copy_file(call, from, to).await;
-        self.explained("copy_file", copied)
+        self.explained("copy_file", copied).await
     }
 
     async fn set_file_mode(&self, call: &CallContext, path: &str, mode: u32) -> Result<()> {
         let set = self.rest("set_file_mode").await?.set_file_mode(call, path, mode).await;
-        self.explained("set_file_mode", set)
+        self.explained("set_file_mode", set).await
     }
 
     async fn find_files(&self, call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
         let found = self.rest("find_files").await?.find_files(call, query).await;
-        self.explained("find_files", found)
+        self.explained("find_files", found).await
     }
 
     async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream> {
         let read = self.rest("read_archive").await?.read_archive(call, path).await;
-        self.explained("read_archive", read)
+        self.explained("read_archive", read).await
     }
 
     async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
         let written = self.rest("write_archive").await?.write_archive(call, path, tar).await;
-        self.explained("write_archive", written)
+        self.explained("write_archive", written).await
     }
 
     async fn watch_files(
@@ -334,12 +354,12 @@ impl Instance for DatalayerInstance {
         recursive: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
         let watched = self.rest("watch_files").await?.watch_files(call, path, recursive).await;
-        self.explained("watch_files", watched)
+        self.explained("watch_files", watched).await
     }
 
     async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()> {
         let installed = self.rest("install_packages").await?.install_packages(call, packages).await;
-        self.explained("install_packages", installed)
+        self.explained("install_packages", installed).await
     }
 
     // Each of these is declared unsupported, and says so.

@@ -44,24 +44,18 @@ impl Kernels {
         self.had.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody takes the last one for that of the context. Gives its id.
-    fn forget_last(&self) -> Option<String> {
-        let last = self.had().take();
-        if last.is_some() && self.lease.kernel(&self.context) == last {
-            self.lease.change_note(|note| drop(note.kernels.remove(&self.context)));
-        }
-        last
-    }
 }
 
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         usable(&self.lease).await?;
-        let last = self.forget_last();
+        let last = self.had().take();
         let reached = find(&self.lease, &self.context, last.as_deref()).await;
-        let Found { server, id, client, is_ipython, is_new } =
-            reached.map_err(|error| self.lease.explained("start_kernel", error))?;
+        let Found { server, id, client, is_ipython, is_new } = match reached {
+            Ok(found) => found,
+            Err(error) => return Err(self.lease.explained("start_kernel", error).await),
+        };
         // One that was there is where its code went.
         let cwd = Some(&*spec.cwd).filter(|_| is_new);
         let at = prepare(&client, &spec.env, cwd).await?;
@@ -80,19 +74,24 @@ impl KernelSource for Kernels {
 pub(crate) async fn usable(lease: &Lease) -> Result<()> {
     lease.alive("start_kernel")?;
     if lease.info().status == SandboxStatus::Paused {
-        is_resumed(lease).await?;
+        refuse_paused(lease).await?;
     }
     if !lease.own {
         let (source, call) = (&lease.source, CallContext::new());
         let patience = source.config.patience();
         let ready = until_ready(&source.api().await?, &call, lease, patience).await;
-        ready.map_err(|error| lease.explained("start_kernel", error))?;
+        if let Err(error) = ready {
+            return Err(lease.explained("start_kernel", error).await);
+        }
     }
     Ok(())
 }
 
 /// Asks whether somebody has resumed a sandbox that was paused.
-async fn is_resumed(lease: &Lease) -> Result<()> {
+///
+/// # Errors
+/// `Unavailable` as long as nobody has.
+async fn refuse_paused(lease: &Lease) -> Result<()> {
     let (api, call) = (lease.source.api().await?, CallContext::new());
     let record = lease.record();
     let (record, checkpoints) = tokio::try_join!(
@@ -103,7 +102,7 @@ async fn is_resumed(lease: &Lease) -> Result<()> {
     lease.set_paused(is_paused);
     if is_paused {
         return Err(Error::new(ErrorKind::Unavailable, "start_kernel", "the sandbox is paused")
-            .with_hint("resume it"));
+            .with_hint("resume it: `resume()` of the sandbox, or `sandboxes resume`"));
     }
     Ok(())
 }
@@ -150,14 +149,15 @@ async fn find(lease: &Lease, context: &str, last: Option<&str>) -> Result<Found>
     Ok(Found { server, id, client, is_ipython, is_new })
 }
 
-/// The id of a kernel, and whether it is new.
+/// The id of a kernel, and whether it is new. The one with the id `last` is about to end, also if the server has it still.
 async fn find_or_start(
     lease: &Lease,
     server: &Server,
     context: &str,
     last: Option<&str>,
 ) -> Result<(String, bool)> {
-    if let Some(known) = lease.kernel(context) {
+    let noted = lease.kernel(context);
+    if let Some(known) = noted.filter(|noted| Some(noted.as_str()) != last) {
         match server.kernel(&known).await {
             Ok(found) if found.execution_state.as_deref() != Some("dead") => {
                 return Ok((known, false));
@@ -165,8 +165,8 @@ async fn find_or_start(
             Ok(_) | Err(ServerError::NotFound { .. }) => {}
             Err(error) => return Err(not_started(&error)),
         }
-    } else if context == DEFAULT_CONTEXT
-        && let Some(only) = the_only_one(lease, server, last).await?
+    } else if (context, last) == (DEFAULT_CONTEXT, None)
+        && let Some(only) = the_only_one(lease, server).await?
     {
         return Ok((only, false));
     }
@@ -181,16 +181,11 @@ async fn start_noted(lease: &Lease, server: &Server, context: &str) -> Result<St
 }
 
 /// The default kernel where somebody else made it, and where it is noted is not here. If there is one alone, that is it.
-async fn the_only_one(
-    lease: &Lease,
-    server: &Server,
-    last: Option<&str>,
-) -> Result<Option<String>> {
+async fn the_only_one(lease: &Lease, server: &Server) -> Result<Option<String>> {
     if lease.own {
         return Ok(None);
     }
-    let mut kernels = server.kernels().await.map_err(|error| not_started(&error))?;
-    kernels.retain(|kernel| Some(kernel.id.as_str()) != last);
+    let kernels = server.kernels().await.map_err(|error| not_started(&error))?;
     let [only] = kernels.as_slice() else { return Ok(None) };
     let (context, id) = (DEFAULT_CONTEXT.to_owned(), only.id.clone());
     lease.change_note(|note| drop(note.kernels.insert(context, id)));
@@ -227,8 +222,10 @@ impl SidecarSource for SidecarKernels {
         let over = || Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended");
         let lease = self.lease.upgrade().ok_or_else(over)?;
         usable(&lease).await?;
-        let started = self.started(&lease).await;
-        started.map_err(|error| lease.explained("start_kernel", error))
+        match self.started(&lease).await {
+            Ok(started) => Ok(started),
+            Err(error) => Err(lease.explained("start_kernel", error).await),
+        }
     }
 }
 
@@ -237,7 +234,7 @@ impl SidecarKernels {
         let server = server(&lease.record())?;
         if lease.kernel(DEFAULT_CONTEXT).is_none() {
             // Before there is another one.
-            the_only_one(lease, &server, None).await?;
+            the_only_one(lease, &server).await?;
         }
         let id = start_python(&server).await?;
         let begun = async {
@@ -299,11 +296,7 @@ impl BoxIo for KernelsOnly {
 
     fn kill(&self) {
         let lease = Arc::clone(&self.0);
-        keeper::spawn(async move {
-            if let Err(error) = lease.end("kill", true, false).await {
-                tracing::warn!(%error, "the sandbox was not ended");
-            }
-        });
+        keeper::spawn(async move { lease.end_at_last("kill").await });
     }
 
     async fn closed(&self) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
-    CallContext, Error, ErrorKind, FailureKind, IsolationInfo, ResourceConfig, Result, SandboxInfo,
-    SandboxStatus, TERMS, Variant, unix_now,
+    CallContext, Error, ErrorKind, FailureKind, IsolationInfo, ResourceConfig, Result, RunOutcome,
+    SandboxInfo, SandboxStatus, TERMS, Variant, unix_now,
 };
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::keeper;
@@ -22,6 +22,8 @@ use crate::wire::{Environment, Runtime};
 
 /// How long a thread that drops the last handle is held up by the deletion.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
+/// How many seconds after one another a deletion that nobody waits for is tried.
+const PAUSES: [u64; 6] = [1, 5, 15, 60, 180, 600];
 /// How long is waited until a runtime that was deleted is no longer there.
 const MOST_LOOKS: u32 = 40;
 
@@ -86,9 +88,13 @@ impl Lease {
         state.record = record;
     }
 
-    /// The kernel of a context, as far as it was noted.
+    /// The kernel of a context, as far as it was noted, by this process or another one.
     pub(crate) fn kernel(&self, context: &str) -> Option<String> {
-        self.state().note.kernels.get(context).cloned()
+        let mut state = self.state();
+        if let Some(note) = self.notes.read(state.record.id()) {
+            state.note = note;
+        }
+        state.note.kernels.get(context).cloned()
     }
 
     /// What was asked for in environment variables and directory.
@@ -125,12 +131,8 @@ impl Lease {
 
     /// Changes what is noted of it.
     pub(crate) fn change_note(&self, change: impl FnOnce(&mut Note)) {
-        let (id, note) = {
-            let mut state = self.state();
-            change(&mut state.note);
-            (state.record.id().to_owned(), state.note.clone())
-        };
-        self.notes.write(&id, &note);
+        let mut state = self.state();
+        state.note = self.notes.change(state.record.id(), &state.note, change);
     }
 
     pub(crate) fn set_paused(&self, paused: bool) {
@@ -154,8 +156,43 @@ impl Lease {
     }
 
     /// What a failure of the way there means: that the sandbox has ended, when it has.
-    pub(crate) fn explained(&self, operation: &'static str, error: Error) -> Error {
+    pub(crate) async fn explained(&self, operation: &'static str, error: Error) -> Error {
+        if matches!(error.kind(), ErrorKind::ConnectionLost | ErrorKind::Unavailable) {
+            self.look().await;
+        }
         self.alive(operation).err().unwrap_or(error)
+    }
+
+    /// The same for a run that ended with its interpreter.
+    pub(crate) async fn explained_outcome(&self, outcome: &mut RunOutcome) {
+        let Some(failure) = &mut outcome.failure else { return };
+        if !matches!(failure.kind, FailureKind::ConnectionLost | FailureKind::KernelDied) {
+            return;
+        }
+        self.look().await;
+        if let Some(kind) = self.ended.get() {
+            failure.kind = kind;
+            failure.message = "the sandbox ended during the run".to_owned();
+        }
+    }
+
+    /// Asks the service whether it is still there, and if not, it has ended.
+    async fn look(&self) {
+        if self.state().ended {
+            return;
+        }
+        let name = self.record().name().to_owned();
+        let asked = async {
+            let api = self.source.api().await?;
+            api.runtime(&CallContext::new(), "look", &name).await
+        };
+        let is_gone = match asked.await {
+            Ok(record) => is_over(&record),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        if is_gone {
+            self.over(FailureKind::Terminated);
+        }
     }
 
     pub(crate) fn info(&self) -> SandboxInfo {
@@ -211,10 +248,19 @@ impl Lease {
             if !lease.own {
                 // The service ends it.
                 lease.over(FailureKind::Expired);
-            } else if let Err(error) = lease.end("lifetime", true, false).await {
-                tracing::warn!(%error, "the sandbox lives longer than it shall");
+            } else {
+                lease.end_at_last("lifetime").await;
             }
         });
+    }
+
+    /// Ends it, and tries again for a while when that does not work: it costs.
+    pub(crate) async fn end_at_last(&self, operation: &'static str) {
+        for pause in PAUSES {
+            let Err(error) = self.end(operation, true, false).await else { return };
+            tracing::warn!(%error, name = self.record().name(), "the sandbox lives longer than it shall");
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+        }
     }
 
     /// Deletes it, with `separate` over connections of its own. With `wait`, until the service no longer has it.
@@ -350,7 +396,8 @@ pub(crate) fn describe(
         resources,
         isolation: Some(IsolationInfo {
             mode: note.isolation,
-            boundary: "vm".into(),
+            // The service does not tell what is between its runtimes.
+            boundary: "remote".into(),
             layers: Vec::new(),
             network: note.network.as_str().into(),
         }),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
-use sandbox_core::{Effect, Error, ErrorKind, Retry};
+use sandbox_core::{Effect, Error, ErrorKind, Retry, Secret};
 use serde_json::Value;
 
 /// Nobody waits longer because a service asks for it, and no clock overflows.
@@ -20,7 +20,7 @@ pub(crate) fn refusal(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
-    secrets: &[&str],
+    secrets: &[Secret],
 ) -> Error {
     let said: Option<Value> = serde_json::from_slice(body).ok();
     let own = said.as_ref().is_some_and(|said| said.get("success").is_some());
@@ -46,7 +46,7 @@ pub(crate) fn refusal(
 }
 
 /// An error for an answer that is a success by its status and says that it is none.
-pub(crate) fn unsuccessful(operation: &'static str, said: &Value, secrets: &[&str]) -> Error {
+pub(crate) fn unsuccessful(operation: &'static str, said: &Value, secrets: &[Secret]) -> Error {
     let message = message(said).unwrap_or_else(|| "the service says that it failed".to_owned());
     let error = match seconds_of_body(said) {
         Some(after) => Error::new(ErrorKind::Unavailable, operation, clean(&message, secrets))
@@ -119,9 +119,9 @@ fn text<'a>(said: &'a Value, keys: &[&str]) -> Option<&'a str> {
 }
 
 /// One line, not too long, and without what nobody else may see.
-fn clean(message: &str, secrets: &[&str]) -> String {
+fn clean(message: &str, secrets: &[Secret]) -> String {
     let mut message = message.to_owned();
-    for secret in secrets.iter().filter(|secret| secret.len() > 3) {
+    for secret in secrets.iter().map(Secret::expose).filter(|secret| secret.len() > 3) {
         message = message.replace(secret, "***");
     }
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -156,7 +156,7 @@ mod tests {
 
     fn of(operation: &'static str, status: u16, body: &str) -> Error {
         let status = StatusCode::from_u16(status).unwrap();
-        refusal(operation, status, &HeaderMap::new(), body.as_bytes(), &["hunter2"])
+        refusal(operation, status, &HeaderMap::new(), body.as_bytes(), &["hunter2".into()])
     }
 
     #[test]

@@ -70,8 +70,10 @@ impl fmt::Display for Size {
         let memory = self.memory.map(|memory| format!("{memory} of memory"));
         let disk = self.disk.map(|disk| format!("{disk} of disk"));
         let amounts: Vec<_> = [cpu, memory, disk].into_iter().flatten().collect();
-        f.write_str(if amounts.is_empty() { "no size that is told" } else { "" })?;
-        f.write_str(&amounts.join(" and "))
+        match amounts.as_slice() {
+            [] => f.write_str("no size that is told"),
+            told => f.write_str(&told.join(" and ")),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::notes::Note;
 use crate::reservation::{DEFAULT_LIFETIME, credits, lifetime};
 use crate::resources::Size;
 use crate::source::Source;
-use crate::turn::Turn;
+use crate::turn::Turns;
 use crate::wire::{Environment, Runtime};
 
 /// How often a create is sent whose outcome nobody knows.
@@ -45,7 +45,7 @@ struct Plan {
 /// A runtime that can be used, and where its first kernel is.
 pub(crate) type Started = (Arc<Lease>, Whereabouts);
 
-/// Makes a runtime and waits until it can be used. Dropping the future leaves none, and the turn ends when none is left.
+/// Makes a runtime and waits until it can be used. Dropping the future leaves none, and the turns end when none is left.
 ///
 /// # Errors
 /// What the service refuses, and `Timeout` or `Unavailable` for a runtime that does not come up, which is deleted.
@@ -53,41 +53,35 @@ pub(crate) async fn start(
     source: Arc<Source>,
     call: &CallContext,
     spec: &CreateSpec,
-    turn: Option<Turn>,
+    turns: Turns,
 ) -> Result<Started> {
     let api = source.api().await?;
     let plan = plan(&api, &source, call, spec).await?;
-    Making::begin(source, call.clone(), plan, turn).end().await
+    Making::begin(source, call.clone(), plan, turns).end().await
 }
 
 /// A create, which goes on without whoever asked for it, and leaves nothing then.
 struct Making {
-    /// `None` once it was taken.
-    made: Option<oneshot::Receiver<Result<Started>>>,
+    made: oneshot::Receiver<Result<Started>>,
     /// Closed when there is nothing left to do.
     work: mpsc::Receiver<()>,
 }
 
 impl Making {
-    fn begin(source: Arc<Source>, call: CallContext, plan: Plan, turn: Option<Turn>) -> Self {
+    fn begin(source: Arc<Source>, call: CallContext, plan: Plan, turns: Turns) -> Self {
         let (send, made) = oneshot::channel();
         let (working, work) = mpsc::channel();
         // Not on the runtime of the caller, which may end before the service has answered.
         keeper::spawn(async move {
             make(source, call, plan, send).await;
             // Whoever is next finds it noted, or gone.
-            drop((turn, working));
+            drop((turns, working));
         });
-        Self { made: Some(made), work }
+        Self { made, work }
     }
 
     async fn end(mut self) -> Result<Started> {
-        let made = match &mut self.made {
-            Some(made) => made.await.ok(),
-            None => None,
-        };
-        self.made = None;
-        made.unwrap_or_else(|| {
+        (&mut self.made).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Unexpected, "create", "the create was not finished")
                 .with_effect(Effect::Unknown))
         })
@@ -96,14 +90,12 @@ impl Making {
 
 impl Drop for Making {
     fn drop(&mut self) {
-        let Some(mut made) = self.made.take() else { return };
-        made.close();
-        match made.try_recv() {
-            Ok(Ok((lease, _))) => lease.delete_now(),
-            Ok(Err(_)) => {}
-            // This process may be about to end, and what it has asked for would stay.
-            Err(_) => drop(self.work.recv_timeout(MOST_WAIT)),
+        self.made.close();
+        if let Ok(Ok((lease, _))) = self.made.try_recv() {
+            lease.delete_now();
         }
+        // This process may be about to end, and what it has asked for would stay. At once where nothing is left to do.
+        let _ = self.work.recv_timeout(MOST_WAIT);
     }
 }
 

@@ -7,15 +7,52 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use sandbox_core::{CallContext, Error, ErrorKind, Result};
 use sha2::{Digest as _, Sha256};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout_at};
+
+use crate::config::DatalayerConfig;
+use crate::notes::Notes;
 
 /// How soon whoever waits looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Over when it is dropped, and when its process ends.
+/// Turns that one call has. They are over when this is dropped, and when its process ends.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    _held: Vec<Turn>,
+}
+
+impl Turns {
+    /// Waits for the turn of each of `keys`, in that order. Without a place for locks there are none.
+    ///
+    /// # Errors
+    /// `Timeout` when the call is over before.
+    pub(crate) async fn of(
+        config: &DatalayerConfig,
+        call: &CallContext,
+        operation: &'static str,
+        keys: impl IntoIterator<Item = String>,
+    ) -> Result<Self> {
+        let notes = Notes::of(config);
+        let Some(directory) = notes.directory() else { return Ok(Self::default()) };
+        let mut held = Vec::new();
+        for key in keys {
+            let turn = Turn::of(directory, &key);
+            let turn = match call.deadline {
+                Some(deadline) => timeout_at(deadline.into(), turn).await.map_err(|_| {
+                    Error::new(ErrorKind::Timeout, operation, "another one of these is at work")
+                })?,
+                None => turn.await,
+            };
+            held.extend(turn.inspect_err(|error| tracing::warn!(%error, key, "nothing is kept apart")));
+        }
+        Ok(Self { _held: held })
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct Turn {
+struct Turn {
     path: PathBuf,
     _locked: File,
 }
@@ -25,7 +62,7 @@ impl Turn {
     ///
     /// # Errors
     /// When nothing can be written below that directory.
-    pub(crate) async fn of(directory: &Path, key: &str) -> io::Result<Self> {
+    async fn of(directory: &Path, key: &str) -> io::Result<Self> {
         let directory = directory.join("turns");
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
         let path = directory.join(name(key));

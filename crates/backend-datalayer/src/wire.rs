@@ -16,6 +16,7 @@ pub(crate) struct Environments {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Environment {
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) name: String,
     pub(crate) title: Option<String>,
     pub(crate) description: Option<String>,
@@ -25,6 +26,7 @@ pub(crate) struct Environment {
     /// Credits per second.
     #[serde(deserialize_with = "number")]
     pub(crate) burning_rate: Option<f64>,
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) resources: Map<String, Value>,
     #[serde(flatten)]
     pub(crate) more: Map<String, Value>,
@@ -49,6 +51,7 @@ pub(crate) struct Runtimes {
 pub(crate) struct Runtime {
     runtime_name: Option<String>,
     pod_name: Option<String>,
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) uid: String,
     pub(crate) given_name: Option<String>,
     environment_name: Option<String>,
@@ -106,7 +109,9 @@ pub(crate) struct Snapshots {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Snapshot {
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) uid: String,
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     #[serde(deserialize_with = "number")]
@@ -127,8 +132,11 @@ pub(crate) struct Begun {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Checkpoint {
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) id: String,
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) runtime_uid: String,
+    #[serde(deserialize_with = "or_nothing")]
     pub(crate) status: String,
     pub(crate) status_message: Option<String>,
 }
@@ -173,6 +181,13 @@ impl Usage {
         let reserved: f64 = self.reservations.iter().filter_map(|reserved| reserved.credits).sum();
         (had - reserved).max(0.0)
     }
+}
+
+/// A field that is `null` is as good as none: one odd record hides no other.
+fn or_nothing<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// A number, or one as text.

@@ -167,6 +167,11 @@ pub trait Process: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Why nobody can tell what it does or did, when the way to it is lost.
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
     /// Ends what it has started since then, with everything below that, and itself not. What may be older than
     /// `former`, and what is a child of others by now, as a daemon is, is spared.
     async fn end_started(&self, since: Instant, former: Option<Instant>);

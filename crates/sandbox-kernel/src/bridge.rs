@@ -120,6 +120,10 @@ impl Bridge {
                     self.process.gone();
                     break;
                 }
+                _ = client.closed() => {
+                    self.process.gone();
+                    break;
+                }
                 asked = served.next() => asked,
             };
             let Some(asked) = asked else { break };
@@ -140,6 +144,9 @@ impl Bridge {
                 _ => Ok(()),
             };
             if done.is_err() {
+                if let Some(why) = self.client.close_reason() {
+                    self.process.lose(format!("the connection to the kernel was lost: {why}"));
+                }
                 break;
             }
         }
@@ -397,10 +404,11 @@ impl Bridge {
         match outcome.end {
             End::Replied => {}
             // Nobody can tell what it did. It is not gone on with.
-            End::ReplyLost | End::ConnectionLost => {
-                self.process.lost();
+            End::ReplyLost => {
+                self.process.lose("the kernel did not say how the code has ended".into());
                 return Err(Gone);
             }
+            End::ConnectionLost => return Err(Gone),
             _ => {
                 self.process.gone();
                 return Err(Gone);

@@ -48,6 +48,8 @@ pub struct KernelProcess {
 #[derive(Default)]
 struct State {
     exit: Option<Exit>,
+    /// Why nobody can tell what it does.
+    lost: Option<String>,
     waker: Option<Waker>,
     /// Interrupts so far.
     interrupts: u64,
@@ -113,8 +115,13 @@ impl KernelProcess {
         self.ended(UNTOLD);
     }
 
-    /// The connection to it is lost. Ours is of no use then and is ended by whoever looks after it; another's is let go.
-    pub(crate) fn lost(&self) {
+    /// The way to it is lost. Ours is of no use then and is ended by whoever looks after it; another's is let go.
+    pub(crate) fn lose(&self, why: String) {
+        let mut state = self.state();
+        if state.exit.is_none() {
+            state.lost.get_or_insert(why);
+        }
+        drop(state);
         if self.borrowed {
             self.gone();
         }
@@ -167,6 +174,10 @@ impl Process for KernelProcess {
         }
         state.waker = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.state().lost.clone()
     }
 
     async fn exit(&self) -> Result<Exit> {

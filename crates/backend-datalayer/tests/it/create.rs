@@ -136,6 +136,13 @@ async fn a_name_is_that_of_one() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert!(error.hint().unwrap().contains(&first.id().unwrap()), "{error:?}");
     assert_eq!(bench.created(), 1);
+    // Also when nobody has it yet.
+    bench.plane.tell(&json!({"start_delay": 1}));
+    let other = || bench.builder().name("other").create();
+    let (one, two) = tokio::join!(other(), other());
+    let refused = [&one, &two].map(|made| made.as_ref().err().map(|error| error.kind()));
+    assert!(refused.contains(&None) && refused.contains(&Some(ErrorKind::AlreadyExists)), "{refused:?}");
+    assert_eq!(bench.created(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

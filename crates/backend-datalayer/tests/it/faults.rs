@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_core::{Effect, Error, ErrorKind, ListQuery, Retry};
+use sandbox_core::{Effect, Error, ErrorKind, FailureKind, ListQuery, Retry};
 use serde_json::json;
 
 use super::{Bench, backend, call};
@@ -112,6 +112,14 @@ async fn a_key_that_expired_is_renewed_once_for_all() {
     let list = || bench.backend.list(&call, ListQuery::default());
     let _ = tokio::try_join!(list(), list(), list()).unwrap();
     assert_eq!(logins(&bench), 1);
+    // What is said to whom is not repeated to others.
+    let sent = bench.plane.sent();
+    let said = sent.last().unwrap()["headers"]["authorization"].as_str().unwrap();
+    let text = json!({"success": false, "message": said}).to_string();
+    let fault = json!({"method": "GET", "path": "/v1/runtimes", "status": 200, "text": text});
+    bench.plane.tell(&json!({"fault": fault}));
+    let error = list().await.unwrap_err();
+    assert_eq!(error.message(), "Bearer ***");
     sandbox.terminate().await.unwrap();
     bench.assert_nothing_left();
 }
@@ -184,4 +192,61 @@ async fn a_runtime_that_vanished_has_ended() {
     let error = sandbox.pause().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_ends_with_a_runtime_that_vanishes() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    let begun = Instant::now();
+    let vanishes = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bench.plane.tell(&json!({"end_all": true}));
+    };
+    let run = sandbox.run_code("import time; time.sleep(60)").timeout(Duration::from_secs(50));
+    let (result, ()) = tokio::join!(async { run.await.unwrap() }, vanishes);
+    assert_eq!(result.failure.as_ref().unwrap().kind, FailureKind::Terminated, "{result:?}");
+    assert!(begun.elapsed() < Duration::from_secs(40));
+    let error = sandbox.run_code("1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminated);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_accepted_is_waited_for_where_its_end_can_be_seen() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    sandbox.create_snapshot("setup").await.unwrap();
+    bench.plane.tell(&json!({"operations_at": ""}));
+    bench.backend.delete_snapshot(&call(), "setup").await.unwrap();
+    let is_look = |one: &&String| one.contains("/operations/");
+    assert_eq!(bench.plane.requests().iter().filter(is_look).count(), 2);
+
+    sandbox.create_snapshot("other").await.unwrap();
+    bench.plane.tell(&json!({"operations_at": "https://example.com"}));
+    let error = bench.backend.delete_snapshot(&call(), "other").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol, "the key does not go there: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_with_nothing_in_it_hides_no_other() {
+    let Some(bench) = Bench::start() else { return };
+    let text = json!({"success": true, "runtimes": [
+        {"uid": null, "runtime_name": "a", "burning_rate": null, "started_at": null, "token": null, "environment": null},
+        {"uid": "U", "runtime_name": "b"},
+    ]});
+    let fault = json!({"method": "GET", "path": "/v1/runtimes", "status": 200, "text": text.to_string()});
+    bench.plane.tell(&json!({"fault": fault}));
+    let page = bench.backend.list(&call(), ListQuery::default()).await.unwrap();
+    let ids: Vec<_> = page.items.iter().map(|info| info.id.as_str()).collect();
+    assert_eq!(ids, ["datalayer-runtime/U", "datalayer-runtime/a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_whose_time_is_over_is_deleted_again_when_that_fails() {
+    let Some(bench) = Bench::start() else { return };
+    let sandbox = bench.builder().create().await.unwrap();
+    let name = sandbox.info().unwrap().metadata["runtime_name"].as_str().unwrap().to_owned();
+    bench.plane.fail("DELETE", &name, 403, 2);
+    sandbox.set_lifetime(Duration::from_millis(100)).await.unwrap();
+    bench.assert_nothing_left();
 }

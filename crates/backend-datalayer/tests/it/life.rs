@@ -146,6 +146,10 @@ async fn a_snapshot_does_not_stop_its_sandbox() {
     assert_eq!(bench.plane.runtimes().len(), 1);
     let error = sandbox.create_snapshot("mine").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    let taken = || sandbox.create_snapshot("once");
+    let (one, two) = tokio::join!(taken(), taken());
+    assert_eq!(usize::from(one.is_ok()) + usize::from(two.is_ok()), 1, "{one:?} {two:?}");
+    bench.backend.delete_snapshot(&call(), "once").await.unwrap();
     let all = bench.backend.list_snapshots(&call()).await.unwrap();
     assert_eq!(all.len(), 1);
     let copy = bench.builder().snapshot_name("mine").create().await.unwrap();

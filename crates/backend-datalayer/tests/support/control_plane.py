@@ -69,6 +69,8 @@ class Plane:
         self.runtimes, self.snapshots, self.checkpoints = {}, {}, {}
         self.faults, self.requests = [], []
         self.start_delay, self.start_fails, self.create_waits = 0.0, None, False
+        # Where the ends of deletions can be seen, if there is such a place: an origin, or none for our own.
+        self.operations_at = None
         self.origin = ""
 
     def new_runtime(self, is_plain):
@@ -313,8 +315,19 @@ class Snapshot(Handler):
     def delete(self, uid):
         if self.plane.snapshots.pop(uid, None) is None:
             return self.refuse(404, "Snapshot not found")
+        if self.plane.operations_at is not None:
+            # What the provider's TypeScript client waits for.
+            self.set_header("Location", self.plane.operations_at + f"{API}/operations/{uid}")
         # To clients of the older form, nothing but 204 is a success.
         self.answer(204 if "/runtime-snapshots/" in self.request.path else 202)
+
+
+class Operation(Handler):
+    """`GET operations/{id}`: where an answer of 202 points to. Done when it is looked at for the second time."""
+
+    def get(self, operation):
+        looks = sum(one["path"] == self.request.path for one in self.plane.requests)
+        self.answer(202 if looks < 2 else 200)
 
 
 class Accounts(Handler):
@@ -358,7 +371,7 @@ class Test(tornado.web.RequestHandler):
                 case "end_all":
                     for runtime in list(plane.runtimes.values()):
                         await plane.end(runtime)
-                case "credits" | "start_delay" | "start_fails" | "create_waits":
+                case "credits" | "operations_at" | "start_delay" | "start_fails" | "create_waits":
                     setattr(plane, what, value)
         self.finish({})
 
@@ -473,6 +486,7 @@ async def main():
             (rf"{API}/runtime-checkpoints", Checkpoints),
             (rf"{API}/{kind}-snapshots", Snapshots),
             (rf"{API}/{kind}-snapshots/([^/]+)", Snapshot),
+            (rf"{API}/operations/([^/]+)", Operation),
             (rf"{IAM}/(login|whoami|usage/credits)", Accounts),
             (pool + r"/api/kernels/[^/]+/channels", Channels),
             (pool + r"/.*", Ingress),

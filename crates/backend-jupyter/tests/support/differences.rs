@@ -9,12 +9,14 @@ pub(crate) const KERNELS: [&str; 8] =
 /// Why other groups are left out: the first target has them.
 pub(crate) const AROUND: &str = "it is not about kernels, and run with kernels in cells";
 
+/// Why cases about the inside of workers are left out.
+pub(crate) const OURS: &str =
+    "it takes the workers of local-eval apart; what is in a kernel is its code's to break";
+
 /// What a kernel does otherwise than a worker, by design.
 pub(crate) fn of_kernels(target: Target) -> Target {
     const FORGED: &str =
         "it forges messages of the workers of local-eval, which kernels do not speak";
-    const OURS: &str =
-        "it takes the workers of local-eval apart; what is in a kernel is its code's to break";
     target
         .differs("tools::forged", FORGED)
         .differs("tools::a_number_that_is_used_twice", FORGED)

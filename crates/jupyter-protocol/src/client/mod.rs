@@ -254,6 +254,12 @@ impl Client {
         self.hub().closed()
     }
 
+    /// Waits until the connection is closed for good, and says why.
+    pub async fn closed(&self) -> CloseReason {
+        self.hub().wait_closed().await;
+        self.close_reason().unwrap_or(CloseReason::Closed)
+    }
+
     /// How many messages were refused, because they were not signed well or were no messages.
     #[must_use]
     pub fn rejected(&self) -> u64 {

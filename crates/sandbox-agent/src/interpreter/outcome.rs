@@ -73,12 +73,16 @@ pub fn dead(
     outcome.failure = Some(failure);
 }
 
-/// The interpreter is dead, and somebody has ended it for its memory. `why` says who.
-pub fn out_of_memory(outcome: &mut RunOutcome, why: String) {
+/// The interpreter is dead, and there is a reason for that: it was ended for its memory, or the way to it is lost, so that
+/// nobody knows how the code ended.
+pub fn died_of(outcome: &mut RunOutcome, kind: FailureKind, why: String) {
     if let Some(failure) = &mut outcome.failure
         && failure.kind == FailureKind::KernelDied
     {
-        (failure.kind, failure.message) = (FailureKind::OutOfMemory, why);
+        (failure.kind, failure.message) = (kind, why);
+        if kind == FailureKind::ConnectionLost {
+            (failure.signal, outcome.exit_code) = (None, None);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::feed::feed;
-use super::outcome::{EndReason, alive, broken, dead, gave_up, out_of_memory, over_output_limit};
+use super::outcome::{EndReason, alive, broken, dead, died_of, gave_up, over_output_limit};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
@@ -54,8 +54,8 @@ pub(crate) struct ActiveRun {
     stdin: Option<JoinHandle<()>>,
     /// Why the interpreter exits, as it says itself.
     last_words: Option<String>,
-    /// Why it was ended, when that was for its memory.
-    out_of_memory: Option<String>,
+    /// Why it died, where its process says that.
+    died_of: Option<(FailureKind, String)>,
     pub(crate) network_hint: Option<String>,
     output: Option<Allowance>,
 }
@@ -94,7 +94,7 @@ impl ActiveRun {
             calls,
             stdin: None,
             last_words: None,
-            out_of_memory: None,
+            died_of: None,
             network_hint: None,
             output: None,
         }
@@ -310,8 +310,8 @@ impl ActiveRun {
         let (exit, cause) = self.bury().await;
         let limit = std::mem::take(&mut self.limit);
         dead(&mut self.outcome, exit, cause, self.ended.get(), &limit);
-        if let Some(why) = self.out_of_memory.take() {
-            out_of_memory(&mut self.outcome, why);
+        if let Some((kind, why)) = self.died_of.take() {
+            died_of(&mut self.outcome, kind, why);
         }
         if let Some(words) = self.last_words.take() {
             gave_up(&mut self.outcome, &words);
@@ -321,13 +321,13 @@ impl ActiveRun {
 
     async fn finish_broken(&mut self, problem: &str) {
         let (exit, cause) = self.bury().await;
-        match (self.ended.get(), cause, self.out_of_memory.take()) {
+        match (self.ended.get(), cause, self.died_of.take()) {
             (None, None, None) => broken(&mut self.outcome, exit, problem),
             (ended, cause, why) => {
                 let limit = std::mem::take(&mut self.limit);
                 dead(&mut self.outcome, exit, cause, ended, &limit);
-                if let Some(why) = why {
-                    out_of_memory(&mut self.outcome, why);
+                if let Some((kind, why)) = why {
+                    died_of(&mut self.outcome, kind, why);
                 }
             }
         }
@@ -344,9 +344,11 @@ impl ActiveRun {
         let process = Arc::clone(&worker.io.process);
         // One that closes its streams may be dying, and be told of as dead only a while later.
         let was_dead = process.is_dead() || worker.is_dying();
+        self.died_of = process.lost().map(|why| (FailureKind::ConnectionLost, why));
         let exit = worker.bury().await;
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
-            self.out_of_memory = process.out_of_memory();
+            let out_of_memory = process.out_of_memory();
+            self.died_of = out_of_memory.map(|why| (FailureKind::OutOfMemory, why)).or(self.died_of.take());
         }
         if let Some(exit) = exit {
             let before = self.cpu_before.unwrap_or_default();

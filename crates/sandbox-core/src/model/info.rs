@@ -75,7 +75,8 @@ pub struct ResourceConfig {
 pub struct IsolationInfo {
     /// The mode that was asked for, and holds.
     pub mode: IsolationMode,
-    /// What encloses the code: `process`, `cell`, `container`, `microvm`.
+    /// What encloses the code: `process`, `cell`, `container`, `microvm`; `jupyter-server` and `remote` where somebody else
+    /// decides that.
     pub boundary: String,
     /// Layers in force, such as `user-namespace`.
     pub layers: Vec<String>,
