@@ -336,20 +336,28 @@ fn header(operation: &'static str, text: &str) -> Result<HeaderValue> {
 
 fn unreachable(operation: &'static str, error: &reqwest::Error, safe: bool) -> Error {
     let effect = if safe || error.is_connect() { Effect::NotSent } else { Effect::Unknown };
-    let (kind, message) = if error.is_connect() {
-        (ErrorKind::Unavailable, "the service cannot be reached")
+    let place = error.url().map(|url| format!(" at {}", url.origin().ascii_serialization()));
+    let service = format!("the service{}", place.unwrap_or_default());
+    let (kind, mut message) = if error.is_connect() {
+        (ErrorKind::Unavailable, format!("{service} cannot be reached"))
     } else if error.is_timeout() {
-        (ErrorKind::Timeout, "the service did not answer in time")
+        (ErrorKind::Timeout, format!("{service} did not answer in time"))
     } else {
-        (ErrorKind::ConnectionLost, "the connection to the service broke")
+        (ErrorKind::ConnectionLost, format!("the connection to {service} broke"))
     };
-    let mut message = message.to_owned();
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
         message = format!("{message}: {inner}");
         source = inner.source();
     }
-    Error::new(kind, operation, message).with_retry(Retry::Temporary).with_effect(effect)
+    let error =
+        Error::new(kind, operation, message).with_retry(Retry::Temporary).with_effect(effect);
+    match kind {
+        ErrorKind::Unavailable => error.with_hint(
+            "look whether this computer has a network, and which address DATALAYER_RUN_URL and ~/.datalayer/config.json name",
+        ),
+        _ => error,
+    }
 }
 
 async fn read(

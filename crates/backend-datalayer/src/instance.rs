@@ -12,9 +12,9 @@ use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
-    Error, ErrorKind, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages, Instance,
-    Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool, TunnelInfo,
-    Variant, WatchEvent, WriteOptions, resolve_directory,
+    Error, ErrorKind, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
+    Instance, Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool,
+    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
 };
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::server::Whereabouts;

@@ -43,7 +43,6 @@ impl Kernels {
     fn had(&self) -> MutexGuard<'_, Option<String>> {
         self.had.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
 }
 
 #[async_trait]

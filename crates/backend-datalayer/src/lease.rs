@@ -7,7 +7,7 @@ use std::time::Duration;
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
     CallContext, Error, ErrorKind, FailureKind, IsolationInfo, ResourceConfig, Result, RunOutcome,
-    SandboxInfo, SandboxStatus, TERMS, Variant, unix_now,
+    SandboxInfo, SandboxStatus, TERMS, TRANSIENT, Variant, unix_now,
 };
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::keeper;
@@ -421,6 +421,9 @@ fn metadata(record: &Runtime, note: &Note) -> Map<String, Value> {
     }
     if let Some(gpu) = &note.gpu {
         put("gpu_asked_for", json!(gpu));
+    }
+    if note.transient {
+        put(TRANSIENT, json!(true));
     }
     if !note.tags.is_empty() {
         put("tags_are_kept", json!("on this computer; the service has none"));

@@ -32,6 +32,8 @@ pub(crate) struct Note {
     pub(crate) tags: Tags,
     /// The idempotency key of its create.
     pub(crate) key: Option<String>,
+    /// It ends with the process that made it.
+    pub(crate) transient: bool,
     /// What was asked for at create.
     pub(crate) terms: Map<String, Value>,
     pub(crate) isolation: IsolationMode,

@@ -121,6 +121,7 @@ async fn plan(api: &Api, source: &Source, call: &CallContext, spec: &CreateSpec)
     let note = Note {
         tags: spec.tags.clone(),
         key: call.idempotency_key.clone(),
+        transient: own,
         terms: spec.terms(),
         isolation: spec.isolation,
         network: spec.network.mode,

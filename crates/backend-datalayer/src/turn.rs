@@ -45,7 +45,9 @@ impl Turns {
                 })?,
                 None => turn.await,
             };
-            held.extend(turn.inspect_err(|error| tracing::warn!(%error, key, "nothing is kept apart")));
+            held.extend(
+                turn.inspect_err(|error| tracing::warn!(%error, key, "nothing is kept apart")),
+            );
         }
         Ok(Self { _held: held })
     }

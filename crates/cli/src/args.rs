@@ -18,7 +18,7 @@ use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
 
 use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
 pub(crate) use self::detached::{
-    CopyArgs, CreateArgs, EndArgs, ExecArgs, ListArgs, LogsArgs, SupervisorArgs,
+    CopyArgs, CreateArgs, EndArgs, ExecArgs, HoldArgs, ListArgs, LogsArgs, SupervisorArgs,
 };
 pub(crate) use self::export::ExportArgs;
 #[cfg(feature = "docker")]
@@ -137,6 +137,10 @@ pub(crate) enum Command {
     /// End sandboxes and forget them
     #[command(visible_alias = "destroy")]
     Rm(EndArgs),
+    /// Hold sandboxes: nothing runs in them until they are resumed
+    Pause(HoldArgs),
+    /// Let sandboxes go on that were paused
+    Resume(HoldArgs),
     /// Store what a sandbox is, and start others from there
     #[command(after_help = SNAPSHOT_EXAMPLES)]
     Snapshot(SnapshotArgs),

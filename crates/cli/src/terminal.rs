@@ -1,5 +1,7 @@
 //! The terminal of this process: its modes, its size, its signals. However this process ends, it is left as it was found.
 
+use std::fs;
+use std::future;
 use std::io::{self, IsTerminal as _};
 use std::panic;
 use std::sync::{Mutex, Once, PoisonError};
@@ -107,7 +109,7 @@ impl Resizes {
 #[derive(Debug)]
 pub(crate) struct Endings {
     terminate: Signal,
-    hang_up: Signal,
+    hang_up: Option<Signal>,
     quit: Signal,
 }
 
@@ -119,20 +121,38 @@ impl Endings {
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
+            hang_up: match is_ignored(Number::HUP) {
+                // Whoever started it with `nohup` wants it to go on.
+                true => None,
+                false => Some(listen(SignalKind::hangup())?),
+            },
             quit: listen(SignalKind::quit())?,
         })
     }
 
     /// Waits for one, and says which.
     pub(crate) async fn next(&mut self) -> Problem {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => future::pending().await,
+            }
+        };
         let kind = tokio::select! {
             _ = self.terminate.recv() => SignalKind::terminate(),
-            _ = self.hang_up.recv() => SignalKind::hangup(),
+            _ = hang_up => SignalKind::hangup(),
             _ = self.quit.recv() => SignalKind::quit(),
         };
         Problem::Signal(kind.as_raw_value())
     }
+}
+
+/// Whether this process was started so that it does not hear that signal.
+fn is_ignored(signal: Number) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.unwrap_or_default() & (1 << (signal.as_raw() - 1)) != 0
 }
 
 /// Stops of this process from outside, while the terminal is raw: it gets its modes back for as long.

@@ -119,6 +119,11 @@ pub struct Exit {
 }
 
 impl Exit {
+    /// Whether somebody knows how it ended.
+    pub(crate) fn is_told(&self) -> bool {
+        self.code.is_some() || self.signal.is_some()
+    }
+
     /// The status as a shell shows it: 128 + n for signal n.
     pub fn status(&self) -> i32 {
         self.signal.map_or(self.code.unwrap_or(-1), |signal| 128 + signal)

@@ -76,7 +76,7 @@ pub use run::RunCodeBuilder;
 pub use sandbox::{DEFAULT_TIMEOUT, Sandbox};
 pub use secret::Secret;
 pub use spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse, check_env, check_path};
-pub use terms::TERMS;
+pub use terms::{TERMS, TRANSIENT};
 pub use time::unix_now;
 pub use tool::{Tool, ToolFunction, ToolResult};
 pub use transfer::{Progress, Transfer, Transferred};

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::backend::Backend;
 use crate::builder::{Resolve, SandboxBuilder};
 use crate::call::CallContext;
@@ -11,7 +13,7 @@ use crate::id::SandboxId;
 use crate::model::{SandboxInfo, SandboxStatus, Tags};
 use crate::request::ListQuery;
 use crate::sandbox::Sandbox;
-use crate::terms::TERMS;
+use crate::terms::{TERMS, TRANSIENT};
 
 /// How long a sandbox that is to be found again lives when nothing else is said.
 pub const DEFAULT_DETACHED: Duration = Duration::from_secs(24 * 3600);
@@ -74,7 +76,10 @@ impl Sandbox {
                 None => break,
             }
         }
-        found.retain(|info: &SandboxInfo| info.status == SandboxStatus::Running);
+        found.retain(|info: &SandboxInfo| {
+            let is_transient = info.metadata.get(TRANSIENT) == Some(&Value::Bool(true));
+            info.status == SandboxStatus::Running && !is_transient
+        });
         found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));
         for info in found {
             let id: SandboxId = info.id.parse()?;

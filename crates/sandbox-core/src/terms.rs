@@ -12,6 +12,10 @@ use crate::units::ByteSize;
 /// The key in the metadata of a sandbox under which whoever keeps it says [`CreateSpec::terms`].
 pub const TERMS: &str = "terms";
 
+/// The key in the metadata of a sandbox that is true when it ends with the process that made it. Such a one is listed where
+/// a provider lists it, and never found by its tags.
+pub const TRANSIENT: &str = "ends_with_its_process";
+
 const ISOLATION: &str = "isolation";
 const NETWORK: &str = "network";
 const NAME: &str = "name";

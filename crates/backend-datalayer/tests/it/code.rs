@@ -148,7 +148,8 @@ async fn a_connection_that_breaks_in_the_middle_loses_what_was_on_the_way() {
     let result = cut_after_14(&bench, code).await;
     let heard = numbers(&result);
     assert_eq!((heard[0], heard.last()), (0, Some(&59)), "{heard:?}");
-    let gaps: Vec<_> = heard.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap != 1).collect();
+    let gaps: Vec<_> =
+        heard.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap != 1).collect();
     assert!(gaps.len() <= 1 && gaps.iter().all(|gap| (2..=20).contains(gap)), "{heard:?}");
 }
 

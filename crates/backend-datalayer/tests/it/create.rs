@@ -141,7 +141,10 @@ async fn a_name_is_that_of_one() {
     let other = || bench.builder().name("other").create();
     let (one, two) = tokio::join!(other(), other());
     let refused = [&one, &two].map(|made| made.as_ref().err().map(|error| error.kind()));
-    assert!(refused.contains(&None) && refused.contains(&Some(ErrorKind::AlreadyExists)), "{refused:?}");
+    assert!(
+        refused.contains(&None) && refused.contains(&Some(ErrorKind::AlreadyExists)),
+        "{refused:?}"
+    );
     assert_eq!(bench.created(), 2);
 }
 

@@ -145,6 +145,8 @@ async fn a_service_that_is_not_there_is_told() {
     });
     let error = nowhere.environments(&call()).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotSent));
+    assert!(error.message().contains("http://127.0.0.1:9 cannot be reached"), "{error}");
+    assert!(error.hint().unwrap().contains("DATALAYER_RUN_URL"), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +236,8 @@ async fn a_record_with_nothing_in_it_hides_no_other() {
         {"uid": null, "runtime_name": "a", "burning_rate": null, "started_at": null, "token": null, "environment": null},
         {"uid": "U", "runtime_name": "b"},
     ]});
-    let fault = json!({"method": "GET", "path": "/v1/runtimes", "status": 200, "text": text.to_string()});
+    let fault =
+        json!({"method": "GET", "path": "/v1/runtimes", "status": 200, "text": text.to_string()});
     bench.plane.tell(&json!({"fault": fault}));
     let page = bench.backend.list(&call(), ListQuery::default()).await.unwrap();
     let ids: Vec<_> = page.items.iter().map(|info| info.id.as_str()).collect();

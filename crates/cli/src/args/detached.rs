@@ -163,6 +163,17 @@ pub(crate) struct EndArgs {
     pub(crate) provider: ProviderArgs,
 }
 
+/// `sandboxes pause` and `sandboxes resume`
+#[derive(Debug, Args)]
+pub(crate) struct HoldArgs {
+    /// The sandboxes: ids, beginnings of ids, or names
+    #[arg(value_name = "SANDBOX", required = true)]
+    pub(crate) ids: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+}
+
 /// `sandboxes cp`
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {

@@ -29,7 +29,10 @@ pub(crate) async fn environments(args: &ProviderArgs, printer: &Printer) -> Resu
     }
     match printer.format() {
         Format::Text => {
-            printer.table(&["Variant", "Name", "Title", "Language"], rows(&found)).await?
+            let columns = columns(&found);
+            let named = columns.iter().map(|(name, _)| *name);
+            let names: Vec<_> = ["Variant"].into_iter().chain(named).collect();
+            printer.table(&names, rows(&found, &columns)).await?
         }
         Format::Json | Format::JsonLines => printer.json(&objects(&found)).await?,
     }
@@ -42,14 +45,44 @@ fn add(found: &mut Found, variant: Variant, environments: Vec<SandboxEnvironment
     found.extend(environments.into_iter().map(|environment| (variant, environment)));
 }
 
-fn rows(found: &Found) -> Vec<Vec<String>> {
+/// A name, and what stands below it.
+type Column = (&'static str, fn(&SandboxEnvironment) -> String);
+
+/// What is known of some of them. Those of this host cost nothing, and have what it has.
+fn columns(found: &Found) -> Vec<Column> {
+    let always: [Column; 3] = [
+        ("Name", |environment| environment.name.clone()),
+        ("Title", |environment| environment.title.clone()),
+        ("Language", |environment| environment.language.clone()),
+    ];
+    let if_known: [Column; 4] = [
+        ("CPU", |environment| environment.cpu.clone().unwrap_or_default()),
+        ("Memory", |environment| environment.memory.clone().unwrap_or_default()),
+        ("GPU", gpu),
+        ("Credits/hour", credits),
+    ];
+    let is_known =
+        |(_, text): &Column| found.iter().any(|(_, environment)| !text(environment).is_empty());
+    always.into_iter().chain(if_known.into_iter().filter(is_known)).collect()
+}
+
+fn gpu(environment: &SandboxEnvironment) -> String {
+    match (environment.gpu_count.unwrap_or_default(), &environment.gpu) {
+        (0, None) => String::new(),
+        (0, Some(kind)) => kind.clone(),
+        (count, kind) => format!("{count} {}", kind.as_deref().unwrap_or("of a type not told")),
+    }
+}
+
+fn credits(environment: &SandboxEnvironment) -> String {
+    let hourly = environment.burning_rate * 3600.0;
+    if hourly > 0.0 { format!("{hourly:.2}") } else { String::new() }
+}
+
+fn rows(found: &Found, columns: &[Column]) -> Vec<Vec<String>> {
     let row = |(variant, environment): &(Variant, SandboxEnvironment)| {
-        vec![
-            variant.to_string(),
-            environment.name.clone(),
-            environment.title.clone(),
-            environment.language.clone(),
-        ]
+        let known = columns.iter().map(|(_, text)| text(environment));
+        [variant.to_string()].into_iter().chain(known).collect()
     };
     found.iter().map(row).collect()
 }

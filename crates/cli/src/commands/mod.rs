@@ -8,6 +8,7 @@ mod doctor;
 mod end;
 mod environments;
 mod exec;
+mod hold;
 #[cfg(feature = "docker")]
 mod image;
 mod list;
@@ -31,7 +32,9 @@ use crate::exit;
 use crate::printer::Printer;
 use crate::problem::Problem;
 use crate::supervisor::supervise;
+use crate::terminal::Endings;
 use end::End;
+use hold::Hold;
 
 /// The variable that chooses what is logged, as in other Rust programs.
 const LOG_VARIABLE: &str = "RUST_LOG";
@@ -53,7 +56,7 @@ pub(crate) fn execute(cli: Cli) -> u8 {
         }
     };
     let status = runtime.block_on(async {
-        match dispatch(cli.command, &printer).await {
+        match carry_out(cli.command, &printer).await {
             Ok(status) => status,
             Err(problem) => {
                 printer.problem(&problem).await;
@@ -76,6 +79,18 @@ fn runtime(command: &Command) -> io::Result<Runtime> {
     }
 }
 
+/// What a command has made goes when this process is asked to end, as it does at the end of the command.
+async fn carry_out(command: Command, printer: &Printer) -> Result<u8, Problem> {
+    if !matches!(command, Command::Run(_) | Command::Create(_) | Command::Test(_)) {
+        return dispatch(command, printer).await;
+    }
+    let mut endings = Endings::listen()?;
+    tokio::select! {
+        done = dispatch(command, printer) => done,
+        ending = endings.next() => Err(ending),
+    }
+}
+
 async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
     match command {
         Command::Run(args) => run::run(*args, printer).await,
@@ -88,6 +103,8 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Logs(args) => logs::logs(&args, printer).await,
         Command::Stop(args) => end::end(&args, End::Stop, printer).await,
         Command::Rm(args) => end::end(&args, End::Remove, printer).await,
+        Command::Pause(args) => hold::hold(&args, Hold::Pause, printer).await,
+        Command::Resume(args) => hold::hold(&args, Hold::Resume, printer).await,
         Command::Snapshot(args) => snapshot::snapshot(&args, printer).await,
         #[cfg(feature = "docker")]
         Command::Image(args) => image::image(&args, printer).await,
@@ -108,7 +125,8 @@ fn log(global: &GlobalArgs) {
     }
     let fallback = match global.verbose {
         0 => "warn",
-        1 => "debug",
+        // What connections do in detail is for whoever says it twice.
+        1 => "debug,h2=warn,hyper=warn,hyper_util=warn,reqwest=warn,rustls=warn,tungstenite=warn",
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(fallback));

@@ -35,6 +35,14 @@ fn a_runtime_is_made_used_and_ended() {
     assert_eq!(environments[1]["gpu_count"], 1);
     assert_eq!(environments[1]["metadata"]["credits_per_hour"], 36.0);
 
+    let table = on(&["environments", "-p", "datalayer"]).text().to_owned();
+    let gpu = table.lines().find(|line| line.contains("python-gpu-env")).unwrap();
+    let facts = ["16Gi", "1 of a type not told", "36.00"];
+    assert!(
+        table.contains("Credits/hour") && facts.iter().all(|fact| gpu.contains(fact)),
+        "{table}"
+    );
+
     on(&["run", "-p", "datalayer-runtime", "--lang", "python", "6 * 7"]).assert(0, "42\n");
     assert_eq!(
         plane.runtimes(),
@@ -73,6 +81,13 @@ fn a_runtime_is_made_used_and_ended() {
     let ran = on(&from);
     assert_eq!((ran.status, ran.text()), (0, "41\n"), "{}", ran.transcript());
     assert!(ran.stderr.contains("the runtime is ready"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("hyper"), "{}", ran.stderr);
+    on(&["pause", &id]).assert(0, "");
+    assert_eq!(on(&["ls", "-p", "datalayer-runtime", "--json"]).json()[0]["state"], "paused");
+    let held = on(&["exec", &id, "--lang", "python", "x"]);
+    assert!(held.stderr.contains("sandboxes resume"), "{}", held.transcript());
+    assert_eq!(on(&["resume", &id, "--json"]).json(), json!({"resumed": [id]}));
+    on(&["exec", &id, "--lang", "python", "x"]).assert(0, "41\n");
     assert_eq!(on(&["snapshot", "rm", "-p", "datalayer", "prepared"]).status, 0);
     // Whoever says `--all` without a variant means this computer.
     assert_eq!(on(&["rm", "--all"]).status, 0);
@@ -90,8 +105,15 @@ fn a_create_that_is_interrupted_leaves_nothing() {
     let slow_answer =
         json!({"fault": {"method": "POST", "path": "/v1/runtimes", "delay": 1, "count": 1}});
     let slow_start = json!({"start_delay": 30});
-    for slow in [slow_answer, slow_start] {
-        for arguments in [&["create", "--lifetime", "600"][..], &["run", "--lang", "python", "1"]] {
+    let (create, run) =
+        (&["create", "--lifetime", "600"][..], &["run", "--lang", "python", "1"][..]);
+    for (slow, signal, status) in [
+        (slow_answer, Signal::INT, 130),
+        (slow_start, Signal::INT, 130),
+        (json!({}), Signal::TERM, 143),
+        (json!({}), Signal::HUP, 129),
+    ] {
+        for arguments in [create, run] {
             plane.tell(&slow);
             let call = sandboxes([arguments, &["-p", "datalayer"]].concat().as_slice())
                 .env("DATALAYER_API_KEY", &plane.key)
@@ -105,11 +127,23 @@ fn a_create_that_is_interrupted_leaves_nothing() {
             }
             std::thread::sleep(Duration::from_millis(300));
             let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
-            kill_process(pid, Signal::INT).unwrap();
-            assert_eq!(child.wait().unwrap().code(), Some(130), "{arguments:?}");
+            kill_process(pid, signal).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(status), "{arguments:?}");
             assert_eq!(plane.runtimes(), Vec::<serde_json::Value>::new(), "{arguments:?} {slow}");
         }
     }
+}
+
+#[test]
+fn a_key_of_somebody_else_is_told_as_that() {
+    let Some(plane) = ControlPlane::speaking("both", 0) else { return };
+    let listed = sandboxes(&["ls", "-p", "datalayer-runtime", "--json"])
+        .env("DATALAYER_API_KEY", "")
+        .env("DATALAYER_EXTERNAL_TOKEN", &plane.key)
+        .env("DATALAYER_RUN_URL", &plane.url)
+        .output();
+    assert_eq!(listed.json(), json!([]));
+    assert_eq!(plane.sent()[0]["headers"]["x-external-token"], plane.key.as_str());
 }
 
 #[test]

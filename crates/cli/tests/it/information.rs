@@ -27,6 +27,8 @@ fn the_help_has_examples_and_exit_statuses() {
       logs          Show what was run in a sandbox, and what it printed
       stop          End sandboxes; what was run in them can still be shown for a while
       rm            End sandboxes and forget them [alias: destroy]
+      pause         Hold sandboxes: nothing runs in them until they are resumed
+      resume        Let sandboxes go on that were paused
       snapshot      Store what a sandbox is, and start others from there
       test          Make a sandbox of each variant, run something in it, and end it
       environments  List environments that sandboxes can be created from

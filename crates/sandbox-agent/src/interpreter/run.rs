@@ -348,7 +348,8 @@ impl ActiveRun {
         let exit = worker.bury().await;
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
             let out_of_memory = process.out_of_memory();
-            self.died_of = out_of_memory.map(|why| (FailureKind::OutOfMemory, why)).or(self.died_of.take());
+            self.died_of =
+                out_of_memory.map(|why| (FailureKind::OutOfMemory, why)).or(self.died_of.take());
         }
         if let Some(exit) = exit {
             let before = self.cpu_before.unwrap_or_default();

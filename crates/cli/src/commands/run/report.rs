@@ -217,7 +217,10 @@ pub(crate) fn say_failure(printer: &Printer, result: &ExecutionResult) {
     let hint = result.hint.as_deref();
     match &result.failure {
         // The program chose to end like this: its status says all.
-        Some(failure) if failure.kind == FailureKind::KernelDied && failure.signal.is_none() => {}
+        Some(failure)
+            if failure.kind == FailureKind::KernelDied
+                && failure.signal.is_none()
+                && result.exit_code.is_some() => {}
         Some(failure) => printer.failure(&failure.message, hint),
         None => hint.into_iter().for_each(|hint| printer.hint(hint)),
     }
