@@ -4,6 +4,7 @@
 mod bench_task;
 mod command;
 mod cpython;
+mod datalayer;
 mod dist;
 mod docker;
 mod engine;
@@ -41,6 +42,8 @@ Tasks:
   test-docker
            the tests that need a container engine; starts one when there is none (as root)
            (--part: as much of them as `ci` runs)
+  test-datalayer
+           the whole behaviour suite over cloud runtimes, whose part about runtimes `test` has
   ci       what continuous integration runs: `test`, where nothing may be missing; with an engine of its own
            where it may start one, also the tests that need containers
   help     this text
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(&rest),
         "image" => docker::image(&rest),
         "test-docker" => docker::test(&rest),
+        "test-datalayer" => datalayer::test(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(true)

@@ -137,7 +137,7 @@ fn a_create_that_is_interrupted_leaves_nothing() {
 #[test]
 fn a_key_of_somebody_else_is_told_as_that() {
     let Some(plane) = ControlPlane::speaking("both", 0) else { return };
-    let listed = sandboxes(&["ls", "-p", "datalayer-runtime", "--json"])
+    let listed = sandboxes(["ls", "-p", "datalayer-runtime", "--json"])
         .env("DATALAYER_API_KEY", "")
         .env("DATALAYER_EXTERNAL_TOKEN", &plane.key)
         .env("DATALAYER_RUN_URL", &plane.url)
