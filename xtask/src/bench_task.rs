@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::command::shown;
-use crate::environment::{PYTHON_PACKAGES, virtual_environment};
+use crate::environment::{
+    DATALAYER_PACKAGES, PYTHON_PACKAGES, jupyter_environment, virtual_environment,
+};
 use crate::setup::system_python;
 use crate::suites::cargo;
 use crate::workspace;
@@ -20,9 +22,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     else {
         return Err("a Python with numpy and pandas could not be made".to_owned());
     };
-    let peers = target.join("bench-env");
+    let Some(jupyter_python) = jupyter_environment(&target.join("test-env/jupyter")) else {
+        return Err("a Python with Jupyter could not be made".to_owned());
+    };
+    let (peers, datalayer) = (target.join("bench-env"), target.join("test-env/datalayer"));
     if arguments.iter().any(|argument| argument == "--peers") {
         install_peers(&peers)?;
+        let made = virtual_environment(&datalayer, &DATALAYER_PACKAGES);
+        made.ok_or("a Python with code-sandboxes 0.0.11 could not be made")?;
     }
     let cli = ["build", "--release", "--package", "code-sandboxes-cli"];
     let bench = ["build", "--release", "--package", "xtask", "--features", "bench"];
@@ -31,6 +38,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     }
     let mut command = Command::new(target.join("release/xtask-bench"));
     command.arg("--packages-python").arg(packages_python);
+    command.arg("--jupyter-python").arg(jupyter_python);
+    command.arg("--datalayer-python").arg(datalayer.join("bin/python"));
     command.arg("--peers-python").arg(peers.join("bin/python"));
     command.arg("--cli").arg(target.join("release/sandboxes"));
     // Snapshots of the user are none of our business.

@@ -27,7 +27,7 @@ const JUPYTER_PACKAGES: [&str; 7] = [
 
 /// What the tests with the provider's client of the older API need: that client, the library before this one, and in
 /// versions of their time what they do not work with newer ones of.
-const DATALAYER_PACKAGES: [&str; 7] = [
+pub(crate) const DATALAYER_PACKAGES: [&str; 7] = [
     "code_sandboxes==0.0.11",
     "datalayer_core==1.1.12",
     "jupyter_kernel_client==0.9.0",

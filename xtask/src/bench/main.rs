@@ -11,6 +11,7 @@ mod echo;
 mod end;
 mod files;
 mod host;
+mod jupyter;
 mod memory;
 mod network;
 mod output;
@@ -21,6 +22,7 @@ mod sample;
 mod setup;
 mod snapshot;
 mod table;
+mod turns;
 mod warm;
 
 use std::process::ExitCode;
@@ -50,6 +52,7 @@ enum Measurement {
     NetworkGet,
     Snapshot,
     End,
+    Jupyter,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -57,7 +60,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -78,6 +81,7 @@ impl Measurement {
         Self::NetworkGet,
         Self::Snapshot,
         Self::End,
+        Self::Jupyter,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -106,6 +110,7 @@ impl Measurement {
             Self::NetworkGet => "network-get",
             Self::Snapshot => "snapshot",
             Self::End => "end",
+            Self::Jupyter => "jupyter",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -145,6 +150,7 @@ impl Measurement {
             Self::NetworkGet => vec![network::get(setup).await],
             Self::Snapshot => snapshot::rows(setup).await,
             Self::End => end::rows(setup).await,
+            Self::Jupyter => jupyter::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

@@ -17,6 +17,8 @@ pub(crate) struct Arguments {
     pub(crate) markdown: bool,
     quick: bool,
     packages_python: PathBuf,
+    jupyter_python: PathBuf,
+    datalayer_python: PathBuf,
     peers_python: PathBuf,
     cli: PathBuf,
 }
@@ -36,6 +38,8 @@ impl Arguments {
                 Long("json") => given.json = Some(parser.value()?.into()),
                 Long("cli") => given.cli = parser.value()?.into(),
                 Long("packages-python") => given.packages_python = parser.value()?.into(),
+                Long("jupyter-python") => given.jupyter_python = parser.value()?.into(),
+                Long("datalayer-python") => given.datalayer_python = parser.value()?.into(),
                 Long("peers-python") => given.peers_python = parser.value()?.into(),
                 other => return Err(other.unexpected()),
             }
@@ -51,6 +55,10 @@ pub(crate) struct Setup {
     pub(crate) python: PathBuf,
     /// An interpreter that has numpy and pandas.
     pub(crate) packages_python: PathBuf,
+    /// An interpreter that has ipykernel, jupyter_client and a Jupyter Server.
+    pub(crate) jupyter_python: PathBuf,
+    /// An interpreter that may have the Python library before this one.
+    pub(crate) datalayer_python: PathBuf,
     /// An interpreter that may have the peers.
     pub(crate) peers_python: PathBuf,
     /// The `sandboxes` program, optimized.
@@ -68,6 +76,8 @@ impl Setup {
         Ok(Self {
             python: asked.stdout().trim().into(),
             packages_python: arguments.packages_python.clone(),
+            jupyter_python: arguments.jupyter_python.clone(),
+            datalayer_python: arguments.datalayer_python.clone(),
             peers_python: arguments.peers_python.clone(),
             cli: arguments.cli.clone(),
             quick: arguments.quick,

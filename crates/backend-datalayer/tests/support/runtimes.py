@@ -111,6 +111,8 @@ class Runtime:
             "ServerApp.allow_remote_access": True,
             "ServerApp.open_browser": False,
             "IdentityProvider.token": self.token,
+            # On one host with many others, somebody takes a port between its choice and its use.
+            "KernelManager.transport": "ipc",
             "ZMQChannelsWebsocketConnection.limit_rate": False,
         }
         self.process = self.servers.start(
