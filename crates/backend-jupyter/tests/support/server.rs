@@ -58,8 +58,6 @@ impl JupyterServer {
             "ServerApp.allow_root=True",
             "ServerApp.open_browser=False",
             &format!("IdentityProvider.token={TOKEN}"),
-            // Somebody else may take a port between its choice and its use.
-            "KernelManager.transport=ipc",
             "ZMQChannelsWebsocketConnection.limit_rate=False",
         ];
         let mut command = Command::new(&python);
