@@ -28,6 +28,8 @@ class Kernel:
         self.key = told["key"].encode()
         self.session = uuid.uuid4().hex
         context = zmq.Context.instance()
+        # Tries again at once to connect with a kernel that is not there yet.
+        context.setsockopt(zmq.RECONNECT_IVL, 10)
         self.shell, self.iopub = context.socket(zmq.DEALER), context.socket(zmq.SUB)
         self.iopub.setsockopt(zmq.SUBSCRIBE, b"")
         separator = "-" if told["transport"] == "ipc" else ":"
@@ -59,8 +61,12 @@ class Kernel:
         return header["msg_type"], parent.get("msg_id"), content
 
     def wait_until_ready(self):
-        self.send("kernel_info_request", {})
-        self.read(self.shell)
+        """Until it answers, and what it publishes is heard."""
+        is_heard = False
+        while not is_heard:
+            self.send("kernel_info_request", {})
+            self.read(self.shell)
+            is_heard = self.iopub.poll(10)
 
     def sample(self):
         request = self.send("execute_request", {
