@@ -158,8 +158,8 @@ impl Backend for DatalayerBackend {
         let key = call.idempotency_key.as_ref().map(|key| format!("key:{key}"));
         let name = spec.name.as_ref().map(|name| format!("name:{name}"));
         let turns = Turns::of(&source.config, call, "create", key.into_iter().chain(name)).await?;
-        let this = Self { source: Arc::clone(&source) };
-        if let Some(made) = this.made_before(call, &spec).await? {
+        let chosen = Self { source: Arc::clone(&source) };
+        if let Some(made) = chosen.made_before(call, &spec).await? {
             return Ok(made);
         }
         let (lease, at) = start(source, call, &spec, turns).await?;

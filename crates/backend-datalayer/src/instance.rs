@@ -251,8 +251,8 @@ impl Instance for DatalayerInstance {
         let made = self.explained(operation, made).await?;
         let sandbox_id = self.lease.info().id;
         let notes = Notes::of_snapshots(&source.config);
-        notes.write(&made.uid, &SnapshotNote { sandbox_id });
-        Ok(stored(&made, &notes))
+        notes.write(&made.uid, &SnapshotNote { sandbox_id: sandbox_id.clone() });
+        Ok(SnapshotInfo { sandbox_id, ..stored(&made, &notes) })
     }
 
     async fn terminate(&self, _: &CallContext) -> Result<()> {

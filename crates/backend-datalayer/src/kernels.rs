@@ -49,7 +49,7 @@ impl Kernels {
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         usable(&self.lease).await?;
-        let last = self.had().take();
+        let last = self.had().clone();
         let reached = find(&self.lease, &self.context, last.as_deref()).await;
         let Found { server, id, client, is_ipython, is_new } = match reached {
             Ok(found) => found,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
@@ -22,6 +22,8 @@ use crate::wire::{Environment, Runtime};
 
 /// How long a thread that drops the last handle is held up by the deletion.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a failure waits to hear whether the sandbox is still there.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How many seconds after one another a deletion that nobody waits for is tried.
 const PAUSES: [u64; 6] = [1, 5, 15, 60, 180, 600];
 /// How long is waited until a runtime that was deleted is no longer there.
@@ -184,7 +186,8 @@ impl Lease {
         let name = self.record().name().to_owned();
         let asked = async {
             let api = self.source.api().await?;
-            api.runtime(&CallContext::new(), "look", &name).await
+            let call = CallContext::new().with_deadline(Instant::now() + LOOK_PATIENCE);
+            api.runtime(&call, "look", &name).await
         };
         let is_gone = match asked.await {
             Ok(record) => is_over(&record),
@@ -256,9 +259,10 @@ impl Lease {
 
     /// Ends it, and tries again for a while when that does not work: it costs.
     pub(crate) async fn end_at_last(&self, operation: &'static str) {
-        for pause in PAUSES {
-            let Err(error) = self.end(operation, true, false).await else { return };
+        let mut pauses = PAUSES.into_iter();
+        while let Err(error) = self.end(operation, true, false).await {
             tracing::warn!(%error, name = self.record().name(), "the sandbox lives longer than it shall");
+            let Some(pause) = pauses.next() else { return };
             tokio::time::sleep(Duration::from_secs(pause)).await;
         }
     }

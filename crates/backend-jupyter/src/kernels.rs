@@ -97,6 +97,7 @@ impl Kernels {
             let lost = error.to_string().starts_with("working directory");
             if lost { no_directory(&spec.cwd, error) } else { error }
         })?;
+        tracing::debug!(path = folder.path, "the kernel was started");
         let process = KernelProcess::new(spawned.process, Interrupt::Signal);
         folder.remove_with(&process);
         let Some(stderr) = spawned.stderr else { return Err(failed("it has no streams".into())) };
@@ -120,6 +121,7 @@ impl Kernels {
                 return Err(said.add_to(error));
             }
         };
+        tracing::debug!(ipython, "the kernel answers");
         let program = (ipython && self.installed.looks_like_ipython()).then(|| {
             let mut program = Program::new(&self.home, &spec.cwd);
             (program.own_streams, program.isolated) = (true, self.isolated);

@@ -17,8 +17,9 @@ use crate::client::{ClientOptions, CloseReason};
 use crate::codec::Codec;
 use crate::raw::RawMessage;
 
-/// The first pause between two tries to connect. Each further one is longer.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The first pause between two tries to connect. Each further one is longer by a twentieth, so that a kernel that starts
+/// is found within a twentieth of the time that it has taken so far.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
 /// The longest pause between two tries to connect.
 const LAST_PAUSE: Duration = Duration::from_millis(500);
@@ -242,7 +243,7 @@ impl Default for Pauses {
 impl Pauses {
     fn next(&mut self) -> Duration {
         let pause = self.0;
-        self.0 = (pause * 3 / 2).min(LAST_PAUSE);
+        self.0 = (pause * 21 / 20).min(LAST_PAUSE);
         pause
     }
 }
