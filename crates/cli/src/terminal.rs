@@ -121,13 +121,17 @@ impl Endings {
         };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
-            hang_up: match is_ignored(Number::HUP) {
-                // Whoever started it with `nohup` wants it to go on.
-                true => None,
-                false => Some(listen(SignalKind::hangup())?),
-            },
+            hang_up: Some(listen(SignalKind::hangup())?),
             quit: listen(SignalKind::quit())?,
         })
+    }
+
+    /// The same, but whoever started this process with `nohup` wants it to go on.
+    pub(crate) fn listen_in_the_background() -> Result<Self, Problem> {
+        let is_ignored = is_ignored(Number::HUP);
+        let mut endings = Self::listen()?;
+        endings.hang_up.take_if(|_| is_ignored);
+        Ok(endings)
     }
 
     /// Waits for one, and says which.

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -65,6 +66,8 @@ class Runtime:
         self.reservation = "01" + secrets.token_hex(12).upper()
         self.folder = Path(folder) / self.name
         self.home = self.folder / "home"
+        # Sockets are in it, whose paths are short.
+        self.runtime = Path(tempfile.mkdtemp(prefix="dl", dir="/tmp"))
         self.base = f"/jupyter/server/{self.pool}/{self.name}"
         self.port = free_port()
         self.process = None
@@ -95,7 +98,7 @@ class Runtime:
             "LANG": "C.UTF-8",
             "SHELL": "/bin/sh",
             "IPYTHONDIR": str(self.folder / "ipython"),
-            "JUPYTER_RUNTIME_DIR": str(self.folder / "runtime"),
+            "JUPYTER_RUNTIME_DIR": str(self.runtime),
             "JUPYTER_CONFIG_DIR": str(self.folder / "config"),
             "JUPYTER_DATA_DIR": str(self.folder / "data"),
             "JUPYTER_NO_CONFIG": "1",
@@ -178,7 +181,8 @@ class Runtime:
             time.sleep(0.02)
         if self.process is not None:
             self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in (self.folder, self.runtime):
+            shutil.rmtree(folder, ignore_errors=True)
 
     async def store(self, target):
         """Copies files, and the state of the kernel that was used last."""
@@ -187,7 +191,7 @@ class Runtime:
         target.mkdir(parents=True)
         state = target / "state.pickle"
         state.write_bytes(pickle.dumps({}))
-        connections = sorted((self.folder / "runtime").glob("kernel-*.json"), key=os.path.getmtime)
+        connections = sorted(self.runtime.glob("kernel-*.json"), key=os.path.getmtime)
         for connection in connections[:1]:
             client = AsyncKernelClient()
             client.load_connection_file(str(connection))

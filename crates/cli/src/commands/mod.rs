@@ -84,7 +84,7 @@ async fn carry_out(command: Command, printer: &Printer) -> Result<u8, Problem> {
     if !matches!(command, Command::Run(_) | Command::Create(_) | Command::Test(_)) {
         return dispatch(command, printer).await;
     }
-    let mut endings = Endings::listen()?;
+    let mut endings = Endings::listen_in_the_background()?;
     tokio::select! {
         done = dispatch(command, printer) => done,
         ending = endings.next() => Err(ending),

@@ -111,7 +111,7 @@ fn a_create_that_is_interrupted_leaves_nothing() {
         (slow_answer, Signal::INT, 130),
         (slow_start, Signal::INT, 130),
         (json!({}), Signal::TERM, 143),
-        (json!({}), Signal::HUP, 129),
+        (json!({}), Signal::QUIT, 131),
     ] {
         for arguments in [create, run] {
             plane.tell(&slow);

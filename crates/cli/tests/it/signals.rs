@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Outcome, finish, python, run};
+use crate::support::{Outcome, binary, finish, python, run, shell};
 
 /// Starts a call and interrupts it when it has printed a line.
 pub(crate) fn interrupt(call: crate::support::Call, times: usize) -> (Outcome, Duration) {
@@ -84,4 +84,14 @@ fn json_is_printed_when_interrupted() {
     let outcome = finish(child);
     assert_eq!(outcome.status, 130);
     assert_eq!(outcome.json()["interrupted"], true);
+}
+
+#[test]
+fn what_was_started_to_outlive_its_terminal_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = format!(
+        "trap '' HUP; {} run 'sleep 3; echo end' & sleep 1; kill -HUP $!; wait $!",
+        binary().display()
+    );
+    shell(&line, directory.path()).assert(0, "end\n");
 }
