@@ -300,6 +300,11 @@ impl Bridge {
             Event::Message { channel: Channel::Stdin, message } => {
                 self.said(served, active, &message)?;
             }
+            Event::Message { channel: Channel::IoPub, message } if is_lost_output(&message) => {
+                active.lossy = true;
+                active
+                    .note("[output is missing here: the kernel published what nobody understands]");
+            }
             Event::Lost(loss) => {
                 active.lossy = true;
                 active.note(&lost(loss));
@@ -402,9 +407,9 @@ impl Bridge {
         outcome: Outcome,
     ) -> Result<(), Gone> {
         match outcome.end {
-            End::Replied => {}
+            End::Replied if outcome.reply.is_some() => {}
             // Nobody can tell what it did. It is not gone on with.
-            End::ReplyLost => {
+            End::Replied | End::ReplyLost => {
                 self.process.lose("the kernel did not say how the code has ended".into());
                 return Err(Gone);
             }
@@ -527,6 +532,12 @@ fn is_output(event: &Event) -> bool {
             | Event::UpdateDisplay { .. }
             | Event::ClearOutput { .. }
     )
+}
+
+/// Output that is none, because its content is not what its type has.
+fn is_lost_output(message: &Message) -> bool {
+    const OUTPUT: [&str; 4] = ["stream", "display_data", "update_display_data", "execute_result"];
+    message.content.is_malformed() && OUTPUT.contains(&message.header.msg_type.as_str())
 }
 
 /// Gives what was published to whoever reads it, as they read. Nothing is lost when the future is dropped.

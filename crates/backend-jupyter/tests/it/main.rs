@@ -4,6 +4,7 @@
 
 mod beside;
 mod faults;
+mod hostile;
 mod local;
 mod running;
 mod server;
