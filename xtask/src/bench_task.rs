@@ -9,10 +9,13 @@ use crate::environment::{
 };
 use crate::setup::system_python;
 use crate::suites::cargo;
-use crate::workspace;
+use crate::{docker, image, workspace};
 
 /// Python packages that are compared with.
 const PEERS: [&str; 3] = ["code-sandboxes", "ipykernel", "jupyter_client"];
+
+/// Arguments that are for what is prepared, and not for the table.
+const OWN: [&str; 2] = ["--peers", "--containers"];
 
 /// Runs the table; whether every bar was met.
 pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
@@ -42,10 +45,17 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     command.arg("--datalayer-python").arg(datalayer.join("bin/python"));
     command.arg("--peers-python").arg(peers.join("bin/python"));
     command.arg("--cli").arg(target.join("release/sandboxes"));
+    let engine = arguments.iter().any(|argument| argument == "--containers");
+    // It lives as long as this.
+    let engine = engine.then(docker::engine).transpose()?;
+    if let Some(engine) = &engine {
+        command.args(["--image", image::IMAGE]);
+        command.envs(engine.host().map(|host| ("DOCKER_HOST", host)));
+    }
     // Snapshots of the user are none of our business.
     command.env("CODE_SANDBOXES_STATE_DIR", target.join("bench-state"));
     command.arg("--json").arg(target.join("bench.json"));
-    command.args(arguments.iter().filter(|argument| *argument != "--peers"));
+    command.args(arguments.iter().filter(|argument| !OWN.contains(&argument.as_str())));
     Ok(shown(&mut command))
 }
 

@@ -41,12 +41,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
         [part] if part == "--part" => PART,
         [other, ..] => return Err(format!("unknown argument {other:?}")),
     };
-    if Engine::obstacle().is_none() {
-        install_missing();
-    }
-    let engine = Engine::found().map_or_else(Engine::start, Ok)?;
-    engine.wait()?;
-    image::provide(&engine, &Words::Shown)?;
+    let engine = engine()?;
     let mut tally = Tally::default();
     let command = |program: &str, alone: Option<&str>| {
         let package = format!("code-sandboxes-{PACKAGE}");
@@ -59,6 +54,20 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
     }
     tally.check("no container is left", nothing_is_left(&engine)?);
     Ok(tally.close())
+}
+
+/// An engine that has the image: the one that answers, or one of our own.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn engine() -> Result<Engine, String> {
+    if Engine::obstacle().is_none() {
+        install_missing();
+    }
+    let engine = Engine::found().map_or_else(Engine::start, Ok)?;
+    engine.wait()?;
+    image::provide(&engine, &Words::Shown)?;
+    Ok(engine)
 }
 
 /// Adds to the command of a test program what it needs of the engine.

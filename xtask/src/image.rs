@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::setup::is_root;
 use crate::workspace;
 
-const IMAGE: &str = "code-sandboxes:latest";
+pub(crate) const IMAGE: &str = "code-sandboxes:latest";
 
 /// A base made here, for places without a registry.
 const BASE: &str = "code-sandboxes-base:bookworm";

@@ -34,7 +34,7 @@ Tasks:
            the hostile suite, which `test` has among the others, in every mode that this host can have
   soak     many sandboxes: nothing grows, all answer (--count N, --alive N, --json FILE)
   tidy     the house rules about files
-  bench    the speed and memory table (--quick, --only NAME, --peers, --markdown, --json FILE)
+  bench    the speed and memory table (--quick, --only NAME, --peers, --containers, --markdown, --json FILE)
   fuzz     every parser of bytes from elsewhere, with bytes that a fuzzer makes up (--seconds N, TARGET..)
   test-cpython  modules of CPython's own tests in a cell and outside, and every difference
   dist     the program as people download it: archive, completions, manual pages, checksums

@@ -7,6 +7,7 @@
 mod commands;
 mod create;
 mod detached;
+mod docker;
 mod echo;
 mod end;
 mod files;
@@ -53,6 +54,7 @@ enum Measurement {
     Snapshot,
     End,
     Jupyter,
+    Docker,
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
@@ -60,7 +62,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -82,6 +84,7 @@ impl Measurement {
         Self::Snapshot,
         Self::End,
         Self::Jupyter,
+        Self::Docker,
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
@@ -111,6 +114,7 @@ impl Measurement {
             Self::Snapshot => "snapshot",
             Self::End => "end",
             Self::Jupyter => "jupyter",
+            Self::Docker => "docker",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
@@ -151,6 +155,7 @@ impl Measurement {
             Self::Snapshot => snapshot::rows(setup).await,
             Self::End => end::rows(setup).await,
             Self::Jupyter => jupyter::rows(setup).await,
+            Self::Docker => docker::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],

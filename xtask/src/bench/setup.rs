@@ -16,6 +16,7 @@ pub(crate) struct Arguments {
     /// Print the table as Markdown.
     pub(crate) markdown: bool,
     quick: bool,
+    image: Option<String>,
     packages_python: PathBuf,
     jupyter_python: PathBuf,
     datalayer_python: PathBuf,
@@ -38,6 +39,7 @@ impl Arguments {
                 Long("json") => given.json = Some(parser.value()?.into()),
                 Long("cli") => given.cli = parser.value()?.into(),
                 Long("packages-python") => given.packages_python = parser.value()?.into(),
+                Long("image") => given.image = Some(parser.value()?.string()?),
                 Long("jupyter-python") => given.jupyter_python = parser.value()?.into(),
                 Long("datalayer-python") => given.datalayer_python = parser.value()?.into(),
                 Long("peers-python") => given.peers_python = parser.value()?.into(),
@@ -55,6 +57,8 @@ pub(crate) struct Setup {
     pub(crate) python: PathBuf,
     /// An interpreter that has numpy and pandas.
     pub(crate) packages_python: PathBuf,
+    /// The image of containers, where there is an engine that has it.
+    pub(crate) image: Option<String>,
     /// An interpreter that has ipykernel, jupyter_client and a Jupyter Server.
     pub(crate) jupyter_python: PathBuf,
     /// An interpreter that may have the Python library before this one.
@@ -76,6 +80,7 @@ impl Setup {
         Ok(Self {
             python: asked.stdout().trim().into(),
             packages_python: arguments.packages_python.clone(),
+            image: arguments.image.clone(),
             jupyter_python: arguments.jupyter_python.clone(),
             datalayer_python: arguments.datalayer_python.clone(),
             peers_python: arguments.peers_python.clone(),
