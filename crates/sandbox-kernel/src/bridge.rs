@@ -89,11 +89,13 @@ impl Bridge {
     /// Runs the program of ours.
     pub(crate) async fn prepare(&mut self) -> Result<()> {
         let Some(program) = &self.program else { return Ok(()) };
-        let mut request = ExecuteRequest::new(program.source());
+        let mut request = ExecuteRequest::new(program.cell());
         (request.silent, request.store_history, request.allow_stdin) = (true, false, true);
         let failed =
             |message: String| Error::new(ErrorKind::Unavailable, "start_interpreter", message);
-        let running = self.client.execute(request).await.map_err(|e| failed(e.to_string()))?;
+        let message = self.marked(request, program.told());
+        let running = self.client.execute_message(&message).await;
+        let running = running.map_err(|error| failed(error.to_string()))?;
         match timeout(PREPARE_BOUND, running.outcome()).await {
             Ok(outcome) if outcome.is_ok() => Ok(()),
             Ok(outcome) => {
