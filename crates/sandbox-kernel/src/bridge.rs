@@ -19,7 +19,7 @@ use crate::buffer::{self, Buffer};
 use crate::control::Served;
 use crate::link::{CONTROL, END, INPUT, INTERRUPT, PIECE, Said, said, tool_calls};
 use crate::process::KernelProcess;
-use crate::program::Program;
+use crate::program::{Program, TOLD};
 use crate::shown::{Room, plain};
 
 /// How long the program of ours may take.
@@ -89,11 +89,12 @@ impl Bridge {
     /// Runs the program of ours.
     pub(crate) async fn prepare(&mut self) -> Result<()> {
         let Some(program) = &self.program else { return Ok(()) };
-        let mut request = ExecuteRequest::new(program.cell());
+        let mut request = ExecuteRequest::new(Program::cell());
         (request.silent, request.store_history, request.allow_stdin) = (true, false, true);
         let failed =
             |message: String| Error::new(ErrorKind::Unavailable, "start_interpreter", message);
-        let message = self.marked(request, program.told());
+        let mut message = self.client.session().request(request);
+        message.metadata.insert(TOLD.into(), program.told());
         let running = self.client.execute_message(&message).await;
         let running = running.map_err(|error| failed(error.to_string()))?;
         match timeout(PREPARE_BOUND, running.outcome()).await {

@@ -16,6 +16,10 @@ const OWN_PARTS: [(&str, &str); 4] = [
     ("link", include_str!("python/link.py")),
 ];
 
+/// The key that has the program in the metadata of the request that runs it. Another one than that of runs: a kernel that
+/// somebody else has prepared before must take it for a cell like any other.
+pub(crate) const TOLD: &str = "sandbox_program";
+
 const KERNEL: &str = include_str!("python/kernel.py");
 
 /// What the program is told.
@@ -48,8 +52,8 @@ impl Program {
         }
     }
 
-    /// What is told to the cell that runs the program, in the metadata of its request.
-    pub(crate) fn told(&self) -> Map<String, Value> {
+    /// What is told to the cell that runs the program.
+    pub(crate) fn told(&self) -> Value {
         let mut sources: Map<String, Value> = PARTS
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), part(name)?.into())))
@@ -64,17 +68,16 @@ impl Program {
             "cwd": self.cwd,
         });
         let names = json!({"SETTINGS": settings, "SOURCES": sources, "__name__": "sandbox_kernel"});
-        Map::from_iter([("program".to_owned(), KERNEL.into()), ("names".to_owned(), names)])
+        json!({"program": KERNEL, "names": names})
     }
 
     /// The cell that runs the program: one statement that leaves no name behind.
     ///
     /// The program itself is not in it, because kernels look at every character of a cell, in Python, before they run it.
-    pub(crate) fn cell(&self) -> String {
-        let key = self.key;
+    pub(crate) fn cell() -> String {
         format!(
             "(lambda told: exec(compile(told['program'], '<sandbox kernel>', 'exec'), told['names']))\
-             (__import__('IPython').get_ipython().kernel.get_parent('shell')['metadata']['{key}'])"
+             (__import__('IPython').get_ipython().kernel.get_parent('shell')['metadata']['{TOLD}'])"
         )
     }
 }
@@ -91,7 +94,7 @@ mod tests {
     #[test]
     fn the_parts_are_there_and_the_cell_is_a_short_line() {
         assert!(PARTS.iter().all(|name| part(name).is_some()));
-        let cell = Program::new("/home/sandbox", "/home/sandbox").cell();
+        let cell = Program::cell();
         assert!(cell.len() < 300 && !cell.contains('\n'), "{cell}");
     }
 
