@@ -1,5 +1,7 @@
 //! The backend against a control plane of our own with real Jupyter Servers.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 mod beside;
 mod clients;
 mod code;
