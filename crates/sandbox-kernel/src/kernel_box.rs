@@ -74,7 +74,6 @@ impl BoxIo for KernelBox {
         let mut bridge =
             Bridge::new(kernel.client, Arc::clone(&kernel.process), kernel.program, streams);
         bridge.prepare().await?;
-        tracing::debug!("the kernel is prepared");
         let pid = kernel.process.pid();
         let control = control(|served| {
             served.reply(&Reply::Ready {
