@@ -8,6 +8,7 @@ use futures_util::StreamExt as _;
 
 use crate::row::{Bar, Row};
 use crate::sample::{Measured, alone, bare, compare, since, text};
+use crate::sandboxes;
 use crate::setup::Setup;
 
 /// `true` in a cell against a bare start of it on this host, and what the way there may cost besides.
@@ -20,12 +21,7 @@ pub(crate) async fn start(setup: &Setup) -> Row {
     let measured = compare(
         setup.samples(),
         "posix_spawn of `true`",
-        async || {
-            let began = Instant::now();
-            let result = sandbox.commands().run(["/bin/true"]).await.map_err(text)?;
-            let took = since(began);
-            if result.success() { Ok(took) } else { Err(format!("{result:?}")) }
-        },
+        async || sandboxes::command(&sandbox).await,
         async || bare(&mut HostCommand::new("/bin/true")),
     )
     .await;

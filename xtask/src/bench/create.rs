@@ -1,13 +1,13 @@
 //! From nothing to a first result.
 
 use std::process::Command;
-use std::time::Instant;
 
+use code_sandboxes::IsolationMode;
 use code_sandboxes::pool::SandboxPool;
-use code_sandboxes::{IsolationMode, Registry, SandboxBuilder};
 
 use crate::row::{Bar, Row};
-use crate::sample::{Measured, alone, bare, compare, settle, since, text, whole};
+use crate::sample::{Measured, alone, bare, compare, settle, text, whole};
+use crate::sandboxes::{self, first_result};
 use crate::setup::Setup;
 
 /// In a cell, against the start of an empty one.
@@ -42,13 +42,9 @@ pub(crate) async fn pooled(setup: &Setup) -> Row {
         Err(error) => return Row::compared(name, Err(text(error)), bar),
     };
     let ours = async || {
-        let began = Instant::now();
-        let sandbox = pool.acquire().await.map_err(text)?;
-        let result = sandbox.run_code("1+1").await.map_err(text)?;
-        let took = since(began);
-        pool.release(sandbox).await.map_err(text)?;
+        let took = sandboxes::pooled(&pool).await;
         settle().await;
-        if result.text() == Some("2") { Ok(took) } else { Err(format!("{result:?}")) }
+        took
     };
     let measured = compare(setup.samples(), "bwrap true", ours, async || bwrap().await).await;
     Row::compared(name, measured, bar)
@@ -94,20 +90,4 @@ pub(crate) async fn off(setup: &Setup) -> Row {
     let create = async || first_result(Setup::builder(IsolationMode::Off), "1+1", "2").await;
     let measured = alone(setup.samples(), create).await;
     Row::information("create to first result, isolation off (2 ms expected)", measured)
-}
-
-/// Milliseconds until the result is here. The end of the sandbox is off the clock, and so is what happens between one
-/// sandbox and the next: the next one may be made ahead by then.
-async fn first_result(builder: SandboxBuilder<Registry>, code: &str, expected: &str) -> Measured {
-    let began = Instant::now();
-    let sandbox = builder.create().await.map_err(text)?;
-    let result = sandbox.run_code(code).await.map_err(text)?;
-    let took = since(began);
-    sandbox.kill().await.map_err(text)?;
-    drop(sandbox);
-    settle().await;
-    if result.text() == Some(expected) {
-        return Ok(took);
-    }
-    Err(format!("the result is {:?}, not {expected}: {:?}", result.text(), result.code_error))
 }

@@ -1,14 +1,16 @@
 //! Containers of an engine, where the run of the table has one: `cargo xtask bench --containers`.
 
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use code_sandboxes::pool::SandboxPool;
 use code_sandboxes::{Registry, Sandbox, SandboxBuilder};
 use futures_util::future::try_join_all;
+use tokio::time::timeout;
 
 use crate::row::{Bar, Row, Yardstick};
-use crate::sample::{Measured, alone, bare, compare, settle, since, text};
+use crate::sample::{Measured, alone, bare, compare, median, settle, since, text};
+use crate::sandboxes;
 use crate::setup::Setup;
 
 /// As much as our containers are kept in, as far as a command line can say it.
@@ -33,6 +35,10 @@ const HARDENED: [&str; 16] = [
 
 /// How many are alive at once.
 const MANY: usize = 50;
+/// How long what ends or is made off the clock may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// None where there is no engine.
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
@@ -65,103 +71,107 @@ fn builder() -> SandboxBuilder<Registry> {
     Sandbox::builder().variant("local-docker")
 }
 
-async fn once(sandbox: &Sandbox) -> Measured {
-    let began = Instant::now();
-    let result = sandbox.run_code("1+1").await.map_err(text)?;
-    let took = since(began);
-    if result.text() == Some("2") { Ok(took) } else { Err(format!("{result:?}")) }
-}
-
 async fn create(setup: &Setup, image: &str) -> Measured<(f64, Yardstick)> {
     let ours = async || {
-        let began = Instant::now();
-        let sandbox = builder().create().await.map_err(text)?;
-        once(&sandbox).await?;
-        let took = since(began);
+        let (took, sandbox) = sandboxes::create(builder(), "1+1", "2").await?;
+        let container = Container::of(&sandbox)?;
         sandbox.terminate().await.map_err(text)?;
-        drop(sandbox);
-        settle().await;
+        // The command line removes its own before it ends.
+        container.wait_for_end().await?;
         Ok(took)
     };
     let bare = async || {
         let mut docker = Command::new("docker");
-        let took = bare(docker.args(HARDENED).args([image, "python3", "-c", "pass"]));
-        settle().await;
-        took
+        bare(docker.args(HARDENED).args([image, "python3", "-c", "pass"]))
     };
     compare(setup.slow_samples(), "docker run python3 -c pass", ours, bare).await
 }
 
 async fn pooled(setup: &Setup) -> Measured {
     let pool = SandboxPool::start(1, builder).await.map_err(text)?;
-    let (samples, rounds) = setup.slow_samples();
-    alone((samples, rounds), async || {
-        // The next one is made meanwhile.
-        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-        let began = Instant::now();
-        let sandbox = pool.acquire().await.map_err(text)?;
-        once(&sandbox).await?;
-        let took = since(began);
-        pool.release(sandbox).await.map_err(text)?;
-        Ok(took)
-    })
-    .await
+    let one = async || {
+        // The next one is made off the clock.
+        let ready = async {
+            while pool.status().available == 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        timeout(PATIENCE, ready).await.map_err(|_| "the pool stays empty".to_owned())?;
+        sandboxes::pooled(&pool).await
+    };
+    let took = alone(setup.slow_samples(), one).await;
+    pool.close().await.map_err(text)?;
+    took
 }
 
 async fn command(setup: &Setup, image: &str) -> Measured<(f64, Yardstick)> {
     let sandbox = builder().create().await.map_err(text)?;
     let other = Other::start(image)?;
-    let ours = async || {
-        let began = Instant::now();
-        let result = sandbox.commands().run(["/bin/true"]).await.map_err(text)?;
-        let took = since(began);
-        if result.success() { Ok(took) } else { Err(format!("{result:?}")) }
+    let ours = async || sandboxes::command(&sandbox).await;
+    let exec = async || {
+        let took = bare(Command::new("docker").args(["exec", &other.id, "/bin/true"]));
+        settle().await;
+        took
     };
-    let exec = async || bare(Command::new("docker").args(["exec", &other.id, "/bin/true"]));
     let (samples, rounds) = setup.samples();
     compare((samples / 4, rounds), "docker exec", ours, exec).await
 }
 
 async fn warm(setup: &Setup) -> Measured {
-    let sandbox = builder().create().await.map_err(text)?;
-    alone(setup.samples(), async || once(&sandbox).await).await
+    let sandbox = sandboxes::warm(builder()).await?;
+    alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
 }
 
 async fn files(setup: &Setup) -> Measured {
     let sandbox = builder().create().await.map_err(text)?;
-    let content = [b'x'; 1024];
-    alone(setup.samples(), async || {
-        let began = Instant::now();
-        sandbox.files().write("small", content.to_vec()).await.map_err(text)?;
-        let read = sandbox.files().read("small").await.map_err(text)?;
-        let took = since(began);
-        if *read == content { Ok(took) } else { Err("another content".to_owned()) }
-    })
-    .await
+    alone(setup.samples(), async || sandboxes::small_file(&sandbox).await).await
 }
 
-/// Until `terminate` returns, and until the engine has none of ours any more.
+/// Until `terminate` returns, and until the engine has no such container any more.
 async fn end(setup: &Setup) -> Measured<(f64, f64)> {
-    let mut gone = f64::INFINITY;
-    let returning = alone((if setup.quick { 3 } else { 15 }, 1), async || {
-        let sandbox = builder().create().await.map_err(text)?;
-        once(&sandbox).await?;
+    let (mut returning, mut gone) = (Vec::new(), Vec::new());
+    for _ in 0..if setup.quick { 3 } else { 15 } {
+        let (_, sandbox) = sandboxes::create(builder(), "1+1", "2").await?;
+        let container = Container::of(&sandbox)?;
         let began = Instant::now();
         sandbox.terminate().await.map_err(text)?;
-        let took = since(began);
-        while is_any_left()? {}
-        gone = gone.min(since(began));
-        Ok(took)
-    });
-    let returning = returning.await?;
-    Ok((returning, gone))
+        returning.push(since(began));
+        container.wait_for_end().await?;
+        gone.push(since(began));
+    }
+    Ok((median(&mut returning), median(&mut gone)))
 }
 
-fn is_any_left() -> Measured<bool> {
-    let mut docker = Command::new("docker");
-    let listed = docker.args(["ps", "--all", "--quiet", "--filter", "label=code-sandboxes.owner"]);
-    let output = listed.output().map_err(text)?;
-    Ok(!output.stdout.is_empty())
+/// The container of one of our sandboxes, seen from outside.
+struct Container {
+    filter: String,
+}
+
+impl Container {
+    fn of(sandbox: &Sandbox) -> Measured<Self> {
+        let info = sandbox.info().ok_or("the sandbox has ended")?;
+        let name = info.metadata["container"].as_str().ok_or("the container has no name")?;
+        let container = Self { filter: format!("name=^/{name}$") };
+        if container.is_there()? { Ok(container) } else { Err("it is not there".to_owned()) }
+    }
+
+    fn is_there(&self) -> Measured<bool> {
+        let mut docker = Command::new("docker");
+        let listed = docker.args(["ps", "--all", "--quiet", "--filter", &self.filter]);
+        let output = listed.output().map_err(text)?;
+        Ok(!output.stdout.is_empty())
+    }
+
+    async fn wait_for_end(&self) -> Measured<()> {
+        let begun = Instant::now();
+        while self.is_there()? {
+            if begun.elapsed() > PATIENCE {
+                return Err("the container does not go".to_owned());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
 }
 
 async fn many() -> Measured {
@@ -169,7 +179,7 @@ async fn many() -> Measured {
     let all = (0..MANY).map(async |_| {
         let sandbox = builder().memory(code_sandboxes::ByteSize::mib(256)).create().await;
         let sandbox = sandbox.map_err(text)?;
-        once(&sandbox).await?;
+        sandboxes::run(&sandbox).await?;
         Measured::Ok(sandbox)
     });
     let all = try_join_all(all).await?;

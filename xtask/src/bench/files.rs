@@ -11,6 +11,7 @@ use code_sandboxes::{ByteSize, IsolationMode, Sandbox};
 
 use crate::row::{Bar, Row, Yardstick};
 use crate::sample::{Measured, alone, bare, compare, since, text};
+use crate::sandboxes;
 use crate::setup::Setup;
 
 /// Bytes of the large file.
@@ -28,15 +29,7 @@ pub(crate) async fn small() -> Row {
 
 async fn write_and_read() -> Measured {
     let sandbox = sandbox().await?;
-    let content = [b'x'; 1024];
-    alone((200, 3), async || {
-        let began = Instant::now();
-        sandbox.files().write("small", content.to_vec()).await.map_err(text)?;
-        let read = sandbox.files().read("small").await.map_err(text)?;
-        let took = since(began);
-        if *read == content { Ok(took) } else { Err("another content".to_owned()) }
-    })
-    .await
+    alone((200, 3), async || sandboxes::small_file(&sandbox).await).await
 }
 
 pub(crate) async fn large(setup: &Setup) -> Vec<Row> {

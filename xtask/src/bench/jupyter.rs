@@ -9,7 +9,8 @@ use code_sandboxes::{IsolationMode, Registry, Sandbox, SandboxBuilder};
 use tempfile::TempDir;
 
 use crate::row::{Bar, Row, Yardstick};
-use crate::sample::{Measured, alone, compare, settle, since, text};
+use crate::sample::{Measured, alone, compare, text};
+use crate::sandboxes;
 use crate::setup::Setup;
 use crate::turns::Turns;
 
@@ -48,15 +49,8 @@ async fn start(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let mut bare = Turns::start(&setup.jupyter_python, &["start"])?;
     let python = setup.jupyter_python.to_string_lossy().into_owned();
     let ours = async || {
-        let began = Instant::now();
         let builder = builder(IsolationMode::Strict).provider_option("python", python.as_str());
-        let sandbox = builder.create().await.map_err(text)?;
-        once(&sandbox).await?;
-        let took = since(began);
-        sandbox.kill().await.map_err(text)?;
-        drop(sandbox);
-        settle().await;
-        Ok(took)
+        sandboxes::first_result(builder, "1+1", "2").await
     };
     compare(setup.slow_samples(), "ipykernel and bare sockets", ours, async || bare.sample()).await
 }
@@ -65,7 +59,7 @@ async fn in_a_cell(setup: &Setup) -> Measured {
     let python = setup.jupyter_python.to_string_lossy().into_owned();
     let sandbox = builder(IsolationMode::Strict).provider_option("python", python);
     let sandbox = sandbox.create().await.map_err(text)?;
-    alone(setup.samples(), async || once(&sandbox).await).await
+    alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
 }
 
 /// In a kernel that both talk to.
@@ -76,7 +70,7 @@ async fn beside(setup: &Setup, who: &'static str) -> Measured<(f64, Yardstick)> 
     let sandbox = builder(IsolationMode::Off).provider_option("connection_file", file.as_str());
     let sandbox = sandbox.create().await.map_err(text)?;
     let name = if who == "kernel" { "blocking sockets of libzmq" } else { "execute_interactive" };
-    let ours = async || once(&sandbox).await;
+    let ours = async || sandboxes::run(&sandbox).await;
     compare(setup.samples(), name, ours, async || other.sample()).await
 }
 
@@ -89,7 +83,7 @@ async fn through_a_server(setup: &Setup) -> Row {
     let measured = async {
         let server = Server::start(setup)?;
         let sandbox = server.sandbox().await?;
-        alone(setup.samples(), async || once(&sandbox).await).await
+        alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
     };
     Row::information(name, measured.await)
 }
@@ -99,23 +93,15 @@ async fn beside_python(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let server = Server::start(setup)?;
     let mut other = Turns::start(&setup.datalayer_python, &["server", &server.url, TOKEN])?;
     let sandbox = server.sandbox().await?;
-    let ours = async || once(&sandbox).await;
+    let ours = async || sandboxes::run(&sandbox).await;
     compare(setup.samples(), "code-sandboxes from PyPI", ours, async || other.sample()).await
 }
 
-async fn once(sandbox: &Sandbox) -> Measured {
-    let began = Instant::now();
-    let result = sandbox.run_code("1+1").await.map_err(text)?;
-    let took = since(began);
-    if result.text() == Some("2") { Ok(took) } else { Err(format!("{result:?}")) }
-}
-
-/// A kernel that anybody may talk to who has its connection file. It ends with this.
+/// A kernel that anybody may talk to who has its connection file.
 #[derive(Debug)]
 struct Kernel {
-    child: Child,
     file: PathBuf,
-    _folder: TempDir,
+    _process: Process,
 }
 
 impl Kernel {
@@ -123,28 +109,19 @@ impl Kernel {
         let folder = tempfile::tempdir().map_err(text)?;
         let file = folder.path().join("kernel.json");
         let mut command = Command::new(&setup.jupyter_python);
-        let command = command.args(["-m", "ipykernel_launcher", "-f"]).arg(&file);
-        let mut kernel = Self { child: quiet(command)?, file, _folder: folder };
-        let file = kernel.file.clone();
+        command.args(["-m", "ipykernel_launcher", "-f"]).arg(&file);
         // It is written at once, and a moment before the kernel answers.
         let is_written = || std::fs::read(&file).is_ok_and(|text| text.ends_with(b"}"));
-        wait(&mut kernel.child, is_written)?;
-        Ok(kernel)
+        let process = Process::start(&mut command, folder, is_written)?;
+        Ok(Self { file, _process: process })
     }
 }
 
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
-}
-
-/// A Jupyter Server. It ends with this.
+/// A Jupyter Server.
 #[derive(Debug)]
 struct Server {
-    child: Child,
     url: String,
-    _folder: TempDir,
+    _process: Process,
 }
 
 impl Server {
@@ -162,10 +139,9 @@ impl Server {
         ];
         let mut command = Command::new(&setup.jupyter_python);
         command.args(["-m", "jupyter_server"]).args(options).env("JUPYTER_NO_CONFIG", "1");
-        let url = format!("http://127.0.0.1:{port}");
-        let mut server = Self { child: quiet(&mut command)?, url, _folder: folder };
-        wait(&mut server.child, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-        Ok(server)
+        let listens = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        let process = Process::start(&mut command, folder, listens)?;
+        Ok(Self { url: format!("http://127.0.0.1:{port}"), _process: process })
     }
 
     async fn sandbox(&self) -> Measured<Sandbox> {
@@ -174,32 +150,40 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+/// A program and the folder it works in. Both end with this.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Process {
+    /// Starts it, and waits until it is ready.
+    fn start(
+        command: &mut Command,
+        folder: TempDir,
+        is_ready: impl Fn() -> bool,
+    ) -> Measured<Self> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|_| "not installed".to_owned())?;
+        let mut process = Self { child, _folder: folder };
+        let begun = Instant::now();
+        while !is_ready() {
+            if process.child.try_wait().map_err(text)?.is_some() {
+                return Err("not installed, or it does not start".to_owned());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err("it did not start in time".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(process)
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
-        end(&mut self.child);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
-}
-
-fn quiet(command: &mut Command) -> Measured<Child> {
-    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().map_err(|_| "not installed".to_owned())
-}
-
-fn wait(child: &mut Child, is_ready: impl Fn() -> bool) -> Measured<()> {
-    let begun = Instant::now();
-    while !is_ready() {
-        if child.try_wait().map_err(text)?.is_some() {
-            return Err("not installed, or it does not start".to_owned());
-        }
-        if begun.elapsed() > PATIENCE {
-            return Err("it did not start in time".to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
 }

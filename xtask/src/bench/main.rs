@@ -20,6 +20,7 @@ mod peers;
 mod program;
 mod row;
 mod sample;
+mod sandboxes;
 mod setup;
 mod snapshot;
 mod table;

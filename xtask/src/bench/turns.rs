@@ -1,7 +1,8 @@
 //! Yardsticks in Python, which take turns with ours.
 
 use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -15,6 +16,8 @@ pub(crate) struct Turns {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// What it says besides: a file holds that until somebody asks.
+    said: File,
 }
 
 impl Turns {
@@ -22,12 +25,14 @@ impl Turns {
     pub(crate) fn start(python: &Path, arguments: &[impl AsRef<OsStr>]) -> Measured<Self> {
         let mut command = Command::new(python);
         command.args(["-c", SCRIPT]).args(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let said = tempfile::tempfile().map_err(text)?;
+        let errors = said.try_clone().map_err(text)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut child = command.spawn().map_err(|_| "not installed".to_owned())?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("it has no streams".to_owned());
         };
-        let mut turns = Self { child, input, output: BufReader::new(output) };
+        let mut turns = Self { child, input, output: BufReader::new(output), said };
         match turns.line()?.as_str() {
             "ready" => Ok(turns),
             other => Err(format!("it says {other:?}")),
@@ -46,10 +51,9 @@ impl Turns {
         if !line.is_empty() {
             return Ok(line.trim_end().to_owned());
         }
+        self.child.wait().map_err(text)?;
         let mut said = String::new();
-        if let Some(mut errors) = self.child.stderr.take() {
-            errors.read_to_string(&mut said).map_err(text)?;
-        }
+        self.said.rewind().and_then(|()| self.said.read_to_string(&mut said)).map_err(text)?;
         let last = said.lines().last().unwrap_or("it failed");
         let is_missing = last.starts_with("ModuleNotFoundError");
         Err(if is_missing { "not installed".to_owned() } else { last.to_owned() })

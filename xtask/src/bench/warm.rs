@@ -1,16 +1,12 @@
 //! One more run in an interpreter that is there.
 
-use std::time::Instant;
-
 use code_sandboxes::{IsolationMode, Sandbox};
 
 use crate::echo::{Echo, SERIES};
 use crate::row::{Bar, Row, Yardstick};
-use crate::sample::{Measured, alone, compare, median, since, text};
+use crate::sample::{Measured, alone, compare, median, text};
+use crate::sandboxes;
 use crate::setup::Setup;
-
-/// Runs before the first that counts.
-const WARMING: usize = 200;
 
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     vec![
@@ -27,15 +23,15 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
 
 async fn by_itself(setup: &Setup) -> Measured {
     let sandbox = warm(IsolationMode::Strict).await?;
-    alone(setup.samples(), async || once(&sandbox).await).await
+    alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
 }
 
 /// What isolation adds to a run.
 async fn in_a_cell(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let (strict, off) = (warm(IsolationMode::Strict).await?, warm(IsolationMode::Off).await?);
     let (samples, rounds) = if setup.quick { (400, 1) } else { (2000, 3) };
-    let ours = async || once(&strict).await;
-    compare((samples, rounds), "isolation off", ours, async || once(&off).await).await
+    let ours = async || sandboxes::run(&strict).await;
+    compare((samples, rounds), "isolation off", ours, async || sandboxes::run(&off).await).await
 }
 
 /// Both in one interpreter. Without isolation, which changes nothing about a run that has its interpreter.
@@ -45,7 +41,7 @@ async fn beside_echo(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let runs = async || {
         let mut last = Err("no run".to_owned());
         for _ in 0..SERIES {
-            last = once(&sandbox).await;
+            last = sandboxes::run(&sandbox).await;
         }
         last
     };
@@ -70,25 +66,13 @@ async fn best_of((samples, rounds): (usize, usize)) -> Measured {
     for _ in 0..rounds {
         let mut found = Vec::new();
         for _ in 0..samples {
-            found.push(once(&sandbox).await?);
+            found.push(sandboxes::run(&sandbox).await?);
         }
         best = best.min(median(&mut found));
     }
     Ok(best)
 }
 
-/// A sandbox that has run enough for what is done once to be over.
 async fn warm(isolation: IsolationMode) -> Measured<Sandbox> {
-    let sandbox = Setup::builder(isolation).create().await.map_err(text)?;
-    for _ in 0..WARMING {
-        once(&sandbox).await?;
-    }
-    Ok(sandbox)
-}
-
-async fn once(sandbox: &Sandbox) -> Measured {
-    let began = Instant::now();
-    let result = sandbox.run_code("1+1").await.map_err(text)?;
-    let took = since(began);
-    if result.text() == Some("2") { Ok(took) } else { Err(format!("{:?}", result.code_error)) }
+    sandboxes::warm(Setup::builder(isolation)).await
 }

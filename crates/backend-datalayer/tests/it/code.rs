@@ -1,14 +1,14 @@
 //! Code in runtimes: what local sandboxes do, over the provider's ingress.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sandbox_core::{
     ErrorKind, ExecutionResult, FailureKind, InterpreterState, Sandbox, SandboxId, Tool, Variant,
 };
 use serde_json::json;
 
-use super::{Bench, call};
+use super::{Bench, assert_ends_what_runs, call};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn code_has_results_errors_and_streams() {
@@ -157,17 +157,7 @@ async fn a_connection_that_breaks_in_the_middle_loses_what_was_on_the_way() {
 async fn a_run_ends_with_its_sandbox() {
     let Some(bench) = Bench::start() else { return };
     let sandbox = bench.builder().create().await.unwrap();
-    let begun = Instant::now();
-    let ending = async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        sandbox.terminate().await.unwrap();
-    };
-    let run = sandbox.run_code("import time; time.sleep(60)").timeout(Duration::from_secs(50));
-    let (result, ()) = tokio::join!(async { run.await.unwrap() }, ending);
-    assert_eq!(result.failure.unwrap().kind, FailureKind::Terminated);
-    assert!(begun.elapsed() < Duration::from_secs(40));
-    let error = sandbox.run_code("1").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Terminated);
+    assert_ends_what_runs(&sandbox, async { sandbox.terminate().await.unwrap() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_datalayer::{DatalayerBackend, DatalayerConfig};
-use sandbox_core::{Backend, CallContext, Fixed, Sandbox, SandboxBuilder, Secret};
+use sandbox_core::{
+    Backend, CallContext, ErrorKind, FailureKind, Fixed, Sandbox, SandboxBuilder, Secret,
+};
 use support::ControlPlane;
 use tempfile::TempDir;
 
@@ -62,6 +64,22 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Code that would go on for a minute ends when its sandbox does, and none can be run after it.
+async fn assert_ends_what_runs(sandbox: &Sandbox, end: impl Future<Output = ()>) {
+    let begun = Instant::now();
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        end.await;
+    };
+    let run = sandbox.run_code("import time; time.sleep(60)").timeout(Duration::from_secs(50));
+    let (result, ()) = tokio::join!(async { run.await.unwrap() }, later);
+    let kind = result.failure.as_ref().map(|failure| failure.kind);
+    assert_eq!(kind, Some(FailureKind::Terminated), "{result:?}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    let error = sandbox.run_code("1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
 }
 
 fn backend(

@@ -153,6 +153,20 @@ async fn connections_that_end_are_made_again_or_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_that_goes_while_nothing_runs_is_noticed() {
+    let (result, sandbox, bench) = ran(Behaviour::default(), Wire::default(), CODE).await;
+    assert_whole(&result);
+    drop(bench);
+    // For ten seconds it may come back.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let begun = Instant::now();
+    let error = sandbox.run_code(CODE).timeout(SOON).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.hint().unwrap().contains("still run"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_are_no_messages_end_the_connection() {
     let huge = [0x02, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff].to_vec();
     for bytes in [vec![0xff; 64], huge] {

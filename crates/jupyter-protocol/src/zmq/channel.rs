@@ -247,3 +247,21 @@ impl Pauses {
         pause
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was made ready while this side paused is noticed late by little, measured by how long it took.
+    #[test]
+    fn a_pause_is_a_small_part_of_the_time_before_it() {
+        let (mut pauses, mut before) = (Pauses::default(), Duration::ZERO);
+        for _ in 0..1000 {
+            let pause = pauses.next();
+            assert!(pause <= FIRST_PAUSE + before / 20, "{pause:?} after {before:?}");
+            assert!(pause <= LAST_PAUSE, "{pause:?}");
+            before += pause;
+        }
+        assert_eq!(pauses.next(), LAST_PAUSE);
+    }
+}
