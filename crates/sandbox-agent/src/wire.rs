@@ -96,8 +96,11 @@ impl FrameReader {
         Self::default()
     }
 
-    /// Adds bytes that came from the stream.
+    /// Adds bytes that came from the stream. After an error they are of no use, and not kept.
     pub fn push(&mut self, bytes: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
         self.drop_taken();
         self.buffer.extend_from_slice(bytes);
     }

@@ -312,6 +312,7 @@ impl Link {
             FromAgent::Exit { key, exit, out_of_memory } => self.exited(key, exit, out_of_memory),
             FromAgent::Pong => {}
             FromAgent::Hello { .. } => return Err("a second greeting"),
+            FromAgent::Finished => return Err("an end that nobody asked for"),
         }
         Ok(())
     }
@@ -371,6 +372,8 @@ pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
 }
 
 async fn write(link: Arc<Link>, mut into: IntoBox) {
+    // Whether all that was begun is written, so that something can follow.
+    let mut is_whole = true;
     loop {
         let batch = {
             let mut state = link.state();
@@ -389,34 +392,59 @@ async fn write(link: Arc<Link>, mut into: IntoBox) {
             link.to_send.notified().await;
             continue;
         }
-        let written = async {
-            into.write_all(&batch).await?;
-            into.flush().await
+        is_whole = tokio::select! {
+            written = written(&mut into, &batch) => written.is_ok(),
+            () = link.closed() => false,
         };
-        let written = tokio::select! {
-            written = written => written,
-            () = link.closed() => break,
-        };
-        if written.is_err() {
+        if !is_whole {
             break;
         }
     }
     link.close();
-    // Its end is what ends the box, which may be told apart from the connection.
-    let _ = timeout(LAST, into.shutdown()).await;
+    let end = async {
+        // Heard sooner than the end of the connection, which ends the box whatever it has heard.
+        if is_whole && let Ok(last) = ToAgent::Finish.encode() {
+            let _ = written(&mut into, &last).await;
+        }
+        // It may be told apart from the connection.
+        let _ = into.shutdown().await;
+    };
+    let _ = timeout(LAST, end).await;
+}
+
+async fn written(into: &mut IntoBox, bytes: &[u8]) -> io::Result<()> {
+    into.write_all(bytes).await?;
+    into.flush().await
 }
 
 async fn read(link: Arc<Link>, mut from: FromBox, rest: Bytes) {
-    let why = listen(&link, &mut from, rest).await;
+    let mut frames = FrameReader::new();
+    let why = listen(&link, &mut frames, &mut from, rest).await;
     link.close_because(why);
-    let silence = async { while let Some(Ok(_)) = from.next().await {} };
-    let _ = timeout(LAST, silence).await;
+    let _ = timeout(LAST, last_words(&mut frames, &mut from)).await;
     link.gone.send_replace(true);
 }
 
+/// Until the agent says that nothing runs there any more, or its end of the connection closes.
+async fn last_words(frames: &mut FrameReader, from: &mut FromBox) {
+    loop {
+        while let Ok(Some(frame)) = frames.next_frame() {
+            if matches!(FromAgent::decode(frame), Ok(FromAgent::Finished)) {
+                return;
+            }
+        }
+        let Some(Ok(bytes)) = from.next().await else { return };
+        frames.push(&bytes);
+    }
+}
+
 /// Takes in what comes until it breaks the rules or there is no more. Says why it broke, if anybody says so.
-async fn listen(link: &Arc<Link>, from: &mut FromBox, rest: Bytes) -> Option<String> {
-    let mut frames = FrameReader::new();
+async fn listen(
+    link: &Arc<Link>,
+    frames: &mut FrameReader,
+    from: &mut FromBox,
+    rest: Bytes,
+) -> Option<String> {
     let mut piece = Some(Ok(rest));
     while let Some(Ok(bytes)) = piece {
         frames.push(&bytes);

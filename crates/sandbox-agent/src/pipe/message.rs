@@ -47,6 +47,7 @@ const CANCEL: u8 = 9;
 const PING: u8 = 10;
 const FORGET: u8 = 11;
 const INPUT: u8 = 12;
+const FINISH: u8 = 13;
 const HELLO: u8 = 16;
 const STARTED: u8 = 17;
 const NOT_STARTED: u8 = 18;
@@ -54,6 +55,7 @@ const ANSWER: u8 = 19;
 const EXIT: u8 = 20;
 const PONG: u8 = 21;
 const BROKEN: u8 = 22;
+const FINISHED: u8 = 23;
 
 /// What is said to an agent.
 #[derive(Clone, Debug)]
@@ -105,6 +107,8 @@ pub(crate) enum ToAgent<'a> {
         key: i64,
         end: bool,
     },
+    /// The last message: everything there shall end.
+    Finish,
 }
 
 impl ToAgent<'_> {
@@ -167,6 +171,7 @@ impl ToAgent<'_> {
             }),
             Self::Cancel(token) => put_frame(frame, CANCEL, |out| out.int(*token)),
             Self::Ping => put_frame(frame, PING, |_| {}),
+            Self::Finish => put_frame(frame, FINISH, |_| {}),
             Self::Forget { key, end } => put_frame(frame, FORGET, |out| {
                 out.int(*key);
                 out.flag(*end);
@@ -186,16 +191,45 @@ pub(crate) struct Trouble {
 /// What an agent says. All of it is a claim of a box that nobody trusts.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FromAgent<'a> {
-    Hello { version: i64, nonce: String, python: String },
-    Started { key: i64, pid: u32 },
-    NotStarted { key: i64, stage: u8, errno: i32 },
-    Answer { token: i64, result: Result<Vec<Vec<u8>>, Trouble> },
-    Exit { key: i64, exit: Exit, out_of_memory: bool },
-    Data { stream: i64, data: &'a [u8] },
-    End { stream: i64, trouble: Option<Trouble> },
-    Credit { stream: i64, bytes: usize },
+    Hello {
+        version: i64,
+        nonce: String,
+        python: String,
+    },
+    Started {
+        key: i64,
+        pid: u32,
+    },
+    NotStarted {
+        key: i64,
+        stage: u8,
+        errno: i32,
+    },
+    Answer {
+        token: i64,
+        result: Result<Vec<Vec<u8>>, Trouble>,
+    },
+    Exit {
+        key: i64,
+        exit: Exit,
+        out_of_memory: bool,
+    },
+    Data {
+        stream: i64,
+        data: &'a [u8],
+    },
+    End {
+        stream: i64,
+        trouble: Option<Trouble>,
+    },
+    Credit {
+        stream: i64,
+        bytes: usize,
+    },
     Broken(i64),
     Pong,
+    /// The last message: nothing runs there any more.
+    Finished,
 }
 
 impl<'a> FromAgent<'a> {
@@ -249,6 +283,7 @@ impl<'a> FromAgent<'a> {
             }
             BROKEN => Self::Broken(fields.int("stream")?),
             PONG => Self::Pong,
+            FINISHED => Self::Finished,
             kind => return Err(WireError::UnknownKind(kind)),
         };
         fields.finish()?;

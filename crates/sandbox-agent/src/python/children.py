@@ -9,9 +9,9 @@ import sys
 from os import P_ALL, WEXITED, WNOWAIT, openpty
 from posix import O_CLOEXEC, O_RDONLY, O_WRONLY, WNOHANG
 from posix import _exit, chdir, close, dup, dup2, execve, fork, getpid, kill, nice, open, pipe2
-from posix import read, setsid, umask, wait4, waitid, write
+from posix import read, setsid, umask, wait4, waitid, waitpid, write
 from _signal import SIGCONT, SIGKILL, SIGSTOP
-from time import CLOCK_BOOTTIME, clock_gettime
+from time import CLOCK_BOOTTIME, clock_gettime, sleep
 
 from _socket import AF_UNIX, SOCK_STREAM, socketpair
 from fcntl import ioctl
@@ -24,6 +24,8 @@ TICKS = 100  # of the kernel's clock for processes, everywhere
 ROUNDS = 2000
 CROWD = 16
 PAUSE = 0.001
+LAST_ROUNDS = 2000
+LAST_PAUSE = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
 NICE = 10
@@ -353,9 +355,22 @@ class Children:
             child.terminal = None
 
     def end_everything(self):
-        for pid in processes() if getpid() == 1 else below(getpid()):
-            if pid != getpid():
-                kill_quietly(pid, SIGKILL)
+        if getpid() == 1:
+            kill_quietly(-1, SIGKILL)  # all others that there are
+            return
+        for pid in below(getpid()):
+            kill_quietly(pid, SIGKILL)
+
+    def have_ended(self):
+        """Whether those that were killed are dead, all of them, after some time for that."""
+        for _ in range(LAST_ROUNDS):
+            try:
+                while waitpid(-1, WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return True
+            sleep(LAST_PAUSE)
+        return False
 
 
 class WorkerRequest:
@@ -379,7 +394,7 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
     """In the new process: never returns."""
     stage = NEW_PROCESS
     try:
-        mux.reset_signals(())
+        mux.reset_ignored_signals()
         setsid()
         for place, fd in enumerate(files):
             dup2(fd, place)

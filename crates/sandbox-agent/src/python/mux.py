@@ -12,13 +12,14 @@ from posix import O_CLOEXEC, O_RDWR
 from posix import _exit, close, dup2, open, pipe2, read, set_blocking, writev
 from select import EPOLLIN, EPOLLOUT, epoll
 from time import monotonic
-from _signal import SIGCHLD, SIGINT, set_wakeup_fd
+from _signal import SIGCHLD, set_wakeup_fd
 
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 VERSION = 1
 SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET, INPUT = range(1, 13)
-HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN = 16, 17, 18, 19, 20, 21, 22
+FINISH = 13
+HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED = range(16, 24)
 # Data and its end have the same numbers in both directions.
 
 CONNECTION = -1  # the stream number in a credit that is about the connection
@@ -94,13 +95,15 @@ class Mux:
 
     def become(self, request):
         """In a new process, which shall be a worker."""
-        self.reset_signals()
+        set_wakeup_fd(-1)
+        reset_signals()
         raise Become(request)
 
     @staticmethod
-    def reset_signals(*ignored):
+    def reset_ignored_signals():
+        """In a new process, which shall be a program: that keeps no handler, but what is ignored."""
         set_wakeup_fd(-1)
-        reset_signals(*ignored)
+        reset_signals((), IGNORED)
 
     # Descriptors.
 
@@ -247,6 +250,8 @@ class Mux:
             self.jobs.begin(as_number(fields[0]), as_text(fields[1]), split(fields[2]))
         elif kind == CANCEL:
             self.jobs.cancel(as_number(fields[0]))
+        elif kind == FINISH:
+            finish(told=True)
         else:
             _exit(2)
 
@@ -267,16 +272,21 @@ class Mux:
             self.used = 0
 
 
-def finish():
-    """The host is gone. As the first process of a container, this ends all others too."""
+def finish(told=False):
+    """The host is gone, or has said that this is the end. Who said it is told when nothing runs any more."""
     MUX.children.end_everything()
+    if told and MUX.children.have_ended():
+        MUX.small.clear()
+        MUX.large.clear()
+        MUX.say(FINISHED)
+        MUX.flush()
     _exit(0)
 
 
 def main():
     global MUX
     # To the first process of a container the kernel sends what it handles, and so nothing else.
-    reset_signals((SIGINT,) + IGNORED)
+    reset_signals()
     load("hooks")["install"](sys)
     worker = load("worker")
     worker["prepare"]()

@@ -35,10 +35,10 @@ def code_of(name):
     return compile(source, "<sandbox %s>" % name, "exec", dont_inherit=True)
 
 
-def reset_signals(ignored=IGNORED):
+def reset_signals(ignored=IGNORED, numbers=range(1, 65)):
     """The dispositions a fresh interpreter has, whatever the parent process left."""
     pthread_sigmask(SIG_SETMASK, ())
-    for number in range(1, 65):
+    for number in numbers:
         try:
             set_signal(number, SIG_IGN if number in ignored else SIG_DFL)
         except (OSError, ValueError):

@@ -1,7 +1,7 @@
 //! Programs and interpreters.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
@@ -61,6 +61,19 @@ async fn more_than_any_window_comes_whole_in_both_directions() {
     let both = async { tokio::join!(write, read_all(&*spawned.stdout)).1 };
     assert!(timeout(SOON, both).await.unwrap() == expected);
     assert_eq!(spawned.process.exit().await.unwrap().code, Some(0));
+}
+
+#[tokio::test]
+async fn the_end_is_told_before_the_connection_closes() {
+    let place = TestBox::start_with_connection_that_stays().await;
+    let spawned = place.pipe.spawn(place.shell("sleep 1000 & exec sleep 1000")).await.unwrap();
+    let process = format!("/proc/{}", spawned.process.pid());
+    assert!(std::fs::exists(&process).unwrap());
+    let began = Instant::now();
+    place.pipe.end().await;
+    // Two seconds are how long it waits for the connection.
+    assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
+    assert!(!std::fs::exists(&process).unwrap());
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! An agent as a child process.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -22,6 +23,15 @@ pub(crate) struct TestBox {
 
 impl TestBox {
     pub(crate) async fn start() -> Self {
+        Self::start_that(true).await
+    }
+
+    /// One whose connection stays when the agent has gone, as an engine may keep it for a while.
+    pub(crate) async fn start_with_connection_that_stays() -> Self {
+        Self::start_that(false).await
+    }
+
+    async fn start_that(closes: bool) -> Self {
         let nonce = "0123456789abcdef";
         let mut agent = Command::new("python3")
             .args(arguments(nonce))
@@ -31,10 +41,11 @@ impl TestBox {
             .spawn()
             .expect("python3 starts");
         let into = agent.stdin.take().expect("a pipe");
-        let from = unfold(agent.stdout.take().expect("a pipe"), |mut from| async move {
+        let from = unfold(agent.stdout.take().expect("a pipe"), move |mut from| async move {
             let mut buffer = vec![0; 64 << 10];
             match from.read(&mut buffer).await {
-                Ok(0) => None,
+                Ok(0) if closes => None,
+                Ok(0) => pending().await,
                 Ok(count) => Some((Ok(Bytes::copy_from_slice(&buffer[..count])), from)),
                 Err(error) => Some((Err(error), from)),
             }
