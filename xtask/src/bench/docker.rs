@@ -4,12 +4,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use code_sandboxes::pool::SandboxPool;
-use code_sandboxes::{Registry, Sandbox, SandboxBuilder};
+use code_sandboxes::{ByteSize, Registry, Sandbox, SandboxBuilder};
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
+use crate::files;
 use crate::row::{Bar, Row, Yardstick};
-use crate::sample::{Measured, alone, bare, compare, median, settle, since, text};
+use crate::sample::{Measured, alone, apart, bare, compare, median, settle, since, text};
 use crate::sandboxes;
 use crate::setup::Setup;
 
@@ -44,10 +45,9 @@ const LOOK: Duration = Duration::from_millis(2);
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     let Some(image) = setup.image.as_deref() else { return Vec::new() };
     let below = |name: &str, value, most| Row::plain(name, "ms", value, Bar::Below(most));
-    let (returning, gone) = match end(setup).await {
-        Ok((returning, gone)) => (Ok(returning), Ok(gone)),
-        Err(why) => (Err(why.clone()), Err(why)),
-    };
+    let (returning, gone) = apart(end(setup).await);
+    let (up, down) = apart(large(setup).await);
+    let interrupted = async { files::interrupts(setup, &roomy().await?).await }.await;
     vec![
         Row::compared(
             "container: create to first result",
@@ -57,7 +57,10 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
         below("container: from a pool to first result", pooled(setup).await, 10.0),
         Row::compared("container: command `true`", command(setup, image).await, Bar::Ratio(0.06)),
         below("container: warm run_code", warm(setup).await, 1.0),
-        below("container: file write and read of 1 KiB", files(setup).await, 2.0),
+        below("container: file write and read of 1 KiB", small(setup).await, 2.0),
+        Row::plain("container: upload of 1 GB", "MB/s", up, Bar::Least(300.0)),
+        Row::plain("container: download of 1 GB", "MB/s", down, Bar::Least(300.0)),
+        below("container: interrupt during a transfer of 1 GB, p99", interrupted, 20.0),
         below("container: terminate, until it returns", returning, 10.0),
         below("container: terminate, until the engine has none", gone, 300.0),
         Row::information(
@@ -122,9 +125,24 @@ async fn warm(setup: &Setup) -> Measured {
     alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
 }
 
-async fn files(setup: &Setup) -> Measured {
+async fn small(setup: &Setup) -> Measured {
     let sandbox = builder().create().await.map_err(text)?;
     alone(setup.samples(), async || sandboxes::small_file(&sandbox).await).await
+}
+
+/// Room for the large file. A container's files are memory.
+async fn roomy() -> Measured<Sandbox> {
+    let builder = builder().memory(ByteSize::gib(2)).disk(ByteSize::mib(1536));
+    builder.create().await.map_err(text)
+}
+
+/// MB/s into a container and out of it.
+async fn large(setup: &Setup) -> Measured<(f64, f64)> {
+    let (sandbox, samples) = (roomy().await?, setup.large_samples());
+    let (up, _) = files::upload(&sandbox, samples).await?;
+    let (down, _) = files::download(&sandbox, samples).await?;
+    let speed = |took: f64| files::LARGE as f64 / 1e3 / took;
+    Ok((speed(up), speed(down)))
 }
 
 /// Until `terminate` returns, and until the engine has no such container any more.
@@ -177,7 +195,7 @@ impl Container {
 async fn many() -> Measured {
     let began = Instant::now();
     let all = (0..MANY).map(async |_| {
-        let sandbox = builder().memory(code_sandboxes::ByteSize::mib(256)).create().await;
+        let sandbox = builder().memory(ByteSize::mib(256)).create().await;
         let sandbox = sandbox.map_err(text)?;
         sandboxes::run(&sandbox).await?;
         Measured::Ok(sandbox)

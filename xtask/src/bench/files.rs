@@ -15,7 +15,7 @@ use crate::sandboxes;
 use crate::setup::Setup;
 
 /// Bytes of the large file.
-const LARGE: usize = 1_000_000_000;
+pub(crate) const LARGE: usize = 1_000_000_000;
 
 /// A transfer may take that many times what `cp` takes: at least 0.6 of its speed.
 const MOST: f64 = 1.66;
@@ -33,14 +33,21 @@ async fn write_and_read() -> Measured {
 }
 
 pub(crate) async fn large(setup: &Setup) -> Vec<Row> {
-    let samples = if setup.quick { (2, 1) } else { (5, 3) };
+    let (samples, bar) = (setup.large_samples(), Bar::Ratio(MOST));
     vec![
-        Row::compared("upload of 1 GB beside cp", upload(samples).await, Bar::Ratio(MOST)),
-        Row::compared("download of 1 GB beside cp", download(samples).await, Bar::Ratio(MOST)),
+        Row::compared("upload of 1 GB beside cp", beside_cp(upload, samples).await, bar),
+        Row::compared("download of 1 GB beside cp", beside_cp(download, samples).await, bar),
     ]
 }
 
-/// A sandbox with room for the large file twice: what replaces it is there before it is gone.
+async fn beside_cp(
+    transfer: impl AsyncFn(&Sandbox, (usize, usize)) -> Measured<(f64, Yardstick)>,
+    samples: (usize, usize),
+) -> Measured<(f64, Yardstick)> {
+    transfer(&sandbox().await?, samples).await
+}
+
+/// A sandbox with room for the large file.
 async fn sandbox() -> Measured<Sandbox> {
     let builder = Setup::builder(IsolationMode::Strict).disk(ByteSize::gib(3));
     builder.create().await.map_err(text)
@@ -83,8 +90,11 @@ impl Drop for Folder {
     }
 }
 
-async fn upload(samples: (usize, usize)) -> Measured<(f64, Yardstick)> {
-    let (sandbox, folder) = (sandbox().await?, Folder::with_large_file()?);
+pub(crate) async fn upload(
+    sandbox: &Sandbox,
+    samples: (usize, usize),
+) -> Measured<(f64, Yardstick)> {
+    let folder = Folder::with_large_file()?;
     let up = async || {
         let began = Instant::now();
         let done = sandbox.files().upload(folder.from(), "large").await.map_err(text)?;
@@ -95,8 +105,11 @@ async fn upload(samples: (usize, usize)) -> Measured<(f64, Yardstick)> {
     compare(samples, "cp", up, async || folder.cp()).await
 }
 
-async fn download(samples: (usize, usize)) -> Measured<(f64, Yardstick)> {
-    let (sandbox, folder) = (sandbox().await?, Folder::with_large_file()?);
+pub(crate) async fn download(
+    sandbox: &Sandbox,
+    samples: (usize, usize),
+) -> Measured<(f64, Yardstick)> {
+    let folder = Folder::with_large_file()?;
     sandbox.files().upload(folder.from(), "large").await.map_err(text)?;
     let down = async || {
         let to = folder.new_name();
@@ -106,18 +119,20 @@ async fn download(samples: (usize, usize)) -> Measured<(f64, Yardstick)> {
         fs::remove_file(&to).map_err(text)?;
         if done.bytes == LARGE as u64 { Ok(took) } else { Err("not all of it".to_owned()) }
     };
-    compare(samples, "cp", down, async || folder.cp()).await
+    let measured = compare(samples, "cp", down, async || folder.cp()).await;
+    sandbox.files().remove("large", false).await.map_err(text)?;
+    measured
 }
 
 pub(crate) async fn interrupt(setup: &Setup) -> Row {
-    let count = if setup.quick { 30 } else { 200 };
     let name = "interrupt during a transfer of 1 GB, p99";
-    Row::plain(name, "ms", interrupts(count).await, Bar::Below(20.0))
+    let measured = async { interrupts(setup, &sandbox().await?).await };
+    Row::plain(name, "ms", measured.await, Bar::Below(20.0))
 }
 
 /// From the interrupt to the end of the run, while the same sandbox gets a large file over and over.
-async fn interrupts(count: usize) -> Measured {
-    let (sandbox, folder) = (sandbox().await?, Folder::with_large_file()?);
+pub(crate) async fn interrupts(setup: &Setup, sandbox: &Sandbox) -> Measured {
+    let folder = Folder::with_large_file()?;
     sandbox.run_code("1").await.map_err(text)?;
     let stop = Arc::new(AtomicBool::new(false));
     let transfers = tokio::spawn({
@@ -125,18 +140,20 @@ async fn interrupts(count: usize) -> Measured {
         async move {
             while !stop.load(Ordering::Relaxed) {
                 sandbox.files().upload(&from, "large").await?;
+                sandbox.files().remove("large", false).await?;
             }
             code_sandboxes::Result::<()>::Ok(())
         }
     });
     let mut took = Vec::new();
+    let count = if setup.quick { 30 } else { 200 };
     for _ in 0..count {
-        took.push(one_interrupt(&sandbox).await?);
+        took.push(one_interrupt(sandbox).await?);
     }
     stop.store(true, Ordering::Relaxed);
     transfers.await.map_err(text)?.map_err(text)?;
     took.sort_by(f64::total_cmp);
-    took.get((count * 99).div_ceil(100) - 1).copied().ok_or_else(|| "no samples".to_owned())
+    took.get((took.len() * 99).div_ceil(100) - 1).copied().ok_or_else(|| "no samples".to_owned())
 }
 
 async fn one_interrupt(sandbox: &Sandbox) -> Measured {

@@ -7,7 +7,7 @@ use code_sandboxes::{IsolationMode, Sandbox};
 
 use crate::memory::{forget_peak, peak};
 use crate::row::{Bar, Row};
-use crate::sample::{Measured, compare, median, since, text, whole};
+use crate::sample::{Measured, apart, compare, median, since, text, whole};
 use crate::setup::Setup;
 
 const LINES: &str = "for i in range(10000): print(i)";
@@ -36,10 +36,7 @@ pub(crate) async fn lines(setup: &Setup) -> Row {
 
 /// Speed, and what the host needs for it.
 pub(crate) async fn bytes(setup: &Setup) -> Vec<Row> {
-    let (speed, growth) = match large(if setup.quick { 5 } else { 20 }).await {
-        Ok((speed, growth)) => (Ok(speed), Ok(growth)),
-        Err(why) => (Err(why.clone()), Err(why)),
-    };
+    let (speed, growth) = apart(large(if setup.quick { 5 } else { 20 }).await);
     vec![
         Row::plain("100 MB of stdout", "MB/s", speed, Bar::Least(300.0)),
         Row::plain("100 MB of stdout, peak of the host", "MB", growth, Bar::Below(MOST_GROWTH)),

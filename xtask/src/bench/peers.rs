@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::row::Row;
-use crate::sample::{Measured, alone, median, whole};
+use crate::sample::{Measured, alone, apart, median, whole};
 use crate::setup::Setup;
 
 const SCRIPT: &str = include_str!("peers.py");
@@ -26,10 +26,7 @@ pub(crate) fn jupyter(setup: &Setup) -> Vec<Row> {
 }
 
 fn python_peer(setup: &Setup, label: &str, script_name: &str, samples: usize) -> Vec<Row> {
-    let (first, warm) = match timed_by_script(setup, script_name, samples) {
-        Ok((first, warm)) => (Ok(first), Ok(warm)),
-        Err(why) => (Err(why.clone()), Err(why)),
-    };
+    let (first, warm) = apart(timed_by_script(setup, script_name, samples));
     vec![
         Row::information(format!("peer: {label}, start to first result"), first),
         Row::information(format!("peer: {label}, warm run"), warm),

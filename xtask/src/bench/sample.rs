@@ -37,6 +37,14 @@ pub(crate) async fn settle() {
     tokio::time::sleep(SETTLE).await;
 }
 
+/// Two figures of one measurement, each as one of its own.
+pub(crate) fn apart<T, U>(measured: Measured<(T, U)>) -> (Measured<T>, Measured<U>) {
+    match measured {
+        Ok((one, other)) => (Ok(one), Ok(other)),
+        Err(why) => (Err(why.clone()), Err(why)),
+    }
+}
+
 /// Ours against a yardstick: samples take turns, each round gives a ratio of medians, the best round counts.
 pub(crate) async fn compare(
     (samples, rounds): (usize, usize),

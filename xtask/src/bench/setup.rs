@@ -99,6 +99,11 @@ impl Setup {
         if self.quick { (40, 1) } else { (200, 3) }
     }
 
+    /// The same where one sample moves the large file.
+    pub(crate) fn large_samples(&self) -> (usize, usize) {
+        if self.quick { (2, 1) } else { (5, 3) }
+    }
+
     /// The same where one sample takes the better part of a second.
     pub(crate) fn slow_samples(&self) -> (usize, usize) {
         if self.quick { (5, 1) } else { (25, 3) }

@@ -79,13 +79,13 @@ async fn taking(setup: &Setup) -> Measured<(f64, Yardstick)> {
         let whole = info.contexts == ["default"] && info.variables == ["default"];
         if whole { Ok(took) } else { Err(format!("{info:?}")) }
     };
-    compare(setup.samples(), "bare fork()", take, async || bare_fork(&sandbox).await).await
+    compare(setup.slow_samples(), "bare fork()", take, async || bare_fork(&sandbox).await).await
 }
 
 /// With the variables on disk.
 async fn storing(setup: &Setup) -> Measured {
     let sandbox = large().await?;
-    alone(setup.samples(), async || {
+    alone(setup.slow_samples(), async || {
         let name = name();
         let began = Instant::now();
         sandbox.create_snapshot(&name).await.map_err(text)?;
@@ -108,7 +108,7 @@ async fn restoring(setup: &Setup) -> Measured<(f64, Yardstick)> {
         if info.contexts == ["default"] { Ok(took) } else { Err(format!("{info:?}")) }
     };
     let fork = async || bare_fork(&sandbox).await;
-    let measured = compare(setup.samples(), "bare fork()", restore, fork).await;
+    let measured = compare(setup.slow_samples(), "bare fork()", restore, fork).await;
     delete(&name).await?;
     measured
 }
