@@ -1,5 +1,6 @@
 //! Containers of an engine, where the run of the table has one: `cargo xtask bench --containers`.
 
+use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,9 +9,9 @@ use code_sandboxes::{ByteSize, Registry, Sandbox, SandboxBuilder};
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
-use crate::files;
+use crate::files::{self, Folder};
 use crate::row::{Bar, Row, Yardstick};
-use crate::sample::{Measured, alone, apart, bare, compare, median, settle, since, text};
+use crate::sample::{Measured, alone, apart, bare, compare, fed, median, settle, since, text};
 use crate::sandboxes;
 use crate::setup::Setup;
 
@@ -46,7 +47,7 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     let Some(image) = setup.image.as_deref() else { return Vec::new() };
     let below = |name: &str, value, most| Row::plain(name, "ms", value, Bar::Below(most));
     let (returning, gone) = apart(end(setup).await);
-    let (up, down) = apart(large(setup).await);
+    let (up, down) = apart(large(setup, image).await);
     let interrupted = async { files::interrupts(setup, &roomy().await?).await }.await;
     vec![
         Row::compared(
@@ -58,8 +59,8 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
         Row::compared("container: command `true`", command(setup, image).await, Bar::Ratio(0.06)),
         below("container: warm run_code", warm(setup).await, 1.0),
         below("container: file write and read of 1 KiB", small(setup).await, 2.0),
-        Row::plain("container: upload of 1 GB", "MB/s", up, Bar::Least(300.0)),
-        Row::plain("container: download of 1 GB", "MB/s", down, Bar::Least(300.0)),
+        Row::compared("container: upload of 1 GB", up, Bar::Ratio(1.0)),
+        Row::compared("container: download of 1 GB", down, Bar::Ratio(1.0)),
         below("container: interrupt during a transfer of 1 GB, p99", interrupted, 20.0),
         below("container: terminate, until it returns", returning, 10.0),
         below("container: terminate, until the engine has none", gone, 300.0),
@@ -136,13 +137,23 @@ async fn roomy() -> Measured<Sandbox> {
     builder.create().await.map_err(text)
 }
 
-/// MB/s into a container and out of it.
-async fn large(setup: &Setup) -> Measured<(f64, f64)> {
+type Compared = (f64, Yardstick);
+
+/// Into a container and out of it, beside as many bytes over the standard streams of one.
+async fn large(setup: &Setup, image: &str) -> Measured<(Compared, Compared)> {
     let (sandbox, samples) = (roomy().await?, setup.large_samples());
-    let (up, _) = files::upload(&sandbox, samples).await?;
-    let (down, _) = files::download(&sandbox, samples).await?;
-    let speed = |took: f64| files::LARGE as f64 / 1e3 / took;
-    Ok((speed(up), speed(down)))
+    let streams = |input: Stdio, program: &str| {
+        let mut docker = Command::new("docker");
+        fed(input, docker.args(HARDENED).args(["--interactive", image, "sh", "-c", program]))
+    };
+    let into = |folder: &Folder| {
+        let file = File::open(folder.from()).map_err(text)?;
+        streams(file.into(), "cat > /dev/null")
+    };
+    let from = |_: &Folder| streams(Stdio::null(), "head -c 1000000000 /dev/zero");
+    let up = files::upload(&sandbox, samples, ("docker run cat", into)).await?;
+    let down = files::download(&sandbox, samples, ("docker run head", from)).await?;
+    Ok((up, down))
 }
 
 /// Until `terminate` returns, and until the engine has no such container any more.

@@ -15,7 +15,7 @@ use crate::sandboxes;
 use crate::setup::Setup;
 
 /// Bytes of the large file.
-pub(crate) const LARGE: usize = 1_000_000_000;
+const LARGE: usize = 1_000_000_000;
 
 /// A transfer may take that many times what `cp` takes: at least 0.6 of its speed.
 const MOST: f64 = 1.66;
@@ -34,17 +34,12 @@ async fn write_and_read() -> Measured {
 
 pub(crate) async fn large(setup: &Setup) -> Vec<Row> {
     let (samples, bar) = (setup.large_samples(), Bar::Ratio(MOST));
+    let up = async { upload(&sandbox().await?, samples, ("cp", Folder::cp)).await };
+    let down = async { download(&sandbox().await?, samples, ("cp", Folder::cp)).await };
     vec![
-        Row::compared("upload of 1 GB beside cp", beside_cp(upload, samples).await, bar),
-        Row::compared("download of 1 GB beside cp", beside_cp(download, samples).await, bar),
+        Row::compared("upload of 1 GB beside cp", up.await, bar),
+        Row::compared("download of 1 GB beside cp", down.await, bar),
     ]
-}
-
-async fn beside_cp(
-    transfer: impl AsyncFn(&Sandbox, (usize, usize)) -> Measured<(f64, Yardstick)>,
-    samples: (usize, usize),
-) -> Measured<(f64, Yardstick)> {
-    transfer(&sandbox().await?, samples).await
 }
 
 /// A sandbox with room for the large file.
@@ -54,7 +49,7 @@ async fn sandbox() -> Measured<Sandbox> {
 }
 
 /// A folder in memory. Removed when dropped.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     fn with_large_file() -> Measured<Self> {
@@ -65,7 +60,7 @@ impl Folder {
         Ok(folder)
     }
 
-    fn from(&self) -> PathBuf {
+    pub(crate) fn from(&self) -> PathBuf {
         self.0.join("from")
     }
 
@@ -90,9 +85,11 @@ impl Drop for Folder {
     }
 }
 
+/// Beside something else that moves as many bytes.
 pub(crate) async fn upload(
     sandbox: &Sandbox,
     samples: (usize, usize),
+    (name, other): (&'static str, impl Fn(&Folder) -> Measured),
 ) -> Measured<(f64, Yardstick)> {
     let folder = Folder::with_large_file()?;
     let up = async || {
@@ -102,12 +99,14 @@ pub(crate) async fn upload(
         sandbox.files().remove("large", false).await.map_err(text)?;
         if done.bytes == LARGE as u64 { Ok(took) } else { Err("not all of it".to_owned()) }
     };
-    compare(samples, "cp", up, async || folder.cp()).await
+    compare(samples, name, up, async || other(&folder)).await
 }
 
+/// Beside something else that moves as many bytes.
 pub(crate) async fn download(
     sandbox: &Sandbox,
     samples: (usize, usize),
+    (name, other): (&'static str, impl Fn(&Folder) -> Measured),
 ) -> Measured<(f64, Yardstick)> {
     let folder = Folder::with_large_file()?;
     sandbox.files().upload(folder.from(), "large").await.map_err(text)?;
@@ -119,7 +118,7 @@ pub(crate) async fn download(
         fs::remove_file(&to).map_err(text)?;
         if done.bytes == LARGE as u64 { Ok(took) } else { Err("not all of it".to_owned()) }
     };
-    let measured = compare(samples, "cp", down, async || folder.cp()).await;
+    let measured = compare(samples, name, down, async || other(&folder)).await;
     sandbox.files().remove("large", false).await.map_err(text)?;
     measured
 }

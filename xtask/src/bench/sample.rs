@@ -108,7 +108,12 @@ pub(crate) fn whole(command: &mut Command) -> Measured {
 
 /// Starts a program and waits for its end, without pipes.
 pub(crate) fn bare(command: &mut Command) -> Measured {
-    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    fed(Stdio::null(), command)
+}
+
+/// The same, with something to read.
+pub(crate) fn fed(input: Stdio, command: &mut Command) -> Measured {
+    let command = command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
     let began = Instant::now();
     let status = command.status().map_err(text)?;
     let took = since(began);
