@@ -29,6 +29,7 @@ use crate::container::{HOME, WORKSPACE, is_open, layers};
 use crate::engine::{address, connect, no_image, refused};
 use crate::instance::{Container, DockerInstance};
 use crate::owner::{OWNER_LABEL, Owner};
+use crate::ports::Ports;
 
 /// Makes sandboxes in containers. The connection with the engine is shared by all of them.
 #[derive(Debug, Default)]
@@ -70,6 +71,7 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
+        let kind = Container { ports: Ports::new(made.pipe().ports()) };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
         let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
         place.id = id;
@@ -85,7 +87,7 @@ impl DockerBackend {
         place.describe("user", json!(options.user));
         let base = WorkerSpec { env, cwd };
         let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
-        let instance = DockerInstance { place, contexts, kind: Container };
+        let instance = DockerInstance { place, contexts, kind };
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         Ok(instance)
@@ -111,6 +113,7 @@ fn capabilities() -> Capabilities {
         install_python: true,
         files: true,
         watch: true,
+        expose_port: true,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,

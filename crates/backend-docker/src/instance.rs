@@ -1,15 +1,26 @@
 //! What sandboxes in containers do in their own way.
 
+use async_trait::async_trait;
+use sandbox_core::{Result, TunnelInfo};
 use sandbox_local::{LocalInstance, LocalKind};
+
+use crate::ports::Ports;
 
 /// One sandbox.
 pub(crate) type DockerInstance = LocalInstance<Container>;
 
 /// A sandbox in a container.
 #[derive(Debug)]
-pub(crate) struct Container;
+pub(crate) struct Container {
+    pub(crate) ports: Ports,
+}
 
+#[async_trait]
 impl LocalKind for Container {
     const SYSTEM_PACKAGES: &'static str =
         "put them into an image of your own, and name it with `--image` or .image(..)";
+
+    async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
+        instance.kind.ports.expose(port, instance.place.expiry.uses()).await
+    }
 }

@@ -36,6 +36,7 @@ mod engine;
 mod images;
 mod instance;
 mod owner;
+mod ports;
 mod seccomp;
 
 pub use backend::DockerBackend;

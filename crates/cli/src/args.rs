@@ -18,7 +18,8 @@ use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
 
 use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
 pub(crate) use self::detached::{
-    CopyArgs, CreateArgs, EndArgs, ExecArgs, HoldArgs, ListArgs, LogsArgs, SupervisorArgs,
+    CopyArgs, CreateArgs, EndArgs, ExecArgs, ExposeArgs, HoldArgs, ListArgs, LogsArgs,
+    SupervisorArgs,
 };
 pub(crate) use self::export::ExportArgs;
 #[cfg(feature = "docker")]
@@ -130,6 +131,8 @@ pub(crate) enum Command {
     /// Copy a file or a directory to a sandbox, or from it
     #[command(after_help = CP_EXAMPLES)]
     Cp(CopyArgs),
+    /// Make a port of a sandbox reachable, and print its address
+    Expose(ExposeArgs),
     /// Show what was run in a sandbox, and what it printed
     Logs(LogsArgs),
     /// End sandboxes; what was run in them can still be shown for a while

@@ -110,14 +110,30 @@ impl Expiry {
 
     /// The sandbox is in use until the guard is dropped.
     pub fn in_use(&self) -> InUse {
-        self.shared.state().in_use += 1;
-        InUse(Arc::clone(&self.shared))
+        self.uses().begin()
+    }
+
+    /// What says so later, and does not keep the sandbox.
+    pub fn uses(&self) -> Uses {
+        Uses(Arc::clone(&self.shared))
     }
 }
 
 impl Drop for Expiry {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Whoever may use a sandbox later.
+#[derive(Clone, Debug)]
+pub struct Uses(Arc<Shared>);
+
+impl Uses {
+    /// The sandbox is in use until the guard is dropped.
+    pub fn begin(&self) -> InUse {
+        self.0.state().in_use += 1;
+        InUse(Arc::clone(&self.0))
     }
 }
 

@@ -65,6 +65,14 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     async fn restore_snapshot(instance: &LocalInstance<Self>, _name: &str) -> Result<SnapshotInfo> {
         Err(instance.place.unsupported("restore_snapshot"))
     }
+
+    /// Makes a port of a sandbox that has not ended reachable.
+    ///
+    /// # Errors
+    /// `Unsupported` where none can be.
+    async fn expose_port(instance: &LocalInstance<Self>, _port: u16) -> Result<TunnelInfo> {
+        Err(instance.place.unsupported("expose_port"))
+    }
 }
 
 /// One sandbox.
@@ -390,11 +398,12 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         K::restore_snapshot(self, name).await
     }
 
-    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
-
-    async fn expose_port(&self, _call: &CallContext, _port: u16) -> Result<TunnelInfo> {
-        Err(self.place.unsupported("expose_port"))
+    async fn expose_port(&self, _call: &CallContext, port: u16) -> Result<TunnelInfo> {
+        self.place.alive("expose_port")?;
+        K::expose_port(self, port).await
     }
+
+    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
 
     async fn pause(&self, _call: &CallContext) -> Result<()> {
         Err(self.place.unsupported("pause"))

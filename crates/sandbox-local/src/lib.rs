@@ -23,7 +23,7 @@ pub use background::background;
 pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]
 pub use cells::{makers, mounts, view};
-pub use expiry::{Expiry, InUse};
+pub use expiry::{Expiry, InUse, Uses};
 pub use instance::{LocalInstance, LocalKind};
 pub use made::Made;
 pub use packages::{Packages, is_option as is_pip_option, pip_options};

@@ -189,6 +189,21 @@ pub(crate) struct CopyArgs {
     pub(crate) provider: ProviderArgs,
 }
 
+/// `sandboxes expose`
+#[derive(Debug, Args)]
+pub(crate) struct ExposeArgs {
+    /// The sandbox: its id, a beginning of it, or its name
+    #[arg(value_name = "SANDBOX")]
+    pub(crate) id: String,
+
+    /// The port that a server in it listens on
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
+}
+
 /// `sandboxes logs`
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {

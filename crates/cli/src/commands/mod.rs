@@ -8,6 +8,7 @@ mod doctor;
 mod end;
 mod environments;
 mod exec;
+mod expose;
 mod hold;
 #[cfg(feature = "docker")]
 mod image;
@@ -100,6 +101,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Repl(args) => repl::repl(*args, printer).await,
         Command::Shell(args) => shell::shell(&args, printer).await,
         Command::Cp(args) => cp::cp(&args, printer).await,
+        Command::Expose(args) => expose::expose(&args, printer).await,
         Command::Logs(args) => logs::logs(&args, printer).await,
         Command::Stop(args) => end::end(&args, End::Stop, printer).await,
         Command::Rm(args) => end::end(&args, End::Remove, printer).await,

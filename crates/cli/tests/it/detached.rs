@@ -215,6 +215,17 @@ fn many_processes_make_one_sandbox_and_one_supervisor() {
 }
 
 #[test]
+fn a_port_that_cannot_be_exposed_is_refused() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let refused = world.run(&["expose", &id, "80"]);
+    assert_eq!((refused.status, refused.text()), (125, ""), "{}", refused.transcript());
+    let said = refused.transcript();
+    assert!(said.contains("local-eval has no expose_port"), "{said}");
+    assert_eq!(world.run(&["expose", &id, "0"]).status, 2);
+}
+
+#[test]
 fn wrong_names_are_told_what_there_is() {
     let world = World::new();
     let absent = world.run(&["exec", "9f3a", "true"]);

@@ -71,6 +71,18 @@ impl Call {
         Ok((call, Writer::new(link, stream(token, STDIN), false)))
     }
 
+    /// Asks for something that becomes a stream in both directions.
+    pub(crate) fn both_ways(
+        link: &Arc<Link>,
+        verb: &str,
+        arguments: &[Vec<u8>],
+    ) -> Result<(Self, Reader, Writer)> {
+        let token = link.new_key();
+        let reader = Reader::new(link, stream(token, STDOUT));
+        let call = Self::ask(link, token, verb, arguments)?;
+        Ok((call, reader, Writer::new(link, stream(token, STDIN), false)))
+    }
+
     fn ask(link: &Arc<Link>, token: i64, verb: &str, arguments: &[Vec<u8>]) -> Result<Self> {
         let answer = link.expect_answer(token);
         let guard = Guard { link: Arc::clone(link), token, over: false };

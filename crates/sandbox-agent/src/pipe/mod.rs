@@ -12,6 +12,7 @@ mod process;
 mod program;
 mod streams;
 mod trouble;
+mod tunnel;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION,
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{PROCESSES, arguments};
 use self::streams::{ControlStream, Reader, Writer};
+pub use self::tunnel::{PipePorts, Tunnel};
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable};
 use crate::wire::FrameReader;
 
@@ -95,6 +97,11 @@ impl PipeBox {
     /// The files in it. Relative paths begin at `base`. They do not keep the box alive.
     pub fn files(&self, base: &str) -> PipeFiles {
         PipeFiles::new(Arc::clone(&self.link), base)
+    }
+
+    /// The servers in it.
+    pub fn ports(&self) -> PipePorts {
+        PipePorts::new(Arc::clone(&self.link))
     }
 
     /// Whether it can still be reached.

@@ -3,3 +3,4 @@
 mod files;
 mod processes;
 mod support;
+mod tunnels;

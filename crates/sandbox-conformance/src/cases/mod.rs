@@ -37,6 +37,7 @@ mod models;
 mod mounts;
 mod network;
 mod packages;
+mod ports;
 mod reference;
 mod reference_state;
 mod rich;
@@ -105,6 +106,7 @@ pub(crate) fn all() -> Vec<Case> {
         terminal::cases(),
         background::cases(),
         packages::cases(),
+        ports::cases(),
         tools::cases(),
         tools_time::cases(),
         tools_cancel::cases(),

@@ -1,0 +1,138 @@
+//! A server in a sandbox is reached from outside, and by nobody when the sandbox has ended.
+
+use std::time::Duration;
+
+use sandbox_core::{ErrorKind, Sandbox, SandboxStatus};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
+use crate::fixture::Fixture;
+use crate::support::{PATIENCE, eventually, is_usable, ok, refused, within};
+
+pub(super) fn cases() -> Vec<Case> {
+    cases!("ports", [expose_port, run_code, command_background], {
+        a_server_is_reached;
+        a_port_is_exposed_once;
+        connections_are_independent;
+        a_port_that_nobody_listens_on_answers_nothing;
+        an_open_connection_is_use needs idle_timeout;
+        ports_end_with_their_sandbox;
+    })
+}
+
+/// Answers each line with the same line in capitals, each connection in a thread of its own.
+const SERVER: &str = "
+import socketserver
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            self.wfile.write(line.upper())
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer(('127.0.0.1', 8000), Echo).serve_forever()
+";
+
+/// A sandbox with a server on port 8000, and where that is reached.
+async fn served(f: &Fixture) -> Checked<(Sandbox, String)> {
+    let sandbox = f.sandbox().await?;
+    sandbox.files().write("server.py", SERVER).await?;
+    sandbox.commands().run(["python3", "server.py"]).background().start().await?;
+    let address = reached(&sandbox).await?;
+    Ok((sandbox, address))
+}
+
+/// Where its server is reached, which has answered.
+async fn reached(sandbox: &Sandbox) -> Checked<String> {
+    let exposed = sandbox.expose_port(8000).await?;
+    ensure_eq!(exposed.port, 8000);
+    let address = exposed.url.strip_prefix("http://").map(str::to_owned);
+    let address = address.ok_or_else(|| Failure::new(format!("{exposed:?}")))?;
+    let answers = async || Ok(said(&address, b"x\n").await == b"X\n");
+    eventually("an answer of the server", PATIENCE, answers).await?;
+    Ok(address)
+}
+
+/// What is answered until the connection ends. Nothing: there is no connection, or nobody at its other end.
+async fn said(address: &str, question: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    if let Ok(mut stream) = TcpStream::connect(address).await
+        && stream.write_all(question).await.is_ok()
+        && stream.shutdown().await.is_ok()
+    {
+        // What ends in the middle has said what it has said.
+        let _ = within(PATIENCE, stream.read_to_end(&mut answer)).await;
+    }
+    answer
+}
+
+async fn a_server_is_reached(f: Fixture) -> Checked {
+    let (_sandbox, address) = served(&f).await?;
+    let line: Vec<u8> = [vec![b'a'; 3_000_000], b"\n".to_vec()].concat();
+    ensure!(said(&address, &line).await == line.to_ascii_uppercase(), "not all of it came back");
+    Ok(())
+}
+
+async fn a_port_is_exposed_once(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let (first, other) = (sandbox.expose_port(8000).await?, sandbox.expose_port(8001).await?);
+    ensure_eq!(sandbox.expose_port(8000).await?, first);
+    ensure!(other.url != first.url, "{other:?}");
+    refused(sandbox.expose_port(0).await, ErrorKind::InvalidArgument)?;
+    Ok(())
+}
+
+async fn connections_are_independent(f: Fixture) -> Checked {
+    let (sandbox, address) = served(&f).await?;
+    let mut silent = TcpStream::connect(&address).await?;
+    let (one, other) = tokio::join!(said(&address, b"one\n"), said(&address, b"other\n"));
+    ensure_eq!((one, other), (b"ONE\n".to_vec(), b"OTHER\n".to_vec()));
+    is_usable(&sandbox).await?;
+    silent.write_all(b"still\n").await?;
+    let mut heard = [0; 6];
+    within(PATIENCE, silent.read_exact(&mut heard)).await??;
+    ensure_eq!(&heard, b"STILL\n");
+    Ok(())
+}
+
+async fn a_port_that_nobody_listens_on_answers_nothing(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let exposed = sandbox.expose_port(9).await?;
+    let address = exposed.url.trim_start_matches("http://").to_owned();
+    ensure!(said(&address, b"anybody?\n").await.is_empty(), "somebody has answered");
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn an_open_connection_is_use(f: Fixture) -> Checked {
+    let idle = Duration::from_secs(2);
+    let sandbox = f.create(|b| b.idle_timeout(idle)).await?;
+    // A thread of the interpreter is no use of the sandbox; a command would be.
+    let code = format!(
+        "import threading; threading.Thread(target=exec, args=({SERVER:?}, {{}}), daemon=True).start()"
+    );
+    ok(&sandbox, &code).await?;
+    let mut open = TcpStream::connect(reached(&sandbox).await?).await?;
+    sleep(idle * 2).await;
+    open.write_all(b"still\n").await?;
+    let mut heard = [0; 6];
+    within(PATIENCE, open.read_exact(&mut heard)).await??;
+    ensure_eq!(&heard, b"STILL\n");
+    drop(open);
+    let has_ended = async || Ok(sandbox.status() == SandboxStatus::Terminated);
+    eventually("the end of the sandbox", PATIENCE, has_ended).await
+}
+
+async fn ports_end_with_their_sandbox(f: Fixture) -> Checked {
+    let (sandbox, address) = served(&f).await?;
+    let mut open = TcpStream::connect(&address).await?;
+    sandbox.terminate().await?;
+    let mut heard = Vec::new();
+    // An end or a reset, and nothing before it.
+    let _ = within(PATIENCE, open.read_to_end(&mut heard)).await?;
+    ensure!(heard.is_empty(), "{heard:?}");
+    let is_closed = async || Ok(TcpStream::connect(&address).await.is_err());
+    eventually("the end of the port", PATIENCE, is_closed).await?;
+    refused(sandbox.expose_port(8000).await, ErrorKind::Terminated)?;
+    Ok(())
+}
