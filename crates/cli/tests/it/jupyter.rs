@@ -17,6 +17,8 @@ fn a_kernel_of_this_host_is_named() {
         call.env("CODE_SANDBOXES_PYTHON", &python).output()
     };
     bash("y=5; echo $((y * 2))").assert(0, "10\n");
+    let repl = sandboxes(["repl", "--kernel", "bash"]).env("CODE_SANDBOXES_PYTHON", &python);
+    repl.stdin("y=6\necho $((y * 2))\n").output().assert(0, "12\n");
     let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])
         .env("CODE_SANDBOXES_PYTHON", &python)
         .output();

@@ -24,6 +24,20 @@ const OWN: &str = ".editor";
 /// What `Context::language` says where the questions are understood.
 const PYTHON: &str = "python";
 
+/// The language of a sandbox's interpreter.
+pub(super) async fn language(sandbox: &Sandbox) -> String {
+    let contexts = match sandbox.capabilities().contexts {
+        true => sandbox.list_contexts().await.unwrap_or_default(),
+        false => Vec::new(),
+    };
+    contexts.into_iter().next().map_or_else(|| PYTHON.to_owned(), |first| first.language)
+}
+
+/// Whether it is Python, in some version.
+pub(super) fn is_python(language: &str) -> bool {
+    language.starts_with(PYTHON)
+}
+
 /// Whom the editor asks.
 #[derive(Debug)]
 pub(super) struct Oracle {
@@ -47,12 +61,8 @@ pub(super) struct Names {
 impl Oracle {
     /// Looks at what the sandbox has.
     pub(super) async fn of(sandbox: &Sandbox, context: Option<String>) -> Self {
-        let can = sandbox.capabilities();
-        let speaks_python = !can.contexts
-            || sandbox.list_contexts().await.is_ok_and(|contexts| {
-                contexts.first().is_none_or(|first| first.language.starts_with(PYTHON))
-            });
-        let has_own = can.contexts && speaks_python;
+        let speaks_python = is_python(&language(sandbox).await);
+        let has_own = sandbox.capabilities().contexts && speaks_python;
         Self { sandbox: sandbox.clone(), context, has_own, speaks_python }
     }
 

@@ -27,6 +27,7 @@ use super::run::{Export, Guest, Interrupts, Source, Task, Visit, say_failure};
 use crate::args::ReplArgs;
 use crate::exit;
 use crate::input;
+use crate::languages;
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
 use crate::terminal::{self, Endings};
@@ -51,7 +52,8 @@ pub(crate) async fn repl(args: ReplArgs, printer: &Printer) -> Result<u8, Proble
         let hint = "`sandboxes shell` gives a shell there";
         return Err(Error::unsupported("repl", message).with_hint(hint).into());
     }
-    if let Some(task) = program {
+    if let Some(code) = program {
+        let task = task(code, &ask::language(&found.sandbox).await);
         let Found { sandbox, stays, timeout, extras } = found;
         let visit = Visit { task, timeout, extras, stays, tty: false, export: Export::default() };
         return visit.attend(&sandbox, &mut interrupts, printer).await;
@@ -73,13 +75,22 @@ pub(crate) async fn repl(args: ReplArgs, printer: &Printer) -> Result<u8, Proble
     ended
 }
 
-/// All of standard input, as the program that it is.
-fn program() -> Result<Task, Problem> {
+/// All of standard input.
+fn program() -> Result<String, Problem> {
     let code = String::from_utf8(input::read_code()?)
         .map_err(|_| Problem::usage("the code is not UTF-8 text", "convert it to UTF-8"))?;
-    let code = code.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(code);
-    let source = Source::Script { code, name: String::new(), arguments: Vec::new() };
-    Ok(Task { source, language: "python", stdin: None })
+    Ok(code.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(code))
+}
+
+/// A program of Python, or a cell of a kernel in another language.
+fn task(code: String, language: &str) -> Task {
+    let source = match ask::is_python(language) {
+        true => Source::Script { code, name: String::new(), arguments: Vec::new() },
+        false => Source::Cell(code),
+    };
+    // One that has no name here has one in its kernel.
+    let language = languages::find(language).map_or("other", |language| language.name);
+    Task { source, language, stdin: None }
 }
 
 /// A person, an interpreter, and what they have to do with each other.
