@@ -71,7 +71,7 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
-        let kind = Container { ports: Ports::new(made.pipe().ports()) };
+        let kind = Container { ports: Ports::new(made.pipe().ports()), usage: made.pipe().usage() };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
         let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
         place.id = id;
@@ -114,6 +114,7 @@ fn capabilities() -> Capabilities {
         files: true,
         watch: true,
         expose_port: true,
+        metrics: true,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,

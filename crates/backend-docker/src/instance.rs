@@ -1,7 +1,8 @@
 //! What sandboxes in containers do in their own way.
 
 use async_trait::async_trait;
-use sandbox_core::{Result, TunnelInfo};
+use sandbox_agent::pipe::PipeUsage;
+use sandbox_core::{Metrics, Result, TunnelInfo};
 use sandbox_local::{LocalInstance, LocalKind};
 
 use crate::ports::Ports;
@@ -13,6 +14,7 @@ pub(crate) type DockerInstance = LocalInstance<Container>;
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) ports: Ports,
+    pub(crate) usage: PipeUsage,
 }
 
 #[async_trait]
@@ -22,5 +24,9 @@ impl LocalKind for Container {
 
     async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
         instance.kind.ports.expose(port, instance.place.expiry.uses()).await
+    }
+
+    async fn metrics(instance: &DockerInstance) -> Result<Metrics> {
+        instance.kind.usage.metrics().await
     }
 }

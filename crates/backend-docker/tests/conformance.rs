@@ -23,7 +23,7 @@ const MANY: &str =
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 /// The groups about what containers and their agent do. The others are about what is the same over cells.
-const GROUPS: [&str; 23] = [
+const GROUPS: [&str; 24] = [
     "archives",
     "background",
     "cancellation",
@@ -42,6 +42,7 @@ const GROUPS: [&str; 23] = [
     "lifecycle",
     "limits",
     "limits_memory",
+    "metrics",
     "ports",
     "streams",
     "terminal",

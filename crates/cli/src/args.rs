@@ -18,7 +18,7 @@ use code_sandboxes::{ByteSize, IsolationMode, NetworkMode};
 
 use self::detached::{CP_EXAMPLES, EXEC_EXAMPLES};
 pub(crate) use self::detached::{
-    CopyArgs, CreateArgs, EndArgs, ExecArgs, ExposeArgs, HoldArgs, ListArgs, LogsArgs,
+    CopyArgs, CreateArgs, EndArgs, ExecArgs, ExposeArgs, ListArgs, LogsArgs, SandboxesArgs,
     SupervisorArgs,
 };
 pub(crate) use self::export::ExportArgs;
@@ -135,15 +135,17 @@ pub(crate) enum Command {
     Expose(ExposeArgs),
     /// Show what was run in a sandbox, and what it printed
     Logs(LogsArgs),
+    /// Show what sandboxes use: CPU time, memory, disk, processes
+    Metrics(SandboxesArgs),
     /// End sandboxes; what was run in them can still be shown for a while
     Stop(EndArgs),
     /// End sandboxes and forget them
     #[command(visible_alias = "destroy")]
     Rm(EndArgs),
     /// Hold sandboxes: nothing runs in them until they are resumed
-    Pause(HoldArgs),
+    Pause(SandboxesArgs),
     /// Let sandboxes go on that were paused
-    Resume(HoldArgs),
+    Resume(SandboxesArgs),
     /// Store what a sandbox is, and start others from there
     #[command(after_help = SNAPSHOT_EXAMPLES)]
     Snapshot(SnapshotArgs),

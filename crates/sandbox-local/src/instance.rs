@@ -73,6 +73,14 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     async fn expose_port(instance: &LocalInstance<Self>, _port: u16) -> Result<TunnelInfo> {
         Err(instance.place.unsupported("expose_port"))
     }
+
+    /// What a sandbox that has not ended uses.
+    ///
+    /// # Errors
+    /// `Unsupported` where nobody knows.
+    async fn metrics(instance: &LocalInstance<Self>) -> Result<Metrics> {
+        Err(instance.place.unsupported("metrics"))
+    }
 }
 
 /// One sandbox.
@@ -403,6 +411,11 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         K::expose_port(self, port).await
     }
 
+    async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
+        self.place.alive("metrics")?;
+        K::metrics(self).await
+    }
+
     // Nowhere yet: each is declared unsupported in the capabilities, and says so.
 
     async fn pause(&self, _call: &CallContext) -> Result<()> {
@@ -415,10 +428,6 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
 
     async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
         Err(self.place.unsupported("fork"))
-    }
-
-    async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
-        Err(self.place.unsupported("metrics"))
     }
 
     async fn logs(

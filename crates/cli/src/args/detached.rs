@@ -163,9 +163,9 @@ pub(crate) struct EndArgs {
     pub(crate) provider: ProviderArgs,
 }
 
-/// `sandboxes pause` and `sandboxes resume`
+/// `sandboxes pause`, `sandboxes resume` and `sandboxes metrics`
 #[derive(Debug, Args)]
-pub(crate) struct HoldArgs {
+pub(crate) struct SandboxesArgs {
     /// The sandboxes: ids, beginnings of ids, or names
     #[arg(value_name = "SANDBOX", required = true)]
     pub(crate) ids: Vec<String>,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::attach::attach_running;
-use crate::args::HoldArgs;
+use crate::args::SandboxesArgs;
 use crate::exit;
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
@@ -16,7 +16,11 @@ pub(crate) enum Hold {
 }
 
 /// Holds sandboxes, or lets them go on. The first that fails ends it.
-pub(crate) async fn hold(args: &HoldArgs, how: Hold, printer: &Printer) -> Result<u8, Problem> {
+pub(crate) async fn hold(
+    args: &SandboxesArgs,
+    how: Hold,
+    printer: &Printer,
+) -> Result<u8, Problem> {
     let mut done = Vec::new();
     for id in &args.ids {
         let sandbox = attach_running(id, &args.provider).await?;

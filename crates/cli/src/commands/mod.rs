@@ -15,6 +15,7 @@ mod image;
 mod list;
 mod logs;
 mod man;
+mod metrics;
 mod place;
 mod providers;
 mod repl;
@@ -103,6 +104,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Cp(args) => cp::cp(&args, printer).await,
         Command::Expose(args) => expose::expose(&args, printer).await,
         Command::Logs(args) => logs::logs(&args, printer).await,
+        Command::Metrics(args) => metrics::metrics(&args, printer).await,
         Command::Stop(args) => end::end(&args, End::Stop, printer).await,
         Command::Rm(args) => end::end(&args, End::Remove, printer).await,
         Command::Pause(args) => hold::hold(&args, Hold::Pause, printer).await,

@@ -26,6 +26,7 @@ fn the_help_has_examples_and_exit_statuses() {
       cp            Copy a file or a directory to a sandbox, or from it
       expose        Make a port of a sandbox reachable, and print its address
       logs          Show what was run in a sandbox, and what it printed
+      metrics       Show what sandboxes use: CPU time, memory, disk, processes
       stop          End sandboxes; what was run in them can still be shown for a while
       rm            End sandboxes and forget them [alias: destroy]
       pause         Hold sandboxes: nothing runs in them until they are resumed

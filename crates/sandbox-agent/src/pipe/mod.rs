@@ -13,6 +13,7 @@ mod program;
 mod streams;
 mod trouble;
 mod tunnel;
+mod usage;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{PROCESSES, arguments};
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{PipePorts, Tunnel};
+pub use self::usage::PipeUsage;
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable};
 use crate::wire::FrameReader;
 
@@ -102,6 +104,11 @@ impl PipeBox {
     /// The servers in it.
     pub fn ports(&self) -> PipePorts {
         PipePorts::new(Arc::clone(&self.link))
+    }
+
+    /// What it uses.
+    pub fn usage(&self) -> PipeUsage {
+        PipeUsage::new(Arc::clone(&self.link))
     }
 
     /// Whether it can still be reached.

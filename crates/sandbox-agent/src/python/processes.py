@@ -1,7 +1,10 @@
-"""What the kernel says of the processes of a container."""
+"""What the kernel says of the processes of a container, and of what they use."""
 
 from posix import O_CLOEXEC, O_RDONLY
-from posix import close, getpid, listdir, open, read
+from posix import close, getpid, listdir, open, read, statvfs
+
+GROUP = "/sys/fs/cgroup/"
+NOT_FILES = (b"/dev", b"/proc", b"/sys")  # what is mounted there is no disk of anybody
 
 
 def contents(path):
@@ -20,24 +23,48 @@ def contents(path):
 
 def kills_for_memory():
     """How often the kernel has ended a process of this container for its memory."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            words = contents(path).split()
-        except OSError:
-            continue
-        if b"oom_kill" in words:
-            return int(words[words.index(b"oom_kill") + 1])
-    return 0
+    return counted(("memory.events", b"oom_kill"), ("memory/memory.oom_control", b"oom_kill"))
 
 
 def process_count():
     """How many processes and threads the container has."""
-    for path in ("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current"):
+    return counted(("pids.current", None), ("pids/pids.current", None))
+
+
+def counted(*places):
+    """A figure of the control group, from the first place that has it: a file, or a line of it by its name."""
+    for path, name in places:
         try:
-            return int(contents(path))
+            words = contents(GROUP + path).split()
         except OSError:
             continue
+        if name is None:
+            return int(words[0])
+        if name in words:
+            return int(words[words.index(name) + 1])
     return 0
+
+
+def usage():
+    """CPU time in microseconds, bytes of memory, bytes of files in memory, and how many processes."""
+    cpu = counted(("cpu.stat", b"usage_usec")) or counted(("cpuacct/cpuacct.usage", None)) // 1000
+    memory = counted(("memory.current", None), ("memory/memory.usage_in_bytes", None))
+    # The kernel takes that back when it needs it.
+    spare = counted(("memory.stat", b"inactive_file"), ("memory/memory.stat", b"total_inactive_file"))
+    return cpu, max(memory - spare, 0), bytes_of_files(), process_count()
+
+
+def bytes_of_files():
+    total = 0
+    for line in contents("/proc/self/mounts").splitlines():
+        _, place, kind, options = line.split()[:4]
+        if kind == b"tmpfs" and options.startswith(b"rw") and not place.startswith(NOT_FILES):
+            try:
+                room = statvfs(place.replace(b"\\040", b" "))
+            except OSError:
+                continue
+            total += (room.f_blocks - room.f_bfree) * room.f_frsize
+    return total
 
 
 def own_children():

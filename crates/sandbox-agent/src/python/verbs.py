@@ -1,6 +1,7 @@
 """What the host may ask for, by name."""
 
-as_number = load("codec")["as_number"]
+codec, kernel = load("codec"), load("processes")
+number, as_number = codec["number"], codec["as_number"]
 
 
 def begin(job, verb, arguments):
@@ -12,6 +13,8 @@ def begin(job, verb, arguments):
         return children.end_started(*[as_number(field) for field in arguments], job)
     if verb == "clock":
         return at_once(children.clock)
+    if verb == "usage":
+        return at_once(lambda: [number(figure) for figure in kernel["usage"]()])
     if verb == "resize":
         return at_once(children.resize, *[as_number(field) for field in arguments])
     if verb == "connect":

@@ -33,6 +33,7 @@ mod limits;
 mod limits_memory;
 mod limits_output;
 mod lost_directory;
+mod metrics;
 mod models;
 mod mounts;
 mod network;
@@ -106,6 +107,7 @@ pub(crate) fn all() -> Vec<Case> {
         terminal::cases(),
         background::cases(),
         packages::cases(),
+        metrics::cases(),
         ports::cases(),
         tools::cases(),
         tools_time::cases(),
