@@ -5,6 +5,7 @@
 #![cfg_attr(not(unix), expect(unused, reason = "kernels are reached over Unix sockets"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod answers;
 mod bash;
 mod execute;
 mod harness;
@@ -21,6 +22,7 @@ pub(crate) type Case = (&'static str, fn());
 fn main() {
     let arguments = Arguments::from_args();
     let groups: &[(&str, &[Case])] = &[
+        ("answers", answers::CASES),
         ("bash", bash::CASES),
         ("execute", execute::CASES),
         ("kernelspecs", kernelspecs::CASES),

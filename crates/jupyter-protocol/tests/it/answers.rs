@@ -1,0 +1,118 @@
+//! What kernels answer and what they publish. The table of the README is what came of this.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jupyter_protocol::client::{Client, Seen};
+use jupyter_protocol::content::{
+    CommInfoRequest, CompleteRequest, ConnectRequest, CreateSubshellRequest, DebugRequest,
+    HistoryRequest, InspectRequest, InterruptRequest, IsCompleteRequest, ListSubshellRequest,
+    ShutdownRequest, UsageRequest,
+};
+use jupyter_protocol::{Channel, Content, ExecuteRequest, KernelInfoRequest, Request};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use crate::Case;
+use crate::harness::{Kernel, execute, run};
+
+pub(crate) const CASES: &[Case] = &[("the_table_of_the_readme_is_true", table)];
+
+const README: &str = include_str!("../../README.md");
+
+/// How long a kernel may take that has nothing else to do. What it does not know it does not answer.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// Code that publishes what there is, as far as the language can.
+const SHOWS: [(&str, &str); 2] = [
+    (
+        "python3",
+        "from IPython.display import clear_output, display\n\
+         print(1)\n\
+         shown = display(2, display_id=True)\n\
+         shown.update(3)\n\
+         clear_output()\n\
+         from ipykernel.comm import Comm\n\
+         comm = Comm('nobody')\n\
+         comm.send({})\n\
+         comm.close()\n\
+         4",
+    ),
+    ("bash", "echo 1"),
+];
+
+/// Each claim of the table holds. What a newer kernel can besides is no claim of it.
+fn table() {
+    run(async {
+        let mut rows: BTreeMap<String, [&str; 2]> = BTreeMap::new();
+        for (place, (name, code)) in SHOWS.into_iter().enumerate() {
+            for (message, answer) in of_kernel(name, code).await {
+                rows.entry(message).or_default()[place] = answer;
+            }
+        }
+        let mut claims = 0;
+        for (message, found) in &rows {
+            let begin = format!("| `{message}` |");
+            let row = README.lines().find_map(|line| line.strip_prefix(begin.as_str()));
+            let row = row.unwrap_or_else(|| panic!("the README has no {message}: {rows:#?}"));
+            for (claim, found) in row.split('|').map(str::trim).zip(found) {
+                assert!(claim.is_empty() || claim == *found, "{message}: {row} and {found:?}");
+                claims += usize::from(!claim.is_empty());
+            }
+        }
+        assert!(claims > 40, "{claims}");
+    });
+}
+
+async fn of_kernel(name: &str, code: &str) -> Vec<(String, &'static str)> {
+    let kernel = Kernel::start(name);
+    let client = kernel.client().await;
+    let mut watch = client.watch();
+    let mut found = Vec::new();
+    assert!(execute(&client, code).await.outcome.is_ok());
+    execute(&client, "an error of any language (").await;
+    let deadline = Instant::now() + PATIENCE;
+    while let Ok(Some(seen)) = timeout_at(deadline, watch.next()).await {
+        if let Seen::Message { message, channel: Channel::IoPub } = seen {
+            found.push((message.header().msg_type.clone(), "yes"));
+        }
+    }
+    drop(watch);
+    let here = |code: &str| json!({"code": code, "cursor_pos": code.len()});
+    let tail = json!({"hist_access_type": "tail", "n": 1, "output": false, "raw": true});
+    let debug = json!({"type": "request", "seq": 1, "command": "debugInfo", "arguments": {}});
+    found.push(asked(&client, ExecuteRequest::new("")).await);
+    found.push(asked::<CompleteRequest>(&client, of(here("ec"))).await);
+    found.push(asked::<InspectRequest>(&client, of(here("echo"))).await);
+    found.push(asked::<IsCompleteRequest>(&client, of(here("x"))).await);
+    found.push(asked::<HistoryRequest>(&client, of(tail)).await);
+    found.push(asked(&client, CommInfoRequest::default()).await);
+    found.push(asked(&client, KernelInfoRequest::default()).await);
+    found.push(asked(&client, ConnectRequest::default()).await);
+    found.push(asked(&client, UsageRequest::default()).await);
+    found.push(asked::<DebugRequest>(&client, of(debug)).await);
+    found.push(asked(&client, CreateSubshellRequest::default()).await);
+    found.push(asked(&client, ListSubshellRequest::default()).await);
+    found.push(asked(&client, InterruptRequest::default()).await);
+    found.push(asked(&client, ShutdownRequest::default()).await);
+    found
+}
+
+/// A request with these fields.
+fn of<R: Request>(fields: Value) -> R {
+    serde_json::from_value(fields).unwrap()
+}
+
+async fn asked<R: Request>(client: &Client, request: R) -> (String, &'static str) {
+    let deadline = Instant::now() + PATIENCE;
+    let answered = timeout_at(deadline, client.request(request)).await;
+    let answer = match answered {
+        Err(_) => "",
+        Ok(reply) => {
+            let content: Content = reply.unwrap().into();
+            let content: Value = serde_json::from_slice(&content.to_json()).unwrap();
+            if content["status"] == "error" { "error" } else { "yes" }
+        }
+    };
+    (R::MSG_TYPE.to_owned(), answer)
+}
