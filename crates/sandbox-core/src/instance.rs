@@ -255,8 +255,8 @@ pub struct Command {
     pub pid: Option<u32>,
     /// What it prints, and last how it ended. Dropping it kills a command that is not in the background.
     ///
-    /// Output that is not read holds a command back. A background one is held back only by who has begun to read, and
-    /// not for long: who does not go on reading is told [`CommandEvent::Skipped`] later.
+    /// Output that is not read holds a command back, a background one not for long: who does not begin to read at once,
+    /// or does not go on, is told [`CommandEvent::Skipped`] later.
     pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
     /// Its controls.
     pub control: Arc<dyn CommandControl>,

@@ -23,8 +23,11 @@ const CHUNK: usize = 16 << 10;
 /// How far a listener may stay behind before the command is held back. Less than what is kept, so it misses nothing.
 const MOST_BEHIND: u64 = (KEEP_EACH_END / 2) as u64;
 
-/// How long a command is held back for a listener that does not read.
+/// How long a command is held back for a listener that does not read any more.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long for one that has not begun to: whoever starts a command and reads at once may be a process away.
+const BEGINNING: Duration = Duration::from_secs(1);
 
 /// The output of one command, how it ended, and where each listener is.
 #[derive(Debug, Default)]
@@ -49,8 +52,8 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     heard: [u64; 2],
-    /// Whether the command waits for it.
-    awaited: bool,
+    /// How long the command waits for it, if it does.
+    awaited: Option<Duration>,
 }
 
 impl Kept {
@@ -79,11 +82,18 @@ impl Kept {
 
     /// Waits until no listener is far behind, though not for long.
     pub(super) async fn room(&self) {
-        while self.state().is_held_back() {
-            if timeout(PATIENCE, self.room.notified()).await.is_err() {
+        loop {
+            let Some(patience) = self.state().held_back() else { return };
+            if timeout(patience, self.room.notified()).await.is_err() {
                 self.state().wait_for_none();
             }
         }
+    }
+
+    /// A listener will begin soon.
+    pub(super) fn expect(&self, listener: u64) {
+        let cursor = Cursor { awaited: Some(BEGINNING), ..Cursor::default() };
+        self.state().listeners.insert(listener, cursor);
     }
 
     /// The next event for a listener, and last how the command ended.
@@ -122,22 +132,24 @@ impl State {
         behind(0).max(behind(1)) > MOST_BEHIND
     }
 
-    fn is_held_back(&self) -> bool {
-        self.listeners.values().any(|cursor| cursor.awaited && self.is_behind(cursor))
+    /// How long the command is held back, if it is.
+    fn held_back(&self) -> Option<Duration> {
+        let behind = self.listeners.values().filter(|cursor| self.is_behind(cursor));
+        behind.filter_map(|cursor| cursor.awaited).max()
     }
 
     /// Those who are far behind have had their time.
     fn wait_for_none(&mut self) {
         let mut listeners = std::mem::take(&mut self.listeners);
         for cursor in listeners.values_mut() {
-            cursor.awaited &= !self.is_behind(cursor);
+            cursor.awaited = cursor.awaited.filter(|_| !self.is_behind(cursor));
         }
         self.listeners = listeners;
     }
 
     fn next(&mut self, listener: u64) -> Option<CommandEvent> {
         let mut cursor = self.listeners.get(&listener).copied().unwrap_or_default();
-        cursor.awaited = true;
+        cursor.awaited = Some(PATIENCE);
         let event = self.next_output(&mut cursor);
         self.listeners.insert(listener, cursor);
         event.or_else(|| self.outcome.clone().map(CommandEvent::Finished))
@@ -296,14 +308,46 @@ mod tests {
     fn who_reads_is_waited_for_and_who_does_not_is_not() {
         let mut state = State::default();
         state.push(0, &vec![0; 2 * MOST_BEHIND as usize]);
-        assert!(!state.is_held_back());
+        assert_eq!(state.held_back(), None);
         state.next(1);
-        assert!(state.is_held_back());
+        assert_eq!(state.held_back(), Some(PATIENCE));
         state.wait_for_none();
-        assert!(!state.is_held_back());
+        assert_eq!(state.held_back(), None);
         assert_eq!(heard(&mut state, 1).1, [0, 0]);
         state.push(0, &vec![0; 8 * KEEP_EACH_END]);
-        assert!(state.is_held_back());
+        assert_eq!(state.held_back(), Some(PATIENCE));
         assert!(heard(&mut state, 1).1[0] > 0);
+    }
+
+    #[tokio::test]
+    async fn who_is_about_to_read_is_waited_for_a_moment() {
+        let kept = Kept::default();
+        kept.expect(1);
+        kept.push(OutputStream::Stdout, &vec![0; 8 * KEEP_EACH_END]);
+        let begun = std::time::Instant::now();
+        kept.room().await;
+        assert!(begun.elapsed() >= BEGINNING, "{:?}", begun.elapsed());
+        // It has had its time, and is told what is missing.
+        assert!(heard(&mut kept.state(), 1).1[0] > 0);
+
+        // What is read as it comes is whole, though nothing was read before the first piece was there.
+        let kept = Kept::default();
+        kept.expect(1);
+        let listens = async {
+            tokio::time::sleep(BEGINNING / 2).await;
+            let mut bytes = 0;
+            while let CommandEvent::Output { data, .. } = kept.next(1).await {
+                bytes += data.len();
+            }
+            bytes
+        };
+        let prints = async {
+            for _ in 0..100 {
+                kept.push(OutputStream::Stdout, &[0; 64 << 10]);
+                kept.room().await;
+            }
+            kept.finish(CommandOutcome::default());
+        };
+        assert_eq!(tokio::join!(listens, prints).0, 100 * (64 << 10));
     }
 }

@@ -290,6 +290,7 @@ impl Entry {
         static LISTENERS: AtomicU64 = AtomicU64::new(0);
         let Background { kept, control } = self.background.as_ref()?;
         let number = LISTENERS.fetch_add(1, Ordering::Relaxed);
+        kept.expect(number);
         let listener = Listener { kept: Arc::clone(kept), number, done: false, _guard: guard };
         let events = unfold(listener, |mut listener| async move {
             let event = listener.next().await?;
