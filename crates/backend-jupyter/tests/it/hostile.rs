@@ -159,9 +159,10 @@ async fn a_kernel_that_goes_while_nothing_runs_is_noticed() {
     drop(bench);
     // For ten seconds it may come back.
     tokio::time::sleep(Duration::from_secs(12)).await;
+    // Not a run that is lost: what was known already is told before there is one, once it was looked for again.
     let begun = Instant::now();
     let error = sandbox.run_code(CODE).timeout(SOON).await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.hint().unwrap().contains("still run"), "{error:?}");
 }
