@@ -48,6 +48,10 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     let below = |name: &str, value, most| Row::plain(name, "ms", value, Bar::Below(most));
     let (returning, gone) = apart(end(setup).await);
     let (up, down) = apart(large(setup, image).await);
+    let speed = |moved: &Measured<Compared>| {
+        moved.as_ref().map(|(took, _)| files::LARGE as f64 / 1e3 / took).map_err(Clone::clone)
+    };
+    let (speed_up, speed_down) = (speed(&up), speed(&down));
     let interrupted = async { files::interrupts(setup, &roomy().await?).await }.await;
     vec![
         Row::compared(
@@ -59,8 +63,10 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
         Row::compared("container: command `true`", command(setup, image).await, Bar::Ratio(0.06)),
         below("container: warm run_code", warm(setup).await, 1.0),
         below("container: file write and read of 1 KiB", small(setup).await, 2.0),
-        Row::compared("container: upload of 1 GB", up, Bar::Ratio(1.0)),
-        Row::compared("container: download of 1 GB", down, Bar::Ratio(1.0)),
+        Row::plain("container: upload of 1 GB", "MB/s", speed_up, Bar::Least(300.0)),
+        Row::compared("container: upload of 1 GB beside a stream", up, Bar::Ratio(1.0)),
+        Row::plain("container: download of 1 GB", "MB/s", speed_down, Bar::Least(300.0)),
+        Row::compared("container: download of 1 GB beside a stream", down, Bar::Ratio(1.0)),
         below("container: interrupt during a transfer of 1 GB, p99", interrupted, 20.0),
         below("container: terminate, until it returns", returning, 10.0),
         below("container: terminate, until the engine has none", gone, 300.0),

@@ -15,7 +15,7 @@ use crate::sandboxes;
 use crate::setup::Setup;
 
 /// Bytes of the large file.
-const LARGE: usize = 1_000_000_000;
+pub(crate) const LARGE: usize = 1_000_000_000;
 
 /// A transfer may take that many times what `cp` takes: at least 0.6 of its speed.
 const MOST: f64 = 1.66;

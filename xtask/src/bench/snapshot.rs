@@ -108,7 +108,7 @@ async fn restoring(setup: &Setup) -> Measured<(f64, Yardstick)> {
         if info.contexts == ["default"] { Ok(took) } else { Err(format!("{info:?}")) }
     };
     let fork = async || bare_fork(&sandbox).await;
-    let measured = compare(setup.slow_samples(), "bare fork()", restore, fork).await;
+    let measured = compare(setup.samples(), "bare fork()", restore, fork).await;
     delete(&name).await?;
     measured
 }

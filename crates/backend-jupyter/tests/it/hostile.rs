@@ -159,7 +159,7 @@ async fn a_kernel_that_goes_while_nothing_runs_is_noticed() {
     drop(bench);
     // For ten seconds it may come back.
     tokio::time::sleep(Duration::from_secs(12)).await;
-    // Not a run that is lost: what was known already is told before there is one, once it was looked for again.
+    // The death is known, so no run begins that would be lost. The kernel is looked for once more, which takes ten seconds.
     let begun = Instant::now();
     let error = sandbox.run_code(CODE).timeout(SOON).await.unwrap_err();
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());

@@ -80,7 +80,7 @@ impl Call {
         let token = link.new_key();
         let reader = Reader::new(link, stream(token, STDOUT));
         let call = Self::ask(link, token, verb, arguments)?;
-        Ok((call, reader, Writer::new(link, stream(token, STDIN), false)))
+        Ok((call, reader, Writer::narrow(link, stream(token, STDIN))))
     }
 
     fn ask(link: &Arc<Link>, token: i64, verb: &str, arguments: &[Vec<u8>]) -> Result<Self> {

@@ -206,8 +206,8 @@ impl Link {
         stream
     }
 
-    pub(crate) fn add_outgoing(self: &Arc<Self>, number: i64) -> Arc<Outgoing> {
-        let stream = Arc::new(Outgoing::new());
+    pub(crate) fn add_outgoing(self: &Arc<Self>, number: i64, window: usize) -> Arc<Outgoing> {
+        let stream = Arc::new(Outgoing::new(window));
         let mut state = self.state();
         if state.over {
             stream.set_broken();

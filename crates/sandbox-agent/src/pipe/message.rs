@@ -12,6 +12,9 @@ pub(crate) const VERSION: i64 = 1;
 /// Bytes of one stream that may be under way.
 pub(crate) const WINDOW: usize = 1 << 20;
 
+/// The same where many streams may be unread at once. Agents give credit in pieces of that size.
+pub(crate) const NARROW_WINDOW: usize = WINDOW / 4;
+
 /// Most bytes of one message that carries data.
 pub(crate) const CHUNK: usize = 64 << 10;
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf as _, Bytes};
 
 use super::link::Link;
-use super::message::{STDIN, ToAgent, Trouble, WINDOW, stream};
+use super::message::{NARROW_WINDOW, STDIN, ToAgent, Trouble, WINDOW, stream};
 use crate::box_io::{Control, Readable, Writable};
 
 /// A stream from a box, and what of it nobody has read yet.
@@ -172,8 +172,8 @@ struct Allowed {
 }
 
 impl Outgoing {
-    pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(Allowed { credit: WINDOW, broken: false, waker: None }) }
+    pub(crate) fn new(window: usize) -> Self {
+        Self { state: Mutex::new(Allowed { credit: window, broken: false, waker: None }) }
     }
 
     fn state(&self) -> MutexGuard<'_, Allowed> {
@@ -212,7 +212,13 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(link: &Arc<Link>, number: i64, first: bool) -> Self {
-        Self { link: Arc::clone(link), number, stream: link.add_outgoing(number), first }
+        Self { link: Arc::clone(link), number, stream: link.add_outgoing(number, WINDOW), first }
+    }
+
+    /// One of which less may be under way, because many of them may be unread.
+    pub(crate) fn narrow(link: &Arc<Link>, number: i64) -> Self {
+        let stream = link.add_outgoing(number, NARROW_WINDOW);
+        Self { link: Arc::clone(link), number, stream, first: false }
     }
 
     pub(crate) fn is_broken(&self) -> bool {

@@ -4,10 +4,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
 
 use super::call::Call;
 use super::link::Link;
@@ -15,6 +16,9 @@ use super::message::Trouble;
 use super::process::number;
 use super::streams::{Reader, Writer};
 use crate::box_io::{Readable as _, Writable as _};
+
+/// How long a server may take to take a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The ports of a box. It does not keep the box alive.
 #[derive(Clone, Debug)]
@@ -35,10 +39,13 @@ impl PipePorts {
         // Without a path of a Unix socket.
         let arguments = [number(port.into()), Vec::new()];
         let (call, reader, writer) = Call::both_ways(&self.link, "connect", &arguments)?;
-        match call.answer().await {
+        let Ok(answer) = timeout(PATIENCE, call.answer()).await else {
+            return Err(refused(port, "it does not answer"));
+        };
+        match answer {
             Ok(_) => Ok(Tunnel { reader, writer: Some(writer) }),
             Err(_) if self.link.is_closed() => Err(self.link.lost()),
-            Err(trouble) => Err(refused(port, &trouble)),
+            Err(trouble) => Err(refused(port, &why(&trouble))),
         }
     }
 
@@ -48,10 +55,14 @@ impl PipePorts {
     }
 }
 
-fn refused(port: u16, trouble: &Trouble) -> Error {
-    let errno = i32::try_from(-trouble.code).map(Errno::from_raw_os_error);
-    let why =
-        errno.map_or_else(|_| "it failed".to_owned(), |errno| io::Error::from(errno).to_string());
+fn why(trouble: &Trouble) -> String {
+    match i32::try_from(-trouble.code) {
+        Ok(errno) => io::Error::from_raw_os_error(errno).to_string(),
+        Err(_) => "it failed".to_owned(),
+    }
+}
+
+fn refused(port: u16, why: &str) -> Error {
     let message = format!("port {port} of the sandbox cannot be connected to: {why}");
     Error::new(ErrorKind::Unavailable, "connect", message)
 }

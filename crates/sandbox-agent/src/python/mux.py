@@ -17,8 +17,8 @@ from _signal import SIGCHLD, set_wakeup_fd
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 VERSION = 1
-SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET, INPUT = range(1, 13)
-FINISH = 13
+SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET = range(1, 12)
+INPUT, FINISH = 12, 13
 HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED = range(16, 24)
 # Data and its end have the same numbers in both directions.
 

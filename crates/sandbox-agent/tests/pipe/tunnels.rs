@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_core::ErrorKind;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::support::TestBox;
@@ -94,6 +94,20 @@ async fn a_port_that_nobody_listens_on_is_refused() {
     let error = place.pipe.ports().connect(port).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("Connection refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_connection_is_given_up() {
+    let place = TestBox::start().await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let _listener = socket.listen(0).unwrap();
+    // The one that fits into its queue, and is never taken out.
+    let _first = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let error = timeout(SOON, place.pipe.ports().connect(port)).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("does not answer"), "{error}");
 }
 
 #[tokio::test]

@@ -152,8 +152,7 @@ async fn who_comes_late_is_told_what_is_missing(f: Fixture) -> Checked {
 
 async fn the_order_of_streams_is_kept(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    // Two pipes have no order but that in which they are read, which takes a moment.
-    let line = "for i in 1 2 3 4; do echo o$i; sleep 0.4; echo e$i >&2; sleep 0.4; done";
+    let line = "for i in 1 2 3 4; do echo o$i; sleep 0.1; echo e$i >&2; sleep 0.1; done";
     let id = start(&sandbox, line).await?.id;
     until_ended(&sandbox, &id).await?;
     let mut command = sandbox.commands().connect(&id).await?;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use sandbox_core::{ErrorKind, Sandbox, SandboxStatus};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
@@ -17,6 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
         a_port_is_exposed_once;
         connections_are_independent;
         a_port_that_nobody_listens_on_answers_nothing;
+        connections_that_nobody_reads_hold_up_no_code;
+        servers_that_read_nothing_hold_up_no_code;
         an_open_connection_is_use needs idle_timeout;
         ports_end_with_their_sandbox;
     })
@@ -101,6 +105,39 @@ async fn a_port_that_nobody_listens_on_answers_nothing(f: Fixture) -> Checked {
     let address = exposed.url.trim_start_matches("http://").to_owned();
     ensure!(said(&address, b"anybody?\n").await.is_empty(), "somebody has answered");
     is_usable(&sandbox).await?;
+    Ok(())
+}
+
+/// Each asks for more than there is room for on the way, and reads nothing of it.
+async fn connections_that_nobody_reads_hold_up_no_code(f: Fixture) -> Checked {
+    let (sandbox, address) = served(&f).await?;
+    code_goes_on_beside(&sandbox, &address).await
+}
+
+/// Each connection is taken, and nothing of what comes on it.
+async fn servers_that_read_nothing_hold_up_no_code(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    ok(&sandbox, "import socket; server = socket.create_server(('127.0.0.1', 8000))").await?;
+    let exposed = sandbox.expose_port(8000).await?;
+    code_goes_on_beside(&sandbox, exposed.url.trim_start_matches("http://")).await
+}
+
+/// Code with output and input of its own, beside connections that send much and read nothing.
+async fn code_goes_on_beside(sandbox: &Sandbox, address: &str) -> Checked {
+    let question = Bytes::from([vec![b'a'; 4_000_000], b"\n".to_vec()].concat());
+    let mut silent = JoinSet::new();
+    for _ in 0..40 {
+        let (mut stream, question) = (TcpStream::connect(address).await?, question.clone());
+        silent.spawn(async move {
+            let written = stream.write_all(&question).await;
+            sleep(PATIENCE * 2).await;
+            drop((stream, written));
+        });
+    }
+    sleep(Duration::from_secs(3)).await;
+    let code = format!("given = {:?}; print(given * 2)", "x".repeat(500_000));
+    let printed = within(PATIENCE, sandbox.run_code(code)).await??;
+    ensure_eq!(printed.stdout().trim_end().len(), 1_000_000);
     Ok(())
 }
 
