@@ -1,8 +1,8 @@
 //! A server in a sandbox is reached from outside, and by nobody when the sandbox has ended.
 
+use std::future::pending;
 use std::time::Duration;
 
-use bytes::Bytes;
 use sandbox_core::{ErrorKind, Sandbox, SandboxStatus};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -108,33 +108,46 @@ async fn a_port_that_nobody_listens_on_answers_nothing(f: Fixture) -> Checked {
     Ok(())
 }
 
-/// Each asks for more than there is room for on the way, and reads nothing of it.
+/// A server that speaks without end, to each connection.
+const TALKER: &str = "
+import socket, threading
+server = socket.create_server(('127.0.0.1', 8000))
+def talk(connection):
+    while True:
+        connection.sendall(bytes(1 << 20))
+def serve():
+    while True:
+        threading.Thread(target=talk, args=server.accept()[:1], daemon=True).start()
+threading.Thread(target=serve, daemon=True).start()
+";
+
+/// Nobody reads what the server says.
 async fn connections_that_nobody_reads_hold_up_no_code(f: Fixture) -> Checked {
-    let (sandbox, address) = served(&f).await?;
-    code_goes_on_beside(&sandbox, &address).await
+    code_goes_on_beside_many(&f, TALKER, b"").await
 }
 
-/// Each connection is taken, and nothing of what comes on it.
+/// The server reads nothing of what is said to it.
 async fn servers_that_read_nothing_hold_up_no_code(f: Fixture) -> Checked {
-    let sandbox = f.sandbox().await?;
-    ok(&sandbox, "import socket; server = socket.create_server(('127.0.0.1', 8000))").await?;
-    let exposed = sandbox.expose_port(8000).await?;
-    code_goes_on_beside(&sandbox, exposed.url.trim_start_matches("http://")).await
+    let server = "import socket; server = socket.create_server(('127.0.0.1', 8000))";
+    code_goes_on_beside_many(&f, server, &[b'a'; 64 << 10]).await
 }
 
-/// Code with output and input of its own, beside connections that send much and read nothing.
-async fn code_goes_on_beside(sandbox: &Sandbox, address: &str) -> Checked {
-    let question = Bytes::from([vec![b'a'; 4_000_000], b"\n".to_vec()].concat());
-    let mut silent = JoinSet::new();
+/// Code with output and input of its own, beside connections that read nothing and send that without end.
+async fn code_goes_on_beside_many(f: &Fixture, server: &str, said: &'static [u8]) -> Checked {
+    let sandbox = f.sandbox().await?;
+    ok(&sandbox, server).await?;
+    let exposed = sandbox.expose_port(8000).await?;
+    let address = exposed.url.trim_start_matches("http://");
+    let mut connections = JoinSet::new();
     for _ in 0..40 {
-        let (mut stream, question) = (TcpStream::connect(address).await?, question.clone());
-        silent.spawn(async move {
-            let written = stream.write_all(&question).await;
-            sleep(PATIENCE * 2).await;
-            drop((stream, written));
+        let mut stream = TcpStream::connect(address).await?;
+        connections.spawn(async move {
+            while !said.is_empty() && stream.write_all(said).await.is_ok() {}
+            pending::<()>().await;
         });
     }
-    sleep(Duration::from_secs(3)).await;
+    // Until the buffers on the way are full.
+    sleep(Duration::from_secs(8)).await;
     let code = format!("given = {:?}; print(given * 2)", "x".repeat(500_000));
     let printed = within(PATIENCE, sandbox.run_code(code)).await??;
     ensure_eq!(printed.stdout().trim_end().len(), 1_000_000);
