@@ -28,6 +28,7 @@ use crate::config::{DockerConfig, Options};
 use crate::container::{HOME, WORKSPACE, is_open, layers};
 use crate::engine::{address, connect, no_image, refused};
 use crate::instance::{Container, DockerInstance};
+use crate::mounts::HostFiles;
 use crate::owner::{OWNER_LABEL, Owner};
 use crate::ports::Ports;
 
@@ -46,10 +47,14 @@ impl DockerBackend {
     }
 
     async fn make(&self, docker: &Docker, spec: &CreateSpec) -> Result<DockerInstance> {
-        let options = Options::of_create(&self.config, spec)?;
+        let mut options = Options::of_create(&self.config, spec)?;
+        let files = HostFiles::open(docker, &address(&self.config), spec).await?;
+        options.user = options.user.or_else(|| files.owner());
+        files.check(options.uid_and_gid())?;
         let image = image(docker, &options.image).await?;
         let id = SandboxId::random(Variant::LocalDocker);
-        let made = DockerBox::start(docker, spec, &options, id.local()).await?;
+        let made = DockerBox::start(docker, spec, &options, id.local(), &files).await?;
+        files.compare(&made, &options.python).await?;
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
         let env = environment(spec, &image);
         let isolation = IsolationInfo {
@@ -84,7 +89,7 @@ impl DockerBackend {
         place.describe("image", json!(options.image));
         place.describe("container", json!(container));
         place.describe("python", json!(python));
-        place.describe("user", json!(options.user));
+        place.describe("user", json!(options.user()));
         let base = WorkerSpec { env, cwd };
         let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
         let instance = DockerInstance { place, contexts, kind };
@@ -121,6 +126,7 @@ fn capabilities() -> Capabilities {
         idle_timeout: true,
         environments: true,
         images: true,
+        mounts: true,
         limit_memory: true,
         limit_cpu: true,
         limit_disk: true,
@@ -136,8 +142,8 @@ fn capabilities() -> Capabilities {
 fn check(spec: &CreateSpec) -> Result<()> {
     capabilities().check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
-            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, and a network that is closed \
-             or open",
+            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts, and a network that is \
+             closed or open",
         )
     })?;
     check_size(spec)?;

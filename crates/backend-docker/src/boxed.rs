@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use crate::config::Options;
 use crate::container::{Limits, body};
 use crate::engine::{no_image, refused};
+use crate::mounts::HostFiles;
 use crate::owner::Owner;
 
 /// How long a container may take to end with its connection before the engine is told to end it.
@@ -69,9 +70,10 @@ impl DockerBox {
         spec: &CreateSpec,
         options: &Options,
         id: &str,
+        files: &HostFiles,
     ) -> Result<Self> {
         let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
-        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref());
+        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files);
         let mut create = CreateContainerOptionsBuilder::default().name(&name);
         if let Some(platform) = &options.platform {
             create = create.platform(platform);

@@ -10,6 +10,9 @@ pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
 /// The user that code is, with no name and no rights in any image.
 const USER: &str = "65532:65532";
 
+/// What it is when a number cannot be read, which the parser has seen to.
+const NOBODY: u32 = 65534;
+
 /// Defaults of a [`DockerBackend`](crate::DockerBackend). What a create says wins over them.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -26,7 +29,8 @@ pub struct DockerConfig {
 pub(crate) struct Options {
     pub(crate) image: String,
     pub(crate) python: String,
-    pub(crate) user: String,
+    /// `uid:gid`, where one is named.
+    pub(crate) user: Option<String>,
     pub(crate) runtime: Option<String>,
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
@@ -46,7 +50,7 @@ impl Options {
         let mut options = Self {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
             python: "python3".into(),
-            user: USER.into(),
+            user: None,
             runtime: None,
             platform: None,
             writable_root: false,
@@ -58,7 +62,9 @@ impl Options {
                 ("python", Value::String(program)) if is_word(program) => {
                     options.python.clone_from(program);
                 }
-                ("user", Value::String(user)) if is_user(user) => options.user.clone_from(user),
+                ("user", Value::String(user)) if is_user(user) => {
+                    options.user = Some(user.clone());
+                }
                 ("runtime", Value::String(name)) if is_word(name) => {
                     options.runtime = Some(name.clone());
                 }
@@ -78,8 +84,15 @@ impl Options {
         Ok(options)
     }
 
-    pub(crate) fn uid_and_gid(&self) -> (&str, &str) {
-        self.user.split_once(':').unwrap_or((&self.user, &self.user))
+    /// Who code is.
+    pub(crate) fn user(&self) -> &str {
+        self.user.as_deref().unwrap_or(USER)
+    }
+
+    /// Who code is, in numbers.
+    pub(crate) fn uid_and_gid(&self) -> (u32, u32) {
+        let (user, group) = self.user().split_once(':').unwrap_or_default();
+        (user.parse().unwrap_or(NOBODY), group.parse().unwrap_or(NOBODY))
     }
 }
 
@@ -119,7 +132,7 @@ mod tests {
     #[test]
     fn known_options_are_taken_and_others_refused() {
         let options = parse(json!({"user": "1000:100", "writable_root": true})).unwrap();
-        assert_eq!(options.uid_and_gid(), ("1000", "100"));
+        assert_eq!(options.uid_and_gid(), (1000, 100));
         assert!(options.writable_root);
         for bad in [
             json!({"usr": "1:1"}),

@@ -10,6 +10,7 @@ use sandbox_agent::pipe::arguments;
 use sandbox_core::{ByteSize, CreateSpec, NetworkMode};
 
 use crate::config::Options;
+use crate::mounts::HostFiles;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
 use crate::seccomp;
 
@@ -72,7 +73,7 @@ pub(crate) fn layers(options: &Options, spec: &CreateSpec) -> Vec<String> {
     if !options.writable_root {
         layers.push("read-only-root");
     }
-    if options.uid_and_gid().0 != "0" {
+    if options.uid_and_gid().0 != 0 {
         layers.push("unprivileged-user");
     }
     if !is_open(spec) {
@@ -90,12 +91,13 @@ pub(crate) fn body(
     id: &str,
     nonce: &str,
     owner: Option<&Owner>,
+    files: &HostFiles,
 ) -> ContainerCreateBody {
     let mut labels = HashMap::from([(ID_LABEL.to_owned(), id.to_owned())]);
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
     ContainerCreateBody {
         image: Some(options.image.clone()),
-        user: Some(options.user.clone()),
+        user: Some(options.user().to_owned()),
         working_dir: Some("/".into()),
         entrypoint: Some(vec![options.python.clone()]),
         cmd: Some(arguments(nonce)),
@@ -114,12 +116,12 @@ pub(crate) fn body(
             test: Some(vec!["NONE".into()]),
             ..Default::default()
         }),
-        host_config: Some(host_config(spec, options)),
+        host_config: Some(host_config(spec, options, files)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
+fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles) -> HostConfig {
     let limits = Limits::of(spec);
     let memory = signed(limits.memory.as_u64());
     HostConfig {
@@ -129,7 +131,7 @@ fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec![
             "no-new-privileges:true".into(),
-            format!("seccomp={}", seccomp::profile()),
+            format!("seccomp={}", seccomp::profile(files.any_writable())),
         ]),
         ipc_mode: Some("private".into()),
         init: Some(false),
@@ -150,7 +152,8 @@ fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
             ulimit("core", 0, 0),
             ulimit("memlock", 64 << 10, 64 << 10),
         ]),
-        tmpfs: Some(directories(spec, options, limits.disk)),
+        tmpfs: Some(directories(spec, options, files, limits.disk)),
+        mounts: files.for_engine(),
         sysctls: own_loopback(spec),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
@@ -159,7 +162,12 @@ fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
 }
 
 /// What may be written to: together as much as the disk limit says.
-fn directories(spec: &CreateSpec, options: &Options, disk: ByteSize) -> HashMap<String, String> {
+fn directories(
+    spec: &CreateSpec,
+    options: &Options,
+    files: &HostFiles,
+    disk: ByteSize,
+) -> HashMap<String, String> {
     let disk = disk.as_u64();
     let (uid, gid) = options.uid_and_gid();
     let directory = |size: u64, mode: &str| {
@@ -183,6 +191,7 @@ fn directories(spec: &CreateSpec, options: &Options, disk: ByteSize) -> HashMap<
         directories.insert(path.to_owned(), directory(rest, "0700"));
     }
     directories.insert(WORKSPACE.to_owned(), directory(rest, "0700"));
+    directories.retain(|path, _| !files.has_target(path));
     directories
 }
 
@@ -208,7 +217,7 @@ mod tests {
 
     fn host(spec: &CreateSpec) -> HostConfig {
         let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
-        body(spec, &options, "id", "nonce", None).host_config.unwrap()
+        body(spec, &options, "id", "nonce", None, &HostFiles::default()).host_config.unwrap()
     }
 
     #[test]

@@ -22,7 +22,7 @@
 //! # Options
 //!
 //! `provider_options` of a create, all optional: `python` (the interpreter in the image, default `python3`), `user`
-//! (`"uid:gid"`, default `"65532:65532"`), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
+//! (`"uid:gid"`, default `"65532:65532"`, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
 //! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
 //! before the first run), `pip` (options for `install_packages` that say where packages come from).
 //!
@@ -35,6 +35,7 @@ mod container;
 mod engine;
 mod images;
 mod instance;
+mod mounts;
 mod owner;
 mod ports;
 mod seccomp;

@@ -11,6 +11,7 @@ mod cells;
 pub mod checks;
 mod expiry;
 mod files;
+pub mod host_files;
 mod instance;
 mod made;
 pub mod network;
