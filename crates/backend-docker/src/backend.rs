@@ -76,7 +76,11 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
-        let kind = Container { ports: Ports::new(made.pipe().ports()), usage: made.pipe().usage() };
+        let kind = Container {
+            ports: Ports::new(made.pipe().ports()),
+            usage: made.pipe().usage(),
+            freezer: made.freezer(),
+        };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
         let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
         place.id = id;
@@ -120,6 +124,7 @@ fn capabilities() -> Capabilities {
         watch: true,
         expose_port: true,
         metrics: true,
+        pause: true,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,
@@ -163,7 +168,7 @@ fn check(spec: &CreateSpec) -> Result<()> {
 async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
     let image = docker.inspect_image(name).await.map_err(|error| match error {
         Cause::DockerResponseServerError { status_code: 404, .. } => no_image(name),
-        error => refused(error),
+        error => refused("create", error),
     })?;
     Ok(image.config.and_then(|config| config.env).unwrap_or_default())
 }

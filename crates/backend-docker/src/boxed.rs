@@ -1,6 +1,7 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +14,7 @@ use bollard::query_parameters::{
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, future};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{FromBox, PipeBox};
+use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result, random_hex};
 use tokio::runtime::Handle;
 
@@ -45,6 +46,49 @@ impl Drop for Made {
     }
 }
 
+/// Holds a container, with everything that runs in it, and lets it go on.
+#[derive(Debug)]
+pub(crate) struct Freezer {
+    docker: Docker,
+    name: String,
+    stillness: PipeStillness,
+    is_frozen: AtomicBool,
+}
+
+impl Freezer {
+    pub(crate) async fn freeze(&self) -> Result<()> {
+        self.is_frozen.store(true, Ordering::Release);
+        self.stillness.set(true);
+        let paused = self.docker.pause_container(&self.name).await;
+        if paused.is_err() {
+            self.stillness.set(false);
+            self.is_frozen.store(false, Ordering::Release);
+        }
+        paused.map_err(|error| refused("pause", error))
+    }
+
+    /// One that is not frozen goes on.
+    pub(crate) async fn thaw(&self) -> Result<()> {
+        self.stillness.set(false);
+        match self.docker.unpause_container(&self.name).await {
+            Err(Cause::DockerResponseServerError { message, .. }) if is_not_paused(&message) => {}
+            thawed => thawed.map_err(|error| refused("resume", error))?,
+        }
+        self.is_frozen.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.is_frozen.load(Ordering::Acquire)
+    }
+}
+
+/// In the words of Docker and of Podman.
+fn is_not_paused(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("is not paused") || message.contains("not in paused state")
+}
+
 /// Removes a container, whatever state it is in.
 pub(crate) async fn remove(docker: &Docker, name: &str) {
     let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
@@ -61,6 +105,7 @@ pub(crate) async fn remove(docker: &Docker, name: &str) {
 pub(crate) struct DockerBox {
     pipe: PipeBox,
     made: Arc<Made>,
+    freezer: Arc<Freezer>,
 }
 
 impl DockerBox {
@@ -85,7 +130,7 @@ impl DockerBox {
                 Cause::DockerResponseServerError { status_code: 404, message }
                     if message.to_ascii_lowercase().contains("image")
             );
-            if missing { no_image(&options.image) } else { refused(error) }
+            if missing { no_image(&options.image) } else { refused("create", error) }
         })?;
         let attach = AttachContainerOptionsBuilder::default()
             .stream(true)
@@ -93,20 +138,38 @@ impl DockerBox {
             .stdout(true)
             .stderr(true)
             .build();
-        let attached = docker.attach_container(&made.name, Some(attach)).await.map_err(refused)?;
-        docker.start_container(&made.name, None::<StartContainerOptions>).await.map_err(refused)?;
+        let attached = docker
+            .attach_container(&made.name, Some(attach))
+            .await
+            .map_err(|error| refused("create", error))?;
+        docker
+            .start_container(&made.name, None::<StartContainerOptions>)
+            .await
+            .map_err(|error| refused("create", error))?;
         let said = Arc::new(std::sync::Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let pipe = PipeBox::connect(from, attached.input, &nonce)
             .await
             .map_err(|error| with_words(error, &said, options))?;
         let memory: ByteSize = Limits::of(spec).memory;
-        Ok(Self { pipe: pipe.with_memory(memory), made: Arc::new(made) })
+        let freezer = Freezer {
+            docker: docker.clone(),
+            name: made.name.clone(),
+            stillness: pipe.stillness(),
+            is_frozen: AtomicBool::new(false),
+        };
+        let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
+        Ok(Self { pipe, made, freezer: Arc::new(freezer) })
     }
 
     /// The agent.
     pub(crate) fn pipe(&self) -> &PipeBox {
         &self.pipe
+    }
+
+    /// What holds it.
+    pub(crate) fn freezer(&self) -> Arc<Freezer> {
+        Arc::clone(&self.freezer)
     }
 
     /// The container's name.
@@ -163,9 +226,11 @@ impl BoxIo for DockerBox {
     fn kill(&self) {
         self.pipe.kill();
         // The end of the connection is the end of everything inside. The engine sees to what does not end with it.
-        let made = Arc::clone(&self.made);
+        let (made, frozen) = (Arc::clone(&self.made), self.freezer.is_frozen());
         self.made.runtime.spawn(async move {
-            tokio::time::sleep(OWN_END).await;
+            if !frozen {
+                tokio::time::sleep(OWN_END).await;
+            }
             remove(&made.docker, &made.name).await;
         });
     }

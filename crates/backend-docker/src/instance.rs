@@ -1,10 +1,13 @@
 //! What sandboxes in containers do in their own way.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
 use sandbox_core::{Metrics, Result, TunnelInfo};
 use sandbox_local::{LocalInstance, LocalKind};
 
+use crate::boxed::Freezer;
 use crate::ports::Ports;
 
 /// One sandbox.
@@ -15,6 +18,7 @@ pub(crate) type DockerInstance = LocalInstance<Container>;
 pub(crate) struct Container {
     pub(crate) ports: Ports,
     pub(crate) usage: PipeUsage,
+    pub(crate) freezer: Arc<Freezer>,
 }
 
 #[async_trait]
@@ -24,6 +28,14 @@ impl LocalKind for Container {
 
     async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
         instance.kind.ports.expose(port, instance.place.expiry.uses()).await
+    }
+
+    async fn pause(instance: &DockerInstance) -> Result<()> {
+        instance.kind.freezer.freeze().await
+    }
+
+    async fn resume(instance: &DockerInstance) -> Result<()> {
+        instance.kind.freezer.thaw().await
     }
 
     async fn metrics(instance: &DockerInstance) -> Result<Metrics> {

@@ -30,7 +30,7 @@ const MANY: &str =
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 /// The groups about what containers and their agent do. The others are about what is the same over cells.
-const GROUPS: [&str; 25] = [
+const GROUPS: [&str; 26] = [
     "archives",
     "background",
     "cancellation",
@@ -51,6 +51,7 @@ const GROUPS: [&str; 25] = [
     "limits_memory",
     "metrics",
     "mounts",
+    "pause",
     "ports",
     "streams",
     "terminal",

@@ -10,8 +10,11 @@ use sandbox_agent::box_io::{Expected, Held};
 use sandbox_agent::interpreter::{
     Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing,
 };
-use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
-use sandbox_local::{Draft, LocalInstance, LocalKind, SnapshotStore, Stored, StoredContext};
+use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
+use sandbox_local::{
+    Draft, LocalInstance, LocalKind, SnapshotStore, Stored, StoredContext, pause_context,
+    pause_contexts,
+};
 
 /// One sandbox.
 pub(crate) type EvalInstance = LocalInstance<Snapshots>;
@@ -212,7 +215,7 @@ fn for_others(id: &str, what: &str) -> String {
 pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
     for one in stored.variables() {
         let context = made_again(contexts, &as_context(one))?;
-        load_into(&mut pause_one(&context, "create").await?, "create", stored, one).await?;
+        load_into(&mut pause_context(&context, "create").await?, "create", stored, one).await?;
     }
     Ok(())
 }
@@ -256,7 +259,7 @@ impl LocalKind for Snapshots {
         place.check_snapshot(CREATE)?;
         let mut draft = kind.store.begin(CREATE, name)?;
         let _in_use = place.expiry.in_use();
-        let mut paused = pause(contexts, CREATE).await?;
+        let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
         let described = contexts.list();
         // Nothing changes meanwhile, so the one need not wait for the other.
@@ -287,7 +290,7 @@ impl LocalKind for Snapshots {
         let stored = kind.store.find(RESTORE, name)?;
         let _in_use = place.expiry.in_use();
         let kept = kind.of(&stored.info.id);
-        let mut paused = pause(contexts, RESTORE).await?;
+        let mut paused = pause_contexts(contexts, RESTORE).await?;
         let still = async {
             for context in &mut paused {
                 context.end().await;
@@ -337,34 +340,11 @@ async fn among<'a>(
     let known = match paused.iter().position(|one| one.id() == context.id) {
         Some(known) => known,
         None => {
-            paused.push(pause_one(&made_again(contexts, context)?, RESTORE).await?);
+            paused.push(pause_context(&made_again(contexts, context)?, RESTORE).await?);
             paused.len() - 1
         }
     };
     Ok(&mut paused[known])
-}
-
-/// Every context, none of which runs code.
-async fn pause(contexts: &Contexts, operation: &'static str) -> Result<Vec<Paused>> {
-    let mut paused = Vec::new();
-    for context in contexts.all_of_them() {
-        paused.push(pause_one(&context, operation).await?);
-    }
-    Ok(paused)
-}
-
-async fn pause_one(context: &InterpreterContext, operation: &'static str) -> Result<Paused> {
-    if let Some(paused) = context.pause().await {
-        return Ok(paused);
-    }
-    let id = context.id();
-    let (message, hint) = if context.is_executing() {
-        (format!("code runs in context {id}"), "wait for it, or interrupt it")
-    } else {
-        (format!("context {id} is busy with another snapshot or a variable"), "wait for that")
-    };
-    let error = Error::new(ErrorKind::Unavailable, operation, message);
-    Err(error.with_retry(Retry::Temporary).with_hint(hint))
 }
 
 /// A context like one that was deleted, unless somebody has made it meanwhile.

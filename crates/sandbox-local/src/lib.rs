@@ -11,6 +11,7 @@ mod cells;
 pub mod checks;
 mod expiry;
 mod files;
+mod hold;
 pub mod host_files;
 mod instance;
 mod made;
@@ -25,6 +26,7 @@ pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]
 pub use cells::{makers, mounts, view};
 pub use expiry::{Expiry, InUse, Uses};
+pub use hold::{pause_context, pause_contexts};
 pub use instance::{LocalInstance, LocalKind};
 pub use made::Made;
 pub use packages::{Packages, is_option as is_pip_option, pip_options};

@@ -16,7 +16,7 @@ mod tunnel;
 mod usage;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -111,6 +111,11 @@ impl PipeBox {
         PipeUsage::new(Arc::clone(&self.link))
     }
 
+    /// What says that it is held. Does not keep the box alive.
+    pub fn stillness(&self) -> PipeStillness {
+        PipeStillness(Arc::downgrade(&self.link))
+    }
+
     /// Whether it can still be reached.
     pub fn is_open(&self) -> bool {
         !self.link.is_closed()
@@ -136,6 +141,19 @@ impl PipeBox {
                 Ok(Ok(Arc::new(process)))
             }
             Err(reason) => Ok(Err(reason)),
+        }
+    }
+}
+
+/// Whether a box is held by somebody else, as an engine does: it cannot answer then, and is not lost.
+#[derive(Clone, Debug)]
+pub struct PipeStillness(Weak<Link>);
+
+impl PipeStillness {
+    /// Before it is held, with `true`, and before it goes on, with `false`.
+    pub fn set(&self, held: bool) {
+        if let Some(link) = self.0.upgrade() {
+            link.hold_still(held);
         }
     }
 }
