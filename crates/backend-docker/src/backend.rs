@@ -12,18 +12,21 @@ use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance,
-    IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SingleUse,
     SnapshotInfo, Variant, resolve_directory,
 };
 use sandbox_local::checks::{check_of, check_size, health_of};
 use sandbox_local::network::Network;
 use sandbox_local::programs::on_path;
-use sandbox_local::{Made, Packages, Place, PlaceSpec};
+use sandbox_local::{
+    Made, Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored, load_variables,
+};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::boxed::{DockerBox, remove};
+use crate::committed;
 use crate::config::{DockerConfig, Options};
 use crate::container::{HOME, WORKSPACE, is_open, layers};
 use crate::engine::{address, connect, no_image, refused};
@@ -37,13 +40,15 @@ use crate::ports::Ports;
 pub struct DockerBackend {
     config: DockerConfig,
     swept: OnceCell<()>,
+    snapshots: SnapshotStore,
     made: Made<DockerInstance>,
 }
 
 impl DockerBackend {
     /// A backend with defaults of its own.
     pub fn new(config: DockerConfig) -> Self {
-        Self { config, ..Self::default() }
+        let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
+        Self { config, snapshots, ..Self::default() }
     }
 
     async fn make(&self, docker: &Docker, spec: &CreateSpec) -> Result<DockerInstance> {
@@ -51,6 +56,15 @@ impl DockerBackend {
         let files = HostFiles::open(docker, &address(&self.config), spec).await?;
         options.user = options.user.or_else(|| files.owner());
         files.check(options.uid_and_gid())?;
+        let find = |name: &String| self.snapshots.find("create", name);
+        let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
+        if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
+            if spec.image.is_some() {
+                let message = "is one of this sandbox, and the snapshot has another one";
+                return Err(Error::invalid("image", message.to_owned()));
+            }
+            image.clone_into(&mut options.image);
+        }
         let image = image(docker, &options.image).await?;
         let id = SandboxId::random(Variant::LocalDocker);
         let made = DockerBox::start(docker, spec, &options, id.local(), &files).await?;
@@ -76,10 +90,13 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
+        let snapshots = Snapshots::new(self.snapshots.clone(), Some(python.clone()), Vec::new());
         let kind = Container {
+            snapshots,
             ports: Ports::new(made.pipe().ports()),
             usage: made.pipe().usage(),
             freezer: made.freezer(),
+            writable_root: options.writable_root,
         };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
         let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
@@ -94,11 +111,28 @@ impl DockerBackend {
         place.describe("container", json!(container));
         place.describe("python", json!(python));
         place.describe("user", json!(options.user()));
+        if let Some(Stored { info, .. }) = &snapshot {
+            place.describe("snapshot", json!({"id": info.id, "name": info.name}));
+        }
         let base = WorkerSpec { env, cwd };
         let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
         let instance = DockerInstance { place, contexts, kind };
-        let no_files = std::future::ready(Ok(()));
-        instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
+        let files = async {
+            match &snapshot {
+                Some(stored) => {
+                    let python = instance.kind.snapshots.python();
+                    instance.place.load("create", stored, python).await
+                }
+                None => Ok(()),
+            }
+        };
+        instance.prepare(files, spec.working_dir.is_some(), options.lazy).await?;
+        // Commands alone need no interpreter.
+        if let Some(stored) = &snapshot
+            && spec.single_use != Some(SingleUse::Commands)
+        {
+            load_variables(&instance.contexts, stored).await?;
+        }
         Ok(instance)
     }
 }
@@ -130,6 +164,8 @@ fn capabilities() -> Capabilities {
         lifetime: true,
         idle_timeout: true,
         environments: true,
+        snapshot: true,
+        restore_snapshot: true,
         images: true,
         mounts: true,
         limit_memory: true,
@@ -281,10 +317,15 @@ impl Backend for DockerBackend {
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        Err(Error::unsupported("list_snapshots", "local-docker has no snapshots"))
+        let all = self.snapshots.list("list_snapshots")?;
+        Ok(all.into_iter().map(|stored| stored.info).collect())
     }
 
-    async fn delete_snapshot(&self, _call: &CallContext, _name: &str) -> Result<()> {
-        Err(Error::unsupported("delete_snapshot", "local-docker has no snapshots"))
+    async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
+        let deleted = self.snapshots.delete("delete_snapshot", name)?;
+        if let Some(image) = deleted.image() {
+            committed::remove(&connect(&self.config).await?, image).await;
+        }
+        Ok(())
     }
 }

@@ -13,11 +13,13 @@ use bollard::query_parameters::{
     StartContainerOptions,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, future};
-use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result, random_hex};
+use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
+use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, body};
 use crate::engine::{no_image, refused};
@@ -76,6 +78,14 @@ impl Freezer {
         }
         self.is_frozen.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// An image of what is changed in it. It is held for that moment.
+    pub(crate) async fn commit(&self, snapshot: &str) -> Result<Committed> {
+        self.stillness.set(true);
+        let committed = Committed::of(&self.docker, &self.name, snapshot).await;
+        self.stillness.set(false);
+        committed
     }
 
     fn is_frozen(&self) -> bool {
@@ -221,6 +231,10 @@ impl BoxIo for DockerBox {
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
         self.pipe.start_worker(spec).await
+    }
+
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+        self.pipe.open_channel()
     }
 
     fn kill(&self) {

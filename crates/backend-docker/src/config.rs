@@ -1,5 +1,7 @@
 //! What the backend and each create can be told.
 
+use std::path::PathBuf;
+
 use sandbox_core::{CreateSpec, Error, Result, SingleUse};
 use sandbox_local::pip_options;
 use serde_json::Value;
@@ -22,6 +24,9 @@ pub struct DockerConfig {
     pub host: Option<String>,
     /// The image. Default: `CODE_SANDBOXES_IMAGE`, then [`DEFAULT_IMAGE`].
     pub image: Option<String>,
+    /// Where snapshots are kept. Default: `snapshots` in what `CODE_SANDBOXES_STATE_DIR` names, in `code-sandboxes` in
+    /// `XDG_STATE_HOME`, or in `~/.local/state/code-sandboxes`.
+    pub snapshot_directory: Option<PathBuf>,
 }
 
 /// The options of one create.

@@ -73,7 +73,7 @@ impl Images {
             .docker
             .list_images(None::<ListImagesOptions>)
             .await
-            .map_err(|error| refused("create", error))?;
+            .map_err(|error| refused("list_images", error))?;
         let mut all: Vec<_> = found
             .into_iter()
             .flat_map(|image| {

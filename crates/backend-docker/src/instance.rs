@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
-use sandbox_core::{Metrics, Result, TunnelInfo};
-use sandbox_local::{LocalInstance, LocalKind};
+use sandbox_core::{Metrics, Result, SnapshotInfo, TunnelInfo};
+use sandbox_local::{LocalInstance, LocalKind, Snapshots};
 
 use crate::boxed::Freezer;
 use crate::ports::Ports;
@@ -16,15 +16,42 @@ pub(crate) type DockerInstance = LocalInstance<Container>;
 /// A sandbox in a container.
 #[derive(Debug)]
 pub(crate) struct Container {
+    pub(crate) snapshots: Snapshots,
     pub(crate) ports: Ports,
     pub(crate) usage: PipeUsage,
     pub(crate) freezer: Arc<Freezer>,
+    /// Whether files of the image may have changed.
+    pub(crate) writable_root: bool,
 }
 
 #[async_trait]
 impl LocalKind for Container {
     const SYSTEM_PACKAGES: &'static str =
         "put them into an image of your own, and name it with `--image` or .image(..)";
+
+    async fn create_snapshot(
+        DockerInstance { place, contexts, kind }: &DockerInstance,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        let committed = match kind.writable_root {
+            true => Some(kind.freezer.commit(name).await?),
+            false => None,
+        };
+        let image = committed.as_ref().map(|committed| committed.image().to_owned());
+        let info = kind.snapshots.create(place, contexts, name, description, image).await?;
+        if let Some(committed) = committed {
+            committed.keep();
+        }
+        Ok(info)
+    }
+
+    async fn restore_snapshot(
+        DockerInstance { place, contexts, kind }: &DockerInstance,
+        name: &str,
+    ) -> Result<SnapshotInfo> {
+        kind.snapshots.restore(place, contexts, name).await
+    }
 
     async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
         instance.kind.ports.expose(port, instance.place.expiry.uses()).await

@@ -30,6 +30,7 @@
 
 mod backend;
 mod boxed;
+mod committed;
 mod config;
 mod container;
 mod engine;

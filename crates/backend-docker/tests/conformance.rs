@@ -30,7 +30,7 @@ const MANY: &str =
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 /// The groups about what containers and their agent do. The others are about what is the same over cells.
-const GROUPS: [&str; 26] = [
+const GROUPS: [&str; 27] = [
     "archives",
     "background",
     "cancellation",
@@ -53,6 +53,7 @@ const GROUPS: [&str; 26] = [
     "mounts",
     "pause",
     "ports",
+    "snapshots",
     "streams",
     "terminal",
     "timeout",

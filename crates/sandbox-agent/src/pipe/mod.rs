@@ -24,6 +24,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt as _;
 use sandbox_core::{ByteSize, Error, ErrorKind, Result};
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 pub use self::files::PipeFiles;
@@ -35,7 +36,9 @@ pub use self::program::{PROCESSES, arguments};
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{PipePorts, Tunnel};
 pub use self::usage::PipeUsage;
-use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable};
+use crate::box_io::{
+    BoxIo, Channel, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
+};
 use crate::wire::FrameReader;
 
 /// How long an agent may take to arrive.
@@ -204,6 +207,17 @@ impl BoxIo for PipeBox {
             control: Arc::new(ControlStream { reader: control, writer }),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
+        })
+    }
+
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+        let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
+        });
+        made.map(Some).map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "start", "no descriptors are left")
+                .with_source(error)
         })
     }
 

@@ -43,7 +43,7 @@ impl PipePorts {
             return Err(refused(port, "it does not answer"));
         };
         match answer {
-            Ok(_) => Ok(Tunnel { reader, writer: Some(writer) }),
+            Ok(_) => Ok(Tunnel::new(reader, writer)),
             Err(_) if self.link.is_closed() => Err(self.link.lost()),
             Err(trouble) => Err(refused(port, &why(&trouble))),
         }
@@ -72,6 +72,13 @@ fn refused(port: u16, why: &str) -> Error {
 pub struct Tunnel {
     reader: Reader,
     writer: Option<Writer>,
+}
+
+impl Tunnel {
+    /// Of the two streams of a connection.
+    pub(crate) fn new(reader: Reader, writer: Writer) -> Self {
+        Self { reader, writer: Some(writer) }
+    }
 }
 
 impl AsyncRead for Tunnel {

@@ -1,7 +1,6 @@
 """A connection to a server in the container, as a stream in both directions."""
 
-from posix import dup
-from _socket import AF_INET, AF_INET6, AF_UNIX, SHUT_WR, SO_ERROR, SOCK_STREAM, SOL_SOCKET, socket
+from _socket import AF_INET, AF_INET6, AF_UNIX, SO_ERROR, SOCK_STREAM, SOL_SOCKET, socket
 from select import EPOLLOUT
 
 codec, pipes, jobs = load("codec"), load("pipes"), load("jobs")
@@ -36,23 +35,5 @@ def connect(job, port, path):
     job.close()
     # From here on the two streams are those of the connection.
     stream, job.stream, job.token = job.stream, -2, -1
-    pipes["Source"](job.mux, dup(server.fileno()), stream)
-    TunnelSink(job.mux, server, stream & ~1)
+    pipes["SocketSink"].both_ways(job.mux, server, stream & ~1)
     return ()
-
-
-class TunnelSink(pipes["Sink"]):
-    """The way in. Its end is told to the server, which may go on to speak."""
-
-    def __init__(self, mux, server, stream):
-        self.server = server
-        super().__init__(mux, server.fileno(), stream)
-
-    def forget(self):
-        if self.fd is not None:
-            try:
-                self.server.shutdown(SHUT_WR)
-            except OSError:
-                pass  # the server has gone
-            self.server.detach()
-        super().forget()
