@@ -16,7 +16,7 @@ use sandbox_core::{
     SnapshotInfo, Variant, resolve_directory,
 };
 use sandbox_local::checks::{check_of, check_size, health_of};
-use sandbox_local::network::Network;
+use sandbox_local::makers::Makers;
 use sandbox_local::programs::on_path;
 use sandbox_local::{
     Made, Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored, load_variables,
@@ -28,10 +28,11 @@ use tokio::sync::OnceCell;
 use crate::boxed::{DockerBox, remove};
 use crate::committed;
 use crate::config::{DockerConfig, Options};
-use crate::container::{HOME, WORKSPACE, is_open, layers};
+use crate::container::{HOME, WORKSPACE, layers};
 use crate::engine::{address, connect, no_image, refused};
 use crate::instance::{Container, DockerInstance};
 use crate::mounts::HostFiles;
+use crate::network::{self, Way};
 use crate::owner::{OWNER_LABEL, Owner};
 use crate::ports::Ports;
 
@@ -41,6 +42,8 @@ pub struct DockerBackend {
     config: DockerConfig,
     swept: OnceCell<()>,
     snapshots: SnapshotStore,
+    /// What opens gates.
+    makers: Makers,
     made: Made<DockerInstance>,
 }
 
@@ -56,6 +59,7 @@ impl DockerBackend {
         let files = HostFiles::open(docker, &address(&self.config), spec).await?;
         options.user = options.user.or_else(|| files.owner());
         files.check(options.uid_and_gid())?;
+        let way = Way::of(spec, &options, &address(&self.config), &self.makers).await?;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
@@ -67,15 +71,17 @@ impl DockerBackend {
         }
         let image = image(docker, &options.image).await?;
         let id = SandboxId::random(Variant::LocalDocker);
-        let made = DockerBox::start(docker, spec, &options, id.local(), &files).await?;
+        let made = DockerBox::start(docker, spec, &options, id.local(), &files, way).await?;
         files.compare(&made, &options.python).await?;
+        let network =
+            network::open(way, spec, docker, &made, &self.makers, &options.python).await?;
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
         let env = environment(spec, &image);
         let isolation = IsolationInfo {
             mode: spec.isolation,
             boundary: "container".into(),
-            layers: layers(&options, spec),
-            network: if is_open(spec) { "all" } else { "none" }.into(),
+            layers: layers(&options, way),
+            network: network.description(),
         };
         let here = installer(made.pipe().python()).await;
         let capabilities = Capabilities { install_python: here.is_some(), ..capabilities() };
@@ -101,9 +107,7 @@ impl DockerBackend {
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
         let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
         place.id = id;
-        if !is_open(spec) {
-            place.network = Network::closed(spec.network.clone());
-        }
+        place.network = network;
         place.packages = here.map(|here| {
             Packages::between(here, options.python.clone().into(), options.pip.clone())
         });
@@ -174,6 +178,7 @@ fn capabilities() -> Capabilities {
         limit_processes: true,
         limit_output: true,
         network_none: true,
+        network_allowlist: true,
         network_all: true,
         isolation_strict: true,
         ..Capabilities::default()
@@ -183,8 +188,7 @@ fn capabilities() -> Capabilities {
 fn check(spec: &CreateSpec) -> Result<()> {
     capabilities().check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
-            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts, and a network that is \
-             closed or open",
+            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts and the network",
         )
     })?;
     check_size(spec)?;

@@ -24,6 +24,7 @@ use crate::config::Options;
 use crate::container::{Limits, body};
 use crate::engine::{no_image, refused};
 use crate::mounts::HostFiles;
+use crate::network::Way;
 use crate::owner::Owner;
 
 /// How long a container may take to end with its connection before the engine is told to end it.
@@ -126,9 +127,10 @@ impl DockerBox {
         options: &Options,
         id: &str,
         files: &HostFiles,
+        way: Way,
     ) -> Result<Self> {
         let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
-        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files);
+        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files, way);
         let mut create = CreateContainerOptionsBuilder::default().name(&name);
         if let Some(platform) = &options.platform {
             create = create.platform(platform);
@@ -180,6 +182,21 @@ impl DockerBox {
     /// What holds it.
     pub(crate) fn freezer(&self) -> Arc<Freezer> {
         Arc::clone(&self.freezer)
+    }
+
+    /// Runs a Python program there before any code does; its exit status.
+    pub(crate) async fn run(
+        &self,
+        python: &str,
+        program: &str,
+        arguments: Vec<String>,
+    ) -> Result<Option<i32>> {
+        let mut argv: Vec<String> = [python, "-I", "-S", "-c", program].map(str::to_owned).into();
+        argv.extend(arguments);
+        let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+        let env = [("PATH".to_owned(), path)].into();
+        let spec = Spawn { argv, env, cwd: "/".into(), stdin: false, terminal: None };
+        Ok(self.pipe.spawn(spec).await?.process.exit().await?.code)
     }
 
     /// The container's name.

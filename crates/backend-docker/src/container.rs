@@ -7,10 +7,11 @@ use bollard::models::{
     RestartPolicyNameEnum,
 };
 use sandbox_agent::pipe::arguments;
-use sandbox_core::{ByteSize, CreateSpec, NetworkMode};
+use sandbox_core::{ByteSize, CreateSpec};
 
 use crate::config::Options;
 use crate::mounts::HostFiles;
+use crate::network::Way;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
 use crate::seccomp;
 
@@ -61,13 +62,8 @@ impl Limits {
     }
 }
 
-/// Whether code can reach the network of the engine's host.
-pub(crate) fn is_open(spec: &CreateSpec) -> bool {
-    spec.network.mode == NetworkMode::All
-}
-
 /// The layers that keep the code in, for `info()`.
-pub(crate) fn layers(options: &Options, spec: &CreateSpec) -> Vec<String> {
+pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
     let mut layers =
         vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp", "limits"];
     if !options.writable_root {
@@ -76,8 +72,10 @@ pub(crate) fn layers(options: &Options, spec: &CreateSpec) -> Vec<String> {
     if options.uid_and_gid().0 != 0 {
         layers.push("unprivileged-user");
     }
-    if !is_open(spec) {
-        layers.push("no-network");
+    match way {
+        Way::Closed => layers.push("no-network"),
+        Way::Gate => layers.push("network-gate"),
+        Way::Engine => {}
     }
     let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();
     layers.extend(options.runtime.iter().map(|runtime| format!("runtime:{runtime}")));
@@ -92,6 +90,7 @@ pub(crate) fn body(
     nonce: &str,
     owner: Option<&Owner>,
     files: &HostFiles,
+    way: Way,
 ) -> ContainerCreateBody {
     let mut labels = HashMap::from([(ID_LABEL.to_owned(), id.to_owned())]);
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
@@ -116,16 +115,17 @@ pub(crate) fn body(
             test: Some(vec!["NONE".into()]),
             ..Default::default()
         }),
-        host_config: Some(host_config(spec, options, files)),
+        host_config: Some(host_config(spec, options, files, way)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles) -> HostConfig {
+fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way) -> HostConfig {
     let limits = Limits::of(spec);
     let memory = signed(limits.memory.as_u64());
     HostConfig {
-        network_mode: Some(if is_open(spec) { "bridge" } else { "none" }.into()),
+        network_mode: Some(way.mode().into()),
+        dns: way.resolvers(),
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
@@ -154,7 +154,7 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles) -> HostC
         ]),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
-        sysctls: own_loopback(spec),
+        sysctls: own_loopback(way),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         ..HostConfig::default()
@@ -196,10 +196,10 @@ fn directories(
 }
 
 /// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(spec: &CreateSpec) -> Option<HashMap<String, String>> {
+fn own_loopback(way: Way) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
     let known = std::path::Path::new("/proc/sys/net/ipv6/conf/lo").exists();
-    (known && !is_open(spec)).then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    (known && way != Way::Engine).then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -217,7 +217,9 @@ mod tests {
 
     fn host(spec: &CreateSpec) -> HostConfig {
         let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
-        body(spec, &options, "id", "nonce", None, &HostFiles::default()).host_config.unwrap()
+        body(spec, &options, "id", "nonce", None, &HostFiles::default(), Way::Closed)
+            .host_config
+            .unwrap()
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod engine;
 mod images;
 mod instance;
 mod mounts;
+mod network;
 mod owner;
 mod ports;
 mod seccomp;

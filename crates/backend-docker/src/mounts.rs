@@ -12,9 +12,10 @@ use bollard::models::{
     Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum, MountType,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
-use sandbox_agent::box_io::{BoxIo, Spawn};
 use sandbox_core::{CreateSpec, Error, ErrorKind, Mount, Result};
 use sandbox_local::host_files::{self, Opened, invalid};
+
+use crate::boxed::DockerBox;
 
 /// Compares what is mounted with numbers of devices and files; its status is this, and the number of the one that differs.
 const COMPARE: &str = "import os, sys
@@ -173,21 +174,17 @@ impl HostFiles {
 
     /// Compares what the engine has mounted with what was judged: it opens paths anew, and their owners may have put
     /// something else there.
-    pub(crate) async fn compare(&self, box_io: &dyn BoxIo, python: &str) -> Result<()> {
+    pub(crate) async fn compare(&self, made: &DockerBox, python: &str) -> Result<()> {
         if self.0.is_empty() {
             return Ok(());
         }
-        let mut argv: Vec<String> = [python, "-I", "-S", "-c", COMPARE].map(str::to_owned).into();
+        let mut given = Vec::new();
         for file in &self.0 {
             let (device, inode) = (file.found.st_dev, file.found.st_ino);
-            argv.extend([file.target().to_owned(), device.to_string(), inode.to_string()]);
+            given.extend([file.target().to_owned(), device.to_string(), inode.to_string()]);
         }
-        let path = "/usr/local/bin:/usr/bin:/bin".to_owned();
-        let env = [("PATH".to_owned(), path)].into();
-        let spec = Spawn { argv, env, cwd: "/".into(), stdin: false, terminal: None };
-        let exit = box_io.spawn(spec).await?.process.exit().await?;
         let differs = |code: i32| self.0.get(usize::try_from(code - DIFFERS).ok()?);
-        match exit.code {
+        match made.run(python, COMPARE, given).await? {
             Some(0) => Ok(()),
             Some(code) if differs(code).is_some() => {
                 let asked = differs(code).map(|file| file.mount.source.display().to_string());

@@ -30,7 +30,7 @@ const MANY: &str =
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 /// The groups about what containers and their agent do. The others are about what is the same over cells.
-const GROUPS: [&str; 27] = [
+const GROUPS: [&str; 28] = [
     "archives",
     "background",
     "cancellation",
@@ -51,6 +51,7 @@ const GROUPS: [&str; 27] = [
     "limits_memory",
     "metrics",
     "mounts",
+    "network",
     "pause",
     "ports",
     "snapshots",
