@@ -22,10 +22,11 @@ impl SidecarSource for SidecarKernels {
             error.with_hint("files and commands take a kernel of their own on the server")
         })?;
         match (&away.origin, opened) {
-            (Origin::Started { server, .. }, Opened { id: Some(id), client, info })
+            (Origin::Started { .. }, Opened { id: Some(id), client, info })
                 if is_ipython(&info) =>
             {
-                Ok(SidecarKernel { server: server.clone(), id, client })
+                let server = away.kept().ok_or_else(over)?;
+                Ok(SidecarKernel { server, id, client })
             }
             _ => Err(Error::unsupported(
                 "start_kernel",

@@ -8,6 +8,7 @@ mod server;
 mod source;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -59,6 +60,10 @@ pub(crate) enum Origin {
 /// The kernels of one sandbox. What is its own ends with it, and the others are left running.
 pub(crate) struct Away {
     origin: Origin,
+    /// The server by connections of the keeper, which nobody's runtime holds up.
+    kept: Option<Server>,
+    /// Whether it ends, and with it what is its own.
+    leaving: Arc<AtomicBool>,
     /// Its files and programs, where a server starts kernels for it.
     sidecar: Option<Arc<Sidecar>>,
     /// A folder there for what is installed.
@@ -94,7 +99,8 @@ impl Away {
             let sidecar = matches!(origin, Origin::Started { .. })
                 .then(|| Sidecar::new(Arc::new(SidecarKernels(Weak::clone(own))), &*folder));
             let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
-            Self { origin, sidecar, folder, state, done }
+            let (kept, leaving) = (origin.server().map(kept), Arc::default());
+            Self { origin, kept, leaving, sidecar, folder, state, done }
         })
     }
 
@@ -152,12 +158,24 @@ impl Away {
         self.sidecar("files")?.files(base).await
     }
 
+    /// The server, for work of the keeper.
+    fn kept(&self) -> Option<Server> {
+        self.kept.clone()
+    }
+}
+
+impl Origin {
     fn server(&self) -> Option<&Server> {
-        match &self.origin {
-            Origin::Started { server, .. } | Origin::Running { server, .. } => Some(server),
-            Origin::Connected(_) => None,
+        match self {
+            Self::Started { server, .. } | Self::Running { server, .. } => Some(server),
+            Self::Connected(_) => None,
         }
     }
+}
+
+/// The same by connections of its own. What could be asked once can be asked again.
+fn kept(server: &Server) -> Server {
+    server.anew().unwrap_or_else(|_| server.clone())
 }
 
 fn over() -> Error {
@@ -204,6 +222,8 @@ impl BoxIo for Away {
             }
             (std::mem::take(&mut state.own), std::mem::take(&mut state.live))
         };
+        // Who ends all of them needs no help with one.
+        self.leaving.store(true, Ordering::Release);
         let sidecar = self.sidecar.clone();
         if let Some(sidecar) = &sidecar {
             sidecar.end();
@@ -222,7 +242,7 @@ impl BoxIo for Away {
             process.inspect(|process| process.gone());
             clients.push((client, running));
         }
-        let (server, done) = (self.server().cloned(), Arc::clone(&self.done));
+        let (server, done) = (self.kept(), Arc::clone(&self.done));
         keeper::spawn(async move {
             let borrowed = server.as_ref().zip(borrowed.as_deref());
             let left =

@@ -39,7 +39,7 @@ impl Away {
     pub(super) async fn open(self: &Arc<Self>) -> Result<Opened> {
         match &self.origin {
             Origin::Started { server, name } => {
-                let model = self.start(server, name).await?;
+                let model = self.start(name).await?;
                 let Reached { client, info } = tokio::select! {
                     reached = reach(server, &model.id, START_BOUND) => {
                         reached.map_err(|error| not_connected(&error))?
@@ -61,9 +61,10 @@ impl Away {
     }
 
     /// Starts a kernel that ends with the sandbox, also when nobody waits for it any more.
-    async fn start(self: &Arc<Self>, server: &Server, name: &str) -> Result<KernelModel> {
+    async fn start(self: &Arc<Self>, name: &str) -> Result<KernelModel> {
         let (tell, told) = oneshot::channel();
-        let (away, server, name) = (Arc::clone(self), server.clone(), name.to_owned());
+        let server = self.kept().ok_or_else(over)?;
+        let (away, name) = (Arc::clone(self), name.to_owned());
         keeper::spawn(async move {
             let mut started = server.start_kernel(&name, None).await;
             if let Ok(model) = &started

@@ -1,6 +1,5 @@
 //! Kernels that are elsewhere, as interpreters.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -40,7 +39,7 @@ impl KernelSource for Kernels {
         };
         let process = match (&self.away.origin, id) {
             (Origin::Started { server, .. }, Some(id)) => {
-                let ending = Ending::Deleted(Arc::<AtomicBool>::default());
+                let ending = Ending::Deleted(Arc::clone(&self.away.leaving));
                 let interrupt =
                     if program.is_some() { Interrupt::Program } else { Interrupt::Signal };
                 let inner = Arc::new(ServerProcess::new(server.clone(), id, ending));

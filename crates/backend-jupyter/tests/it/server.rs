@@ -1,6 +1,6 @@
 //! Kernels of their own on a Jupyter Server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbox_core::{ErrorKind, InterpreterState, Tool};
 use serde_json::{Map, Value, json};
@@ -50,6 +50,19 @@ async fn its_kernels_end_with_it() {
     // Given up somewhere on the way.
     let _ = tokio::time::timeout(Duration::from_millis(700), created).await;
     until("kernels are left", async || kernels(server, "ends").await.is_empty()).await;
+}
+
+/// Who drops a sandbox waits for its end on the only thread of a runtime, whose connections nobody works on meanwhile.
+#[tokio::test]
+async fn the_end_is_not_held_up_by_the_runtime_that_waits_for_it() {
+    let Some(server) = jupyter() else { return };
+    let sandbox = on(server).create().await.unwrap();
+    sandbox.files().write("file", "x").await.unwrap();
+    sandbox.run_code("1").await.unwrap();
+    let began = Instant::now();
+    sandbox.kill().await.unwrap();
+    drop(sandbox);
+    assert!(began.elapsed() < Duration::from_secs(4), "it took {:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -1,7 +1,10 @@
 //! Requests to a server, with bounded answers.
 
+use std::sync::Arc;
+
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url, redirect};
+use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -14,6 +17,7 @@ use crate::client::Effect;
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     client: reqwest::Client,
+    tls: Arc<ClientConfig>,
     max_body: usize,
 }
 
@@ -22,8 +26,20 @@ const MAX_MESSAGE: usize = 4096;
 
 impl Http {
     pub(super) fn new(token: &Token, options: &ServerOptions) -> Result<Self, ServerError> {
+        Self::with_tls(token, options, tls::configuration(&options.extra_roots)?)
+    }
+
+    /// The same with connections of its own.
+    pub(super) fn anew(&self, token: &Token, options: &ServerOptions) -> Result<Self, ServerError> {
+        Self::with_tls(token, options, Arc::clone(&self.tls))
+    }
+
+    fn with_tls(
+        token: &Token,
+        options: &ServerOptions,
+        tls: Arc<ClientConfig>,
+    ) -> Result<Self, ServerError> {
         let headers = headers(token, options)?;
-        let tls = tls::configuration(&options.extra_roots)?;
         let client = reqwest::Client::builder()
             .default_headers(headers)
             // A token must not follow a redirection.
@@ -32,7 +48,7 @@ impl Http {
             .tls_backend_preconfigured((*tls).clone())
             .build()
             .map_err(|error| ServerError::Tls { why: describe(&error) })?;
-        Ok(Self { client, max_body: options.max_body })
+        Ok(Self { client, tls, max_body: options.max_body })
     }
 
     /// Sends a request. The answer as JSON.

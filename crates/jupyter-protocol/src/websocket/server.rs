@@ -86,6 +86,18 @@ impl Server {
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }
 
+    /// The same server with connections of its own. Connections are worked on by the runtime that made them: whoever blocks
+    /// that one, or outlives it, asks by others.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn anew(&self) -> Result<Self, ServerError> {
+        let Inner { address, token, options, http } = &*self.0;
+        let http = http.anew(token, options)?;
+        let (address, token, options) = (address.clone(), token.clone(), options.clone());
+        Ok(Self(Arc::new(Inner { address, token, options, http })))
+    }
+
     /// The version of the server. Answered without a token too.
     ///
     /// # Errors
