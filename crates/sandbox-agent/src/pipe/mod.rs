@@ -33,7 +33,7 @@ use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION,
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{PROCESSES, arguments};
 use self::streams::{ControlStream, Reader, Writer};
-pub use self::tunnel::{PipePorts, Tunnel};
+pub use self::tunnel::{Listener, PipePorts, Speaker, Tunnel};
 pub use self::usage::PipeUsage;
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable};
 use crate::wire::FrameReader;
