@@ -1,6 +1,6 @@
 //! Where containers come from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ use sandbox_core::{
     IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SnapshotInfo, Variant, resolve_directory,
 };
+use sandbox_kernel::KernelBox;
+use sandbox_kernel::launch::Kernels;
 use sandbox_local::checks::{check_of, check_size, health_of};
 use sandbox_local::network::Network;
 use sandbox_local::programs::on_path;
@@ -24,12 +26,17 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::boxed::{DockerBox, remove};
-use crate::config::{DockerConfig, Options};
+use crate::config::{DockerConfig, Engine, Options};
 use crate::container::{HOME, WORKSPACE, is_open, layers};
 use crate::engine::{address, connect, no_image, refused};
+use crate::installed::{Installed, find};
 use crate::instance::{Container, DockerInstance};
+use crate::kernels::Tunnels;
 use crate::owner::{OWNER_LABEL, Owner};
 use crate::ports::Ports;
+
+/// Where kernels have their sockets and files: a directory in memory, as all that can be written to.
+const KERNEL_FILES: &str = "/tmp";
 
 /// Makes sandboxes in containers. The connection with the engine is shared by all of them.
 #[derive(Debug, Default)]
@@ -58,8 +65,19 @@ impl DockerBackend {
             layers: layers(&options, spec),
             network: if is_open(spec) { "all" } else { "none" }.into(),
         };
-        let here = installer(made.pipe().python()).await;
-        let capabilities = Capabilities { install_python: here.is_some(), ..capabilities() };
+        let kernel = match &options.engine {
+            Engine::Python => None,
+            Engine::Jupyter { kernel, transport } => {
+                let path = search_path(&image);
+                Some((find(&made, &options, kernel, &env, path).await?, *transport))
+            }
+        };
+        let installed = kernel.as_ref().map(|(installed, _)| installed);
+        let ipython = installed.is_none_or(|kernel| kernel.command.looks_like_ipython());
+        // Packages are for one interpreter, which has to be the one that code runs in.
+        let installs = ipython && installed.is_none_or(|kernel| kernel.is_of_the_python);
+        let here = if installs { installer(made.pipe().python()).await } else { None };
+        let capabilities = Capabilities { install_python: here.is_some(), ..capabilities(ipython) };
         let place = PlaceSpec {
             variant: Variant::LocalDocker,
             capabilities,
@@ -71,9 +89,10 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
-        let kind = Container { ports: Ports::new(made.pipe().ports()), usage: made.pipe().usage() };
+        let ports = made.pipe().ports();
+        let kind = Container { ports: Ports::new(ports.clone()), usage: made.pipe().usage() };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
-        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
+        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place);
         place.id = id;
         if !is_open(spec) {
             place.network = Network::closed(spec.network.clone());
@@ -85,8 +104,24 @@ impl DockerBackend {
         place.describe("container", json!(container));
         place.describe("python", json!(python));
         place.describe("user", json!(options.user));
+        place.describe("engine", json!(options.engine.to_string()));
+        let (mut language, mut interpreters) = ("python".to_owned(), box_io);
+        if let Some((Installed { command, .. }, transport)) = kernel {
+            place.describe("kernel", json!(command.name));
+            place.describe("language", json!(command.language));
+            language.clone_from(&command.language);
+            let way = Box::new(Tunnels { there: ports, transport });
+            let isolated = place.network.hint().is_some();
+            let home = env.get("HOME").map_or(HOME, String::as_str).to_owned();
+            let (box_io, parent) = (Arc::clone(&interpreters), KERNEL_FILES.to_owned());
+            let kernels = Kernels { box_io, files, command, way, parent, home, isolated };
+            interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
+        }
         let base = WorkerSpec { env, cwd };
-        let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
+        let ended = Arc::clone(&place.ended);
+        let contexts = Contexts::with(Variant::LocalDocker, &language, ended, base, move |_| {
+            Arc::clone(&interpreters)
+        });
         let instance = DockerInstance { place, contexts, kind };
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
@@ -94,23 +129,24 @@ impl DockerBackend {
     }
 }
 
-fn capabilities() -> Capabilities {
+/// What a sandbox can do. Some of it takes workers, or the program that runs in kernels of IPython.
+fn capabilities(ipython: bool) -> Capabilities {
     Capabilities {
         run_code: true,
-        run_stdin: true,
-        run_script: true,
+        run_stdin: ipython,
+        run_script: ipython,
         rich_results: true,
         live_output: true,
         contexts: true,
-        variables: true,
+        variables: ipython,
         interrupt: true,
         restart: true,
-        tools: true,
+        tools: ipython,
         commands: true,
         command_stdin: true,
         command_pty: true,
         command_background: true,
-        install_python: true,
+        install_python: ipython,
         files: true,
         watch: true,
         expose_port: true,
@@ -134,7 +170,7 @@ fn capabilities() -> Capabilities {
 }
 
 fn check(spec: &CreateSpec) -> Result<()> {
-    capabilities().check(spec).map_err(|error| {
+    capabilities(true).check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
             "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, and a network that is closed \
              or open",
@@ -162,11 +198,19 @@ async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
     Ok(image.config.and_then(|config| config.env).unwrap_or_default())
 }
 
+/// Where programs are, when an image does not say it.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where an image looks for programs.
+fn search_path(image: &[String]) -> String {
+    let path = image.iter().find_map(|pair| pair.strip_prefix("PATH="));
+    path.unwrap_or(USUAL_PATH).to_owned()
+}
+
 /// The environment of everything in the container: the image's, with ours and the caller's over it.
-fn environment(spec: &CreateSpec, image: &[String]) -> std::collections::BTreeMap<String, String> {
-    let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let mut env = std::collections::BTreeMap::from(
-        [("PATH", usual), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
+fn environment(spec: &CreateSpec, image: &[String]) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::from(
+        [("PATH", USUAL_PATH), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
     let pairs = image.iter().filter_map(|pair| pair.split_once('='));
@@ -226,7 +270,7 @@ impl Backend for DockerBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities()
+        capabilities(true)
     }
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
@@ -266,7 +310,7 @@ impl Backend for DockerBackend {
             }
             Err(error) => vec![check_of("engine", Err(error))],
         };
-        Ok(health_of(checks, "Python workers in hardened containers"))
+        Ok(health_of(checks, "Python workers or Jupyter kernels in hardened containers"))
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {

@@ -1,5 +1,7 @@
 //! What the backend and each create can be told.
 
+use std::fmt;
+
 use sandbox_core::{CreateSpec, Error, Result, SingleUse};
 use sandbox_local::pip_options;
 use serde_json::Value;
@@ -29,6 +31,15 @@ pub(crate) enum Engine {
     Python,
     /// Jupyter kernels, by the name of their specification.
     Jupyter { kernel: String, transport: Transport },
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Python => f.write_str("python"),
+            Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
+        }
+    }
 }
 
 /// How kernels are talked to, inside of the container.

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
-use sandbox_core::{Metrics, Result, TunnelInfo};
-use sandbox_local::{LocalInstance, LocalKind};
+use sandbox_core::{Metrics, Result, RunCode, TunnelInfo};
+use sandbox_local::{LocalInstance, LocalKind, Place};
 
 use crate::ports::Ports;
 
@@ -21,6 +21,10 @@ pub(crate) struct Container {
 impl LocalKind for Container {
     const SYSTEM_PACKAGES: &'static str =
         "put them into an image of your own, and name it with `--image` or .image(..)";
+
+    fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
+        place.check_run_of_kernel(request)
+    }
 
     async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
         instance.kind.ports.expose(port, instance.place.expiry.uses()).await
