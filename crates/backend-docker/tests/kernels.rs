@@ -70,7 +70,7 @@ async fn all_output_is_there_when_a_run_has_ended() {
     let sandbox = create("jupyter").await;
     for _ in 0..20 {
         let result = run(&sandbox, "import os; os.write(1, b'o' * 60_000); print('end')").await;
-        assert_eq!((result.stdout_totals.bytes_total, &*result.stdout()[60_000..]), (60_004, "end"));
+        assert_eq!((result.stdout_totals.bytes_total, &result.stdout()[60_000..]), (60_004, "end"));
     }
     let mut stream = sandbox
         .run_code("for n in range(600_000): print(n)\nprint('end')\n'last'")
@@ -81,7 +81,7 @@ async fn all_output_is_there_when_a_run_has_ended() {
     sleep(Duration::from_secs(1)).await;
     let mut output = Vec::new();
     while let Some(event) = stream.next().await {
-        if let EventKind::Output { data, .. } = event.unwrap().kind {
+        if let EventKind::Output { data, .. } = event.kind {
             output.extend_from_slice(&data);
         }
     }
@@ -169,7 +169,7 @@ async fn tools_variables_and_input_are_those_of_every_interpreter() {
     run(&sandbox, "given['a'].append(3)").await;
     assert_eq!(sandbox.get_variable("given").await.unwrap(), json!({"a": [1, 2, 3]}));
     let code = "import sys; print(input() + sys.stdin.read())";
-    let result = sandbox.run_code(code).stdin("one\ntwo\n").await.unwrap();
+    let result = sandbox.run_code(code).stdin("one\ntwo").await.unwrap();
     assert_eq!(result.stdout(), "onetwo", "{result:?}");
     let result = run(&sandbox, "raise SystemExit(7)").await;
     assert_eq!(result.exit_code, Some(7), "{result:?}");

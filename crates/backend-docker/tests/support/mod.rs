@@ -61,7 +61,7 @@ pub(crate) async fn build_with_kernels(name: &str) {
     write(&folder.path().join("kernels/echo/echo.py"), ECHO);
     // Its own, so that it can be told from another one with the same files.
     let recipe = format!(
-        "FROM {DEFAULT_IMAGE}\nLABEL test=\"{name}\"\nCOPY --chmod=755 kernels /usr/share/jupyter/kernels\n"
+        "FROM {DEFAULT_IMAGE}\nLABEL test=\"{name}\"\nCOPY kernels /usr/share/jupyter/kernels\n"
     );
     write(&folder.path().join("Dockerfile"), &recipe);
     let folder = folder.path().to_str().expect("a name");

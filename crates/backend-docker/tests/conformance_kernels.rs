@@ -1,0 +1,29 @@
+//! The behaviour suite over `local-docker` with Jupyter kernels instead of workers.
+
+#[path = "support/differences.rs"]
+mod differences;
+#[expect(dead_code, reason = "servers differ in more")]
+#[path = "../../backend-jupyter/tests/support/differences.rs"]
+mod kernels;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use backend_docker::DockerBackend;
+use differences::{LATER, VARIABLE, of_containers};
+use kernels::of_kernels;
+use sandbox_conformance::Target;
+
+/// The groups about what a kernel needs of the way to it. What else kernels do is the same in cells.
+const GROUPS: [&str; 3] = ["contexts", "interrupt", "streams"];
+
+fn main() -> ExitCode {
+    let Some(which) = std::env::var_os(VARIABLE) else {
+        return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
+    };
+    let target = Target::new("local-docker-kernels", || Arc::new(DockerBackend::default()))
+        .configure(|builder| builder.provider_option("engine", "jupyter"));
+    let target = of_kernels(of_containers(target));
+    let part = || target.clone().only(GROUPS, LATER);
+    sandbox_conformance::main(if which == "part" { part() } else { target })
+}
