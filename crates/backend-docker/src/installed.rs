@@ -7,7 +7,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use jupyter_protocol::kernelspec::{InstalledKernel, KernelSpec, Launch, LaunchError, PythonEnvironment};
+use jupyter_protocol::kernelspec::{
+    InstalledKernel, KernelSpec, Launch, LaunchError, PythonEnvironment,
+};
 use sandbox_agent::box_io::{BoxIo, Readable, Spawn};
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_kernel::launch::KernelCommand;
@@ -172,8 +174,9 @@ impl Found {
             );
         }
         let message = format!("no kernel of the image is named {name:?} (available: {there})");
-        failed(ErrorKind::NotFound, message, options)
-            .with_hint("kernels are looked for below share/jupyter/kernels in the image, as Jupyter does")
+        failed(ErrorKind::NotFound, message, options).with_hint(
+            "kernels are looked for below share/jupyter/kernels in the image, as Jupyter does",
+        )
     }
 }
 
@@ -216,9 +219,16 @@ mod tests {
         let text = r#"{"argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}", "{prefix}{resource_dir}"],
             "env": {"A": "${HOME}/a"}, "language": "Python", "interrupt_mode": "message"}"#;
         let kernels = json!({"mine": {"folder": "/kernels/mine", "text": text}});
-        let Installed { command, is_of_the_python } = kernel(found(false, kernels), "Mine").unwrap();
-        let words =
-            ["/env/bin/python3", "-m", "ipykernel_launcher", "-f", KernelCommand::FILE, "/env/kernels/mine"];
+        let Installed { command, is_of_the_python } =
+            kernel(found(false, kernels), "Mine").unwrap();
+        let words = [
+            "/env/bin/python3",
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            KernelCommand::FILE,
+            "/env/kernels/mine",
+        ];
         assert_eq!(command.argv, words);
         assert_eq!(command.env["A"], "/home/sandbox/a");
         assert!(is_of_the_python && command.looks_like_ipython());

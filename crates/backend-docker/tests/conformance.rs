@@ -42,8 +42,7 @@ fn main() -> ExitCode {
     let Some(which) = std::env::var_os(VARIABLE) else {
         return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
     };
-    let target =
-        of_containers(Target::new("local-docker", || Arc::new(DockerBackend::default())));
+    let target = of_containers(Target::new("local-docker", || Arc::new(DockerBackend::default())));
     let part = || target.clone().only(GROUPS, LATER);
     sandbox_conformance::main(if which == "part" { part() } else { target })
 }

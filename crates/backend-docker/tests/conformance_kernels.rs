@@ -15,7 +15,7 @@ use kernels::of_kernels;
 use sandbox_conformance::Target;
 
 /// The groups about what a kernel needs of the way to it. What else kernels do is the same in cells.
-const GROUPS: [&str; 3] = ["contexts", "interrupt", "streams"];
+const GROUPS: [&str; 2] = ["interrupt", "streams"];
 
 fn main() -> ExitCode {
     let Some(which) = std::env::var_os(VARIABLE) else {

@@ -13,7 +13,7 @@ use sandbox_core::{
     Sandbox, SandboxBuilder, Tool,
 };
 use serde_json::{Value, json};
-use support::{BARE_IMAGE, PATIENCE, build_with_kernels, docker, images_in_use};
+use support::{BARE_PYTHON, PATIENCE, build_with_kernels, docker, images_in_use};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -42,7 +42,11 @@ async fn a_kernel_keeps_state_and_shows_what_it_has_without_any_network() {
     run(&sandbox, "x = 41").await;
     let result = run(&sandbox, "print('so')\nx + 1").await;
     assert_eq!((result.stdout().as_str(), result.text()), ("so", Some("42")), "{result:?}");
-    let result = run(&sandbox, "from IPython.display import HTML, display\ndisplay(HTML('<b>it</b>'))\n%pwd").await;
+    let result = run(
+        &sandbox,
+        "from IPython.display import HTML, display\ndisplay(HTML('<b>it</b>'))\n%pwd",
+    )
+    .await;
     assert_eq!(result.results[0].html(), Some("<b>it</b>"), "{result:?}");
     assert_eq!(result.text(), Some("'/workspace'"), "{result:?}");
     let result = run(&sandbox, "1 / 0").await;
@@ -114,7 +118,8 @@ async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
     assert_eq!(run(&sandbox, "name").await.text(), Some("'mine'"));
     // Of a kernel that has ended nothing is left, and of those that run what they need.
     sandbox.delete_context("other").await.unwrap();
-    let left = async || sandbox.commands().run("ls -dA /tmp/.kernel-* | wc -l").await.unwrap().stdout;
+    let left =
+        async || sandbox.commands().run("ls -dA /tmp/.kernel-* | wc -l").await.unwrap().stdout;
     let begun = Instant::now();
     while left().await.trim() != "1" {
         assert!(begun.elapsed() < PATIENCE, "{} directories are left", left().await);
@@ -142,7 +147,10 @@ async fn a_run_can_be_interrupted_and_has_a_limit() {
     let limit = Duration::from_millis(500);
     let result = sandbox.run_code("time.sleep(100)").timeout(limit).await.unwrap();
     assert_eq!(result.failure.as_ref().map(|it| it.kind), Some(FailureKind::Timeout));
-    assert_eq!((run(&sandbox, "kept").await.text(), result.state), (Some("1"), InterpreterState::Kept));
+    assert_eq!(
+        (run(&sandbox, "kept").await.text(), result.state),
+        (Some("1"), InterpreterState::Kept)
+    );
 
     let code = "print('so far')\nimport signal; signal.pthread_sigmask(signal.SIG_BLOCK, [2])\n\
                 while True:\n    try: time.sleep(100)\n    except BaseException: pass";
@@ -244,9 +252,11 @@ async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert!(error.message().contains("broken, echo, missing, odd, python3"), "{error}");
 
-    let error = builder("jupyter").image(BARE_IMAGE).create().await.unwrap_err();
+    let bare = builder("jupyter").image(image).provider_option("python", BARE_PYTHON);
+    let error = bare.create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.message().contains("no ipykernel"), "{error}");
+    assert!(error.message().contains("broken, echo"), "{error}");
     assert!(error.hint().is_some_and(|hint| hint.contains("pip install ipykernel")), "{error:?}");
 
     let begun = Instant::now();
@@ -264,7 +274,7 @@ async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
     assert!(error.message().contains("invalid kernel.json"), "{error}");
 
     let begun = Instant::now();
-    while images_in_use().await.iter().any(|used| [image, BARE_IMAGE].contains(&&**used)) {
+    while images_in_use().await.iter().any(|used| used == image) {
         assert!(begun.elapsed() < PATIENCE, "a container is left");
         sleep(Duration::from_millis(100)).await;
     }

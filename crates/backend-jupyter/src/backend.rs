@@ -253,7 +253,10 @@ impl Backend for JupyterBackend {
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
         let kernel = find(&Options::of_backend(&self.config));
-        let kernel = check_of("kernel", kernel.map(|it| format!("{} ({})", it.command.name, it.command.title)));
+        let kernel = check_of(
+            "kernel",
+            kernel.map(|it| format!("{} ({})", it.command.name, it.command.title)),
+        );
         Ok(health_in_cells(kernel, "Jupyter kernels in isolated cells", &self.makers).await)
     }
 

@@ -1,5 +1,7 @@
 //! What the tests with containers share.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,8 +12,8 @@ use tokio::process::Command;
 /// Long enough for an engine on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What `cargo xtask image` makes the image on: it has Python, and no kernel.
-pub(crate) const BARE_IMAGE: &str = "code-sandboxes-base:bookworm";
+/// An interpreter of those images that has no package at all, and so no kernel.
+pub(crate) const BARE_PYTHON: &str = "bare-python";
 
 pub(crate) fn has_engine() -> bool {
     std::env::var_os("SANDBOX_TEST_DOCKER").is_some()
@@ -59,9 +61,13 @@ pub(crate) async fn build_with_kernels(name: &str) {
     }
     let write = |path: &Path, text: &str| std::fs::write(path, text).expect("a file");
     write(&folder.path().join("kernels/echo/echo.py"), ECHO);
+    let bare = folder.path().join(BARE_PYTHON);
+    write(&bare, "#!/bin/sh\nexec python3 -S \"$@\"\n");
+    std::fs::set_permissions(&bare, Permissions::from_mode(0o755)).expect("a program");
     // Its own, so that it can be told from another one with the same files.
     let recipe = format!(
-        "FROM {DEFAULT_IMAGE}\nLABEL test=\"{name}\"\nCOPY kernels /usr/share/jupyter/kernels\n"
+        "FROM {DEFAULT_IMAGE}\nLABEL test=\"{name}\"\nCOPY kernels /usr/share/jupyter/kernels\n\
+         COPY {BARE_PYTHON} /usr/local/bin/\n"
     );
     write(&folder.path().join("Dockerfile"), &recipe);
     let folder = folder.path().to_str().expect("a name");

@@ -52,7 +52,14 @@ impl PythonEnvironment {
     ) -> Self {
         let (executable, prefix) = (executable.into(), prefix.into());
         let site_packages = Vec::new();
-        Self { executable, prefix, version, is_virtual: false, sees_user_site: false, site_packages }
+        Self {
+            executable,
+            prefix,
+            version,
+            is_virtual: false,
+            sees_user_site: false,
+            site_packages,
+        }
     }
 
     /// The environment in use: an activated one, else the first `python3` of `PATH`.

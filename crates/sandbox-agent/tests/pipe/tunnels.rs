@@ -165,15 +165,15 @@ fn read_now(stream: &dyn Readable) -> usize {
 #[tokio::test]
 async fn what_was_written_before_an_answer_is_there_before_it() {
     let place = TestBox::start().await;
-    let code =
-        "while there.recv(1):\n    os.write(1, b'o' * 60000); os.write(2, b'e' * 500); there.send(b'.')";
+    let code = "while there.recv(1):\n    os.write(1, b'o' * 60000); os.write(2, b'e' * 500); there.send(b'.')";
     for always in [true, false] {
         let (spawned, mut tunnel) = speaker(&place, always, code).await;
         for round in 0..100 {
             tunnel.write_all(b"?").await.unwrap();
             let mut answer = [0];
             timeout(SOON, tunnel.read_exact(&mut answer)).await.unwrap().unwrap();
-            let written = (read_now(&*spawned.stdout), read_now(&**spawned.stderr.as_ref().unwrap()));
+            let written =
+                (read_now(&*spawned.stdout), read_now(&**spawned.stderr.as_ref().unwrap()));
             assert_eq!(written, (60_000, 500), "round {round}, always: {always}");
         }
         drop(tunnel);
