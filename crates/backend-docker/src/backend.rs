@@ -125,6 +125,7 @@ impl DockerBackend {
         let instance = DockerInstance { place, contexts, kind };
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
+        instance.begin(spec);
         Ok(instance)
     }
 }

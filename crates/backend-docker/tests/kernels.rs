@@ -243,6 +243,33 @@ threading.Thread(target=serve, daemon=True).start()";
     assert_eq!(&heard, b"!");
 }
 
+/// A kernel that is about to be there belongs to nobody when nobody waits for it any more.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_start_that_is_given_up_leaves_no_kernel() {
+    let lazy = builder("jupyter").provider_option("interpreter", "lazy");
+    let sandbox = lazy.create().await.unwrap();
+    let code = "import glob; print(sum(b'ipykernel_launcher' in open(path, 'rb').read() \
+                for path in glob.glob('/proc/[0-9]*/cmdline')))";
+    let kernels = async || {
+        let seen = sandbox.commands().run(["python3", "-c", code]).await.unwrap();
+        // What asks has the word in its own command.
+        seen.stdout.trim().parse::<u32>().unwrap() - 1
+    };
+    for patience in [100, 400] {
+        let run = sandbox.run_code("1").into_future();
+        let given_up = tokio::time::timeout(Duration::from_millis(patience), run).await;
+        assert!(given_up.is_err() || patience > 100, "{given_up:?}");
+        let begun = Instant::now();
+        while given_up.is_err() && kernels().await > 0 {
+            assert!(begun.elapsed() < PATIENCE, "a kernel is left");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert_eq!(run(&sandbox, "6 * 7").await.text(), Some("42"));
+    assert_eq!(kernels().await, 1);
+}
+
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {

@@ -137,7 +137,7 @@ async fn speaker(place: &TestBox, always: bool, code: &str) -> (Spawned, Tunnel)
     let mut spec = place.shell("");
     spec.argv = ["python3", "-c", &code].map(str::to_owned).to_vec();
     let socket = Listener::Socket(format!("{}/s", spec.cwd));
-    let spawned = place.pipe.spawn(spec).await.unwrap();
+    let spawned = place.pipe.spawn(spec).await.expect("it starts");
     let who = Speaker { pid: spawned.process.pid(), always };
     let connect = async {
         loop {
