@@ -21,8 +21,9 @@ const GROUPS: [&str; 2] = ["interrupt", "streams"];
 const IMPORTS: &str =
     "that kernel imports while it answers, and what its code takes away is missing";
 
-/// What an interpreter inherits is waited for when that ends.
-const ORPHANS: &str = "what ended without a parent counts until the interpreter ends, and a kernel needs threads of its own beside it";
+/// What becomes of a process that has lost its parent.
+const ORPHANS: &str = "the interpreter inherits them, and what has ended counts as a process until the interpreter ends, so that the limit \
+     is met; copies of a kernel tell that slowly";
 
 fn main() -> ExitCode {
     let Some(which) = std::env::var_os(VARIABLE) else {
