@@ -68,8 +68,7 @@ impl DockerBackend {
         let kernel = match &options.engine {
             Engine::Python => None,
             Engine::Jupyter { kernel, transport } => {
-                let path = search_path(&image);
-                Some((find(&made, &options, kernel, &env, path).await?, *transport))
+                Some((find(made.pipe(), &options, kernel, &env).await?, *transport))
             }
         };
         let installed = kernel.as_ref().map(|(installed, _)| installed);
@@ -199,19 +198,11 @@ async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
     Ok(image.config.and_then(|config| config.env).unwrap_or_default())
 }
 
-/// Where programs are, when an image does not say it.
-const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Where an image looks for programs.
-fn search_path(image: &[String]) -> String {
-    let path = image.iter().find_map(|pair| pair.strip_prefix("PATH="));
-    path.unwrap_or(USUAL_PATH).to_owned()
-}
-
 /// The environment of everything in the container: the image's, with ours and the caller's over it.
 fn environment(spec: &CreateSpec, image: &[String]) -> BTreeMap<String, String> {
+    let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env = BTreeMap::from(
-        [("PATH", USUAL_PATH), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
+        [("PATH", usual), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
     let pairs = image.iter().filter_map(|pair| pair.split_once('='));

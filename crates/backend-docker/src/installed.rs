@@ -2,49 +2,40 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::poll_fn;
-use std::io;
 use std::path::Path;
-use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use jupyter_protocol::kernelspec::{
     InstalledKernel, KernelSpec, Launch, LaunchError, PythonEnvironment,
 };
-use sandbox_agent::box_io::{BoxIo, Readable, Spawn};
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_agent::box_io::BoxFiles as _;
+use sandbox_agent::pipe::{PipeBox, PipeFiles, PipePython};
+use sandbox_core::{ByteRange, Error, ErrorKind, Result};
 use sandbox_kernel::launch::KernelCommand;
-use serde::Deserialize;
-use tokio::time::timeout;
 
 use crate::config::{DEFAULT_KERNEL, Options};
+use crate::container::HOME;
 
-/// Says it, inside.
-const PROGRAM: &str = include_str!("installed.py");
-
-/// How long that may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How much may be said, in bytes.
-const MOST: usize = 8 << 20;
+/// The most bytes of one specification.
+const MOST: u64 = 1 << 20;
 
 /// The provisioner that starts kernels as processes.
 const LOCAL_PROVISIONER: &str = "local-provisioner";
 
 /// What an image has.
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 struct Found {
-    executable: String,
-    prefix: String,
-    version: (u32, u32),
-    has_ipykernel: bool,
-    kernels: BTreeMap<String, FoundKernel>,
+    /// The interpreter that the agent is of.
+    python: PipePython,
+    /// Specifications by the names of kernels, in lower case.
+    kernels: BTreeMap<String, Specification>,
 }
 
 /// A specification as it was read.
-#[derive(Debug, Deserialize)]
-struct FoundKernel {
+#[derive(Debug)]
+struct Specification {
     folder: String,
-    text: String,
+    text: Vec<u8>,
 }
 
 /// A kernel of an image.
@@ -55,56 +46,54 @@ pub(crate) struct Installed {
     pub(crate) is_of_the_python: bool,
 }
 
-/// Finds the kernel of that name in a box, whose image looks for programs in `path`.
+/// Finds the kernel of that name in a box, with the environment that programs have there.
+///
+/// It is read from files and asked of the agent: an interpreter that would look for it takes as long to start as a good
+/// part of a kernel.
 pub(crate) async fn find(
-    box_io: &dyn BoxIo,
+    pipe: &PipeBox,
     options: &Options,
     name: &str,
     env: &BTreeMap<String, String>,
-    path: String,
 ) -> Result<Installed> {
-    let argv = [&options.python, "-c", PROGRAM].map(str::to_owned).to_vec();
-    // What the caller puts there must not hide the interpreter of the image.
-    let mut own = env.clone();
-    own.insert("PATH".into(), path);
-    let program = Spawn { argv, env: own, cwd: "/".into(), stdin: false, terminal: None };
-    let said = timeout(PATIENCE, said(box_io, program)).await;
-    let (out, problem) = said.unwrap_or_else(|_| Err(unknown("no answer came in time")))?;
-    let found: Found = serde_json::from_slice(&out).map_err(|error| {
-        let last = problem.lines().rev().find(|line| !line.trim().is_empty());
-        unknown(last.unwrap_or("its answer makes no sense")).with_source(error)
-    })?;
-    found.kernel(name, options, env)
-}
-
-/// What a program writes, when it has ended.
-async fn said(box_io: &dyn BoxIo, program: Spawn) -> Result<(Vec<u8>, String)> {
-    let spawned = box_io.spawn(program).await?;
-    let problem = async {
-        match &spawned.stderr {
-            Some(stderr) => read(&**stderr).await,
-            None => Ok(Vec::new()),
-        }
-    };
-    let (out, problem) = tokio::join!(read(&*spawned.stdout), problem);
-    let read = |said: io::Result<Vec<u8>>| {
-        said.map_err(|error| unknown("its answer could not be read").with_source(error))
-    };
-    Ok((read(out)?, String::from_utf8_lossy(&read(problem)?).into_owned()))
-}
-
-async fn read(stream: &dyn Readable) -> io::Result<Vec<u8>> {
-    let (mut all, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
-    loop {
-        poll_fn(|cx| stream.poll_readable(cx)).await?;
-        match stream.try_read(&mut buffer) {
-            Ok(0) => return Ok(all),
-            Ok(count) if all.len() + count <= MOST => all.extend_from_slice(&buffer[..count]),
-            Ok(_) => return Err(io::Error::other("it is too long")),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+    let python = pipe.interpreter("ipykernel").await?;
+    let files = pipe.files("/");
+    let mut kernels = BTreeMap::new();
+    for folder in folders(&python.prefix, env) {
+        // One that is not there, or may not be looked into, has none.
+        for entry in files.list(&folder).await.unwrap_or_default() {
+            let name = entry.name.to_lowercase();
+            if !kernels.contains_key(&name)
+                && let Ok(text) = read(&files, &format!("{}/kernel.json", entry.path)).await
+            {
+                kernels.insert(name, Specification { folder: entry.path, text });
+            }
         }
     }
+    Found { python, kernels }.kernel(name, options, env)
+}
+
+/// Where kernels are looked for, in the order in which Jupyter does.
+fn folders(prefix: &str, env: &BTreeMap<String, String>) -> Vec<String> {
+    let variable = |name: &str| env.get(name).filter(|value| !value.is_empty());
+    let named = variable("JUPYTER_PATH").map_or("", String::as_str).split(':');
+    let home = variable("HOME").map_or(HOME, String::as_str);
+    let user = variable("JUPYTER_DATA_DIR").cloned();
+    let user = user.unwrap_or_else(|| format!("{home}/.local/share/jupyter"));
+    let system = ["/usr/local/share/jupyter", "/usr/share/jupyter"].map(str::to_owned);
+    let named = named.filter(|path| path.starts_with('/')).map(str::to_owned);
+    let all = named.chain([user, format!("{prefix}/share/jupyter")]).chain(system);
+    all.map(|data| format!("{data}/kernels")).collect()
+}
+
+async fn read(files: &PipeFiles, path: &str) -> Result<Vec<u8>> {
+    let range = ByteRange { offset: 0, length: Some(MOST) };
+    let mut pieces = files.read(path, range).await?;
+    let mut text = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        text.extend_from_slice(&piece?);
+    }
+    Ok(text)
 }
 
 impl Found {
@@ -119,13 +108,14 @@ impl Found {
             let message = format!("kernel {name:?} of the image cannot be started: {error}");
             failed(ErrorKind::Unavailable, message, options)
         };
-        let python = PythonEnvironment::elsewhere(&self.executable, &self.prefix, self.version);
+        let PipePython { executable, prefix, version, .. } = &self.python;
+        let python = PythonEnvironment::elsewhere(executable, prefix, *version);
         let kernel = match self.kernels.get(&name) {
-            Some(FoundKernel { folder, text }) => {
-                let spec = KernelSpec::from_json(text.as_bytes());
+            Some(Specification { folder, text }) => {
+                let spec = KernelSpec::from_json(text);
                 InstalledKernel::new(&name, folder, spec.map_err(|error| unusable(&error))?)
             }
-            None if name == DEFAULT_KERNEL && self.has_ipykernel => self.native(&name),
+            None if name == DEFAULT_KERNEL && self.python.has_package => self.native(&name),
             None => return Err(self.not_found(&name, options)),
         };
         if let Some(other) = kernel.spec.provisioner().filter(|name| *name != LOCAL_PROVISIONER) {
@@ -136,7 +126,7 @@ impl Found {
         let Some(program) = argv.first() else {
             return Err(unusable(&LaunchError::NoProgram));
         };
-        let is_of_the_python = *program == self.executable;
+        let is_of_the_python = program == executable;
         let own = kernel.variables(|name| env.get(name).cloned());
         let env = own.map_err(|error| unusable(&error))?.into_iter().collect();
         let command = KernelCommand {
@@ -153,16 +143,17 @@ impl Found {
     /// IPython's kernel, which is there also where nobody has written its specification.
     fn native(&self, name: &str) -> InstalledKernel {
         let mut spec = KernelSpec::default();
-        let words = [&self.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"];
+        let words =
+            [&self.python.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"];
         spec.argv = words.map(str::to_owned).to_vec();
-        spec.display_name = format!("Python {} (ipykernel)", self.version.0);
+        spec.display_name = format!("Python {} (ipykernel)", self.python.version.0);
         "python".clone_into(&mut spec.language);
         InstalledKernel::new(name, "", spec)
     }
 
     fn not_found(&self, name: &str, options: &Options) -> Error {
         let mut names: Vec<&str> = self.kernels.keys().map(String::as_str).collect();
-        if self.has_ipykernel && !self.kernels.contains_key(DEFAULT_KERNEL) {
+        if self.python.has_package && !self.kernels.contains_key(DEFAULT_KERNEL) {
             names.push(DEFAULT_KERNEL);
         }
         let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -184,15 +175,9 @@ fn failed(kind: ErrorKind, message: String, options: &Options) -> Error {
     Error::new(kind, "start_kernel", message).with_context("image", options.image.clone())
 }
 
-fn unknown(why: &str) -> Error {
-    let message = format!("which kernels the image has cannot be found out: {why}");
-    Error::new(ErrorKind::Unavailable, "start_kernel", message)
-}
-
 #[cfg(test)]
 mod tests {
     use sandbox_core::CreateSpec;
-    use serde_json::json;
 
     use super::*;
     use crate::config::DockerConfig;
@@ -201,12 +186,18 @@ mod tests {
         Options::of_create(&DockerConfig::default(), &CreateSpec::default()).unwrap()
     }
 
-    fn found(has_ipykernel: bool, kernels: serde_json::Value) -> Found {
-        let found = json!({
-            "executable": "/env/bin/python3", "prefix": "/env", "version": [3, 11],
-            "has_ipykernel": has_ipykernel, "kernels": kernels,
-        });
-        serde_json::from_value(found).unwrap()
+    fn found(has_package: bool, kernels: &[(&str, &str)]) -> Found {
+        let python = PipePython {
+            executable: "/env/bin/python3".to_owned(),
+            prefix: "/env".to_owned(),
+            version: (3, 11),
+            has_package,
+        };
+        let read = |&(name, text): &(&str, &str)| {
+            let folder = format!("/kernels/{name}");
+            (name.to_owned(), Specification { folder, text: text.into() })
+        };
+        Found { python, kernels: kernels.iter().map(read).collect() }
     }
 
     fn kernel(found: Found, name: &str) -> Result<Installed> {
@@ -218,9 +209,8 @@ mod tests {
     fn a_specification_is_understood_as_the_image_means_it() {
         let text = r#"{"argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}", "{prefix}{resource_dir}"],
             "env": {"A": "${HOME}/a"}, "language": "Python", "interrupt_mode": "message"}"#;
-        let kernels = json!({"mine": {"folder": "/kernels/mine", "text": text}});
         let Installed { command, is_of_the_python } =
-            kernel(found(false, kernels), "Mine").unwrap();
+            kernel(found(false, &[("mine", text)]), "Mine").unwrap();
         let words = [
             "/env/bin/python3",
             "-m",
@@ -236,29 +226,43 @@ mod tests {
 
     #[test]
     fn ipykernel_needs_no_specification() {
-        let command = kernel(found(true, json!({})), "python3").unwrap().command;
+        let command = kernel(found(true, &[]), "python3").unwrap().command;
         assert!(command.looks_like_ipython());
         assert_eq!(command.argv[0], "/env/bin/python3");
     }
 
     #[test]
     fn what_is_not_there_says_what_is() {
-        let sh = json!({"sh": {"folder": "/k", "text": "{}"}});
-        let error = kernel(found(true, sh.clone()), "ir").unwrap_err();
+        let sh = [("sh", "{}")];
+        let error = kernel(found(true, &sh), "ir").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.message().contains("available: sh, python3"), "{error}");
-        let error = kernel(found(false, sh.clone()), "python3").unwrap_err();
+        let error = kernel(found(false, &sh), "python3").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.hint().unwrap().contains("pip install ipykernel"), "{error:?}");
-        let error = kernel(found(false, sh), "sh").unwrap_err();
+        let error = kernel(found(false, &sh), "sh").unwrap_err();
         assert!(error.message().contains("empty `argv`"), "{error}");
+    }
+
+    #[test]
+    fn kernels_are_looked_for_where_jupyter_does() {
+        let pairs = [("JUPYTER_PATH", "/a:relative:/b"), ("HOME", "/home/u")];
+        let env = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let expected = [
+            "/a/kernels",
+            "/b/kernels",
+            "/home/u/.local/share/jupyter/kernels",
+            "/env/share/jupyter/kernels",
+            "/usr/local/share/jupyter/kernels",
+            "/usr/share/jupyter/kernels",
+        ];
+        assert_eq!(folders("/env", &env), expected);
     }
 
     #[test]
     fn what_is_no_specification_is_said_to_be_none() {
         for text in ["", "[]", r#"{"argv": 1}"#] {
-            let kernels = json!({"odd": {"folder": "/k", "text": text}});
-            let error = kernel(found(true, kernels), "odd").unwrap_err();
+            let error = kernel(found(true, &[("odd", text)]), "odd").unwrap_err();
             assert!(error.message().contains("invalid kernel.json"), "{error}");
         }
     }
