@@ -77,10 +77,13 @@ impl DockerBackend {
         let installs = ipython && installed.is_none_or(|kernel| kernel.is_of_the_python);
         let here = if installs { installer(made.pipe().python()).await } else { None };
         let capabilities = Capabilities { install_python: here.is_some(), ..capabilities(ipython) };
+        // It lives from when it can be used, however long its interpreter takes to start.
+        let mut unlimited = spec.clone();
+        unlimited.lifetime = None;
         let place = PlaceSpec {
             variant: Variant::LocalDocker,
             capabilities,
-            create: spec,
+            create: &unlimited,
             isolation,
             env: env.clone(),
             cwd: cwd.clone(),

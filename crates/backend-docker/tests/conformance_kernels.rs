@@ -14,8 +14,8 @@ use differences::{LATER, VARIABLE, of_containers};
 use kernels::of_kernels;
 use sandbox_conformance::Target;
 
-/// The groups about what a kernel needs of the way to it. What else kernels do is the same in cells.
-const GROUPS: [&str; 2] = ["interrupt", "streams"];
+/// The group about what the way to a kernel decides. What else kernels do is the same in cells, or in tests/kernels.rs.
+const GROUPS: [&str; 1] = ["streams"];
 
 /// What the image's version of pyzmq needs for every message.
 const IMPORTS: &str =

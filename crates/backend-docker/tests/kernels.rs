@@ -67,6 +67,17 @@ async fn workers_are_what_runs_code_unless_a_kernel_is_asked_for() {
     assert_eq!(result.text(), Some("False"), "{result:?}");
 }
 
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_lifetime_begins_when_the_kernel_is_there() {
+    let lifetime = Duration::from_secs(2);
+    let sandbox = builder("jupyter").lifetime(lifetime).create().await.unwrap();
+    let left = sandbox.info().unwrap().remaining_time().expect("a lifetime");
+    assert!((1.9..=2.0).contains(&left), "{left}");
+    let result = run(&sandbox, "while True: pass").await;
+    assert_eq!(result.failure.as_ref().map(|it| it.kind), Some(FailureKind::Expired));
+}
+
 /// More than may be under way, in an order that shows: nothing is lost, and all of it is there when the run has ended.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
