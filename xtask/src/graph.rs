@@ -69,13 +69,10 @@ const CLAIMS: [Claim; 10] = [
         },
     },
     Claim {
-        what: "the facade with containers pulls no other backend and no cells",
+        what: "the facade with containers pulls no other backend",
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "docker"],
-        holds: |tree| {
-            backends(tree) == ["code-sandboxes-backend-docker"]
-                && !tree.contains("code-sandboxes-isolation")
-        },
+        holds: |tree| backends(tree) == ["code-sandboxes-backend-docker"],
     },
     Claim {
         what: "kernels as interpreters pull no transport, no cells and no HTTP client",

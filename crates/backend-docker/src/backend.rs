@@ -12,26 +12,31 @@ use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance,
-    IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SingleUse,
     SnapshotInfo, Variant, resolve_directory,
 };
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::Kernels;
 use sandbox_local::checks::{check_of, check_size, health_of};
-use sandbox_local::network::Network;
+use sandbox_local::makers::Makers;
 use sandbox_local::programs::on_path;
-use sandbox_local::{Made, Packages, Place, PlaceSpec};
+use sandbox_local::{
+    Made, Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored, load_variables,
+};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::boxed::{DockerBox, remove};
+use crate::committed;
 use crate::config::{DockerConfig, Engine, Options};
-use crate::container::{HOME, WORKSPACE, is_open, layers};
+use crate::container::{HOME, WORKSPACE, layers};
 use crate::engine::{address, connect, no_image, refused};
-use crate::installed::{Installed, find};
+use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
 use crate::kernels::Tunnels;
+use crate::mounts::HostFiles;
+use crate::network::{self, Way};
 use crate::owner::{OWNER_LABEL, Owner};
 use crate::ports::Ports;
 
@@ -43,32 +48,52 @@ const KERNEL_FILES: &str = "/tmp";
 pub struct DockerBackend {
     config: DockerConfig,
     swept: OnceCell<()>,
+    snapshots: SnapshotStore,
+    /// What opens gates.
+    makers: Makers,
     made: Made<DockerInstance>,
 }
 
 impl DockerBackend {
     /// A backend with defaults of its own.
     pub fn new(config: DockerConfig) -> Self {
-        Self { config, ..Self::default() }
+        let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
+        Self { config, snapshots, ..Self::default() }
     }
 
     async fn make(&self, docker: &Docker, spec: &CreateSpec) -> Result<DockerInstance> {
-        let options = Options::of_create(&self.config, spec)?;
+        let mut options = Options::of_create(&self.config, spec)?;
+        let files = HostFiles::open(docker, &address(&self.config), spec).await?;
+        options.user = options.user.or_else(|| files.owner());
+        files.check(options.uid_and_gid())?;
+        let way = Way::of(spec, &options, &address(&self.config), &self.makers).await?;
+        let find = |name: &String| self.snapshots.find("create", name);
+        let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
+        if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
+            if spec.image.is_some() {
+                let message = "is one of this sandbox, and the snapshot has another one";
+                return Err(Error::invalid("image", message.to_owned()));
+            }
+            image.clone_into(&mut options.image);
+        }
         let image = image(docker, &options.image).await?;
         let id = SandboxId::random(Variant::LocalDocker);
-        let made = DockerBox::start(docker, spec, &options, id.local()).await?;
+        let made = DockerBox::start(docker, spec, &options, id.local(), &files, way).await?;
+        files.compare(&made, &options.python).await?;
+        let network =
+            network::open(way, spec, docker, &made, &self.makers, &options.python).await?;
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
         let env = environment(spec, &image);
         let isolation = IsolationInfo {
             mode: spec.isolation,
             boundary: "container".into(),
-            layers: layers(&options, spec),
-            network: if is_open(spec) { "all" } else { "none" }.into(),
+            layers: layers(&options, way),
+            network: network.description(),
         };
         let kernel = match &options.engine {
             Engine::Python => None,
             Engine::Jupyter { kernel, transport } => {
-                Some((find(made.pipe(), &options, kernel, &env).await?, *transport))
+                Some((find_kernel(made.pipe(), &options, kernel, &env).await?, *transport))
             }
         };
         let installed = kernel.as_ref().map(|(installed, _)| installed);
@@ -76,7 +101,10 @@ impl DockerBackend {
         // Packages are for one interpreter, which has to be the one that code runs in.
         let installs = ipython && installed.is_none_or(|kernel| kernel.is_of_the_python);
         let here = if installs { installer(made.pipe().python()).await } else { None };
-        let capabilities = Capabilities { install_python: here.is_some(), ..capabilities(ipython) };
+        let capabilities = Capabilities {
+            install_python: here.is_some(),
+            ..capabilities(&options.engine, ipython)
+        };
         // It lives from when it can be used, however long its interpreter takes to start.
         let mut unlimited = spec.clone();
         unlimited.lifetime = None;
@@ -91,32 +119,44 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(&cwd));
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
+        let snapshots = Snapshots::new(self.snapshots.clone(), Some(python.clone()), Vec::new());
         let ports = made.pipe().ports();
-        let kind = Container { ports: Ports::new(ports.clone()), usage: made.pipe().usage() };
+        let kind = Container {
+            snapshots,
+            ports: Ports::new(ports.clone()),
+            usage: made.pipe().usage(),
+            freezer: made.freezer(),
+            writable_root: options.writable_root,
+        };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
         let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place);
         place.id = id;
-        if !is_open(spec) {
-            place.network = Network::closed(spec.network.clone());
-        }
+        place.network = network;
         place.packages = here.map(|here| {
             Packages::between(here, options.python.clone().into(), options.pip.clone())
         });
         place.describe("image", json!(options.image));
         place.describe("container", json!(container));
         place.describe("python", json!(python));
-        place.describe("user", json!(options.user));
+        place.describe("user", json!(options.user()));
         place.describe("engine", json!(options.engine.to_string()));
+        if let Some(Stored { info, .. }) = &snapshot {
+            place.describe("snapshot", json!({"id": info.id, "name": info.name}));
+        }
         let (mut language, mut interpreters) = ("python".to_owned(), box_io);
         if let Some((Installed { command, .. }, transport)) = kernel {
             place.describe("kernel", json!(command.name));
             place.describe("language", json!(command.language));
             language.clone_from(&command.language);
-            let way = Box::new(Tunnels { there: ports, transport });
-            let isolated = place.network.hint().is_some();
-            let home = env.get("HOME").map_or(HOME, String::as_str).to_owned();
-            let (box_io, parent) = (Arc::clone(&interpreters), KERNEL_FILES.to_owned());
-            let kernels = Kernels { box_io, files, command, way, parent, home, isolated };
+            let kernels = Kernels {
+                box_io: Arc::clone(&interpreters),
+                files,
+                command,
+                way: Box::new(Tunnels { there: ports, transport }),
+                parent: KERNEL_FILES.to_owned(),
+                home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
+                isolated: place.network.hint().is_some(),
+            };
             interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
         }
         let base = WorkerSpec { env, cwd };
@@ -125,15 +165,30 @@ impl DockerBackend {
             Arc::clone(&interpreters)
         });
         let instance = DockerInstance { place, contexts, kind };
-        let no_files = std::future::ready(Ok(()));
-        instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
+        let files = async {
+            match &snapshot {
+                Some(stored) => {
+                    let python = instance.kind.snapshots.python();
+                    instance.place.load("create", stored, python).await
+                }
+                None => Ok(()),
+            }
+        };
+        instance.prepare(files, spec.working_dir.is_some(), options.lazy).await?;
+        // Commands alone need no interpreter.
+        if let Some(stored) = &snapshot
+            && spec.single_use != Some(SingleUse::Commands)
+        {
+            load_variables(&instance.contexts, stored).await?;
+        }
         instance.begin(spec);
         Ok(instance)
     }
 }
 
-/// What a sandbox can do. Some of it takes workers, or the program that runs in kernels of IPython.
-fn capabilities(ipython: bool) -> Capabilities {
+/// What a sandbox can do. Some of it takes workers, and some the program that runs in kernels of IPython.
+fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
+    let workers = *engine == Engine::Python;
     Capabilities {
         run_code: true,
         run_stdin: ipython,
@@ -154,29 +209,33 @@ fn capabilities(ipython: bool) -> Capabilities {
         watch: true,
         expose_port: true,
         metrics: true,
+        pause: true,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,
         idle_timeout: true,
         environments: true,
+        snapshot: workers,
+        restore_snapshot: workers,
         images: true,
+        mounts: true,
         limit_memory: true,
         limit_cpu: true,
         limit_disk: true,
         limit_processes: true,
         limit_output: true,
         network_none: true,
+        network_allowlist: true,
         network_all: true,
         isolation_strict: true,
         ..Capabilities::default()
     }
 }
 
-fn check(spec: &CreateSpec) -> Result<()> {
-    capabilities(true).check(spec).map_err(|error| {
+fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
+    capabilities(engine, true).check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
-            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, and a network that is closed \
-             or open",
+            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts and the network",
         )
     })?;
     check_size(spec)?;
@@ -196,7 +255,7 @@ fn check(spec: &CreateSpec) -> Result<()> {
 async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
     let image = docker.inspect_image(name).await.map_err(|error| match error {
         Cause::DockerResponseServerError { status_code: 404, .. } => no_image(name),
-        error => refused(error),
+        error => refused("create", error),
     })?;
     Ok(image.config.and_then(|config| config.env).unwrap_or_default())
 }
@@ -265,11 +324,11 @@ impl Backend for DockerBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(true)
+        capabilities(&Engine::Python, true)
     }
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
-        check(&spec)?;
+        check(&spec, &Options::of_create(&self.config, &spec)?.engine)?;
         let docker = connect(&self.config).await?;
         self.swept.get_or_init(|| sweep(&docker)).await;
         let instance = Arc::new(self.make(&docker, &spec).await?);
@@ -309,10 +368,15 @@ impl Backend for DockerBackend {
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        Err(Error::unsupported("list_snapshots", "local-docker has no snapshots"))
+        let all = self.snapshots.list("list_snapshots")?;
+        Ok(all.into_iter().map(|stored| stored.info).collect())
     }
 
-    async fn delete_snapshot(&self, _call: &CallContext, _name: &str) -> Result<()> {
-        Err(Error::unsupported("delete_snapshot", "local-docker has no snapshots"))
+    async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
+        let deleted = self.snapshots.delete("delete_snapshot", name)?;
+        if let Some(image) = deleted.image() {
+            committed::remove(&connect(&self.config).await?, image).await;
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,14 +13,18 @@ use bollard::query_parameters::{
     StartContainerOptions,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, future};
-use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{FromBox, PipeBox};
+use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result, random_hex};
+use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
+use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, body};
 use crate::engine::{no_image, refused};
+use crate::mounts::HostFiles;
+use crate::network::Way;
 use crate::owner::Owner;
 
 /// How long a container may take to end with its connection before the engine is told to end it.
@@ -44,6 +49,57 @@ impl Drop for Made {
     }
 }
 
+/// Holds a container, with everything that runs in it, and lets it go on.
+#[derive(Debug)]
+pub(crate) struct Freezer {
+    docker: Docker,
+    name: String,
+    stillness: PipeStillness,
+    is_frozen: AtomicBool,
+}
+
+impl Freezer {
+    pub(crate) async fn freeze(&self) -> Result<()> {
+        self.is_frozen.store(true, Ordering::Release);
+        self.stillness.set(true);
+        let paused = self.docker.pause_container(&self.name).await;
+        if paused.is_err() {
+            self.stillness.set(false);
+            self.is_frozen.store(false, Ordering::Release);
+        }
+        paused.map_err(|error| refused("pause", error))
+    }
+
+    /// One that is not frozen goes on.
+    pub(crate) async fn thaw(&self) -> Result<()> {
+        self.stillness.set(false);
+        match self.docker.unpause_container(&self.name).await {
+            Err(Cause::DockerResponseServerError { message, .. }) if is_not_paused(&message) => {}
+            thawed => thawed.map_err(|error| refused("resume", error))?,
+        }
+        self.is_frozen.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// An image of what is changed in it. It is held for that moment.
+    pub(crate) async fn commit(&self, snapshot: &str) -> Result<Committed> {
+        self.stillness.set(true);
+        let committed = Committed::of(&self.docker, &self.name, snapshot).await;
+        self.stillness.set(false);
+        committed
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.is_frozen.load(Ordering::Acquire)
+    }
+}
+
+/// In the words of Docker and of Podman.
+fn is_not_paused(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("is not paused") || message.contains("not in paused state")
+}
+
 /// Removes a container, whatever state it is in.
 pub(crate) async fn remove(docker: &Docker, name: &str) {
     let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
@@ -60,6 +116,7 @@ pub(crate) async fn remove(docker: &Docker, name: &str) {
 pub(crate) struct DockerBox {
     pipe: PipeBox,
     made: Arc<Made>,
+    freezer: Arc<Freezer>,
 }
 
 impl DockerBox {
@@ -69,9 +126,11 @@ impl DockerBox {
         spec: &CreateSpec,
         options: &Options,
         id: &str,
+        files: &HostFiles,
+        way: Way,
     ) -> Result<Self> {
         let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
-        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref());
+        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files, way);
         let mut create = CreateContainerOptionsBuilder::default().name(&name);
         if let Some(platform) = &options.platform {
             create = create.platform(platform);
@@ -83,7 +142,7 @@ impl DockerBox {
                 Cause::DockerResponseServerError { status_code: 404, message }
                     if message.to_ascii_lowercase().contains("image")
             );
-            if missing { no_image(&options.image) } else { refused(error) }
+            if missing { no_image(&options.image) } else { refused("create", error) }
         })?;
         let attach = AttachContainerOptionsBuilder::default()
             .stream(true)
@@ -91,20 +150,53 @@ impl DockerBox {
             .stdout(true)
             .stderr(true)
             .build();
-        let attached = docker.attach_container(&made.name, Some(attach)).await.map_err(refused)?;
-        docker.start_container(&made.name, None::<StartContainerOptions>).await.map_err(refused)?;
+        let attached = docker
+            .attach_container(&made.name, Some(attach))
+            .await
+            .map_err(|error| refused("create", error))?;
+        docker
+            .start_container(&made.name, None::<StartContainerOptions>)
+            .await
+            .map_err(|error| refused("create", error))?;
         let said = Arc::new(std::sync::Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let pipe = PipeBox::connect(from, attached.input, &nonce)
             .await
             .map_err(|error| with_words(error, &said, options))?;
         let memory: ByteSize = Limits::of(spec).memory;
-        Ok(Self { pipe: pipe.with_memory(memory), made: Arc::new(made) })
+        let freezer = Freezer {
+            docker: docker.clone(),
+            name: made.name.clone(),
+            stillness: pipe.stillness(),
+            is_frozen: AtomicBool::new(false),
+        };
+        let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
+        Ok(Self { pipe, made, freezer: Arc::new(freezer) })
     }
 
     /// The agent.
     pub(crate) fn pipe(&self) -> &PipeBox {
         &self.pipe
+    }
+
+    /// What holds it.
+    pub(crate) fn freezer(&self) -> Arc<Freezer> {
+        Arc::clone(&self.freezer)
+    }
+
+    /// Runs a Python program there before any code does; its exit status.
+    pub(crate) async fn run(
+        &self,
+        python: &str,
+        program: &str,
+        arguments: Vec<String>,
+    ) -> Result<Option<i32>> {
+        let mut argv: Vec<String> = [python, "-I", "-S", "-c", program].map(str::to_owned).into();
+        argv.extend(arguments);
+        let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+        let env = [("PATH".to_owned(), path)].into();
+        let spec = Spawn { argv, env, cwd: "/".into(), stdin: false, terminal: None };
+        Ok(self.pipe.spawn(spec).await?.process.exit().await?.code)
     }
 
     /// The container's name.
@@ -158,12 +250,18 @@ impl BoxIo for DockerBox {
         self.pipe.start_worker(spec).await
     }
 
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+        self.pipe.open_channel()
+    }
+
     fn kill(&self) {
         self.pipe.kill();
         // The end of the connection is the end of everything inside. The engine sees to what does not end with it.
-        let made = Arc::clone(&self.made);
+        let (made, frozen) = (Arc::clone(&self.made), self.freezer.is_frozen());
         self.made.runtime.spawn(async move {
-            tokio::time::sleep(OWN_END).await;
+            if !frozen {
+                tokio::time::sleep(OWN_END).await;
+            }
             remove(&made.docker, &made.name).await;
         });
     }

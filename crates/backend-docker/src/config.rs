@@ -1,6 +1,7 @@
 //! What the backend and each create can be told.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use sandbox_core::{CreateSpec, Error, Result, SingleUse};
 use sandbox_local::pip_options;
@@ -12,6 +13,9 @@ pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
 /// The user that code is, with no name and no rights in any image.
 const USER: &str = "65532:65532";
 
+/// What it is when a number cannot be read, which the parser has seen to.
+const NOBODY: u32 = 65534;
+
 /// Defaults of a [`DockerBackend`](crate::DockerBackend). What a create says wins over them.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -21,6 +25,9 @@ pub struct DockerConfig {
     pub host: Option<String>,
     /// The image. Default: `CODE_SANDBOXES_IMAGE`, then [`DEFAULT_IMAGE`].
     pub image: Option<String>,
+    /// Where snapshots are kept. Default: `snapshots` in what `CODE_SANDBOXES_STATE_DIR` names, in `code-sandboxes` in
+    /// `XDG_STATE_HOME`, or in `~/.local/state/code-sandboxes`.
+    pub snapshot_directory: Option<PathBuf>,
 }
 
 /// What runs code in a container.
@@ -61,7 +68,8 @@ pub(crate) struct Options {
     pub(crate) image: String,
     pub(crate) engine: Engine,
     pub(crate) python: String,
-    pub(crate) user: String,
+    /// `uid:gid`, where one is named.
+    pub(crate) user: Option<String>,
     pub(crate) runtime: Option<String>,
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
@@ -82,7 +90,7 @@ impl Options {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
             engine: engine(spec)?,
             python: "python3".into(),
-            user: USER.into(),
+            user: None,
             runtime: None,
             platform: None,
             writable_root: false,
@@ -95,7 +103,9 @@ impl Options {
                 ("python", Value::String(program)) if is_word(program) => {
                     options.python.clone_from(program);
                 }
-                ("user", Value::String(user)) if is_user(user) => options.user.clone_from(user),
+                ("user", Value::String(user)) if is_user(user) => {
+                    options.user = Some(user.clone());
+                }
                 ("runtime", Value::String(name)) if is_word(name) => {
                     options.runtime = Some(name.clone());
                 }
@@ -115,8 +125,15 @@ impl Options {
         Ok(options)
     }
 
-    pub(crate) fn uid_and_gid(&self) -> (&str, &str) {
-        self.user.split_once(':').unwrap_or((&self.user, &self.user))
+    /// Who code is.
+    pub(crate) fn user(&self) -> &str {
+        self.user.as_deref().unwrap_or(USER)
+    }
+
+    /// Who code is, in numbers.
+    pub(crate) fn uid_and_gid(&self) -> (u32, u32) {
+        let (user, group) = self.user().split_once(':').unwrap_or_default();
+        (user.parse().unwrap_or(NOBODY), group.parse().unwrap_or(NOBODY))
     }
 }
 
@@ -187,7 +204,7 @@ mod tests {
     #[test]
     fn known_options_are_taken_and_others_refused() {
         let options = parse(json!({"user": "1000:100", "writable_root": true})).unwrap();
-        assert_eq!(options.uid_and_gid(), ("1000", "100"));
+        assert_eq!(options.uid_and_gid(), (1000, 100));
         assert!(options.writable_root);
         for bad in [
             json!({"usr": "1:1"}),

@@ -7,9 +7,11 @@ use bollard::models::{
     RestartPolicyNameEnum,
 };
 use sandbox_agent::pipe::arguments;
-use sandbox_core::{ByteSize, CreateSpec, NetworkMode};
+use sandbox_core::{ByteSize, CreateSpec};
 
 use crate::config::Options;
+use crate::mounts::HostFiles;
+use crate::network::Way;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
 use crate::seccomp;
 
@@ -60,23 +62,20 @@ impl Limits {
     }
 }
 
-/// Whether code can reach the network of the engine's host.
-pub(crate) fn is_open(spec: &CreateSpec) -> bool {
-    spec.network.mode == NetworkMode::All
-}
-
 /// The layers that keep the code in, for `info()`.
-pub(crate) fn layers(options: &Options, spec: &CreateSpec) -> Vec<String> {
+pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
     let mut layers =
         vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp", "limits"];
     if !options.writable_root {
         layers.push("read-only-root");
     }
-    if options.uid_and_gid().0 != "0" {
+    if options.uid_and_gid().0 != 0 {
         layers.push("unprivileged-user");
     }
-    if !is_open(spec) {
-        layers.push("no-network");
+    match way {
+        Way::Closed => layers.push("no-network"),
+        Way::Gate => layers.push("network-gate"),
+        Way::Engine => {}
     }
     let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();
     layers.extend(options.runtime.iter().map(|runtime| format!("runtime:{runtime}")));
@@ -90,12 +89,14 @@ pub(crate) fn body(
     id: &str,
     nonce: &str,
     owner: Option<&Owner>,
+    files: &HostFiles,
+    way: Way,
 ) -> ContainerCreateBody {
     let mut labels = HashMap::from([(ID_LABEL.to_owned(), id.to_owned())]);
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
     ContainerCreateBody {
         image: Some(options.image.clone()),
-        user: Some(options.user.clone()),
+        user: Some(options.user().to_owned()),
         working_dir: Some("/".into()),
         entrypoint: Some(vec![options.python.clone()]),
         cmd: Some(arguments(nonce)),
@@ -114,22 +115,23 @@ pub(crate) fn body(
             test: Some(vec!["NONE".into()]),
             ..Default::default()
         }),
-        host_config: Some(host_config(spec, options)),
+        host_config: Some(host_config(spec, options, files, way)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
+fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way) -> HostConfig {
     let limits = Limits::of(spec);
     let memory = signed(limits.memory.as_u64());
     HostConfig {
-        network_mode: Some(if is_open(spec) { "bridge" } else { "none" }.into()),
+        network_mode: Some(way.mode().into()),
+        dns: way.resolvers(),
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(vec![
             "no-new-privileges:true".into(),
-            format!("seccomp={}", seccomp::profile()),
+            format!("seccomp={}", seccomp::profile(files.any_writable())),
         ]),
         ipc_mode: Some("private".into()),
         init: Some(false),
@@ -150,8 +152,9 @@ fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
             ulimit("core", 0, 0),
             ulimit("memlock", 64 << 10, 64 << 10),
         ]),
-        tmpfs: Some(directories(spec, options, limits.disk)),
-        sysctls: own_loopback(spec),
+        tmpfs: Some(directories(spec, options, files, limits.disk)),
+        mounts: files.for_engine(),
+        sysctls: own_loopback(way),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         ..HostConfig::default()
@@ -159,7 +162,12 @@ fn host_config(spec: &CreateSpec, options: &Options) -> HostConfig {
 }
 
 /// What may be written to: together as much as the disk limit says.
-fn directories(spec: &CreateSpec, options: &Options, disk: ByteSize) -> HashMap<String, String> {
+fn directories(
+    spec: &CreateSpec,
+    options: &Options,
+    files: &HostFiles,
+    disk: ByteSize,
+) -> HashMap<String, String> {
     let disk = disk.as_u64();
     let (uid, gid) = options.uid_and_gid();
     let directory = |size: u64, mode: &str| {
@@ -183,14 +191,15 @@ fn directories(spec: &CreateSpec, options: &Options, disk: ByteSize) -> HashMap<
         directories.insert(path.to_owned(), directory(rest, "0700"));
     }
     directories.insert(WORKSPACE.to_owned(), directory(rest, "0700"));
+    directories.retain(|path, _| !files.has_target(path));
     directories
 }
 
 /// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(spec: &CreateSpec) -> Option<HashMap<String, String>> {
+fn own_loopback(way: Way) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
     let known = std::path::Path::new("/proc/sys/net/ipv6/conf/lo").exists();
-    (known && !is_open(spec)).then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    (known && way != Way::Engine).then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -208,7 +217,9 @@ mod tests {
 
     fn host(spec: &CreateSpec) -> HostConfig {
         let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
-        body(spec, &options, "id", "nonce", None).host_config.unwrap()
+        body(spec, &options, "id", "nonce", None, &HostFiles::default(), Way::Closed)
+            .host_config
+            .unwrap()
     }
 
     #[test]

@@ -125,12 +125,12 @@ fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// What an engine's refusal of a create means.
-pub(crate) fn refused(error: Cause) -> Error {
+/// What an engine's refusal means.
+pub(crate) fn refused(operation: &'static str, error: Cause) -> Error {
     let Cause::DockerResponseServerError { status_code, message } = &error else {
         return Error::new(
             ErrorKind::Unavailable,
-            "create",
+            operation,
             "the connection with the engine broke",
         )
         .with_effect(Effect::Unknown)
@@ -159,7 +159,7 @@ pub(crate) fn refused(error: Cause) -> Error {
         (ErrorKind::Unavailable, "the engine's own log says more")
     };
     let message = format!("the engine refused: {}", message.trim());
-    Error::new(kind, "create", message).with_hint(hint)
+    Error::new(kind, operation, message).with_hint(hint)
 }
 
 /// An image that the engine does not have.

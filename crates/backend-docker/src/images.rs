@@ -69,7 +69,11 @@ impl Images {
     /// # Errors
     /// What the engine says.
     pub async fn list(&self) -> Result<Vec<Image>> {
-        let found = self.docker.list_images(None::<ListImagesOptions>).await.map_err(refused)?;
+        let found = self
+            .docker
+            .list_images(None::<ListImagesOptions>)
+            .await
+            .map_err(|error| refused("list_images", error))?;
         let mut all: Vec<_> = found
             .into_iter()
             .flat_map(|image| {

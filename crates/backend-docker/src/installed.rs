@@ -50,7 +50,7 @@ pub(crate) struct Installed {
 ///
 /// It is read from files and asked of the agent: an interpreter that would look for it takes as long to start as a good
 /// part of a kernel.
-pub(crate) async fn find(
+pub(crate) async fn find_kernel(
     pipe: &PipeBox,
     options: &Options,
     name: &str,

@@ -1,10 +1,13 @@
 //! What sandboxes in containers do in their own way.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
-use sandbox_core::{Metrics, Result, RunCode, TunnelInfo};
-use sandbox_local::{LocalInstance, LocalKind, Place};
+use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
+use sandbox_local::{LocalInstance, LocalKind, Place, Snapshots};
 
+use crate::boxed::Freezer;
 use crate::ports::Ports;
 
 /// One sandbox.
@@ -13,8 +16,12 @@ pub(crate) type DockerInstance = LocalInstance<Container>;
 /// A sandbox in a container.
 #[derive(Debug)]
 pub(crate) struct Container {
+    pub(crate) snapshots: Snapshots,
     pub(crate) ports: Ports,
     pub(crate) usage: PipeUsage,
+    pub(crate) freezer: Arc<Freezer>,
+    /// Whether files of the image may have changed.
+    pub(crate) writable_root: bool,
 }
 
 #[async_trait]
@@ -26,8 +33,46 @@ impl LocalKind for Container {
         place.check_run_of_kernel(request)
     }
 
+    async fn create_snapshot(
+        DockerInstance { place, contexts, kind }: &DockerInstance,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        if !place.capabilities.snapshot {
+            return Err(place.unsupported("create_snapshot"));
+        }
+        let committed = match kind.writable_root {
+            true => Some(kind.freezer.commit(name).await?),
+            false => None,
+        };
+        let image = committed.as_ref().map(|committed| committed.image().to_owned());
+        let info = kind.snapshots.create(place, contexts, name, description, image).await?;
+        if let Some(committed) = committed {
+            committed.keep();
+        }
+        Ok(info)
+    }
+
+    async fn restore_snapshot(
+        DockerInstance { place, contexts, kind }: &DockerInstance,
+        name: &str,
+    ) -> Result<SnapshotInfo> {
+        if !place.capabilities.restore_snapshot {
+            return Err(place.unsupported("restore_snapshot"));
+        }
+        kind.snapshots.restore(place, contexts, name).await
+    }
+
     async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
         instance.kind.ports.expose(port, instance.place.expiry.uses()).await
+    }
+
+    async fn pause(instance: &DockerInstance) -> Result<()> {
+        instance.kind.freezer.freeze().await
+    }
+
+    async fn resume(instance: &DockerInstance) -> Result<()> {
+        instance.kind.freezer.thaw().await
     }
 
     async fn metrics(instance: &DockerInstance) -> Result<Metrics> {

@@ -23,8 +23,8 @@
 //!
 //! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, the default, or `"jupyter"` with the
 //! kernel `python3`, or `"jupyter:NAME"` with another one of the image), `transport` (how kernels are talked to in there:
-//! `"ipc"` or `"tcp"`), `python` (the interpreter in the image, default `python3`), `user`
-//! (`"uid:gid"`, default `"65532:65532"`), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
+//! `"ipc"` or `"tcp"`), `python` (the interpreter in the image, default `python3`), `user` (`"uid:gid"`, default
+//! `"65532:65532"`, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
 //! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
 //! before the first run), `pip` (options for `install_packages` that say where packages come from).
 //!
@@ -32,6 +32,7 @@
 
 mod backend;
 mod boxed;
+mod committed;
 mod config;
 mod container;
 mod engine;
@@ -39,6 +40,8 @@ mod images;
 mod installed;
 mod instance;
 mod kernels;
+mod mounts;
+mod network;
 mod owner;
 mod ports;
 mod seccomp;

@@ -7,11 +7,11 @@
 use serde_json::{Value, json};
 
 const FILES: &str = "
-    access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
-    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr
+    access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64
+    fallocate fchdir fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr
     fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch
     inotify_init inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr llistxattr lremovexattr
-    lseek lsetxattr lstat mkdir mkdirat mknod mknodat name_to_handle_at newfstatat open openat openat2 pread64 preadv
+    lseek lsetxattr lstat mkdir mkdirat name_to_handle_at newfstatat openat2 pread64 preadv
     preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2
     rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask
     unlink unlinkat utime utimensat utimes vmsplice write writev";
@@ -43,6 +43,26 @@ const TALKING: &str = "
     pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop semtimedop sendmmsg sendmsg sendto
     setsockopt shmat shmctl shmdt shmget shutdown socketpair getrandom";
 
+/// What makes files with a mode, and which argument that is.
+const MODES: [(&str, u32); 7] = [
+    ("chmod", 1),
+    ("creat", 1),
+    ("fchmod", 1),
+    ("fchmodat", 2),
+    ("fchmodat2", 2),
+    ("mknod", 1),
+    ("mknodat", 2),
+];
+
+/// The same where flags say that a file is made: which argument those are, and which the mode is.
+const OPENS: [(&str, u32, u32); 2] = [("open", 1, 2), ("openat", 2, 3)];
+
+/// The flags that make a file: `O_CREAT`, and the bit of `O_TMPFILE` that is its own.
+const CREATES: [u32; 2] = [0o100, 0o20_000_000];
+
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
+
 /// Flags of `clone` that make namespaces.
 const NEW_NAMESPACE: u32 = 0x7e02_0000;
 
@@ -58,15 +78,16 @@ const PERSONALITIES: [u32; 2] = [0, u32::MAX];
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// The profile as the engine takes it.
-pub(crate) fn profile() -> Value {
+/// The profile as the engine takes it. Where files outlive the container, none of them gives others the rights of its
+/// owner.
+pub(crate) fn profile(keeps_set_id: bool) -> Value {
     let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, TALKING]
         .iter()
         .flat_map(|part| part.split_whitespace())
         .collect();
     let mut calls = vec![
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
-        allow_if("clone", NEW_NAMESPACE, Some(0)),
+        allow_without("clone", 0, &[NEW_NAMESPACE]),
         // As on a kernel without it: programs take the older call, whose flags can be looked at.
         json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}),
         json!({
@@ -76,8 +97,20 @@ pub(crate) fn profile() -> Value {
             "args": [{"index": 0, "value": NETLINK, "op": "SCMP_CMP_EQ"}],
         }),
     ];
-    calls.extend(FAMILIES.map(|family| allow_if("socket", family, None)));
-    calls.extend(PERSONALITIES.map(|persona| allow_if("personality", persona, None)));
+    calls.extend(FAMILIES.map(|family| allow_if("socket", family)));
+    calls.extend(PERSONALITIES.map(|persona| allow_if("personality", persona)));
+    if keeps_set_id {
+        calls.extend(MODES.map(|(name, mode)| allow_without(name, mode, &[SET_ID])));
+        for (name, flags, mode) in OPENS {
+            calls.extend([
+                allow_without(name, mode, &[SET_ID]),
+                allow_without(name, flags, &CREATES),
+            ]);
+        }
+    } else {
+        let names = MODES.map(|(name, _)| name).into_iter().chain(OPENS.map(|(name, ..)| name));
+        calls.push(json!({"names": names.collect::<Vec<_>>(), "action": "SCMP_ACT_ALLOW"}));
+    }
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "archMap": [
@@ -88,14 +121,17 @@ pub(crate) fn profile() -> Value {
     })
 }
 
-/// A call whose first argument is that, or with a mask has that in these bits.
-fn allow_if(name: &str, value: u32, masked: Option<u32>) -> Value {
-    let argument = match masked {
-        None => json!({"index": 0, "value": value, "op": "SCMP_CMP_EQ"}),
-        Some(rest) => {
-            json!({"index": 0, "value": value, "valueTwo": rest, "op": "SCMP_CMP_MASKED_EQ"})
-        }
-    };
+/// A call whose first argument is that.
+fn allow_if(name: &str, value: u32) -> Value {
+    let argument = json!({"index": 0, "value": value, "op": "SCMP_CMP_EQ"});
+    json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]})
+}
+
+/// A call that has none of the bits in an argument.
+fn allow_without(name: &str, index: u32, bits: &[u32]) -> Value {
+    let mask = bits.iter().fold(0, |mask, bit| mask | bit);
+    let argument =
+        json!({"index": index, "value": mask, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"});
     json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]})
 }
 
@@ -105,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_reaches_other_processes_or_large_parts_of_the_kernel_is_not_allowed() {
-        let profile = profile();
+        let profile = profile(false);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         let always = profile["syscalls"][0]["names"].as_array().unwrap();
         for refused in [
@@ -137,7 +173,7 @@ mod tests {
 
     #[test]
     fn no_call_is_named_twice() {
-        let profile = profile();
+        let profile = profile(false);
         let mut names: Vec<_> = profile["syscalls"][0]["names"]
             .as_array()
             .unwrap()
@@ -148,5 +184,25 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn files_of_the_host_get_no_set_id_bits() {
+        let named = |profile: &Value, name: &str| -> Vec<Value> {
+            let rules = profile["syscalls"].as_array().unwrap().iter();
+            rules
+                .filter(|rule| rule["names"].as_array().unwrap().contains(&name.into()))
+                .cloned()
+                .collect()
+        };
+        for name in MODES.map(|(name, _)| name).into_iter().chain(OPENS.map(|(name, ..)| name)) {
+            let free = named(&profile(false), name);
+            assert!(free.len() == 1 && free[0]["args"].is_null(), "{name}: {free:?}");
+            let kept = named(&profile(true), name);
+            assert!(
+                kept.iter().all(|rule| rule["args"][0]["op"] == "SCMP_CMP_MASKED_EQ"),
+                "{name}"
+            );
+        }
     }
 }

@@ -11,7 +11,7 @@ use differences::{LATER, VARIABLE, of_containers};
 use sandbox_conformance::Target;
 
 /// The groups about what containers and their agent do. The others are about what is the same over cells.
-const GROUPS: [&str; 24] = [
+const GROUPS: [&str; 28] = [
     "archives",
     "background",
     "cancellation",
@@ -31,7 +31,11 @@ const GROUPS: [&str; 24] = [
     "limits",
     "limits_memory",
     "metrics",
+    "mounts",
+    "network",
+    "pause",
     "ports",
+    "snapshots",
     "streams",
     "terminal",
     "timeout",

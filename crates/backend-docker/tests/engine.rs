@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, ImageBuild, Images};
-use sandbox_core::{ErrorKind, FailureKind, Sandbox};
+use sandbox_core::{CallContext, ErrorKind, FailureKind, Sandbox};
 use support::{PATIENCE, docker, has_engine};
 use tokio::process::Command;
 use tokio::time::sleep;
@@ -187,6 +187,52 @@ async fn fifty_answer_at_once() {
     for (number, (_, answer)) in answers.iter().enumerate() {
         assert_eq!(answer.as_deref(), Some(&*(number * 2).to_string()));
     }
+}
+
+/// What code has changed of the image is in the snapshot of a container whose root it could change, and ends with it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_snapshot_has_what_was_changed_of_the_image() {
+    assert!(has_engine(), "there is no engine to test with");
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = DockerConfig::default();
+    config.snapshot_directory = Some(folder.path().join("snapshots"));
+    let backend = Arc::new(DockerBackend::new(config));
+    let builder = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend));
+    let changing = builder()
+        .provider_option("writable_root", true)
+        .provider_option("user", "0:0")
+        .create()
+        .await
+        .unwrap();
+    let code = "_ = open('/etc/marker', 'w').write('changed'); _ = open('own', 'w').write('mine')";
+    assert!(changing.run_code(code).await.unwrap().success());
+    changing.create_snapshot("changed").await.unwrap();
+    let images = async || {
+        docker(&["images", "--quiet", "--filter", "label=code-sandboxes.snapshot=changed"]).await
+    };
+    assert_eq!(images().await.lines().count(), 1);
+    // A name that is taken leaves no second image behind.
+    let error = changing.create_snapshot("changed").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    let started = Instant::now();
+    while images().await.lines().count() != 1 {
+        assert!(started.elapsed() < PATIENCE, "the image of a snapshot that failed stays");
+        sleep(Duration::from_millis(100)).await;
+    }
+    changing.terminate().await.unwrap();
+
+    let from_it = builder().snapshot_name("changed").create().await.unwrap();
+    let found = from_it.run_code("open('/etc/marker').read() + open('own').read()").await.unwrap();
+    assert_eq!(found.text(), Some("'changedmine'"), "{found:?}");
+    from_it.terminate().await.unwrap();
+    let error = builder().snapshot_name("changed").image(DEFAULT_IMAGE).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+
+    sandbox_core::Backend::delete_snapshot(&*backend, &CallContext::new(), "changed")
+        .await
+        .unwrap();
+    assert_eq!(images().await, "");
 }
 
 /// Whoever waits for a container that somebody else removes is told at once, and that it has ended.

@@ -14,8 +14,8 @@ use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
+use crate::instance::EvalInstance;
 use crate::python::{Python, locate};
-use crate::snapshots::EvalInstance;
 use crate::spares::Spares;
 use crate::workshop::{Recipe, Workshop};
 
@@ -147,6 +147,7 @@ impl Backend for EvalBackend {
         let find = |name: &String| self.workshop.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         if let Some(stored) = &snapshot {
+            stored.check_whole()?;
             options.begin_like(stored);
         }
         let (python, maker) =
@@ -201,16 +202,22 @@ impl Backend for EvalBackend {
         let all = self.workshop.snapshots.list("list_snapshots")?;
         let instances = self.made.instances();
         let told = all.into_iter().map(|stored| {
-            let here = instances.iter().map(|instance| instance.kind.contexts_of(&stored.info.id));
+            let here = instances
+                .iter()
+                .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
             SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
         });
         Ok(told.collect())
     }
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
+        let find = |name| self.workshop.snapshots.find("delete_snapshot", name);
+        if let Ok(stored) = find(name) {
+            stored.check_whole()?;
+        }
         let deleted = self.workshop.snapshots.delete("delete_snapshot", name)?;
         for instance in self.made.instances() {
-            instance.kind.forget(&deleted.info.id);
+            instance.kind.snapshots.forget(&deleted.info.id);
         }
         Ok(())
     }

@@ -29,8 +29,8 @@
 mod backend;
 mod cache;
 mod config;
+mod instance;
 mod python;
-mod snapshots;
 mod spares;
 mod workshop;
 mod zygotes;

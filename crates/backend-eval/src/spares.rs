@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::snapshots::EvalInstance;
+use crate::instance::EvalInstance;
 use crate::workshop::{Recipe, Workshop};
 
 /// The last sandbox shall have run its first code before the next one is made beside it.

@@ -14,12 +14,12 @@ use sandbox_isolation::{Cell, Maker, Rlimit};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Stored};
+use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored, load_variables};
 use serde_json::json;
 
 use crate::config::Options;
+use crate::instance::{EvalInstance, Worker};
 use crate::python::{Layout, Python};
-use crate::snapshots::{EvalInstance, Snapshots, load_variables};
 use crate::zygotes::Zygotes;
 
 /// What the sandboxes of a backend share.
@@ -83,14 +83,17 @@ impl Workshop {
         place.describe("python", json!(python.executable.to_string_lossy()));
         let box_io: Arc<dyn BoxIo> = cell_box;
         let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
-        let kind = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone());
+        let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone());
         if let Some(Stored { info, .. }) = snapshot {
             place.describe("snapshot", json!({"id": info.id, "name": info.name}));
         }
-        let instance = EvalInstance { place, contexts, kind };
+        let instance = EvalInstance { place, contexts, kind: Worker { snapshots } };
         let files = async {
             match snapshot {
-                Some(stored) => instance.place.load("create", stored, instance.kind.python()).await,
+                Some(stored) => {
+                    let python = instance.kind.snapshots.python();
+                    instance.place.load("create", stored, python).await
+                }
                 None => Ok(()),
             }
         };

@@ -67,7 +67,10 @@ pub trait Control: Readable + Writable {
 
 /// The worker's end of a way beside its streams.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "cell"), expect(dead_code, reason = "only cells have such ways"))]
+#[cfg_attr(
+    not(any(feature = "cell", feature = "pipe")),
+    expect(dead_code, reason = "carriers have such ways")
+)]
 pub struct Channel(pub(crate) OwnedFd);
 
 /// A copy of an interpreter that is about to be made.

@@ -18,6 +18,7 @@ use sandbox_core::{
 };
 use serde_json::{Map, Value};
 
+use crate::hold::{Held, pause_contexts};
 use crate::network::Told;
 use crate::place::{Place, Using};
 
@@ -72,6 +73,22 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     /// `Unsupported` where none can be.
     async fn expose_port(instance: &LocalInstance<Self>, _port: u16) -> Result<TunnelInfo> {
         Err(instance.place.unsupported("expose_port"))
+    }
+
+    /// Holds whatever runs in a sandbox. No code does, and nothing is asked of it until it goes on.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being held; it goes on then.
+    async fn pause(instance: &LocalInstance<Self>) -> Result<()> {
+        Err(instance.place.unsupported("pause"))
+    }
+
+    /// Lets a sandbox go on that is held. One that goes on already is no error.
+    ///
+    /// # Errors
+    /// Whatever keeps it from going on.
+    async fn resume(instance: &LocalInstance<Self>) -> Result<()> {
+        Err(instance.place.unsupported("resume"))
     }
 
     /// What a sandbox that has not ended uses.
@@ -273,13 +290,13 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
-        self.place.alive("set_tags")?;
+        self.place.not_ended("set_tags")?;
         self.place.set_tags(tags);
         Ok(())
     }
 
     async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
-        self.place.alive("set_lifetime")?;
+        self.place.not_ended("set_lifetime")?;
         self.place.expiry.set_lifetime(lifetime);
         Ok(())
     }
@@ -416,15 +433,42 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         K::metrics(self).await
     }
 
-    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
-
     async fn pause(&self, _call: &CallContext) -> Result<()> {
-        Err(self.place.unsupported("pause"))
+        let place = &self.place;
+        place.not_ended("pause")?;
+        if !place.capabilities.pause {
+            return Err(place.unsupported("pause"));
+        }
+        let _turn = place.hold.turn.lock().await;
+        if place.hold.is_held() {
+            return Ok(());
+        }
+        let contexts = pause_contexts(&self.contexts, "pause").await?;
+        place.hold.set(Some(Held { _contexts: contexts, _in_use: place.expiry.in_use() }));
+        // Whoever gives up here may have paused it.
+        let paused = K::pause(self).await;
+        if paused.is_err() {
+            place.hold.set(None);
+        }
+        paused.map_err(|error| place.not_ended("pause").err().unwrap_or(error))
     }
 
     async fn resume(&self, _call: &CallContext) -> Result<()> {
-        Err(self.place.unsupported("resume"))
+        let place = &self.place;
+        place.not_ended("resume")?;
+        if !place.capabilities.pause {
+            return Err(place.unsupported("resume"));
+        }
+        let _turn = place.hold.turn.lock().await;
+        if place.hold.is_held() {
+            let resumed = K::resume(self).await;
+            resumed.map_err(|error| place.not_ended("resume").err().unwrap_or(error))?;
+            place.hold.set(None);
+        }
+        Ok(())
     }
+
+    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
 
     async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
         Err(self.place.unsupported("fork"))

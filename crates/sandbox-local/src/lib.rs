@@ -11,6 +11,8 @@ mod cells;
 pub mod checks;
 mod expiry;
 mod files;
+mod hold;
+pub mod host_files;
 mod instance;
 mod made;
 pub mod network;
@@ -24,11 +26,12 @@ pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]
 pub use cells::{makers, mounts, view};
 pub use expiry::{Expiry, InUse, Uses};
+pub use hold::{pause_context, pause_contexts};
 pub use instance::{LocalInstance, LocalKind};
 pub use made::Made;
 pub use packages::{Packages, is_option as is_pip_option, pip_options};
 pub use place::{Described, Place, PlaceSpec, Using};
 pub use snapshots::{
-    Draft, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored,
-    StoredContext, check_snapshot_name,
+    Draft, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore, Snapshots, Stored,
+    StoredContext, check_snapshot_name, load_variables,
 };

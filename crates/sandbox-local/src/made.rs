@@ -31,11 +31,11 @@ impl<I: Instance> Made<I> {
         self.made().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Those that run and have the tags, on one page.
+    /// Those that have not ended and have the tags, on one page.
     pub fn list(&self, query: &ListQuery) -> Page<SandboxInfo> {
         let wanted = |info: &SandboxInfo| {
             let has = |(key, value): (&String, &String)| info.tags.get(key) == Some(value);
-            info.status == SandboxStatus::Running && query.tags.iter().all(has)
+            info.status != SandboxStatus::Terminated && query.tags.iter().all(has)
         };
         let infos = self.instances().into_iter().map(|instance| instance.info());
         Page::last(infos.filter(wanted).collect())

@@ -21,6 +21,7 @@ use sandbox_core::{
 use serde_json::{Map, Value};
 
 use crate::expiry::{Expiry, InUse};
+use crate::hold::Hold;
 use crate::network::{Network, told};
 use crate::packages::Packages;
 
@@ -66,6 +67,7 @@ pub struct Place {
     pub commands: Commands,
     /// Python packages, where they can be installed.
     pub packages: Option<Packages>,
+    pub(crate) hold: Hold,
     pub(crate) files: Option<Files>,
     pub(crate) closing: Closing,
 }
@@ -189,16 +191,26 @@ impl Place {
             network,
             commands,
             packages: None,
+            hold: Hold::default(),
             files,
             closing,
         }
     }
 
-    /// Whether it has not ended.
+    /// Whether it has not ended, and is not held.
+    ///
+    /// # Errors
+    /// `Terminated`, `Unavailable` while it is held.
+    pub fn alive(&self, operation: &'static str) -> Result<()> {
+        self.not_ended(operation)?;
+        self.hold.check(operation)
+    }
+
+    /// Whether it has not ended. It may be held.
     ///
     /// # Errors
     /// `Terminated`.
-    pub fn alive(&self, operation: &'static str) -> Result<()> {
+    pub fn not_ended(&self, operation: &'static str) -> Result<()> {
         self.ended.get().map_or(Ok(()), |reason| Err(ended(operation, &self.id, reason)))
     }
 
@@ -245,6 +257,7 @@ impl Place {
     pub fn info(&self) -> SandboxInfo {
         let described = self.described();
         let status = match self.ended.get() {
+            None if self.hold.is_held() => SandboxStatus::Paused,
             None => SandboxStatus::Running,
             Some(_) => SandboxStatus::Terminated,
         };

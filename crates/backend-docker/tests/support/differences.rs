@@ -14,6 +14,13 @@ const HAS_SYSTEM: &str = "an image has files of its own in /etc, which its user 
 /// What cannot be moved from one to the other.
 const PLACES: &str = "the working directory and /tmp are file systems of their own";
 
+/// How containers keep programs of others from giving rights away.
+const NO_NEW_PRIVILEGES: &str =
+    "an engine mounts as the host does; no process of a container gains privileges";
+
+/// Who makes the directories above a mount.
+const WAY: &str = "directories on the way to a mount are the engine's, who makes them as root";
+
 /// What programs of the image there are.
 const SMALL: &str = "the image has Python and no compiler; an image of one's own may";
 
@@ -26,6 +33,8 @@ pub(crate) fn of_containers(target: Target) -> Target {
     target
         .working_directory_has(5, 8)
         .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)
+        .differs("mounts::the_way_to_a_mounted_file_is_the_sandboxs_own", WAY)
+        .differs("mounts::what_the_host_has_there_gains_nothing_inside", NO_NEW_PRIVILEGES)
         .differs(
             "isolation::the_system_tree_is_empty",
             "the engine shows /sys, read-only and masked",

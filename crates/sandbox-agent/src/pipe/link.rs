@@ -73,6 +73,8 @@ struct State {
     held: usize,
     taken: usize,
     heard: Option<Instant>,
+    /// Whether the box is held, and cannot answer.
+    held_still: bool,
     over: bool,
     /// Why it broke, where whoever carries it says so.
     why: Option<String>,
@@ -181,6 +183,18 @@ impl Link {
         drop(state);
         self.to_send.notify_one();
         Ok(())
+    }
+
+    /// Says whether the box is held: it is not taken for lost then, however long it says nothing.
+    pub(crate) fn hold_still(&self, held: bool) {
+        let mut state = self.state();
+        state.held_still = held;
+        state.heard = Some(Instant::now());
+        drop(state);
+        if !held {
+            // The first that the agent hears when it goes on: it has heard nothing for as long.
+            let _ = self.say(&ToAgent::Ping);
+        }
     }
 
     /// Reserves room for data on the connection.
@@ -471,10 +485,49 @@ async fn ping(link: Weak<Link>) {
     loop {
         sleep(PING).await;
         let Some(link) = link.upgrade() else { return };
-        let silent = link.state().heard.is_some_and(|heard| heard.elapsed() > SILENCE);
+        let (held, heard) = {
+            let state = link.state();
+            (state.held_still, state.heard)
+        };
+        if held {
+            continue;
+        }
+        let silent = heard.is_some_and(|heard| heard.elapsed() > SILENCE);
         if silent || link.say(&ToAgent::Ping).is_err() {
             link.close();
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// A box that never says anything.
+    fn silent() -> Arc<Link> {
+        Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(tokio::io::sink()))
+    }
+
+    async fn a_long_time() {
+        for _ in 0..20 {
+            advance(PING).await;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_not_held_is_lost_when_it_says_nothing() {
+        let link = silent();
+        tokio::task::yield_now().await;
+        link.hold_still(true);
+        a_long_time().await;
+        assert!(!link.is_closed(), "a box that is held was taken for lost");
+        link.hold_still(false);
+        a_long_time().await;
+        assert!(link.is_closed(), "a box that says nothing counts as there");
     }
 }

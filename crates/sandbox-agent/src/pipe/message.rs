@@ -51,6 +51,7 @@ const PING: u8 = 10;
 const FORGET: u8 = 11;
 const INPUT: u8 = 12;
 const FINISH: u8 = 13;
+const CHANNEL: u8 = 14;
 const HELLO: u8 = 16;
 const STARTED: u8 = 17;
 const NOT_STARTED: u8 = 18;
@@ -83,6 +84,12 @@ pub(crate) enum ToAgent<'a> {
     },
     /// The same, and a new standard input for the next run.
     Input {
+        stream: i64,
+        new: i64,
+        data: &'a [u8],
+    },
+    /// The same, and a new way for bytes in both directions.
+    Channel {
         stream: i64,
         new: i64,
         data: &'a [u8],
@@ -152,6 +159,11 @@ impl ToAgent<'_> {
                 out.bytes(data);
             }),
             Self::Input { stream, new, data } => put_frame(frame, INPUT, |out| {
+                out.int(*stream);
+                out.int(*new);
+                out.bytes(data);
+            }),
+            Self::Channel { stream, new, data } => put_frame(frame, CHANNEL, |out| {
                 out.int(*stream);
                 out.int(*new);
                 out.bytes(data);

@@ -17,7 +17,7 @@ mod tunnel;
 mod usage;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,6 +25,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt as _;
 use sandbox_core::{ByteSize, Error, ErrorKind, Result};
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 pub use self::files::PipeFiles;
@@ -37,7 +38,9 @@ pub use self::python::PipePython;
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{Listener, PipePorts, Speaker, Tunnel};
 pub use self::usage::PipeUsage;
-use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable};
+use crate::box_io::{
+    BoxIo, Channel, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
+};
 use crate::wire::FrameReader;
 
 /// How long an agent may take to arrive.
@@ -113,6 +116,11 @@ impl PipeBox {
         PipeUsage::new(Arc::clone(&self.link))
     }
 
+    /// What says that it is held. Does not keep the box alive.
+    pub fn stillness(&self) -> PipeStillness {
+        PipeStillness(Arc::downgrade(&self.link))
+    }
+
     /// Whether it can still be reached.
     pub fn is_open(&self) -> bool {
         !self.link.is_closed()
@@ -138,6 +146,19 @@ impl PipeBox {
                 Ok(Ok(Arc::new(process)))
             }
             Err(reason) => Ok(Err(reason)),
+        }
+    }
+}
+
+/// Whether a box is held by somebody else, as an engine does: it cannot answer then, and is not lost.
+#[derive(Clone, Debug)]
+pub struct PipeStillness(Weak<Link>);
+
+impl PipeStillness {
+    /// Before it is held, with `true`, and before it goes on, with `false`.
+    pub fn set(&self, held: bool) {
+        if let Some(link) = self.0.upgrade() {
+            link.hold_still(held);
         }
     }
 }
@@ -188,6 +209,17 @@ impl BoxIo for PipeBox {
             control: Arc::new(ControlStream { reader: control, writer }),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
+        })
+    }
+
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+        let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
+        });
+        made.map(Some).map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "start", "no descriptors are left")
+                .with_source(error)
         })
     }
 

@@ -12,9 +12,10 @@ pub const PROCESSES: &str = include_str!("../python/processes.py");
 
 const MUX: &str = include_str!("../python/mux.py");
 
-const AGENT_PARTS: [(&str, &str); 11] = [
+const AGENT_PARTS: [(&str, &str); 12] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
+    ("calls", include_str!("../python/calls.py")),
     ("children", include_str!("../python/children.py")),
     ("jobs", include_str!("../python/jobs.py")),
     ("verbs", include_str!("../python/verbs.py")),

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf as _, Bytes};
+use tokio::io::copy_bidirectional;
+use tokio::net::UnixStream;
 
 use super::link::Link;
-use super::message::{NARROW_WINDOW, STDIN, ToAgent, Trouble, WINDOW, stream};
-use crate::box_io::{Control, Readable, Writable};
+use super::message::{NARROW_WINDOW, STDIN, STDOUT, ToAgent, Trouble, WINDOW, stream};
+use super::tunnel::Tunnel;
+use crate::box_io::{Channel, Control, Readable, Writable};
 
 /// A stream from a box, and what of it nobody has read yet.
 #[derive(Debug)]
@@ -200,6 +203,14 @@ impl Outgoing {
     }
 }
 
+/// What the agent makes for a worker, and gives it with data: the number of its stream.
+#[derive(Clone, Copy, Debug)]
+enum With {
+    Nothing,
+    Input(i64),
+    Channel(i64),
+}
+
 /// The writing end. Dropping it is the end of the stream.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -225,7 +236,7 @@ impl Writer {
         self.stream.state().broken
     }
 
-    fn write(&self, data: &[u8], new: Option<i64>) -> io::Result<usize> {
+    fn write(&self, data: &[u8], with: With) -> io::Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
@@ -240,9 +251,10 @@ impl Writer {
         state.credit -= count;
         drop(state);
         let (stream, data) = (self.number, &data[..count]);
-        let message = match new {
-            Some(new) => ToAgent::Input { stream, new, data },
-            None => ToAgent::Data { stream, data },
+        let message = match with {
+            With::Nothing => ToAgent::Data { stream, data },
+            With::Input(new) => ToAgent::Input { stream, new, data },
+            With::Channel(new) => ToAgent::Channel { stream, new, data },
         };
         let sent = if self.first { self.link.say(&message) } else { self.link.tell(&message) };
         sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
@@ -264,7 +276,7 @@ impl Writable for Writer {
     }
 
     fn try_write(&self, data: &[u8]) -> io::Result<usize> {
-        self.write(data, None)
+        self.write(data, With::Nothing)
     }
 }
 
@@ -308,11 +320,30 @@ impl Control for ControlStream {
         let link = &self.writer.link;
         let number = stream(link.new_key(), STDIN);
         let input = Writer::new(link, number, false);
-        let sent = self.writer.write(data, Some(number));
+        let sent = self.writer.write(data, With::Input(number));
         if sent.is_err() {
             // The agent has never heard of it.
             link.remove_outgoing(number);
         }
         Ok((sent?, Box::new(input)))
+    }
+
+    fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+        let link = &self.writer.link;
+        let key = link.new_key();
+        let tunnel = Tunnel::new(
+            Reader::new(link, stream(key, STDOUT)),
+            Writer::new(link, stream(key, STDIN), false),
+        );
+        let end = std::os::unix::net::UnixStream::from(channel.0.try_clone()?);
+        end.set_nonblocking(true)?;
+        let mut end = UnixStream::from_std(end)?;
+        let sent = self.writer.write(data, With::Channel(stream(key, STDIN)))?;
+        tokio::spawn(async move {
+            let mut tunnel = tunnel;
+            // How it ended shows at the ends.
+            let _ = copy_bidirectional(&mut end, &mut tunnel).await;
+        });
+        Ok(sent)
     }
 }

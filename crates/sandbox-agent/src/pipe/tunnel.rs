@@ -87,7 +87,7 @@ impl PipePorts {
             return Err(refused(there, "it does not answer"));
         };
         match answer {
-            Ok(_) => Ok(Tunnel { reader, writer: Some(writer) }),
+            Ok(_) => Ok(Tunnel::new(reader, writer)),
             Err(_) if self.link.is_closed() => Err(self.link.lost()),
             Err(trouble) => Err(refused(there, &why(&trouble))),
         }
@@ -116,6 +116,13 @@ fn refused(there: &Listener, why: &str) -> Error {
 pub struct Tunnel {
     reader: Reader,
     writer: Option<Writer>,
+}
+
+impl Tunnel {
+    /// Of the two streams of a connection.
+    pub(crate) fn new(reader: Reader, writer: Writer) -> Self {
+        Self { reader, writer: Some(writer) }
+    }
 }
 
 impl AsyncRead for Tunnel {

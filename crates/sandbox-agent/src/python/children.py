@@ -29,11 +29,13 @@ LAST_PAUSE = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
 NICE = 10
+IS_FIRST = getpid() == 1  # of a container, whose profile of system calls is ours
 
 codec = load("codec")
 pipes = load("pipes")
 worker = load("worker")
 kernel = load("processes")
+calls = load("calls")
 number, as_number = codec["number"], codec["as_number"]
 Source, Sink = pipes["Source"], pipes["Sink"]
 processes, look, below, own_children, process_count, kills_for_memory = (
@@ -422,7 +424,9 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
 
 
 def stand_back():
-    """What runs here ends before the agent when memory runs out, and waits for it when all want to run at once."""
+    """What runs here ends before the agent when memory runs out, waits for it when all want to run at once, and may do less."""
+    if IS_FIRST:
+        calls["give_up_calls"]()
     worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
     nice(NICE)
 

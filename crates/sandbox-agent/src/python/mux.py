@@ -18,7 +18,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 VERSION = 1
 SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET = range(1, 12)
-INPUT, FINISH = 12, 13
+INPUT, FINISH, CHANNEL = 12, 13, 14
 HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED = range(16, 24)
 # Data and its end have the same numbers in both directions.
 
@@ -215,13 +215,14 @@ class Mux:
         del buffer[:at]
 
     def take(self, kind, message):
-        if kind == DATA or kind == INPUT:
+        if kind in (DATA, INPUT, CHANNEL):
             stream = self.streams.get(int.from_bytes(message[5:13], "little", signed=True))
-            if kind == INPUT:
+            if kind != DATA:
                 _, new, piece = split(message[1:])
                 self.used_up(len(piece))
                 if stream is not None:
-                    stream.feed_with_input(piece, as_number(new))
+                    feed = stream.feed_with_input if kind == INPUT else stream.feed_with_channel
+                    feed(piece, as_number(new))
                 return
             size = len(message) - 17
             if stream is None:

@@ -3,9 +3,10 @@
 import sys
 from collections import deque
 from posix import O_CLOEXEC
-from posix import close, pipe2, read, set_blocking, write
+from posix import close, dup, pipe2, read, set_blocking, write
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 
+from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socketpair
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -274,6 +275,29 @@ class PipeSink(Sink):
     is_pipe = True
 
 
+class SocketSink(Sink):
+    """Into a socket, whose other end learns that nothing more comes and may go on to speak."""
+
+    def __init__(self, mux, there, stream):
+        self.there = there
+        super().__init__(mux, there.fileno(), stream)
+
+    @classmethod
+    def both_ways(cls, mux, there, stream):
+        """What comes out of the socket goes to the host as the next stream."""
+        Source(mux, dup(there.fileno()), stream | 1)
+        cls(mux, there, stream)
+
+    def forget(self):
+        if self.fd is not None:
+            try:
+                self.there.shutdown(SHUT_WR)
+            except OSError:
+                pass  # it has gone
+            self.there.detach()
+        super().forget()
+
+
 class ControlSink(Sink):
     """The control stream of a worker; a descriptor may ride on what is written."""
 
@@ -285,7 +309,15 @@ class ControlSink(Sink):
     def feed_with_input(self, data, stream):
         theirs, ours = pipe2(O_CLOEXEC)
         PipeSink(self.mux, ours, stream)
-        self.queue.append((data, theirs))
+        self.feed_with(data, theirs)
+
+    def feed_with_channel(self, data, stream):
+        theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
+        SocketSink.both_ways(self.mux, ours, stream)
+        self.feed_with(data, theirs.detach())
+
+    def feed_with(self, data, file):
+        self.queue.append((data, file))
         if len(self.queue) == 1:
             self.ready()
 

@@ -1,7 +1,7 @@
 """A connection to a server in the container, as a stream in both directions."""
 
 from posix import dup
-from _socket import AF_INET, AF_INET6, AF_UNIX, SHUT_WR, SO_ERROR, SOCK_STREAM, SOL_SOCKET, socket
+from _socket import AF_INET, AF_INET6, AF_UNIX, SO_ERROR, SOCK_STREAM, SOL_SOCKET, socket
 from select import EPOLLOUT
 
 codec, pipes, jobs = load("codec"), load("pipes"), load("jobs")
@@ -43,7 +43,7 @@ def connect(job, port, path, speaker, always):
     child = job.mux.children.owners.get(speaker)
     before = [] if child is None else list(child.sources)
     TunnelSource(job.mux, dup(server.fileno()), stream, before, bool(always))
-    TunnelSink(job.mux, server, stream & ~1)
+    pipes["SocketSink"](job.mux, server, stream & ~1)
     return ()
 
 
@@ -75,20 +75,3 @@ class TunnelSource(pipes["Source"]):
                 other.dependents.append(self.resume)
                 return False
         return True
-
-
-class TunnelSink(pipes["Sink"]):
-    """The way in. Its end is told to the server, which may go on to speak."""
-
-    def __init__(self, mux, server, stream):
-        self.server = server
-        super().__init__(mux, server.fileno(), stream)
-
-    def forget(self):
-        if self.fd is not None:
-            try:
-                self.server.shutdown(SHUT_WR)
-            except OSError:
-                pass  # the server has gone
-            self.server.detach()
-        super().forget()

@@ -193,7 +193,7 @@ def _enter(request, step):
         _check(_syscall(SYS_LANDLOCK_RESTRICT_SELF, request.ruleset, 0, 0))
         close(request.ruleset)
     if request.filter:
-        _filter_calls(request.filter)
+        filter_calls(request.filter)
     step[0] = "self-check"
     request.self_check = _self_check(request)
     step[0] = "environment"
@@ -240,7 +240,7 @@ def _give_up_capabilities():
     _check(_capset(header, bytes(24)))
 
 
-def _filter_calls(instructions):
+def filter_calls(instructions):
     # `struct sock_fprog`: the count, and where they are. The bytes of a pointer object are an address.
     count = len(instructions) // INSTRUCTION
     program = count.to_bytes(8, sys.byteorder) + bytes(_Pointer(instructions))

@@ -38,6 +38,7 @@ mod models;
 mod mounts;
 mod network;
 mod packages;
+mod pause;
 mod ports;
 mod reference;
 mod reference_state;
@@ -108,6 +109,7 @@ pub(crate) fn all() -> Vec<Case> {
         background::cases(),
         packages::cases(),
         metrics::cases(),
+        pause::cases(),
         ports::cases(),
         tools::cases(),
         tools_time::cases(),

@@ -447,7 +447,7 @@ async fn a_disk_too_small_is_told(f: Fixture) -> Checked {
 
 async fn going_back_without_room_changes_nothing(f: Fixture) -> Checked {
     let name = Name::new();
-    let sandbox = f.create(|builder| builder.disk(sandbox_core::ByteSize::mib(32))).await?;
+    let sandbox = f.with_room(sandbox_core::ByteSize::mib(32)).await?;
     ok(&sandbox, "open('a', 'wb').write(b'x' * (12 << 20))").await?;
     sandbox.create_snapshot(&name.0).await?;
     ok(&sandbox, "x = 1\nopen('b', 'wb').write(b'x' * (12 << 20))").await?;

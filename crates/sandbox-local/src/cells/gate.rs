@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use sandbox_core::{
-    Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkDenial, NetworkMode, Result,
+    Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkDenial, NetworkMode, NetworkPolicy,
+    Result,
 };
 use sandbox_gate::{Gate, GateConfig, Sockets};
-use sandbox_isolation::{Cell, CellSpec};
+use sandbox_isolation::{Cell, CellSpec, GateSockets};
 
 use super::makers::{Makers, no_isolation};
 use crate::network::{Guard, Network};
@@ -48,14 +49,24 @@ impl Network {
         }
         let failed = |why: &str| Error::new(ErrorKind::Unavailable, "create", why.to_owned());
         let sockets = cell.take_gate().ok_or_else(|| failed("the cell has no gate"))?;
+        Self::gated(policy, sockets)
+    }
+
+    /// The network of a sandbox that has none but what a gate with those sockets lets out.
+    ///
+    /// # Errors
+    /// `Unavailable` when it cannot be opened.
+    pub fn gated(policy: NetworkPolicy, sockets: GateSockets) -> Result<Self> {
         let sockets = Sockets {
             connections: sockets.connections,
             dns_packets: sockets.dns_packets,
             dns_connections: sockets.dns_connections,
         };
-        let gate = Gate::open(sockets, GateConfig::new(policy.clone()))
-            .map_err(|error| failed("the gate could not be opened").with_source(error))?;
-        Ok(Self { gate: Some(Arc::new(gate)), isolated, policy })
+        let gate = Gate::open(sockets, GateConfig::new(policy.clone())).map_err(|error| {
+            let message = "the gate could not be opened";
+            Error::new(ErrorKind::Unavailable, "create", message).with_source(error)
+        })?;
+        Ok(Self { gate: Some(Arc::new(gate)), isolated: true, policy })
     }
 }
 

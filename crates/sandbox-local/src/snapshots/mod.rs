@@ -4,6 +4,7 @@
 //! is what the bytes of their variables mean.
 
 mod exchange;
+mod interpreters;
 mod store;
 
 use std::path::Path;
@@ -15,6 +16,7 @@ use sandbox_core::{Effect, Error, ErrorKind, Result, SnapshotInfo};
 
 use self::exchange::{Layout, Staged, discard};
 
+pub use self::interpreters::{Snapshots, load_variables};
 use self::store::Notes;
 pub use self::store::{
     Draft, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,
@@ -109,7 +111,8 @@ impl Place {
         info.left_out.extend(self.running_commands());
         let (wanted, _) = self.known_packages().await;
         let packages_inside = self.layout().packages_inside;
-        let notes = Notes { packages_inside, wanted, python, preimport, variables };
+        let image = draft.image.take();
+        let notes = Notes { packages_inside, wanted, python, preimport, variables, image };
         draft.finish(operation, info, notes)
     }
 

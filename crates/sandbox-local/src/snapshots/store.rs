@@ -70,6 +70,9 @@ pub(super) struct Notes {
     /// Contexts whose variables are stored.
     #[serde(default)]
     pub(super) variables: Vec<StoredContext>,
+    /// The image of an engine that has changes to files outside of the archives.
+    #[serde(default)]
+    pub(super) image: Option<String>,
 }
 
 /// A context whose variables are stored.
@@ -95,6 +98,8 @@ pub struct Draft {
     _lock: File,
     parts: Vec<(String, u64)>,
     pub(super) variables: Vec<StoredContext>,
+    /// An image of an engine that belongs to it.
+    pub(super) image: Option<String>,
     done: bool,
 }
 
@@ -278,6 +283,7 @@ impl SnapshotStore {
             _lock: lock,
             parts: Vec::new(),
             variables: Vec::new(),
+            image: None,
             done: false,
         })
     }
@@ -377,6 +383,22 @@ impl Stored {
     /// Modules that its interpreters had from the beginning.
     pub fn preimport(&self) -> &[String] {
         &self.notes.preimport
+    }
+
+    /// The image of an engine that has changes to files outside of its archives, if it has any.
+    pub fn image(&self) -> Option<&str> {
+        self.notes.image.as_deref()
+    }
+
+    /// Whether all of it is on this disk.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when an engine has some of it.
+    pub fn check_whole(&self) -> Result<()> {
+        let Some(image) = self.image() else { return Ok(()) };
+        let name = &self.info.name;
+        let message = format!("{name:?} is of a container, and some of it is the image {image}");
+        Err(Error::invalid("snapshot", message).with_hint("name the variant: `-p local-docker`"))
     }
 
     /// Contexts whose variables it has.

@@ -1,20 +1,19 @@
 //! Snapshots of one sandbox: taking them, and going back to them.
 //!
-//! Files and variables go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the cell of
-//! this one.
+//! Files and variables go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the box of
+//! this one, where it has such copies.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use sandbox_agent::box_io::{Expected, Held};
 use sandbox_agent::interpreter::{
     Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing,
 };
-use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, Retry, SnapshotInfo};
-use sandbox_local::{Draft, LocalInstance, LocalKind, SnapshotStore, Stored, StoredContext};
+use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
 
-/// One sandbox.
-pub(crate) type EvalInstance = LocalInstance<Snapshots>;
+use super::{Draft, SnapshotStore, Stored, StoredContext};
+use crate::hold::{pause_context, pause_contexts};
+use crate::place::Place;
 
 const CREATE: &str = "create_snapshot";
 const RESTORE: &str = "restore_snapshot";
@@ -24,7 +23,7 @@ const MOST_COPIES: usize = 8;
 
 /// The snapshots of a sandbox.
 #[derive(Debug)]
-pub(crate) struct Snapshots {
+pub struct Snapshots {
     store: SnapshotStore,
     /// The version of its Python.
     python: Option<String>,
@@ -44,15 +43,13 @@ struct Kept {
 }
 
 impl Snapshots {
-    pub(crate) fn new(
-        store: SnapshotStore,
-        python: Option<String>,
-        preimport: Vec<String>,
-    ) -> Self {
+    /// Kept in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
+    pub fn new(store: SnapshotStore, python: Option<String>, preimport: Vec<String>) -> Self {
         Self { store, python, preimport, copies: Mutex::default() }
     }
 
-    pub(crate) fn python(&self) -> Option<&str> {
+    /// The version of its Python.
+    pub fn python(&self) -> Option<&str> {
         self.python.as_deref()
     }
 
@@ -68,12 +65,12 @@ impl Snapshots {
     }
 
     /// The contexts whose interpreters a snapshot has here.
-    pub(crate) fn contexts_of(&self, snapshot: &str) -> Vec<String> {
+    pub fn contexts_of(&self, snapshot: &str) -> Vec<String> {
         self.of(snapshot).into_iter().map(|kept| kept.context.id).collect()
     }
 
     /// Ends the copies of a snapshot.
-    pub(crate) fn forget(&self, snapshot: &str) {
+    pub fn forget(&self, snapshot: &str) {
         self.copies().retain(|kept| kept.snapshot != snapshot);
     }
 
@@ -209,10 +206,13 @@ fn for_others(id: &str, what: &str) -> String {
 }
 
 /// Gives contexts the variables that a snapshot has of them, in the interpreters that are there or in new ones.
-pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
+///
+/// # Errors
+/// `InvalidArgument` for variables that cannot be read here, `NotFound` when the snapshot was deleted meanwhile.
+pub async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
     for one in stored.variables() {
         let context = made_again(contexts, &as_context(one))?;
-        load_into(&mut pause_one(&context, "create").await?, "create", stored, one).await?;
+        load_into(&mut pause_context(&context, "create").await?, "create", stored, one).await?;
     }
     Ok(())
 }
@@ -243,25 +243,30 @@ fn as_context(stored: &StoredContext) -> Context {
     Context { id: stored.id.clone(), cwd: stored.cwd.clone(), ..Context::default() }
 }
 
-#[async_trait]
-impl LocalKind for Snapshots {
-    const SYSTEM_PACKAGES: &'static str =
-        "install them on this host, with apt-get or its like: a sandbox sees what is below /usr";
-
-    async fn create_snapshot(
-        EvalInstance { place, contexts, kind }: &EvalInstance,
+impl Snapshots {
+    /// Takes one of a sandbox that has not ended. `image` is one of an engine, with what is changed outside of the
+    /// directories of a snapshot.
+    ///
+    /// # Errors
+    /// Those of [`Instance::create_snapshot`](sandbox_core::Instance::create_snapshot).
+    pub async fn create(
+        &self,
+        place: &Place,
+        contexts: &Contexts,
         name: &str,
         description: &str,
+        image: Option<String>,
     ) -> Result<SnapshotInfo> {
         place.check_snapshot(CREATE)?;
-        let mut draft = kind.store.begin(CREATE, name)?;
+        let mut draft = self.store.begin(CREATE, name)?;
+        draft.image = image;
         let _in_use = place.expiry.in_use();
-        let mut paused = pause(contexts, CREATE).await?;
+        let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
         let described = contexts.list();
         // Nothing changes meanwhile, so the one need not wait for the other.
         let (copies, directories) = tokio::join!(
-            kind.copy_interpreters(&mut paused, &mut info),
+            self.copy_interpreters(&mut paused, &mut info),
             place.save(CREATE, &mut draft)
         );
         let copies = copies?;
@@ -271,31 +276,41 @@ impl LocalKind for Snapshots {
         drop(paused);
         let copies = take_in(copies, &described, &mut storing, &mut info).await;
         write_variables(&mut draft, storing, &mut info).await;
-        let (python, preimport) = (kind.python.clone(), kind.preimport.clone());
+        let (python, preimport) = (self.python.clone(), self.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
         for (context, copy) in copies {
             copy.prepare();
-            kind.copies().push(Kept { snapshot: info.id.clone(), context, copy });
+            self.copies().push(Kept { snapshot: info.id.clone(), context, copy });
         }
-        Ok(SnapshotInfo { contexts: kind.contexts_of(&info.id), ..info })
+        Ok(SnapshotInfo { contexts: self.contexts_of(&info.id), ..info })
     }
 
-    async fn restore_snapshot(
-        EvalInstance { place, contexts, kind }: &EvalInstance,
+    /// Takes a sandbox that has not ended back to one.
+    ///
+    /// # Errors
+    /// Those of [`Instance::restore_snapshot`](sandbox_core::Instance::restore_snapshot).
+    pub async fn restore(
+        &self,
+        place: &Place,
+        contexts: &Contexts,
         name: &str,
     ) -> Result<SnapshotInfo> {
-        let stored = kind.store.find(RESTORE, name)?;
+        let stored = self.store.find(RESTORE, name)?;
         let _in_use = place.expiry.in_use();
-        let kept = kind.of(&stored.info.id);
-        let mut paused = pause(contexts, RESTORE).await?;
+        let kept = self.of(&stored.info.id);
+        let mut paused = pause_contexts(contexts, RESTORE).await?;
         let still = async {
             for context in &mut paused {
                 context.end().await;
             }
             place.commands.end_all().await
         };
-        place.replace(RESTORE, &stored, kind.python(), still).await?;
+        place.replace(RESTORE, &stored, self.python(), still).await?;
         let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
+        if stored.image().is_some() {
+            info.left_out
+                .push("files of the image: they are changed in new sandboxes alone".into());
+        }
         let without = |one: &&StoredContext| kept.iter().all(|kept| kept.context.id != one.id);
         let stored_alone: Vec<_> = stored.variables().iter().filter(without).collect();
         for Kept { context, copy, .. } in &kept {
@@ -337,34 +352,11 @@ async fn among<'a>(
     let known = match paused.iter().position(|one| one.id() == context.id) {
         Some(known) => known,
         None => {
-            paused.push(pause_one(&made_again(contexts, context)?, RESTORE).await?);
+            paused.push(pause_context(&made_again(contexts, context)?, RESTORE).await?);
             paused.len() - 1
         }
     };
     Ok(&mut paused[known])
-}
-
-/// Every context, none of which runs code.
-async fn pause(contexts: &Contexts, operation: &'static str) -> Result<Vec<Paused>> {
-    let mut paused = Vec::new();
-    for context in contexts.all_of_them() {
-        paused.push(pause_one(&context, operation).await?);
-    }
-    Ok(paused)
-}
-
-async fn pause_one(context: &InterpreterContext, operation: &'static str) -> Result<Paused> {
-    if let Some(paused) = context.pause().await {
-        return Ok(paused);
-    }
-    let id = context.id();
-    let (message, hint) = if context.is_executing() {
-        (format!("code runs in context {id}"), "wait for it, or interrupt it")
-    } else {
-        (format!("context {id} is busy with another snapshot or a variable"), "wait for that")
-    };
-    let error = Error::new(ErrorKind::Unavailable, operation, message);
-    Err(error.with_retry(Retry::Temporary).with_hint(hint))
 }
 
 /// A context like one that was deleted, unless somebody has made it meanwhile.

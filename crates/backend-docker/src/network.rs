@@ -1,0 +1,160 @@
+//! What code in a container may reach: nothing, what a gate lets out, or all that the engine's network leads to.
+//!
+//! A gate is opened in the container's own network, which is empty but for its loopback, before any code runs there.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use bollard::Docker;
+use bollard::query_parameters::InspectContainerOptions;
+use sandbox_core::{CreateSpec, Effect, Error, ErrorKind, IsolationMode, NetworkMode, Result};
+use sandbox_isolation::Privilege;
+use sandbox_local::makers::{Makers, no_isolation};
+use sandbox_local::network::Network;
+
+use crate::boxed::DockerBox;
+use crate::config::Options;
+
+/// Compares the network that code will be in with the number of one.
+const COMPARE: &str =
+    "import os, sys; sys.exit(str(os.stat('/proc/self/ns/net').st_ino) != sys.argv[1])";
+
+/// How code gets out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Not at all.
+    Closed,
+    /// Through a gate of ours.
+    Gate,
+    /// As the engine has it for containers.
+    Engine,
+}
+
+impl Way {
+    /// The way for what is asked for. `host` is the engine's address.
+    ///
+    /// # Errors
+    /// `Unsupported` when a list is to be enforced and there can be no gate.
+    pub(crate) async fn of(
+        spec: &CreateSpec,
+        options: &Options,
+        host: &str,
+        makers: &Makers,
+    ) -> Result<Self> {
+        let lists = match spec.network.mode {
+            NetworkMode::None | NetworkMode::Inherit => return Ok(Self::Closed),
+            NetworkMode::Allowlist => true,
+            NetworkMode::All => !spec.network.deny.is_empty() || !spec.network.allow.is_empty(),
+        };
+        match obstacle(options, host, makers).await {
+            None => Ok(Self::Gate),
+            Some(_) if !lists => Ok(Self::Engine),
+            Some(why) => {
+                let message =
+                    "network policies with lists cannot be enforced here: ".to_owned() + why;
+                Err(Error::unsupported("create", message).with_context("field", "network").with_hint(
+                    "use an engine of this host as root; or `--network none`, or `--network all` without lists",
+                ))
+            }
+        }
+    }
+
+    /// The name of the engine's network.
+    pub(crate) fn mode(self) -> &'static str {
+        if self == Self::Engine { "bridge" } else { "none" }
+    }
+
+    /// Who answers questions about names, where that is not the engine's business.
+    pub(crate) fn resolvers(self) -> Option<Vec<String>> {
+        (self == Self::Gate).then(|| vec!["127.0.0.1".to_owned()])
+    }
+}
+
+/// Why no gate can be opened in a container, if so.
+async fn obstacle(options: &Options, host: &str, makers: &Makers) -> Option<&'static str> {
+    if !host.starts_with("unix://") {
+        return Some("the engine is not on this host");
+    }
+    if options.runtime.is_some() {
+        return Some("containers of another runtime may have a network stack of their own");
+    }
+    match makers.get(IsolationMode::Strict).await {
+        Ok(maker) if maker.privilege() == Privilege::Root => None,
+        Ok(_) => Some("only root can open a gate in the network of a container"),
+        Err(_) => Some("this host does not let sandboxes be isolated"),
+    }
+}
+
+/// The network of a container that has started and runs no code yet.
+///
+/// # Errors
+/// `Unsupported` when the kernel has no gates, `Unavailable` when the container's network is not to be found.
+pub(crate) async fn open(
+    way: Way,
+    spec: &CreateSpec,
+    docker: &Docker,
+    made: &DockerBox,
+    makers: &Makers,
+    python: &str,
+) -> Result<Network> {
+    let policy = spec.network.clone();
+    match way {
+        Way::Closed => return Ok(Network::closed(policy)),
+        Way::Engine => return Ok(Network::unrestricted(policy)),
+        Way::Gate => {}
+    }
+    let found = docker.inspect_container(made.name(), None::<InspectContainerOptions>).await;
+    let state = found.ok().and_then(|container| container.state);
+    let pid = state.and_then(|state| state.pid).filter(|pid| *pid > 0);
+    let pid = pid.ok_or_else(|| not_found("the engine does not say what its first process is"))?;
+    let network = File::open(format!("/proc/{pid}/ns/net"))
+        .map_err(|error| not_found("its first process is not on this host").with_source(error))?;
+    let inode = network
+        .metadata()
+        .map_err(|error| not_found("it cannot be looked at").with_source(error))?
+        .ino();
+    // A number of a process says little: what was opened must be where code will be.
+    if made.run(python, COMPARE, vec![inode.to_string()]).await? != Some(0) {
+        return Err(not_found("the process that the engine names is another one here"));
+    }
+    let maker = makers.get(IsolationMode::Strict).await?;
+    let sockets = maker.gate(network.as_fd()).await.map_err(no_isolation)?;
+    Network::gated(policy, sockets)
+}
+
+fn not_found(why: &str) -> Error {
+    let message = format!("the network of the container was not found: {why}");
+    Error::new(ErrorKind::Unavailable, "create", message)
+        .with_effect(Effect::NotSent)
+        .with_hint("use an engine of this host, whose processes are seen here; or `--network none`")
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::NetworkPolicy;
+
+    use super::*;
+    use crate::config::DockerConfig;
+
+    async fn way(policy: NetworkPolicy, host: &str) -> Result<Way> {
+        let mut spec = CreateSpec::default();
+        spec.network = policy;
+        let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
+        Way::of(&spec, &options, host, &Makers::default()).await
+    }
+
+    #[tokio::test]
+    async fn an_engine_elsewhere_enforces_no_lists_and_is_never_open_because_of_one() {
+        const FAR: &str = "tcp://198.51.100.1:2376";
+        assert_eq!(way(NetworkPolicy::none(), FAR).await.unwrap(), Way::Closed);
+        assert_eq!(way(NetworkPolicy::default(), FAR).await.unwrap(), Way::Closed);
+        assert_eq!(way(NetworkPolicy::all(), FAR).await.unwrap(), Way::Engine);
+        let mut all_but_one = NetworkPolicy::all();
+        all_but_one.deny = vec!["evil.example".parse().unwrap()];
+        for policy in [NetworkPolicy::allowlist(["a.example"]).unwrap(), all_but_one] {
+            let error = way(policy, FAR).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+        }
+    }
+}

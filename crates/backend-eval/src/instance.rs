@@ -1,0 +1,35 @@
+//! What sandboxes in cells do in their own way.
+
+use async_trait::async_trait;
+use sandbox_core::{Result, SnapshotInfo};
+use sandbox_local::{LocalInstance, LocalKind, Snapshots};
+
+/// One sandbox.
+pub(crate) type EvalInstance = LocalInstance<Worker>;
+
+/// A sandbox in a cell.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) snapshots: Snapshots,
+}
+
+#[async_trait]
+impl LocalKind for Worker {
+    const SYSTEM_PACKAGES: &'static str =
+        "install them on this host, with apt-get or its like: a sandbox sees what is below /usr";
+
+    async fn create_snapshot(
+        EvalInstance { place, contexts, kind }: &EvalInstance,
+        name: &str,
+        description: &str,
+    ) -> Result<SnapshotInfo> {
+        kind.snapshots.create(place, contexts, name, description, None).await
+    }
+
+    async fn restore_snapshot(
+        EvalInstance { place, contexts, kind }: &EvalInstance,
+        name: &str,
+    ) -> Result<SnapshotInfo> {
+        kind.snapshots.restore(place, contexts, name).await
+    }
+}
