@@ -223,6 +223,7 @@ fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
         limit_cpu: true,
         limit_disk: true,
         limit_processes: true,
+        limit_open_files: true,
         limit_output: true,
         network_none: true,
         network_allowlist: true,
@@ -364,7 +365,14 @@ impl Backend for DockerBackend {
             }
             Err(error) => vec![check_of("engine", Err(error))],
         };
-        Ok(health_of(checks, "Python workers or Jupyter kernels in hardened containers"))
+        let what = "Python workers or Jupyter kernels in hardened containers";
+        let mut health = health_of(checks, what);
+        // Told, and no reason against the variant: most sandboxes have no network.
+        if health.usable {
+            let way = network::check(&self.config, &self.makers).await;
+            health.checks.push(way);
+        }
+        Ok(health)
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {

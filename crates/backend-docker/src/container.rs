@@ -148,7 +148,10 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way
         oom_score_adj: Some(500),
         shm_size: Some(signed(limits.disk.as_u64().min(SHARED_MEMORY))),
         ulimits: Some(vec![
-            ulimit("nofile", 1024, 4096),
+            spec.open_files.map_or_else(
+                || ulimit("nofile", 1024, 4096),
+                |most| ulimit("nofile", most.into(), most.into()),
+            ),
             ulimit("core", 0, 0),
             ulimit("memlock", 64 << 10, 64 << 10),
         ]),
@@ -191,6 +194,8 @@ fn directories(
         directories.insert(path.to_owned(), directory(rest, "0700"));
     }
     directories.insert(WORKSPACE.to_owned(), directory(rest, "0700"));
+    // The engine makes one that anybody may write to, and that no limit counts.
+    directories.insert("/dev/mqueue".to_owned(), "ro,nosuid,nodev,noexec,size=4096".to_owned());
     directories.retain(|path, _| !files.has_target(path));
     directories
 }
@@ -243,6 +248,7 @@ mod tests {
             .tmpfs
             .unwrap()
             .values()
+            .filter(|options| options.starts_with("rw"))
             .map(|options| {
                 let (_, size) = options.split_once("size=").unwrap();
                 size.split_once(',').unwrap().0.parse().unwrap()

@@ -8,17 +8,24 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
-use sandbox_core::{CreateSpec, Effect, Error, ErrorKind, IsolationMode, NetworkMode, Result};
+use sandbox_core::{
+    Check, CreateSpec, Effect, Error, ErrorKind, IsolationMode, NetworkMode, Result,
+};
 use sandbox_isolation::Privilege;
 use sandbox_local::makers::{Makers, no_isolation};
 use sandbox_local::network::Network;
 
 use crate::boxed::DockerBox;
-use crate::config::Options;
+use crate::config::{DockerConfig, Options};
+use crate::engine::address;
 
 /// Compares the network that code will be in with the number of one.
 const COMPARE: &str =
     "import os, sys; sys.exit(str(os.stat('/proc/self/ns/net').st_ino) != sys.argv[1])";
+
+/// What to do where there can be no gate.
+const HINT: &str =
+    "use an engine of this host as root; or `--network none`, or `--network all` without lists";
 
 /// How code gets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,15 +54,14 @@ impl Way {
             NetworkMode::Allowlist => true,
             NetworkMode::All => !spec.network.deny.is_empty() || !spec.network.allow.is_empty(),
         };
-        match obstacle(options, host, makers).await {
+        match obstacle(options.runtime.as_deref(), host, makers).await {
             None => Ok(Self::Gate),
             Some(_) if !lists => Ok(Self::Engine),
             Some(why) => {
                 let message =
                     "network policies with lists cannot be enforced here: ".to_owned() + why;
-                Err(Error::unsupported("create", message).with_context("field", "network").with_hint(
-                    "use an engine of this host as root; or `--network none`, or `--network all` without lists",
-                ))
+                let error = Error::unsupported("create", message).with_context("field", "network");
+                Err(error.with_hint(HINT))
             }
         }
     }
@@ -72,17 +78,29 @@ impl Way {
 }
 
 /// Why no gate can be opened in a container, if so.
-async fn obstacle(options: &Options, host: &str, makers: &Makers) -> Option<&'static str> {
+async fn obstacle(runtime: Option<&str>, host: &str, makers: &Makers) -> Option<&'static str> {
     if !host.starts_with("unix://") {
         return Some("the engine is not on this host");
     }
-    if options.runtime.is_some() {
+    if runtime.is_some() {
         return Some("containers of another runtime may have a network stack of their own");
     }
     match makers.get(IsolationMode::Strict).await {
         Ok(maker) if maker.privilege() == Privilege::Root => None,
         Ok(_) => Some("only root can open a gate in the network of a container"),
         Err(_) => Some("this host does not let sandboxes be isolated"),
+    }
+}
+
+/// Whether network policies with lists can be enforced.
+pub(crate) async fn check(config: &DockerConfig, makers: &Makers) -> Check {
+    let name = "network gate".to_owned();
+    match obstacle(None, &address(config), makers).await {
+        None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
+        Some(why) => {
+            let detail = format!("none, so that lists of hosts are refused: {why}");
+            Check { name, ok: false, detail, fix: Some(HINT.to_owned()) }
+        }
     }
 }
 

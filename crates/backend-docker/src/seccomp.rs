@@ -19,12 +19,12 @@ const FILES: &str = "
 const PROCESSES: &str = "
     arch_prctl capget capset execve execveat exit exit_group fork getcpu getegid geteuid getgid getgroups getpgid
     getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
-    ioprio_set kill landlock_add_rule landlock_create_ruleset landlock_restrict_self pause pidfd_open
-    pidfd_send_signal prctl prlimit64 process_mrelease restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
+    kill landlock_add_rule landlock_create_ruleset landlock_restrict_self pause pidfd_open
+    pidfd_send_signal prctl restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
     rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_getaffinity sched_getattr
     sched_getparam sched_get_priority_max sched_get_priority_min sched_getscheduler sched_rr_get_interval
-    sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield seccomp set_robust_list
-    set_tid_address setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid setresuid setreuid
+    sched_yield seccomp set_robust_list
+    set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid setresuid setreuid
     setrlimit setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill times tkill uname vfork wait4 waitid
     get_robust_list";
 
@@ -38,7 +38,7 @@ const TIME: &str = "
 
 const TALKING: &str = "
     accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
-    eventfd2 getpeername getsockname getsockopt io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit
+    eventfd2 getpeername getsockname getsockopt io_cancel io_destroy io_getevents io_pgetevents io_submit
     listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe
     pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop semtimedop sendmmsg sendmsg sendto
     setsockopt shmat shmctl shmdt shmget shutdown socketpair getrandom";
@@ -69,6 +69,20 @@ const NEW_NAMESPACE: u32 = 0x7e02_0000;
 /// Local, IPv4, IPv6.
 const FAMILIES: [u32; 3] = [1, 2, 10];
 
+/// The default, ICMP, TCP, UDP, ICMPv6.
+const PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
+
+/// What changes how another process runs, which the first argument names. The first process, which all others depend on
+/// and which has the same user, is not to be changed.
+const OF_OTHERS: [&str; 5] =
+    ["prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"];
+
+/// The same, of one process (`PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`), which the second argument names. Groups and users
+/// have the first process among them.
+const PRIORITIES: [(&str, u32); 2] = [("setpriority", 0), ("ioprio_set", 1)];
+
+const FIRST_PROCESS: u32 = 1;
+
 /// Netlink, by which programs ask for network interfaces. Some take any other error for a bug of their own.
 const NETLINK: u32 = 16;
 
@@ -94,11 +108,18 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
             "names": ["socket"],
             "action": "SCMP_ACT_ERRNO",
             "errnoRet": EOPNOTSUPP,
-            "args": [{"index": 0, "value": NETLINK, "op": "SCMP_CMP_EQ"}],
+            "args": [is(0, NETLINK)],
         }),
     ];
-    calls.extend(FAMILIES.map(|family| allow_if("socket", family)));
-    calls.extend(PERSONALITIES.map(|persona| allow_if("personality", persona)));
+    for family in FAMILIES {
+        let of_family = PROTOCOLS.map(|protocol| vec![is(0, family), is(2, protocol)]);
+        calls.extend(of_family.map(|arguments| allow("socket", arguments)));
+    }
+    calls.extend(PERSONALITIES.map(|persona| allow("personality", vec![is(0, persona)])));
+    calls.extend(OF_OTHERS.map(|name| allow(name, vec![is_not(0, FIRST_PROCESS)])));
+    calls.extend(
+        PRIORITIES.map(|(name, one)| allow(name, vec![is(0, one), is_not(1, FIRST_PROCESS)])),
+    );
     if keeps_set_id {
         calls.extend(MODES.map(|(name, mode)| allow_without(name, mode, &[SET_ID])));
         for (name, flags, mode) in OPENS {
@@ -121,18 +142,24 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
     })
 }
 
-/// A call whose first argument is that.
-fn allow_if(name: &str, value: u32) -> Value {
-    let argument = json!({"index": 0, "value": value, "op": "SCMP_CMP_EQ"});
-    json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]})
+/// A call that is made when all of that holds of its arguments.
+fn allow(name: &str, arguments: Vec<Value>) -> Value {
+    json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": arguments})
 }
 
 /// A call that has none of the bits in an argument.
 fn allow_without(name: &str, index: u32, bits: &[u32]) -> Value {
     let mask = bits.iter().fold(0, |mask, bit| mask | bit);
-    let argument =
-        json!({"index": index, "value": mask, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"});
-    json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]})
+    let none = json!({"index": index, "value": mask, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"});
+    allow(name, vec![none])
+}
+
+fn is(index: u32, value: u32) -> Value {
+    json!({"index": index, "value": value, "op": "SCMP_CMP_EQ"})
+}
+
+fn is_not(index: u32, value: u32) -> Value {
+    json!({"index": index, "value": value, "op": "SCMP_CMP_NE"})
 }
 
 #[cfg(test)]
@@ -165,6 +192,9 @@ mod tests {
             "init_module",
             "chroot",
             "pivot_root",
+            "prlimit64",
+            "setpriority",
+            "process_mrelease",
         ] {
             assert!(!always.contains(&refused.into()), "{refused}");
         }

@@ -111,7 +111,7 @@ impl Census {
             }
         }
         // A container engine of this host goes on with its own.
-        let others = ["/var/lib/docker", "/run/docker", "/var/lib/containers", "/run/containerd"];
+        let others = ["/overlay2/", "/netns/", "/var/lib/containers", "/run/containerd"];
         let new = now.mounts.lines().filter(|line| !self.mounts.contains(line));
         let new = new.filter(|line| !others.iter().any(|other| line.contains(other)));
         left.extend(new.map(|line| format!("mount {line}")));

@@ -143,7 +143,7 @@ pub(crate) struct Decoy(Child);
 impl Decoy {
     pub(crate) fn start() -> io::Result<Self> {
         let child = Command::new("sleep")
-            .arg("300")
+            .arg("3600")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -109,7 +109,9 @@ impl Target {
 impl Target {
     /// Why a case is not run here, or not what this target promises.
     pub(crate) fn difference(&self, full_name: &str) -> Option<String> {
-        let name = full_name.strip_prefix("conformance::").unwrap_or(full_name);
+        let suite = ["conformance::", "hostile::"];
+        let name = suite.iter().find_map(|suite| full_name.strip_prefix(suite));
+        let name = name.unwrap_or(full_name);
         let is_of = |group: &str| name.split("::").next() == Some(group);
         if let Some((groups, reason)) = &self.only
             && !groups.iter().any(|group| is_of(group))

@@ -427,6 +427,15 @@ impl Bridge {
             self.process.gone();
             return Err(Gone);
         }
+        if outcome.is_aborted() {
+            let why = "the kernel did not run it: code that came before it failed";
+            self.end(served, active.id, Err(why.to_owned()));
+            return Ok(());
+        }
+        if !outcome.status().is_some_and(|status| status.is_ok() || status.is_error()) {
+            self.process.lose("the kernel did not say how the code has ended".into());
+            return Err(Gone);
+        }
         let told = self.told(&outcome);
         let published = told.get("published").and_then(Value::as_u64).unwrap_or_default();
         if published > active.outputs && !active.lossy {
@@ -452,6 +461,13 @@ impl Bridge {
                 name: error.ename.clone(),
                 value: plain(&error.evalue),
                 traceback,
+            });
+        } else if !outcome.is_ok() {
+            served.reply(&Reply::Error {
+                id: active.id,
+                name: "Error".into(),
+                value: "the kernel says that the code failed, and not how".into(),
+                traceback: String::new(),
             });
         }
         let was_told = self.process.interrupts() > active.interrupts;

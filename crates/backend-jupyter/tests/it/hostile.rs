@@ -115,6 +115,37 @@ async fn a_kernel_that_does_not_say_how_code_has_ended_has_not_succeeded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_words_that_nobody_understands_is_no_success() {
+    let weird = Behaviour {
+        contents: vec![("execute_reply", r#"{"status":"weird"}"#)],
+        ..Behaviour::default()
+    };
+    let (result, _sandbox, _bench) = ran(weird, Wire::default(), CODE).await;
+    assert_lost(&result);
+    let mute = Behaviour {
+        contents: vec![("execute_reply", r#"{"status":"error"}"#)],
+        ..Behaviour::default()
+    };
+    let (result, _sandbox, _bench) = ran(mute, Wire::default(), CODE).await;
+    assert!(!result.success() && result.code_error.is_some(), "{result:?}");
+}
+
+/// As a kernel does with what waits behind code that fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn code_that_a_kernel_does_not_run_has_not_succeeded() {
+    for word in ["aborted", "abort"] {
+        let content: &str = format!(r#"{{"status":"{word}"}}"#).leak();
+        let behaviour =
+            Behaviour { contents: vec![("execute_reply", content)], ..Behaviour::default() };
+        let (result, sandbox, _bench) = ran(behaviour, Wire::default(), CODE).await;
+        let kind = result.failure.as_ref().map(|failure| failure.kind);
+        assert_eq!(kind, Some(FailureKind::NotRun), "{result:?}");
+        assert!(!result.success() && result.state == InterpreterState::Kept, "{result:?}");
+        assert!(!sandbox.run_code(CODE).await.unwrap().success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn output_that_is_nonsense_is_told() {
     for contents in [
         ("stream", "[]"),

@@ -30,6 +30,33 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
+/// What runs within a cell, and prints its traceback itself, has failed all the same.
+#[tokio::test]
+async fn an_exception_that_ipython_shows_by_itself_is_one() {
+    if interpreter().is_none() {
+        return;
+    }
+    let backend = Arc::new(JupyterBackend::new(config()));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    sandbox.files().write("bad.py", "def f():\n    1/0\nf()\n").await.unwrap();
+    sandbox.files().write("worse.py", "{}['key']").await.unwrap();
+    for code in [
+        "%run bad.py",
+        "get_ipython().run_cell('1/0')",
+        "try: 1/0\nexcept Exception: get_ipython().showtraceback()",
+    ] {
+        let result = sandbox.run_code(format!("{code}\nprint('went on')")).await.unwrap();
+        let error = result.code_error.as_ref().expect(code);
+        assert_eq!(error.name, "ZeroDivisionError", "{code}: {result:?}");
+        assert!(error.traceback.contains("1/0"), "{code}: {result:?}");
+        assert_eq!(result.stdout(), "went on");
+        assert!(sandbox.run_code("1").await.unwrap().success());
+    }
+    let result = sandbox.run_code("%run bad.py\n%run worse.py").await.unwrap();
+    assert_eq!(result.code_error.as_ref().expect("an exception").name, "KeyError", "{result:?}");
+    assert!(result.stderr().contains("ZeroDivisionError"), "{result:?}");
+}
+
 #[tokio::test]
 async fn a_kernel_that_exits_at_once_says_why() {
     let Some(python) = interpreter() else { return };

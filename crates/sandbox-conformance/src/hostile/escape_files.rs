@@ -258,7 +258,8 @@ probes = {path: write(path, what) for path, what in {
 }.items() if path != '/proc/self/timerslack_ns'}
 probes |= {path: (lambda path=path: open(path, 'rb').read(100) or call(-1)) for path in [
     '/proc/kcore', '/proc/kmsg', '/dev/kmsg', '/dev/mem', '/dev/port', '/proc/vmallocinfo', '/proc/slabinfo',
-    '/proc/timer_list', '/sys/kernel/security', '/boot', '/proc/kpagecount', '/proc/config.gz.']}";
+    '/proc/timer_list', '/proc/kpagecount', '/proc/config.gz.']}
+probes |= {path: (lambda path=path: os.listdir(path) or call(-1)) for path in ['/boot', '/sys/kernel/security']}";
     all_denied(&sandbox, probes).await
 }
 

@@ -145,13 +145,18 @@ def is_formatter(frame):
     return frame.f_code.co_filename.endswith("IPython/core/formatters.py")
 
 
+def first_frame(trace, is_wanted):
+    while trace is not None and not is_wanted(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
 def described(error, trace):
-    """The lines of a traceback, from the first frame of a cell on."""
-    first = trace
-    while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell-"):
-        first = first.tb_next
+    """The lines of a traceback, from the first frame of a cell on, or else of what IPython has run."""
+    first = first_frame(trace, lambda name: name.startswith("<cell-"))
+    first = first or first_frame(trace, lambda name: "/IPython/" not in name)
     name = first.tb_frame.f_code.co_filename if first else ""
-    text = load("errors")["describe"](error.with_traceback(trace if first else None), name)[2]
+    text = load("errors")["describe"](error.with_traceback(first), name)[2]
     return text.rstrip("\n").split("\n")
 
 
@@ -194,6 +199,7 @@ def plain_tracebacks(driver):
             return former(*arguments, **options)
         # The reply tells it; a text that is not Unicode would keep a message of its own from being sent.
         shell._last_traceback = described(error, trace)
+        driver.traceback_shown(error, shell._last_traceback)
 
     def showtraceback(exc_tuple=None, *more, **options):
         show(formers[0], exc_tuple, (exc_tuple, *more), options)

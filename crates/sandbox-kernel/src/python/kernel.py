@@ -157,7 +157,7 @@ class Driver:
             return {"status": "ok", "user_expressions": {}, "payload": [], KEY: self.variable(asked)}
         undo = []
         told = {}
-        self.shown, self.unshown = 0, None
+        self.shown, self.unshown, self.traced = 0, None, None
         self.link.address()
         self.interrupted = self.pending = False
         self.request, self.published = ipython["request_of"](self.kernel.get_parent("shell")), count()
@@ -182,7 +182,10 @@ class Driver:
             else:
                 reply = await original(**arguments)
                 error = self.raised()
-                if error is None and self.unshown is not None:
+                if error is None and self.traced is not None:
+                    error, lines = self.traced
+                    reply.update(failure_of(error, lines))
+                elif error is None and self.unshown is not None:
                     error = self.unshown
                     reply.update(failure_of(error, described(error, error.__traceback__)))
                 elif self.interrupted and type(error).__name__ == "CancelledError":
@@ -308,6 +311,12 @@ class Driver:
             self.unshown = error
         else:
             self.streams.note("a representation failed: %s: %s" % (type(error).__name__, error))
+
+    def traceback_shown(self, error, lines):
+        """Something that ran within a cell, as `%run` does, has ended by an exception. The reply tells the last one."""
+        if self.traced is not None:
+            self.streams.note("\n".join(self.traced[1]))
+        self.traced = error, lines
 
     def raised(self):
         """What the code of a cell raised."""

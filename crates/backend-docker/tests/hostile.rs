@@ -1,0 +1,31 @@
+//! The hostile suite over `local-docker`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use backend_docker::DockerBackend;
+use sandbox_conformance::Target;
+
+/// What containers have and cells do not.
+const HAS_SYSTEM: &str = "an image has files of its own in /etc, and the engine shows /sys, masked";
+
+/// The groups about ways out of a container. The others take long.
+const GROUPS: [&str; 2] = ["escape_files", "escape_processes"];
+
+/// Set by `cargo xtask test-docker`, which has an engine and the image. `part`: those groups alone.
+const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
+
+fn main() -> ExitCode {
+    let Some(which) = std::env::var_os(VARIABLE) else {
+        return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
+    };
+    let target = Target::new("local-docker", || Arc::new(DockerBackend::default()))
+        .working_directory_has(5, 8)
+        .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)
+        .differs("isolation::the_system_tree_is_empty", HAS_SYSTEM)
+        .differs("many::j227", "a container imports nothing ahead")
+        .differs("concurrency::two_hundred_sandboxes_at_once", "tests/engine.rs has fifty at once");
+    let part =
+        || target.clone().only(GROUPS, "left to cargo xtask test-docker, which takes its time");
+    sandbox_conformance::hostile(if which == "part" { part() } else { target })
+}
