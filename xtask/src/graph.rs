@@ -17,7 +17,7 @@ struct Claim {
     holds: fn(&BTreeSet<String>) -> bool,
 }
 
-const CLAIMS: [Claim; 9] = [
+const CLAIMS: [Claim; 10] = [
     Claim {
         what: "the core pulls no runtime and no HTTP client",
         package: "code-sandboxes-core",
@@ -67,6 +67,12 @@ const CLAIMS: [Claim; 9] = [
                 && !tree.contains("code-sandboxes-isolation")
                 && !tree.contains("zeromq")
         },
+    },
+    Claim {
+        what: "the facade with containers pulls no other backend",
+        package: "code-sandboxes",
+        features: &["--no-default-features", "--features", "docker"],
+        holds: |tree| backends(tree) == ["code-sandboxes-backend-docker"],
     },
     Claim {
         what: "kernels as interpreters pull no transport, no cells and no HTTP client",

@@ -1,6 +1,6 @@
 //! Where containers come from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ use sandbox_core::{
     IsolationInfo, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SingleUse,
     SnapshotInfo, Variant, resolve_directory,
 };
+use sandbox_kernel::KernelBox;
+use sandbox_kernel::launch::Kernels;
 use sandbox_local::checks::{check_of, check_size, health_of};
 use sandbox_local::makers::Makers;
 use sandbox_local::programs::on_path;
@@ -27,14 +29,19 @@ use tokio::sync::OnceCell;
 
 use crate::boxed::{DockerBox, remove};
 use crate::committed;
-use crate::config::{DockerConfig, Options};
+use crate::config::{DockerConfig, Engine, Options};
 use crate::container::{HOME, WORKSPACE, layers};
 use crate::engine::{address, connect, no_image, refused};
+use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
+use crate::kernels::Tunnels;
 use crate::mounts::HostFiles;
 use crate::network::{self, Way};
 use crate::owner::{OWNER_LABEL, Owner};
 use crate::ports::Ports;
+
+/// Where kernels have their sockets and files: a directory in memory, as all that can be written to.
+const KERNEL_FILES: &str = "/tmp";
 
 /// Makes sandboxes in containers. The connection with the engine is shared by all of them.
 #[derive(Debug, Default)]
@@ -83,12 +90,28 @@ impl DockerBackend {
             layers: layers(&options, way),
             network: network.description(),
         };
-        let here = installer(made.pipe().python()).await;
-        let capabilities = Capabilities { install_python: here.is_some(), ..capabilities() };
+        let kernel = match &options.engine {
+            Engine::Python => None,
+            Engine::Jupyter { kernel, transport } => {
+                Some((find_kernel(made.pipe(), &options, kernel, &env).await?, *transport))
+            }
+        };
+        let installed = kernel.as_ref().map(|(installed, _)| installed);
+        let ipython = installed.is_none_or(|kernel| kernel.command.looks_like_ipython());
+        // Packages are for one interpreter, which has to be the one that code runs in.
+        let installs = ipython && installed.is_none_or(|kernel| kernel.is_of_the_python);
+        let here = if installs { installer(made.pipe().python()).await } else { None };
+        let capabilities = Capabilities {
+            install_python: here.is_some(),
+            ..capabilities(&options.engine, ipython)
+        };
+        // It lives from when it can be used, however long its interpreter takes to start.
+        let mut unlimited = spec.clone();
+        unlimited.lifetime = None;
         let place = PlaceSpec {
             variant: Variant::LocalDocker,
             capabilities,
-            create: spec,
+            create: &unlimited,
             isolation,
             env: env.clone(),
             cwd: cwd.clone(),
@@ -97,15 +120,16 @@ impl DockerBackend {
         let python = made.pipe().python().to_owned();
         let container = made.name().to_owned();
         let snapshots = Snapshots::new(self.snapshots.clone(), Some(python.clone()), Vec::new());
+        let ports = made.pipe().ports();
         let kind = Container {
             snapshots,
-            ports: Ports::new(made.pipe().ports()),
+            ports: Ports::new(ports.clone()),
             usage: made.pipe().usage(),
             freezer: made.freezer(),
             writable_root: options.writable_root,
         };
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
-        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(files), place);
+        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place);
         place.id = id;
         place.network = network;
         place.packages = here.map(|here| {
@@ -115,11 +139,31 @@ impl DockerBackend {
         place.describe("container", json!(container));
         place.describe("python", json!(python));
         place.describe("user", json!(options.user()));
+        place.describe("engine", json!(options.engine.to_string()));
         if let Some(Stored { info, .. }) = &snapshot {
             place.describe("snapshot", json!({"id": info.id, "name": info.name}));
         }
+        let (mut language, mut interpreters) = ("python".to_owned(), box_io);
+        if let Some((Installed { command, .. }, transport)) = kernel {
+            place.describe("kernel", json!(command.name));
+            place.describe("language", json!(command.language));
+            language.clone_from(&command.language);
+            let kernels = Kernels {
+                box_io: Arc::clone(&interpreters),
+                files,
+                command,
+                way: Box::new(Tunnels { there: ports, transport }),
+                parent: KERNEL_FILES.to_owned(),
+                home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
+                isolated: place.network.hint().is_some(),
+            };
+            interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
+        }
         let base = WorkerSpec { env, cwd };
-        let contexts = Contexts::new(Variant::LocalDocker, box_io, Arc::clone(&place.ended), base);
+        let ended = Arc::clone(&place.ended);
+        let contexts = Contexts::with(Variant::LocalDocker, &language, ended, base, move |_| {
+            Arc::clone(&interpreters)
+        });
         let instance = DockerInstance { place, contexts, kind };
         let files = async {
             match &snapshot {
@@ -137,27 +181,30 @@ impl DockerBackend {
         {
             load_variables(&instance.contexts, stored).await?;
         }
+        instance.begin(spec);
         Ok(instance)
     }
 }
 
-fn capabilities() -> Capabilities {
+/// What a sandbox can do. Some of it takes workers, and some the program that runs in kernels of IPython.
+fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
+    let workers = *engine == Engine::Python;
     Capabilities {
         run_code: true,
-        run_stdin: true,
-        run_script: true,
+        run_stdin: ipython,
+        run_script: ipython,
         rich_results: true,
         live_output: true,
         contexts: true,
-        variables: true,
+        variables: ipython,
         interrupt: true,
         restart: true,
-        tools: true,
+        tools: ipython,
         commands: true,
         command_stdin: true,
         command_pty: true,
         command_background: true,
-        install_python: true,
+        install_python: ipython,
         files: true,
         watch: true,
         expose_port: true,
@@ -168,8 +215,8 @@ fn capabilities() -> Capabilities {
         lifetime: true,
         idle_timeout: true,
         environments: true,
-        snapshot: true,
-        restore_snapshot: true,
+        snapshot: workers,
+        restore_snapshot: workers,
         images: true,
         mounts: true,
         limit_memory: true,
@@ -186,8 +233,8 @@ fn capabilities() -> Capabilities {
     }
 }
 
-fn check(spec: &CreateSpec) -> Result<()> {
-    capabilities().check(spec).map_err(|error| {
+fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
+    capabilities(engine, true).check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
             "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts and the network",
         )
@@ -215,9 +262,9 @@ async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
 }
 
 /// The environment of everything in the container: the image's, with ours and the caller's over it.
-fn environment(spec: &CreateSpec, image: &[String]) -> std::collections::BTreeMap<String, String> {
+fn environment(spec: &CreateSpec, image: &[String]) -> BTreeMap<String, String> {
     let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let mut env = std::collections::BTreeMap::from(
+    let mut env = BTreeMap::from(
         [("PATH", usual), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
@@ -278,11 +325,11 @@ impl Backend for DockerBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities()
+        capabilities(&Engine::Python, true)
     }
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
-        check(&spec)?;
+        check(&spec, &Options::of_create(&self.config, &spec)?.engine)?;
         let docker = connect(&self.config).await?;
         self.swept.get_or_init(|| sweep(&docker)).await;
         let instance = Arc::new(self.make(&docker, &spec).await?);
@@ -318,7 +365,8 @@ impl Backend for DockerBackend {
             }
             Err(error) => vec![check_of("engine", Err(error))],
         };
-        let mut health = health_of(checks, "Python workers in hardened containers");
+        let what = "Python workers or Jupyter kernels in hardened containers";
+        let mut health = health_of(checks, what);
         // Told, and no reason against the variant: most sandboxes have no network.
         if health.usable {
             let way = network::check(&self.config, &self.makers).await;

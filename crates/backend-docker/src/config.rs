@@ -1,5 +1,6 @@
 //! What the backend and each create can be told.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use sandbox_core::{CreateSpec, Error, Result, SingleUse};
@@ -29,10 +30,43 @@ pub struct DockerConfig {
     pub snapshot_directory: Option<PathBuf>,
 }
 
+/// What runs code in a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// Workers of our own, forked from a warm interpreter.
+    #[default]
+    Python,
+    /// Jupyter kernels, by the name of their specification.
+    Jupyter { kernel: String, transport: Transport },
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Python => f.write_str("python"),
+            Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
+        }
+    }
+}
+
+/// How kernels are talked to, inside of the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Over Unix sockets in a directory of their own.
+    #[default]
+    Ipc,
+    /// Over TCP on the loopback, for kernels that cannot do otherwise.
+    Tcp,
+}
+
+/// The kernel that is meant where none is named.
+pub(crate) const DEFAULT_KERNEL: &str = "python3";
+
 /// The options of one create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) image: String,
+    pub(crate) engine: Engine,
     pub(crate) python: String,
     /// `uid:gid`, where one is named.
     pub(crate) user: Option<String>,
@@ -54,6 +88,7 @@ impl Options {
     pub(crate) fn of_create(config: &DockerConfig, spec: &CreateSpec) -> Result<Self> {
         let mut options = Self {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
+            engine: engine(spec)?,
             python: "python3".into(),
             user: None,
             runtime: None,
@@ -64,6 +99,7 @@ impl Options {
         };
         for (key, value) in &spec.provider_options {
             match (key.as_str(), value) {
+                ("engine" | "transport", _) => {}
                 ("python", Value::String(program)) if is_word(program) => {
                     options.python.clone_from(program);
                 }
@@ -101,6 +137,37 @@ impl Options {
     }
 }
 
+/// What `engine` says, and `transport`, which goes with kernels alone.
+fn engine(spec: &CreateSpec) -> Result<Engine> {
+    let given = |key: &'static str| spec.provider_options.get(key).map(|value| (key, value));
+    let transport = match given("transport") {
+        None => None,
+        Some((_, Value::String(name))) if name == "ipc" => Some(Transport::Ipc),
+        Some((_, Value::String(name))) if name == "tcp" => Some(Transport::Tcp),
+        Some((key, value)) => return Err(unknown(key, value)),
+    };
+    let kernel = match given("engine") {
+        None => None,
+        Some((_, Value::String(name))) if name == "python" => None,
+        Some((_, Value::String(name))) if name == "jupyter" => Some(DEFAULT_KERNEL),
+        Some((key, value)) => {
+            let name = value.as_str().and_then(|name| name.strip_prefix("jupyter:"));
+            Some(name.filter(|name| is_word(name)).ok_or_else(|| unknown(key, value))?)
+        }
+    };
+    match (kernel, transport) {
+        (None, None) => Ok(Engine::Python),
+        (None, Some(_)) => {
+            let problem = "have transport, which is for the engine jupyter";
+            Err(Error::invalid("provider_options", problem))
+        }
+        (Some(kernel), transport) => Ok(Engine::Jupyter {
+            kernel: kernel.to_owned(),
+            transport: transport.unwrap_or_default(),
+        }),
+    }
+}
+
 fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic())
 }
@@ -115,8 +182,8 @@ fn unknown(key: &str, value: &Value) -> Error {
     Error::invalid(
         "provider_options",
         format!(
-            "of local-docker have no {key:?} = {value}; known: python (program in the image), user (\"uid:gid\"), \
-             runtime (name), platform (\"os/architecture\"), writable_root (true or false), \
+            "of local-docker have no {key:?} = {value}; known: engine (\"python\", \"jupyter\" or \"jupyter:\" and the name \
+             of a kernel), transport (\"ipc\" or \"tcp\"), python (program in the image), user (\"uid:gid\"), runtime (name), platform (\"os/architecture\"), writable_root (true or false), \
              interpreter (\"eager\" or \"lazy\"), pip (list of options of pip)"
         ),
     )
@@ -147,8 +214,27 @@ mod tests {
             json!({"python": "-c"}),
             json!({"writable_root": "yes"}),
             json!({"pip": ["--target=/x"]}),
+            json!({"engine": "perl"}),
+            json!({"engine": "jupyter:"}),
+            json!({"engine": "jupyter:a b"}),
+            json!({"engine": true}),
+            json!({"transport": "ipc"}),
+            json!({"engine": "jupyter", "transport": "udp"}),
         ] {
             parse(bad.clone()).expect_err(&bad.to_string());
         }
+    }
+
+    #[test]
+    fn a_kernel_is_asked_for() {
+        let engine = |given| parse(given).unwrap().engine;
+        let kernel = |name: &str, transport| Engine::Jupyter { kernel: name.to_owned(), transport };
+        assert_eq!(engine(json!({})), Engine::Python);
+        assert_eq!(engine(json!({"engine": "python"})), Engine::Python);
+        assert_eq!(engine(json!({"engine": "jupyter"})), kernel("python3", Transport::Ipc));
+        assert_eq!(
+            engine(json!({"engine": "jupyter:ir", "transport": "tcp"})),
+            kernel("ir", Transport::Tcp)
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
-use sandbox_core::{Metrics, Result, SnapshotInfo, TunnelInfo};
-use sandbox_local::{LocalInstance, LocalKind, Snapshots};
+use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
+use sandbox_local::{LocalInstance, LocalKind, Place, Snapshots};
 
 use crate::boxed::Freezer;
 use crate::ports::Ports;
@@ -29,11 +29,18 @@ impl LocalKind for Container {
     const SYSTEM_PACKAGES: &'static str =
         "put them into an image of your own, and name it with `--image` or .image(..)";
 
+    fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
+        place.check_run_of_kernel(request)
+    }
+
     async fn create_snapshot(
         DockerInstance { place, contexts, kind }: &DockerInstance,
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
+        if !place.capabilities.snapshot {
+            return Err(place.unsupported("create_snapshot"));
+        }
         let committed = match kind.writable_root {
             true => Some(kind.freezer.commit(name).await?),
             false => None,
@@ -50,6 +57,9 @@ impl LocalKind for Container {
         DockerInstance { place, contexts, kind }: &DockerInstance,
         name: &str,
     ) -> Result<SnapshotInfo> {
+        if !place.capabilities.restore_snapshot {
+            return Err(place.unsupported("restore_snapshot"));
+        }
         kind.snapshots.restore(place, contexts, name).await
     }
 

@@ -1,4 +1,4 @@
-//! `local-docker`: Python workers in hardened containers, of any engine that speaks Docker's API.
+//! `local-docker`: Python workers or Jupyter kernels in hardened containers, of any engine that speaks Docker's API.
 //!
 //! The first process of each container is an agent, which arrives and talks over the container's standard input and
 //! output alone: no port, no network, no token. The container ends with that connection, however its owner ends. See
@@ -21,8 +21,10 @@
 //!
 //! # Options
 //!
-//! `provider_options` of a create, all optional: `python` (the interpreter in the image, default `python3`), `user`
-//! (`"uid:gid"`, default `"65532:65532"`, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
+//! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, the default, or `"jupyter"` with the
+//! kernel `python3`, or `"jupyter:NAME"` with another one of the image), `transport` (how kernels are talked to in there:
+//! `"ipc"` or `"tcp"`), `python` (the interpreter in the image, default `python3`), `user` (`"uid:gid"`, default
+//! `"65532:65532"`, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
 //! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
 //! before the first run), `pip` (options for `install_packages` that say where packages come from).
 //!
@@ -35,7 +37,9 @@ mod config;
 mod container;
 mod engine;
 mod images;
+mod installed;
 mod instance;
+mod kernels;
 mod mounts;
 mod network;
 mod owner;

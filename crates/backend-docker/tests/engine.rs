@@ -1,28 +1,20 @@
 //! What becomes of containers when their owners go. Needs an engine and the image: `cargo xtask test-docker`.
 
+#[expect(dead_code, reason = "other tests need more of it")]
+mod support;
+
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, ImageBuild, Images};
 use sandbox_core::{CallContext, ErrorKind, FailureKind, Sandbox};
+use support::{PATIENCE, docker, has_engine};
 use tokio::process::Command;
 use tokio::time::sleep;
 
-/// Long enough for an engine on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Set in the child that is killed while it owns a sandbox.
 const OWNER: &str = "SANDBOX_TEST_DOCKER_OWNER";
-
-fn has_engine() -> bool {
-    std::env::var_os("SANDBOX_TEST_DOCKER").is_some()
-}
-
-async fn docker(arguments: &[&str]) -> String {
-    let output = Command::new("docker").args(arguments).output().await.expect("docker runs");
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
 
 async fn create() -> Sandbox {
     Sandbox::builder(Arc::new(DockerBackend::default())).create().await.expect("a sandbox")

@@ -25,7 +25,7 @@ use crate::away;
 use crate::config::{JupyterConfig, Options, Transport};
 use crate::installed::{Installed, all, find};
 use crate::instance::{JupyterInstance, Kernel};
-use crate::kernels::Kernels;
+use crate::kernels::kernels_of;
 
 /// Makes sandboxes with Jupyter kernels on this host.
 #[derive(Debug, Default)]
@@ -139,7 +139,7 @@ impl JupyterBackend {
                 .with_hint("leave out the option `transport`, or give up isolation explicitly"));
         }
         let installed = find(&options)?;
-        let capabilities = check(&spec, installed.looks_like_ipython())?;
+        let capabilities = check(&spec, installed.command.looks_like_ipython())?;
         Ok(Recipe { spec, asked, options, installed, capabilities })
     }
 
@@ -174,16 +174,12 @@ impl JupyterBackend {
         if let Some(python) = installed.python.as_ref().filter(|_| capabilities.install_python) {
             place.packages = Some(Packages::new(python.executable.clone(), options.pip));
         }
-        place.describe("kernel", json!(installed.name));
-        place.describe("language", json!(installed.language));
-        let language = installed.language.clone();
-        let kernels = Kernels {
-            cell: Arc::clone(&cell_box),
-            installed,
-            transport: options.transport,
-            home,
-            isolated: place.network.hint().is_some(),
-        };
+        let command = installed.command;
+        place.describe("kernel", json!(command.name));
+        place.describe("language", json!(command.language));
+        let language = command.language.clone();
+        let isolated = place.network.hint().is_some();
+        let kernels = kernels_of(&cell_box, command, options.transport, home, isolated)?;
         let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
         let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
         let box_of = move |_: &str| Arc::clone(&box_io);
@@ -257,7 +253,10 @@ impl Backend for JupyterBackend {
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
         let kernel = find(&Options::of_backend(&self.config));
-        let kernel = check_of("kernel", kernel.map(|it| format!("{} ({})", it.name, it.title)));
+        let kernel = check_of(
+            "kernel",
+            kernel.map(|it| format!("{} ({})", it.command.name, it.command.title)),
+        );
         Ok(health_in_cells(kernel, "Jupyter kernels in isolated cells", &self.makers).await)
     }
 

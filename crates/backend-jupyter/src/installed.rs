@@ -1,32 +1,22 @@
 //! Which kernel, how it is started, and what it needs to see of this host.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use jupyter_protocol::kernelspec::{
-    Environment, Found, InstalledKernel, InterruptMode, KernelSpecError, Launch, PythonEnvironment,
-    Search,
+    Environment, Found, InstalledKernel, KernelSpecError, Launch, PythonEnvironment, Search,
 };
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_kernel::launch::KernelCommand;
 use sandbox_local::programs::on_path;
 
 use crate::config::{DEFAULT_KERNEL, Options};
 
-/// Stands for the connection file until there is one.
-const FILE: &str = "/connection-file";
-
 /// A kernel specification, ready to be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
-    pub(crate) name: String,
-    pub(crate) title: String,
-    pub(crate) language: String,
-    pub(crate) interrupt: InterruptMode,
-    argv: Vec<String>,
-    /// What its specification adds to the environment.
-    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) command: KernelCommand,
     /// Directories that it needs.
     pub(crate) directories: Vec<PathBuf>,
     /// The interpreter, when it is one of Python.
@@ -34,17 +24,6 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// The program and its arguments.
-    pub(crate) fn argv(&self, connection_file: &str) -> Vec<String> {
-        self.argv.iter().map(|word| word.replace(FILE, connection_file)).collect()
-    }
-
-    /// Whether it is a kernel of IPython, as far as its command tells.
-    pub(crate) fn looks_like_ipython(&self) -> bool {
-        let module = |word: &String| word.starts_with("ipykernel");
-        self.language == "python" && self.argv.iter().any(module)
-    }
-
     /// The directory of the interpreter's programs, first in `PATH`.
     pub(crate) fn programs(&self) -> Vec<PathBuf> {
         let python = self.python.as_ref().and_then(|python| python.executable.parent());
@@ -92,7 +71,7 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
         let message = format!("kernel {:?} cannot be started: {error}", kernel.name);
         Error::new(ErrorKind::Unavailable, "start_kernel", message)
     };
-    let launch = Launch::new(Path::new(FILE)).with_python(python);
+    let launch = Launch::new(Path::new(KernelCommand::FILE)).with_python(python);
     let command = kernel.command(&launch).map_err(|error| unusable(&error))?;
     let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
     let mut argv = vec![text(command.get_program())];
@@ -117,16 +96,15 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
     directories.extend(
         real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
     );
-    Ok(Installed {
+    let command = KernelCommand {
         name: kernel.name,
         title: kernel.spec.display_name,
         language: kernel.spec.language.to_lowercase(),
         interrupt: kernel.spec.interrupt_mode,
         argv,
         env,
-        directories,
-        python,
-    })
+    };
+    Ok(Installed { command, directories, python })
 }
 
 fn not_found(name: &str, error: KernelSpecError) -> Error {

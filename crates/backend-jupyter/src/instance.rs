@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbox_core::{CodeMode, ContextSpec, Error, Result, RunCode, Stdin};
+use sandbox_core::{ContextSpec, Error, Result, RunCode};
 use sandbox_local::{LocalInstance, LocalKind, Place};
 
 use crate::away::Away;
@@ -42,20 +42,6 @@ impl LocalKind for Kernel {
 
     /// Some of it takes the program that only kernels of IPython run.
     fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
-        let capabilities = &place.capabilities;
-        let is_script = matches!(request.mode, CodeMode::Script { .. });
-        let own = !request.env.is_empty() || request.cwd.is_some();
-        let has_stdin = !matches!(request.stdin, Stdin::Empty);
-        let what = if is_script && !capabilities.run_script {
-            "scripts"
-        } else if has_stdin && !capabilities.run_stdin {
-            "standard input"
-        } else if own && !capabilities.variables {
-            "environment and no directory for a single run"
-        } else {
-            return Ok(());
-        };
-        Err(Error::unsupported("run_code", format!("this kernel of local-jupyter has no {what}"))
-            .with_hint("kernels of IPython have it; or run it as a command"))
+        place.check_run_of_kernel(request)
     }
 }

@@ -92,19 +92,23 @@ pub(crate) fn builder(
     for item in &args.mount {
         builder = builder.mount(mount(item)?);
     }
-    resources(places(kernel(builder, &args.kernel)?, args), args)
+    resources(places(kernel(builder, variant_of(args)?, &args.kernel)?, args), args)
 }
 
 /// Which kernel runs the code, and where it is.
 fn kernel(
     mut builder: SandboxBuilder<Registry>,
+    variant: Variant,
     args: &KernelArgs,
 ) -> Result<SandboxBuilder<Registry>, Problem> {
-    let texts = [
-        ("kernel", &args.kernel),
-        ("server_url", &args.server_url),
-        ("kernel_id", &args.kernel_id),
-    ];
+    if let Some(name) = &args.kernel {
+        builder = match variant {
+            // There a kernel is one of the things that can run code.
+            Variant::LocalDocker => builder.provider_option("engine", format!("jupyter:{name}")),
+            _ => builder.provider_option("kernel", name.as_str()),
+        };
+    }
+    let texts = [("server_url", &args.server_url), ("kernel_id", &args.kernel_id)];
     for (option, text) in texts {
         if let Some(text) = text {
             builder = builder.provider_option(option, text.as_str());

@@ -170,6 +170,11 @@ pub trait Process: fmt::Debug + Send + Sync {
         Duration::from_millis(500)
     }
 
+    /// How long [`Process::kill_tree`] may take before its box is ended instead.
+    fn kill_bound(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
     /// Why, when it is dead by SIGKILL because its box had too much memory: in words, with who ended it. Asked once.
     fn out_of_memory(&self) -> Option<String> {
         None

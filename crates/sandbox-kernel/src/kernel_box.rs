@@ -47,6 +47,28 @@ pub struct StartedKernel {
     pub program: Option<Program>,
 }
 
+/// A kernel that ends unless somebody keeps it.
+pub(crate) struct Unwanted(Option<Arc<KernelProcess>>);
+
+impl Unwanted {
+    pub(crate) fn new(process: &Arc<KernelProcess>) -> Self {
+        Self(Some(Arc::clone(process)))
+    }
+
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unwanted {
+    fn drop(&mut self) {
+        const SIGKILL: i32 = 9;
+        if let Some(process) = &self.0 {
+            let _ = process.signal(SIGKILL);
+        }
+    }
+}
+
 /// A box whose interpreters are kernels, and whose programs and files are those of another box.
 #[derive(Debug)]
 pub struct KernelBox {
@@ -69,11 +91,13 @@ impl BoxIo for KernelBox {
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
         let kernel = self.source.start(spec).await?;
+        let unwanted = Unwanted::new(&kernel.process);
         let streams = [Arc::new(Buffer::default()), Arc::new(Buffer::default())];
         let [published_out, published_err] = streams.each_ref().map(Arc::clone);
         let mut bridge =
             Bridge::new(kernel.client, Arc::clone(&kernel.process), kernel.program, streams);
         bridge.prepare().await?;
+        unwanted.keep();
         let pid = kernel.process.pid();
         let control = control(|served| {
             served.reply(&Reply::Ready {

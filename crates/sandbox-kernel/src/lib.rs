@@ -13,6 +13,8 @@ mod bridge;
 mod buffer;
 mod control;
 mod kernel_box;
+#[cfg(feature = "launch")]
+pub mod launch;
 mod link;
 mod process;
 mod program;

@@ -223,6 +223,10 @@ impl Process for KernelProcess {
         Duration::from_secs(2)
     }
 
+    fn kill_bound(&self) -> Duration {
+        self.inner.kill_bound()
+    }
+
     fn out_of_memory(&self) -> Option<String> {
         self.inner.out_of_memory()
     }

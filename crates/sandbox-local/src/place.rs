@@ -14,9 +14,9 @@ use sandbox_agent::box_io::{BoxFiles, BoxIo, Spawn};
 use sandbox_agent::commands::Commands;
 use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
-    ByteSize, Capabilities, Command, CreateSpec, Error, ErrorKind, Event, FailureKind,
-    IsolationInfo, Mount, Result, SandboxId, SandboxInfo, SandboxStatus, StartCommand, Tags,
-    Variant, unix_now,
+    ByteSize, Capabilities, CodeMode, Command, CreateSpec, Error, ErrorKind, Event, FailureKind,
+    IsolationInfo, Mount, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus, StartCommand,
+    Stdin, Tags, Variant, unix_now,
 };
 use serde_json::{Map, Value};
 
@@ -224,6 +224,29 @@ impl Place {
         let variant = self.id.variant();
         Error::unsupported(operation, format!("{variant} has no {operation} here"))
             .with_context("variant", variant.as_str())
+    }
+
+    /// Refuses a run that a Jupyter kernel cannot do without a program of ours in it, where there is none.
+    ///
+    /// # Errors
+    /// `Unsupported`, saying what it was.
+    pub fn check_run_of_kernel(&self, request: &RunCode) -> Result<()> {
+        let capabilities = &self.capabilities;
+        let is_script = matches!(request.mode, CodeMode::Script { .. });
+        let own = !request.env.is_empty() || request.cwd.is_some();
+        let has_stdin = !matches!(request.stdin, Stdin::Empty);
+        let what = if is_script && !capabilities.run_script {
+            "scripts"
+        } else if has_stdin && !capabilities.run_stdin {
+            "standard input"
+        } else if own && !capabilities.variables {
+            "environment and no directory for a single run"
+        } else {
+            return Ok(());
+        };
+        let message = format!("this kernel of {} has no {what}", self.id.variant());
+        Err(Error::unsupported("run_code", message)
+            .with_hint("kernels of IPython have it; or run it as a command"))
     }
 
     pub(crate) fn described(&self) -> MutexGuard<'_, Described> {

@@ -11,7 +11,7 @@ use code_sandboxes::Secret;
 #[command(next_help_heading = "Jupyter")]
 pub(crate) struct KernelArgs {
     /// Jupyter kernel that runs the code, such as python3; `sandboxes environments -p local-jupyter`
-    /// lists those of this host
+    /// lists those of this host, and with `-p local-docker` it is one of the image
     #[arg(long, value_name = "NAME")]
     pub(crate) kernel: Option<String>,
 

@@ -142,7 +142,8 @@ fn the_help_of_run_tells_every_flag() {
 
     Jupyter:
           --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes
-                                    environments -p local-jupyter` lists those of this host
+                                    environments -p local-jupyter` lists those of this host, and with
+                                    `-p local-docker` it is one of the image
           --server-url <URL>        Jupyter Server whose kernels run the code; it needs --isolation off
           --token <TOKEN>           Token of that server; the variable JUPYTER_TOKEN is seen by nobody
                                     else

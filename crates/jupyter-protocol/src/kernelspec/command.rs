@@ -1,6 +1,5 @@
 //! The command that starts a kernel.
 
-use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,7 +7,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::substitute::{braces, dollars};
-use super::{InstalledKernel, PythonEnvironment};
+use super::{InstalledKernel, KernelSpec, PythonEnvironment};
 
 /// What a kernel is started with.
 #[derive(Clone, Debug)]
@@ -49,6 +48,16 @@ impl<'a> Launch<'a> {
 }
 
 impl InstalledKernel {
+    /// A kernel that was found by somebody else, such as one of another machine.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        resource_dir: impl Into<PathBuf>,
+        spec: KernelSpec,
+    ) -> Self {
+        Self { name: name.into(), resource_dir: resource_dir.into(), spec }
+    }
+
     /// The command that starts the kernel.
     ///
     /// In every argument, `{connection_file}`, `{resource_dir}` and `{prefix}` are replaced, and a program called
@@ -60,22 +69,25 @@ impl InstalledKernel {
     /// [`LaunchError`], see its variants.
     pub fn command(&self, launch: &Launch<'_>) -> Result<Command, LaunchError> {
         let own = self.own_python();
-        let python = launch.python.or(own.as_ref());
-        let arguments = self.arguments(launch.connection_file, python)?;
+        let launch = Launch { python: launch.python.or(own.as_ref()), ..*launch };
+        let arguments = self.arguments(&launch)?;
         let (program, rest) = arguments.split_first().ok_or(LaunchError::NoProgram)?;
         let mut command = Command::new(program);
         command.args(rest);
-        for (name, value) in self.variables(|name| std::env::var_os(name))? {
+        let outer = |name: &str| std::env::var_os(name)?.into_string().ok();
+        for (name, value) in self.variables(outer)? {
             command.env(name, value);
         }
         Ok(command)
     }
 
-    fn arguments(
-        &self,
-        connection_file: &Path,
-        python: Option<&PythonEnvironment>,
-    ) -> Result<Vec<String>, LaunchError> {
+    /// The program and its arguments, with the placeholders replaced. Nothing is looked at for that, so that it holds for a
+    /// kernel of another machine, too.
+    ///
+    /// # Errors
+    /// [`LaunchError::NotText`].
+    pub fn arguments(&self, launch: &Launch<'_>) -> Result<Vec<String>, LaunchError> {
+        let Launch { connection_file, python } = *launch;
         let connection_file = text(connection_file)?;
         let resource_dir = text(&self.resource_dir)?;
         let prefix = python.map(|python| text(&python.prefix)).transpose()?;
@@ -94,13 +106,16 @@ impl InstalledKernel {
         Ok(arguments.iter().map(|argument| braces(argument, known)).collect())
     }
 
-    fn variables(
+    /// The variables that it wants, where `outer` has the environment that they refer to.
+    ///
+    /// # Errors
+    /// [`LaunchError::Variable`].
+    pub fn variables(
         &self,
-        outer: impl Fn(&OsStr) -> Option<OsString>,
+        outer: impl Fn(&str) -> Option<String>,
     ) -> Result<Vec<(String, String)>, LaunchError> {
-        let value = |name: &str| outer(OsStr::new(name)).and_then(|value| value.into_string().ok());
         let pairs = self.spec.env.iter().map(|(name, template)| match template {
-            Value::String(template) => Ok((name.clone(), dollars(template, value))),
+            Value::String(template) => Ok((name.clone(), dollars(template, &outer))),
             _ => Err(LaunchError::Variable(name.clone())),
         });
         pairs.collect()
@@ -120,25 +135,9 @@ fn text(path: &Path) -> Result<String, LaunchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernelspec::KernelSpec;
 
     fn kernel(spec: &str) -> InstalledKernel {
-        InstalledKernel {
-            name: "k".to_owned(),
-            resource_dir: "/kernels/k".into(),
-            spec: KernelSpec::from_json(spec.as_bytes()).unwrap(),
-        }
-    }
-
-    fn python() -> PythonEnvironment {
-        PythonEnvironment {
-            executable: "/env/bin/python".into(),
-            prefix: "/env".into(),
-            version: (3, 11),
-            is_virtual: true,
-            sees_user_site: false,
-            site_packages: Vec::new(),
-        }
+        InstalledKernel::new("k", "/kernels/k", KernelSpec::from_json(spec.as_bytes()).unwrap())
     }
 
     #[test]
@@ -146,17 +145,18 @@ mod tests {
         let kernel = kernel(
             r#"{"argv": ["python3", "--file={connection_file}", "{resource_dir}/x", "{prefix}", "{no}"]}"#,
         );
-        let file = Path::new("/run/k.json");
-        let with = kernel.arguments(file, Some(&python())).unwrap();
+        let python = PythonEnvironment::elsewhere("/env/bin/python", "/env", (3, 11));
+        let launch = Launch::new(Path::new("/run/k.json"));
+        let with = kernel.arguments(&launch.clone().with_python(Some(&python))).unwrap();
         assert_eq!(with, ["/env/bin/python", "--file=/run/k.json", "/kernels/k/x", "/env", "{no}"]);
-        let without = kernel.arguments(file, None).unwrap();
+        let without = kernel.arguments(&launch).unwrap();
         assert_eq!(without, ["python3", "--file=/run/k.json", "/kernels/k/x", "{prefix}", "{no}"]);
     }
 
     #[test]
     fn variables_refer_to_those_of_this_process() {
         let kernel = kernel(r#"{"argv": ["x"], "env": {"A": "${HOME}/a:$NONE", "B": "b"}}"#);
-        let outer = |name: &OsStr| (name == "HOME").then(|| OsString::from("/home/u"));
+        let outer = |name: &str| (name == "HOME").then(|| "/home/u".to_owned());
         let variables = kernel.variables(outer).unwrap();
         let expected = [("A", "/home/u/a:$NONE"), ("B", "b")];
         assert_eq!(variables, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));

@@ -43,6 +43,25 @@ impl PythonEnvironment {
         }
     }
 
+    /// One of another machine, of whose packages nothing is known.
+    #[must_use]
+    pub fn elsewhere(
+        executable: impl Into<PathBuf>,
+        prefix: impl Into<PathBuf>,
+        version: (u32, u32),
+    ) -> Self {
+        let (executable, prefix) = (executable.into(), prefix.into());
+        let site_packages = Vec::new();
+        Self {
+            executable,
+            prefix,
+            version,
+            is_virtual: false,
+            sees_user_site: false,
+            site_packages,
+        }
+    }
+
     /// The environment in use: an activated one, else the first `python3` of `PATH`.
     #[must_use]
     pub fn in_use(environment: &Environment) -> Option<Self> {

@@ -11,9 +11,6 @@ use super::tools::ToolCalls;
 use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
 
-/// How long a kill may take before the whole box goes.
-const KILL_BOUND: Duration = Duration::from_secs(2);
-
 /// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
 const HELD_BACK: Duration = Duration::from_millis(500);
 
@@ -295,7 +292,7 @@ impl Watchdog {
     pub(crate) async fn kill_and_wait(&self) {
         self.kill();
         // One that cannot be killed takes the whole box along.
-        let _ = timeout(2 * KILL_BOUND, self.process.exit()).await;
+        let _ = timeout(2 * self.process.kill_bound(), self.process.exit()).await;
     }
 
     fn interrupt_with_grace(&self, run: &mut Watched, cause: Cause) {
@@ -327,7 +324,7 @@ impl Watchdog {
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
-                    kill_tree(&*self.process, &*box_io, KILL_BOUND).await;
+                    kill_tree(&*self.process, &*box_io).await;
                 }
                 Step::Sleep(Some(due)) => tokio::select! {
                     () = sleep_until(due) => {}
@@ -415,8 +412,9 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 /// Ends a process and whatever it started. When that takes too long or nobody can tell, the whole box goes instead,
 /// and the answer is `false`.
-pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo, bound: Duration) -> bool {
-    let killed = matches!(timeout(bound, process.kill_tree()).await, Ok(Ok(())));
+pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo) -> bool {
+    let killing = timeout(process.kill_bound(), process.kill_tree());
+    let killed = matches!(killing.await, Ok(Ok(())));
     if !killed {
         box_io.kill();
     }

@@ -392,7 +392,7 @@ impl Worker {
         let process = Arc::clone(&self.io.process);
         let box_io = Arc::clone(&self.box_io);
         self.watchdog.close();
-        if !kill_tree(&*process, &*box_io, EXIT_BOUND).await {
+        if !kill_tree(&*process, &*box_io).await {
             self.ended.set(FailureKind::Terminated);
         }
         let exit = pin!(process.exit());

@@ -10,6 +10,7 @@ mod link;
 mod message;
 mod process;
 mod program;
+mod python;
 mod streams;
 mod trouble;
 mod tunnel;
@@ -33,8 +34,9 @@ pub use self::link::{FromBox, IntoBox};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{PROCESSES, arguments};
+pub use self::python::PipePython;
 use self::streams::{ControlStream, Reader, Writer};
-pub use self::tunnel::{PipePorts, Tunnel};
+pub use self::tunnel::{Listener, PipePorts, Speaker, Tunnel};
 pub use self::usage::PipeUsage;
 use crate::box_io::{
     BoxIo, Channel, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,

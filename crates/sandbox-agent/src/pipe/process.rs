@@ -188,6 +188,11 @@ impl Process for BoxProcess {
         Ok(())
     }
 
+    /// The agent is an ordinary process, to which those that are killed leave little time when they are many.
+    fn kill_bound(&self) -> Duration {
+        Duration::from_secs(6)
+    }
+
     fn out_of_memory(&self) -> Option<String> {
         let limit = self.memory?;
         let words = format!("the memory limit of {limit} was reached; the kernel ended it");

@@ -1,5 +1,6 @@
 //! Connections to servers in a box, through its agent.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +21,36 @@ use crate::box_io::{Readable as _, Writable as _};
 /// How long a server may take to take a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The ports of a box. It does not keep the box alive.
+/// What listens in a box.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// A port of the box's loopback, in either kind of address.
+    Port(u16),
+    /// A Unix socket, by its path.
+    Socket(String),
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(port) => write!(f, "port {port}"),
+            Self::Socket(path) => write!(f, "socket {path}"),
+        }
+    }
+}
+
+/// Who speaks at the other end of a connection: what that process has written to its standard streams comes before what it
+/// says there afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct Speaker {
+    /// The process, which must have been started from here.
+    pub pid: u32,
+    /// Whether that always holds, so that what it says waits when nobody reads those streams. Otherwise it holds as long
+    /// as somebody does.
+    pub always: bool,
+}
+
+/// The servers in a box. It does not keep the box alive.
 #[derive(Clone, Debug)]
 pub struct PipePorts {
     link: Arc<Link>,
@@ -31,21 +61,35 @@ impl PipePorts {
         Self { link }
     }
 
-    /// Connects to what listens on that port of the box's loopback, in either kind of address.
+    /// Connects to what listens on that port of the box's loopback.
     ///
     /// # Errors
-    /// `Unavailable` when nothing listens there, or does not answer; `Terminated` when the box has ended.
+    /// Those of [`PipePorts::open`].
     pub async fn connect(&self, port: u16) -> Result<Tunnel> {
-        // Without a path of a Unix socket.
-        let arguments = [number(port.into()), Vec::new()];
+        self.open(&Listener::Port(port), None).await
+    }
+
+    /// Connects to what listens there.
+    ///
+    /// # Errors
+    /// `Unavailable` when nothing does, or it does not answer; `Terminated` when the box has ended.
+    pub async fn open(&self, there: &Listener, speaker: Option<Speaker>) -> Result<Tunnel> {
+        let (port, path) = match there {
+            Listener::Port(port) => (*port, ""),
+            Listener::Socket(path) => (0, path.as_str()),
+        };
+        let pid = speaker.map_or(0, |speaker| speaker.pid);
+        let always = speaker.is_some_and(|speaker| speaker.always);
+        let arguments =
+            [number(port.into()), path.into(), number(pid.into()), number(always.into())];
         let (call, reader, writer) = Call::both_ways(&self.link, "connect", &arguments)?;
         let Ok(answer) = timeout(PATIENCE, call.answer()).await else {
-            return Err(refused(port, "it does not answer"));
+            return Err(refused(there, "it does not answer"));
         };
         match answer {
             Ok(_) => Ok(Tunnel::new(reader, writer)),
             Err(_) if self.link.is_closed() => Err(self.link.lost()),
-            Err(trouble) => Err(refused(port, &why(&trouble))),
+            Err(trouble) => Err(refused(there, &why(&trouble))),
         }
     }
 
@@ -62,8 +106,8 @@ fn why(trouble: &Trouble) -> String {
     }
 }
 
-fn refused(port: u16, why: &str) -> Error {
-    let message = format!("port {port} of the sandbox cannot be connected to: {why}");
+fn refused(there: &Listener, why: &str) -> Error {
+    let message = format!("{there} of the sandbox cannot be connected to: {why}");
     Error::new(ErrorKind::Unavailable, "connect", message)
 }
 

@@ -88,6 +88,15 @@ class Source:
             left -= count
         return True
 
+    def send_some(self):
+        """Sends what is there now, as far as there is room for it that is not kept back."""
+        left = 0 if self.fd is None else min(available(self.fd), self.credit - RESERVE)
+        while left > 0 and self.fd is not None:
+            count = self.take(min(CHUNK, left))
+            if not count:
+                break
+            left -= count
+
     def end(self):
         if self.fd is not None:
             self.mux.tell(END, number(self.stream), number(0))

@@ -1,15 +1,20 @@
 """A connection to a server in the container, as a stream in both directions."""
 
+from posix import dup
 from _socket import AF_INET, AF_INET6, AF_UNIX, SO_ERROR, SOCK_STREAM, SOL_SOCKET, socket
 from select import EPOLLOUT
 
 codec, pipes, jobs = load("codec"), load("pipes"), load("jobs")
+available, CHUNK, RESERVE = pipes["available"], pipes["CHUNK"], pipes["RESERVE"]
 EINPROGRESS, EAGAIN, ECONNREFUSED = 115, 11, 111
 
 
-def connect(job, port, path):
-    """To a port of this host, in either kind of address, or to a Unix socket."""
-    port = codec["as_number"](port)
+def connect(job, port, path, speaker, always):
+    """To a port of this host, in either kind of address, or to a Unix socket.
+
+    With the number of a process that was started here, what that has written goes before what it says there.
+    """
+    port, speaker, always = map(codec["as_number"], (port, speaker, always))
     places = [(AF_INET, ("127.0.0.1", port)), (AF_INET6, ("::1", port))]
     if path:
         places = [(AF_UNIX, path)]
@@ -35,5 +40,38 @@ def connect(job, port, path):
     job.close()
     # From here on the two streams are those of the connection.
     stream, job.stream, job.token = job.stream, -2, -1
-    pipes["SocketSink"].both_ways(job.mux, server, stream & ~1)
+    child = job.mux.children.owners.get(speaker)
+    before = [] if child is None else list(child.sources)
+    TunnelSource(job.mux, dup(server.fileno()), stream, before, bool(always))
+    pipes["SocketSink"](job.mux, server, stream & ~1)
     return ()
+
+
+class TunnelSource(pipes["Source"]):
+    """The way out. What the server's process wrote before goes before: always, or as far as there is room for it."""
+
+    def __init__(self, mux, fd, stream, before, always):
+        self.before, self.always = before, always
+        super().__init__(mux, fd, stream)
+
+    def ready(self, events):
+        if not self.before or not self.mux.has_room():
+            super().ready(events)
+        elif self.credit <= RESERVE:
+            self.pause()
+        else:
+            # Counted first: what is added meanwhile may come after further output. Nothing is the end.
+            count = min(available(self.fd) or 1, CHUNK, self.credit - RESERVE)
+            if self.let_go_before():
+                self.take(count)
+            else:
+                self.pause()
+
+    def let_go_before(self):
+        for other in self.before:
+            if not self.always:
+                other.send_some()
+            elif not other.drain():
+                other.dependents.append(self.resume)
+                return False
+        return True

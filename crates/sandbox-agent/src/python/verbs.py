@@ -1,7 +1,10 @@
 """What the host may ask for, by name."""
 
+import sys
+from _frozen_importlib_external import PathFinder
+
 codec, kernel = load("codec"), load("processes")
-number, as_number = codec["number"], codec["as_number"]
+number, text, as_number = codec["number"], codec["text"], codec["as_number"]
 
 
 def begin(job, verb, arguments):
@@ -15,6 +18,8 @@ def begin(job, verb, arguments):
         return at_once(children.clock)
     if verb == "usage":
         return at_once(lambda: [number(figure) for figure in kernel["usage"]()])
+    if verb == "python":
+        return at_once(python, *map(codec["as_text"], arguments))
     if verb == "resize":
         return at_once(children.resize, *[as_number(field) for field in arguments])
     if verb == "connect":
@@ -26,6 +31,12 @@ def begin(job, verb, arguments):
         if action is not None:
             return action(job, *arguments)
     raise ValueError("unknown verb %s" % verb)
+
+
+def python(*packages):
+    """This interpreter: where it is, its version, and of which packages there is one."""
+    found = [number(PathFinder.find_spec(name) is not None) for name in packages]
+    return [text(sys.executable), text(sys.prefix), *map(number, sys.version_info[:2]), *found]
 
 
 def at_once(action, *arguments):

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sandbox_agent::box_io::{BoxIo as _, Readable, Spawned};
+use sandbox_agent::pipe::{Listener, Speaker, Tunnel};
 use sandbox_core::ErrorKind;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -124,4 +126,100 @@ async fn tunnels_end_with_their_box() {
     assert!(tunnel.write_all(b"x").await.is_err());
     timeout(SOON, ports.closed()).await.unwrap();
     assert_eq!(ports.connect(port).await.unwrap_err().kind(), ErrorKind::Terminated);
+}
+
+/// A program of Python that speaks over a Unix socket too, and a connection to it.
+async fn speaker(place: &TestBox, always: bool, code: &str) -> (Spawned, Tunnel) {
+    let code = format!(
+        "import os, socket, threading\nlistener = socket.socket(socket.AF_UNIX)\nlistener.bind('s')\nlistener.listen()\n\
+         there, _ = listener.accept()\n{code}"
+    );
+    let mut spec = place.shell("");
+    spec.argv = ["python3", "-c", &code].map(str::to_owned).to_vec();
+    let socket = Listener::Socket(format!("{}/s", spec.cwd));
+    let spawned = place.pipe.spawn(spec).await.expect("it starts");
+    let who = Speaker { pid: spawned.process.pid(), always };
+    let connect = async {
+        loop {
+            match place.pipe.ports().open(&socket, Some(who)).await {
+                Ok(tunnel) => return tunnel,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let tunnel = timeout(SOON, connect).await.expect("it listens");
+    (spawned, tunnel)
+}
+
+/// What is there now.
+fn read_now(stream: &dyn Readable) -> usize {
+    let mut buffer = [0; 4096];
+    let mut count = 0;
+    while let Ok(more @ 1..) = stream.try_read(&mut buffer) {
+        count += more;
+    }
+    count
+}
+
+#[tokio::test]
+async fn what_was_written_before_an_answer_is_there_before_it() {
+    let place = TestBox::start().await;
+    let code = "while there.recv(1):\n    os.write(1, b'o' * 60000); os.write(2, b'e' * 500); there.send(b'.')";
+    for always in [true, false] {
+        let (spawned, mut tunnel) = speaker(&place, always, code).await;
+        for round in 0..100 {
+            tunnel.write_all(b"?").await.unwrap();
+            let mut answer = [0];
+            timeout(SOON, tunnel.read_exact(&mut answer)).await.unwrap().unwrap();
+            let written =
+                (read_now(&*spawned.stdout), read_now(&**spawned.stderr.as_ref().unwrap()));
+            assert_eq!(written, (60_000, 500), "round {round}, always: {always}");
+        }
+        drop(tunnel);
+        std::fs::remove_file(place.shell("").cwd + "/s").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn answers_wait_for_output_that_nobody_reads_only_where_they_always_come_after_it() {
+    let place = TestBox::start().await;
+    let code = "threading.Thread(target=os.write, args=(1, b'o' * 5_000_000)).start()\n\
+                while there.recv(1): there.send(b'.')";
+    for always in [true, false] {
+        let (spawned, mut tunnel) = speaker(&place, always, code).await;
+        let patience = Duration::from_secs(if always { 1 } else { 20 });
+        let mut waits = false;
+        // Some come: there is room that is kept for what they come after.
+        for _ in 0..10 {
+            tunnel.write_all(b"?").await.unwrap();
+            waits = timeout(patience, tunnel.read_u8()).await.is_err();
+            if waits {
+                break;
+            }
+        }
+        assert_eq!(waits, always);
+        if always {
+            let came = async {
+                loop {
+                    read_now(&*spawned.stdout);
+                    if let Ok(answer) = timeout(Duration::from_millis(1), tunnel.read_u8()).await {
+                        return answer.unwrap();
+                    }
+                }
+            };
+            assert_eq!(timeout(SOON, came).await.expect("it comes"), b'.');
+        }
+        spawned.process.kill_tree().await.unwrap();
+        std::fs::remove_file(place.shell("").cwd + "/s").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_socket_that_is_not_there_is_refused() {
+    let place = TestBox::start().await;
+    let socket = Listener::Socket("/no/such/socket".to_owned());
+    let error = place.pipe.ports().open(&socket, None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("socket /no/such/socket"), "{error}");
 }

@@ -229,16 +229,16 @@ async fn ends_by_itself(sandbox: &sandbox_core::Sandbox) -> Checked {
 }
 
 async fn lifetime_ends_it(f: Fixture) -> Checked {
-    let sandbox = f.create(|b| b.lifetime(Duration::from_secs(3))).await?;
+    // Long enough for a kernel to start on a busy machine.
+    let sandbox = f.create(|b| b.lifetime(Duration::from_secs(5))).await?;
     let remaining = sandbox.info().and_then(|info| info.remaining_time());
-    ensure!(remaining.is_some_and(|seconds| seconds <= 3.0), "remaining time: {remaining:?}");
+    ensure!(remaining.is_some_and(|seconds| seconds <= 5.0), "remaining time: {remaining:?}");
     let result = sandbox.run_code("while True: pass").no_timeout().await?;
     failed_with(&result, FailureKind::Expired)?;
     ends_by_itself(&sandbox).await
 }
 
 async fn lifetime_ends_commands(f: Fixture) -> Checked {
-    // Long enough for a kernel to start on a busy machine.
     let sandbox = f.create(|b| b.lifetime(Duration::from_secs(5))).await?;
     let result = sandbox.commands().run("sleep 60").await?;
     ensure_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Expired));

@@ -1,0 +1,93 @@
+//! The kernels of a container: where they listen, and how that is reached through the agent.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jupyter_protocol::zmq::{Dialer, Io};
+use jupyter_protocol::{Channel, ConnectionInfo, Endpoint};
+use sandbox_agent::box_io::Process;
+use sandbox_agent::pipe::{Listener, PipePorts, Speaker};
+use sandbox_core::{Result, random_hex};
+use sandbox_kernel::launch::Way;
+
+use crate::config::Transport;
+
+/// Ports from which Linux takes none for itself.
+const QUIET: Range<u16> = 20_000..32_000;
+
+/// The way into a container: its agent connects, and carries the bytes beside everything else.
+#[derive(Debug)]
+pub(crate) struct Tunnels {
+    pub(crate) there: PipePorts,
+    pub(crate) transport: Transport,
+}
+
+impl Way for Tunnels {
+    fn place(&self, folder: &str) -> Result<ConnectionInfo> {
+        Ok(match self.transport {
+            Transport::Ipc => ConnectionInfo::ipc(format!("{folder}/s")),
+            Transport::Tcp => {
+                let first = first_port(&random_hex(2));
+                ConnectionInfo::tcp("127.0.0.1", [0, 1, 2, 3, 4].map(|next| first + next))
+            }
+        })
+    }
+
+    fn dialer(
+        &self,
+        info: &ConnectionInfo,
+        process: &dyn Process,
+    ) -> Result<Option<Arc<dyn Dialer>>> {
+        let (there, info) = (self.there.clone(), info.clone());
+        Ok(Some(Arc::new(Tunnel { there, info, pid: process.pid() })))
+    }
+}
+
+/// Ports cannot be tried from here. That one of them is in use is rare, and the kernel is started again then.
+fn first_port(random: &str) -> u16 {
+    let number = u16::from_str_radix(random, 16).unwrap_or_default();
+    QUIET.start + number % (QUIET.end - QUIET.start)
+}
+
+/// The way to one kernel.
+struct Tunnel {
+    there: PipePorts,
+    info: ConnectionInfo,
+    pid: u32,
+}
+
+#[async_trait]
+impl Dialer for Tunnel {
+    async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>> {
+        let there = match self.info.endpoint(channel) {
+            Endpoint::Tcp { port, .. } => Listener::Port(port),
+            Endpoint::Ipc { path } => Listener::Socket(path.to_string_lossy().into_owned()),
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let opened = self.there.open(&there, Some(self.speaker(channel))).await;
+        Ok(Box::new(opened.map_err(io::Error::other)?))
+    }
+}
+
+impl Tunnel {
+    /// A reply ends a run, and a call of a tool shows what was written before; so both come after that. What a kernel
+    /// publishes is taken at once, because it drops what is not.
+    fn speaker(&self, channel: Channel) -> Speaker {
+        Speaker { pid: self.pid, always: matches!(channel, Channel::Shell | Channel::Stdin) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_ports_are_there_for_every_first_one() {
+        for random in ["0000", "ffff", "2edf", "2ee0"] {
+            let first = first_port(random);
+            assert!(QUIET.contains(&first) && first.checked_add(4).is_some(), "{first}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The behaviour suite over `local-docker` with Jupyter kernels instead of workers.
+
+#[path = "support/differences.rs"]
+mod differences;
+#[expect(dead_code, reason = "servers differ in more")]
+#[path = "../../backend-jupyter/tests/support/differences.rs"]
+mod kernels;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use backend_docker::DockerBackend;
+use differences::{LATER, VARIABLE, of_containers};
+use kernels::of_kernels;
+use sandbox_conformance::Target;
+
+/// The group about what the way to a kernel decides. What else kernels do is the same in cells, or in tests/kernels.rs.
+const GROUPS: [&str; 1] = ["streams"];
+
+/// What the image's version of pyzmq needs for every message.
+const IMPORTS: &str =
+    "that kernel imports while it answers, and what its code takes away is missing";
+
+/// What becomes of a process that has lost its parent.
+const ORPHANS: &str = "the interpreter inherits them, and what has ended counts as a process until the interpreter ends, so that the limit \
+     is met; copies of a kernel tell that slowly";
+
+/// Why listing snapshots is not refused. Making one of a kernel is: tests/kernels.rs.
+const OF_WORKERS: &str = "the backend has snapshots, of sandboxes with workers";
+
+fn main() -> ExitCode {
+    let Some(which) = std::env::var_os(VARIABLE) else {
+        return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
+    };
+    let target = Target::new("local-docker-kernels", || Arc::new(DockerBackend::default()))
+        .configure(|builder| builder.provider_option("engine", "jupyter"));
+    let target = of_kernels(of_containers(target))
+        .differs("driver::missing_modules_do_not_matter", IMPORTS)
+        .differs("driver::an_orphan_flood", ORPHANS)
+        .differs("honesty::undeclared_snapshot", OF_WORKERS);
+    let part = || target.clone().only(GROUPS, LATER);
+    sandbox_conformance::main(if which == "part" { part() } else { target })
+}

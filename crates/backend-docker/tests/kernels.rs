@@ -1,0 +1,382 @@
+//! Jupyter kernels in containers. Needs an engine and the image: `cargo xtask test-docker`.
+
+mod support;
+
+use std::future::IntoFuture as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend_docker::DockerBackend;
+use futures_util::StreamExt as _;
+use sandbox_core::{
+    ErrorKind, EventKind, ExecutionResult, FailureKind, Fixed, InterpreterState, NetworkPolicy,
+    Sandbox, SandboxBuilder, Tool,
+};
+use serde_json::{Value, json};
+use support::{BARE_PYTHON, PATIENCE, build_with_kernels, docker, images_in_use};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+/// A sandbox that runs code in a kernel.
+fn builder(engine: &str) -> SandboxBuilder<Fixed> {
+    assert!(support::has_engine(), "there is no engine to test with");
+    Sandbox::builder(Arc::new(DockerBackend::default())).provider_option("engine", engine)
+}
+
+async fn create(engine: &str) -> Sandbox {
+    builder(engine).create().await.expect("a sandbox")
+}
+
+async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
+    sandbox.run_code(code).timeout(PATIENCE).await.expect("a result")
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_kernel_keeps_state_and_shows_what_it_has_without_any_network() {
+    let sandbox = builder("jupyter").network(NetworkPolicy::none()).create().await.unwrap();
+    let info = sandbox.info().unwrap();
+    assert_eq!(info.metadata["engine"], "jupyter:python3");
+    assert_eq!(info.metadata["kernel"], "python3");
+    run(&sandbox, "x = 41").await;
+    let result = run(&sandbox, "print('so')\nx + 1").await;
+    assert_eq!((result.stdout().as_str(), result.text()), ("so", Some("42")), "{result:?}");
+    let result = run(
+        &sandbox,
+        "from IPython.display import HTML, display\ndisplay(HTML('<b>it</b>'))\n%pwd",
+    )
+    .await;
+    assert_eq!(result.results[0].html(), Some("<b>it</b>"), "{result:?}");
+    assert_eq!(result.text(), Some("'/workspace'"), "{result:?}");
+    let result = run(&sandbox, "1 / 0").await;
+    assert_eq!(result.error().map(|error| error.name.as_str()), Some("ZeroDivisionError"));
+    // Files and commands are those of the same container.
+    run(&sandbox, "open('made', 'w').write('here')").await;
+    assert_eq!(sandbox.files().read_text("made").await.unwrap(), "here");
+    let seen = sandbox.commands().run("cat made; ls -A /sys/class/net").await.unwrap();
+    assert_eq!(seen.stdout, "herelo\n");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn workers_are_what_runs_code_unless_a_kernel_is_asked_for() {
+    let sandbox = builder("python").create().await.unwrap();
+    assert_eq!(sandbox.info().unwrap().metadata["engine"], "python");
+    let result = run(&sandbox, "import sys; 'IPython' in sys.modules").await;
+    assert_eq!(result.text(), Some("False"), "{result:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_lifetime_begins_when_the_kernel_is_there() {
+    let lifetime = Duration::from_secs(2);
+    let sandbox = builder("jupyter").lifetime(lifetime).create().await.unwrap();
+    let left = sandbox.info().unwrap().remaining_time().expect("a lifetime");
+    assert!((1.9..=2.0).contains(&left), "{left}");
+    let result = run(&sandbox, "while True: pass").await;
+    assert_eq!(result.failure.as_ref().map(|it| it.kind), Some(FailureKind::Expired));
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_kernel_is_held_and_goes_on_and_has_no_snapshots() {
+    let sandbox = create("jupyter").await;
+    run(&sandbox, "kept = 1").await;
+    sandbox.pause().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    sandbox.resume().await.unwrap();
+    assert_eq!(run(&sandbox, "kept").await.text(), Some("1"));
+    let error = sandbox.create_snapshot("of-a-kernel").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let error = builder("jupyter").snapshot_name("any").create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// More than may be under way, in an order that shows: nothing is lost, and all of it is there when the run has ended.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn all_output_is_there_when_a_run_has_ended() {
+    let sandbox = create("jupyter").await;
+    // Some of it is still in the container when the kernel says that the code has ended.
+    for size in [800_000, 900_000, 920_000, 940_000, 960_000, 980_000, 1_000_000] {
+        let code = format!("import os; os.write(1, b'o' * {size})");
+        let mut stream = sandbox.run_code(code).stream().await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        let mut count = 0;
+        while let Some(event) = stream.next().await {
+            if let EventKind::Output { data, .. } = event.kind {
+                count += data.len();
+            }
+        }
+        assert_eq!(count, size);
+    }
+    let mut stream = sandbox
+        .run_code("for n in range(200_000): print(n)\nprint('end')\n'last'")
+        .timeout(PATIENCE * 4)
+        .stream()
+        .await
+        .unwrap();
+    // It is held back, and loses nothing.
+    sleep(Duration::from_secs(1)).await;
+    let mut output = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let EventKind::Output { data, .. } = event.kind {
+            output.extend_from_slice(&data);
+        }
+    }
+    let text = String::from_utf8(output).unwrap();
+    assert_eq!(text.lines().count(), 200_001);
+    assert!(text.ends_with("199999\nend\n"));
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
+    let sandbox = create("jupyter").await;
+    let other = sandbox.create_context(Some("other")).await.unwrap();
+    assert_eq!(other.language, "python");
+    let code = "import os; name = 'mine'; os.getpid()";
+    let first = run(&sandbox, code).await;
+    let second = sandbox.run_code(code).context("other").await.unwrap();
+    assert_ne!(first.text(), second.text());
+    let died = sandbox
+        .run_code("print('so far')\nos.kill(os.getpid(), 9)")
+        .context("other")
+        .timeout(PATIENCE)
+        .await
+        .unwrap();
+    let failure = died.failure.clone().expect("a failure");
+    assert_eq!((failure.kind, failure.signal), (FailureKind::KernelDied, Some(9)), "{died:?}");
+    assert_eq!((died.stdout().as_str(), died.state), ("so far", InterpreterState::Lost));
+    let next = sandbox.run_code("'name' in globals()").context("other").await.unwrap();
+    assert_eq!((next.text(), next.restarted), (Some("False"), true), "{next:?}");
+    assert_eq!(run(&sandbox, "name").await.text(), Some("'mine'"));
+    // Of a kernel that has ended nothing is left, and of those that run what they need.
+    sandbox.delete_context("other").await.unwrap();
+    let left =
+        async || sandbox.commands().run("ls -dA /tmp/.kernel-* | wc -l").await.unwrap().stdout;
+    let begun = Instant::now();
+    while left().await.trim() != "1" {
+        assert!(begun.elapsed() < PATIENCE, "{} directories are left", left().await);
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_run_can_be_interrupted_and_has_a_limit() {
+    let sandbox = create("jupyter").await;
+    run(&sandbox, "import time; kept = 1").await;
+    let long = sandbox.run_code("time.sleep(100)").timeout(PATIENCE * 5);
+    let interrupt = async {
+        sleep(Duration::from_millis(500)).await;
+        assert!(sandbox.interrupt().await.unwrap());
+        Instant::now()
+    };
+    let (result, told) = tokio::join!(long.into_future(), interrupt);
+    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+    let result = result.unwrap();
+    assert!(result.interrupted && result.state == InterpreterState::Kept, "{result:?}");
+    assert_eq!(result.error().map(|error| error.name.as_str()), Some("KeyboardInterrupt"));
+
+    let limit = Duration::from_millis(500);
+    let result = sandbox.run_code("time.sleep(100)").timeout(limit).await.unwrap();
+    assert_eq!(result.failure.as_ref().map(|it| it.kind), Some(FailureKind::Timeout));
+    assert_eq!(
+        (run(&sandbox, "kept").await.text(), result.state),
+        (Some("1"), InterpreterState::Kept)
+    );
+
+    let code = "print('so far')\nimport signal; signal.pthread_sigmask(signal.SIG_BLOCK, [2])\n\
+                while True:\n    try: time.sleep(100)\n    except BaseException: pass";
+    let result = sandbox.run_code(code).timeout(limit).await.unwrap();
+    assert_eq!(result.failure.as_ref().map(|it| it.kind), Some(FailureKind::Timeout), "{result:?}");
+    assert_eq!((result.stdout().as_str(), result.state), ("so far", InterpreterState::Lost));
+    let next = run(&sandbox, "'kept' in globals()").await;
+    assert_eq!((next.text(), next.restarted), (Some("False"), true), "{next:?}");
+
+    run(&sandbox, "kept = 2").await;
+    sandbox.restart_context("default").await.unwrap();
+    assert_eq!(run(&sandbox, "'kept' in globals()").await.text(), Some("False"));
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn tools_variables_and_input_are_those_of_every_interpreter() {
+    let sandbox = create("jupyter").await;
+    let double = |value: Value| async move { Ok(json!(value["n"].as_i64().unwrap_or(0) * 2)) };
+    sandbox.register_tool(Tool::new("double", "twice as much", double)).await.unwrap();
+    let result = run(&sandbox, "print('first')\ncall_tool_sync('double', n=21)").await;
+    assert_eq!((result.stdout().as_str(), result.text()), ("first", Some("42")), "{result:?}");
+    sandbox.set_variable("given", &json!({"a": [1, 2]})).await.unwrap();
+    run(&sandbox, "given['a'].append(3)").await;
+    assert_eq!(sandbox.get_variable("given").await.unwrap(), json!({"a": [1, 2, 3]}));
+    let code = "import sys; print(input() + sys.stdin.read())";
+    let result = sandbox.run_code(code).stdin("one\ntwo").await.unwrap();
+    assert_eq!(result.stdout(), "onetwo", "{result:?}");
+    let result = run(&sandbox, "raise SystemExit(7)").await;
+    assert_eq!(result.exit_code, Some(7), "{result:?}");
+}
+
+/// A kernel whose messages nobody understands has not succeeded, and is not gone on with.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn nonsense_on_the_sockets_of_a_kernel_is_told_and_harms_nobody_else() {
+    let sandbox = create("jupyter").await;
+    sandbox.run_code("kept = 1").context("other").await.unwrap();
+    let code = "
+import os
+for number in range(3, 200):
+    try:
+        name = os.readlink(f'/proc/self/fd/{number}')
+        if name.startswith('socket:'):
+            os.write(number, b'\\xff' * 4096)
+    except OSError:
+        pass";
+    let begun = Instant::now();
+    let result = sandbox.run_code(code).timeout(PATIENCE * 2).await.unwrap();
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    let kind = result.failure.as_ref().map(|failure| failure.kind);
+    assert!(
+        matches!(kind, Some(FailureKind::ConnectionLost | FailureKind::KernelDied)),
+        "{result:?}"
+    );
+    assert_eq!(result.state, InterpreterState::Lost);
+    assert_eq!(run(&sandbox, "6 * 7").await.text(), Some("42"));
+    let other = sandbox.run_code("kept").context("other").await.unwrap();
+    assert_eq!(other.text(), Some("1"), "{other:?}");
+}
+
+/// Connections to exposed ports are counted, and those to kernels are not among them.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn kernels_and_exposed_ports_leave_each_other_room() {
+    let sandbox = create("jupyter").await;
+    let server = "
+import socket, threading
+listener = socket.create_server(('127.0.0.1', 8000), backlog=64)
+def serve():
+    while True:
+        there, _ = listener.accept()
+        threading.Thread(target=lambda: there.sendall(there.recv(1) or b'')).start()
+threading.Thread(target=serve, daemon=True).start()";
+    run(&sandbox, server).await;
+    let url = sandbox.expose_port(8000).await.unwrap().url;
+    let address = url.strip_prefix("http://").unwrap();
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(TcpStream::connect(address).await.unwrap());
+    }
+    for context in ["a", "b", "c"] {
+        let result = sandbox.run_code("6 * 7").context(context).timeout(PATIENCE).await.unwrap();
+        assert_eq!(result.text(), Some("42"), "{result:?}");
+    }
+    let mut heard = [0];
+    held[15].write_all(b"!").await.unwrap();
+    let read = tokio::time::timeout(PATIENCE, held[15].read_exact(&mut heard)).await;
+    read.expect("in time").unwrap();
+    assert_eq!(&heard, b"!");
+}
+
+/// A kernel that is about to be there belongs to nobody when nobody waits for it any more.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_start_that_is_given_up_leaves_no_kernel() {
+    let lazy = builder("jupyter").provider_option("interpreter", "lazy");
+    let sandbox = lazy.create().await.unwrap();
+    let code = "import glob; print(sum(b'ipykernel_launcher' in open(path, 'rb').read() \
+                for path in glob.glob('/proc/[0-9]*/cmdline')))";
+    let kernels = async || {
+        let seen = sandbox.commands().run(["python3", "-c", code]).await.unwrap();
+        // What asks has the word in its own command.
+        seen.stdout.trim().parse::<u32>().unwrap() - 1
+    };
+    for patience in [50, 150, 300] {
+        let run = sandbox.run_code("1").into_future();
+        let given_up = tokio::time::timeout(Duration::from_millis(patience), run).await;
+        if given_up.is_ok() {
+            break; // a machine where no start is given up in time
+        }
+        // What the agent was still told to start is there by then.
+        sleep(Duration::from_millis(500)).await;
+        let begun = Instant::now();
+        while kernels().await > 0 {
+            assert!(begun.elapsed() < PATIENCE, "a kernel is left");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert_eq!(run(&sandbox, "6 * 7").await.text(), Some("42"));
+    assert_eq!(kernels().await, 1);
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_cannot_be_started_is_told_at_once_and_leaves_nothing() {
+    let image = "code-sandboxes-test:broken-kernels";
+    build_with_kernels(image).await;
+    let error = builder("jupyter:no-such").image(image).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(error.message().contains("broken, echo, missing, odd, python3"), "{error}");
+
+    let bare = builder("jupyter").image(image).provider_option("python", BARE_PYTHON);
+    let error = bare.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.message().contains("no ipykernel"), "{error}");
+    assert!(error.message().contains("broken, echo"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("pip install ipykernel")), "{error:?}");
+
+    let begun = Instant::now();
+    let error = builder("jupyter:broken").image(image).create().await.unwrap_err();
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("status 3"), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("the reason")), "{error:?}");
+
+    let error = builder("jupyter:missing").image(image).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(error.to_string().contains("no-such-program"), "{error}");
+    let error = builder("jupyter:odd").image(image).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.message().contains("invalid kernel.json"), "{error}");
+
+    let begun = Instant::now();
+    while images_in_use().await.iter().any(|used| used == image) {
+        assert!(begun.elapsed() < PATIENCE, "a container is left");
+        sleep(Duration::from_millis(100)).await;
+    }
+    docker(&["image", "rm", "--force", image]).await;
+}
+
+/// What takes the program of ours is refused, and the rest works, over either transport.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_kernel_of_another_language_does_what_it_can() {
+    let image = "code-sandboxes-test:other-kernels";
+    build_with_kernels(image).await;
+    for transport in ["ipc", "tcp"] {
+        let builder = builder("jupyter:Echo").image(image).provider_option("transport", transport);
+        let sandbox = builder.create().await.unwrap();
+        let info = sandbox.info().unwrap();
+        assert_eq!(info.metadata["engine"], "jupyter:Echo");
+        assert_eq!(info.metadata["language"], "echo");
+        let result = run(&sandbox, "once more").await;
+        assert_eq!(result.stdout(), "once more", "{result:?}");
+        let capabilities = sandbox.capabilities();
+        assert!(capabilities.run_code && capabilities.files && capabilities.contexts);
+        assert!(!capabilities.variables && !capabilities.run_stdin && !capabilities.tools);
+        assert!(!capabilities.install_python);
+        let error = sandbox.get_variable("x").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let error = sandbox.run_code("x").stdin("y").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let error = sandbox.run_code("x").env("A", "b").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert_eq!(sandbox.commands().run("echo so").await.unwrap().stdout, "so\n");
+        let slow = sandbox.run_code("sleep").timeout(Duration::from_millis(500)).await.unwrap();
+        assert_eq!(slow.failure.as_ref().map(|it| it.kind), Some(FailureKind::Timeout));
+        let result = run(&sandbox, "again").await;
+        assert_eq!(result.stdout(), "again", "{result:?}");
+    }
+    docker(&["image", "rm", "--force", image]).await;
+}

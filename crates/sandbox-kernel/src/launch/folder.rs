@@ -1,0 +1,52 @@
+//! Where a kernel has its sockets and its connection file.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use jupyter_protocol::ConnectionInfo;
+use sandbox_agent::box_io::{BoxFiles, Process as _};
+use sandbox_core::{ByteStream, Result, WriteOptions, random_hex};
+
+use super::failed;
+use crate::process::KernelProcess;
+
+pub(super) struct Folder {
+    files: Arc<dyn BoxFiles>,
+    path: String,
+}
+
+impl Folder {
+    /// One that nobody has had, and that does not exist yet.
+    pub(super) fn new(files: &Arc<dyn BoxFiles>, parent: &str) -> Self {
+        let path = format!("{parent}/.kernel-{}", random_hex(6));
+        Self { files: Arc::clone(files), path }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Makes it, with the connection file. Nobody but the user of the sandbox sees what is in it.
+    pub(super) async fn write(&self, info: &ConnectionInfo) -> Result<String> {
+        self.files.make_directory(&self.path, true).await?;
+        self.files.set_mode(&self.path, 0o700).await?;
+        let text = serde_json::to_vec(info)
+            .map_err(|error| failed("no connection file".into()).with_source(error))?;
+        let file = format!("{}/kernel.json", self.path);
+        let content: ByteStream = Box::pin(stream::iter([Ok(Bytes::from(text))]));
+        let options = WriteOptions { mode: Some(0o600), ..WriteOptions::default() };
+        self.files.write(&file, content, options).await?;
+        Ok(file)
+    }
+
+    /// Removes it when the kernel has ended.
+    pub(super) fn remove_with(self, process: &Arc<KernelProcess>) {
+        let process = Arc::clone(process);
+        tokio::spawn(async move {
+            drop(process.exit().await);
+            // It goes with the box at the latest.
+            let _ = self.files.remove(&self.path, true).await;
+        });
+    }
+}

@@ -1,0 +1,60 @@
+//! What a kernel says while it starts.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::ErrorKind::WouldBlock;
+use std::task::Poll;
+
+use sandbox_agent::box_io::Readable;
+use sandbox_core::Error;
+
+use crate::kernel_box::Streams;
+
+/// How much of it is kept, in bytes.
+const MOST: usize = 4096;
+
+/// The end of it.
+#[derive(Default)]
+pub(super) struct Said(Vec<u8>);
+
+impl Said {
+    /// Listens until both streams have ended.
+    pub(super) async fn listen(&mut self, streams: &Streams) {
+        let mut open = [true, true];
+        let sources: [&dyn Readable; 2] = [&*streams.stdout, &*streams.stderr];
+        poll_fn(|cx| {
+            for (source, open) in sources.iter().zip(&mut open) {
+                while *open && source.poll_readable(cx).is_ready() {
+                    let mut buffer = [0; 1024];
+                    match source.try_read(&mut buffer) {
+                        Ok(0) => *open = false,
+                        Ok(count) => self.take(&buffer[..count]),
+                        Err(error) if error.kind() == WouldBlock => {}
+                        Err(_) => *open = false,
+                    }
+                }
+            }
+            if open.contains(&true) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    pub(super) async fn listen_for_ever(&mut self, streams: &Streams) -> Infallible {
+        self.listen(streams).await;
+        std::future::pending().await
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        self.0.extend_from_slice(data);
+        let excess = self.0.len().saturating_sub(MOST);
+        self.0.drain(..excess);
+    }
+
+    pub(super) fn add_to(&self, error: Error) -> Error {
+        let said = String::from_utf8_lossy(&self.0);
+        match said.trim() {
+            "" => error,
+            said => error.with_hint(format!("it said: {said}")),
+        }
+    }
+}
