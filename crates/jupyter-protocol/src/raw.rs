@@ -6,6 +6,7 @@ use crate::channel::Channel;
 use crate::content::Content;
 use crate::frames::{FrameError, Frames, Rejected};
 use crate::header::{Header, HeaderError, Parent};
+use crate::json;
 use crate::limits::Limits;
 use crate::message::Message;
 
@@ -169,6 +170,19 @@ impl RawMessage {
         let parts = self.parts().iter().map(Bytes::len).sum::<usize>();
         let rest = self.buffers.iter().chain(&self.identities).map(Bytes::len).sum::<usize>();
         parts.saturating_add(rest)
+    }
+
+    /// Bytes of memory that it takes, at least about: each frame has a cost of its own, and headers are there twice.
+    pub(crate) fn memory(&self) -> usize {
+        const FRAME: usize = 96;
+        let parent = match &self.parent {
+            Parent::Header { header, .. } => json::memory(&header.extra),
+            _ => 0,
+        };
+        let headers = self.header_text.len() + self.parent_text.len();
+        let frames = FRAME * (self.buffers.len() + self.identities.len());
+        let parts = [self.size(), frames, headers, json::memory(&self.header.extra), parent];
+        parts.into_iter().fold(0, usize::saturating_add)
     }
 
     /// Parses the content. Never fails: see [`Content::Malformed`].

@@ -30,7 +30,7 @@ pub(crate) enum Item {
     Closed(CloseReason),
 }
 
-/// What a message costs beside its bytes.
+/// What a message costs beside what it takes by itself.
 const OVERHEAD: usize = 512;
 
 /// Room for messages that are needed to know where things stand, beyond the budget for the others, in bytes.
@@ -51,6 +51,8 @@ pub(crate) struct Mailbox {
 struct Queue {
     items: VecDeque<Item>,
     bytes: usize,
+    /// Those of them that needed messages take.
+    needed: usize,
     begun: Option<Instant>,
     over: Option<Instant>,
 }
@@ -64,19 +66,21 @@ impl Mailbox {
     /// Adds a message if there is room.
     pub(crate) fn push_message(&self, channel: Channel, message: RawMessage) {
         let cost = cost(&message);
-        let room = match importance(&message) {
-            Importance::Bulk => self.budget,
-            Importance::Needed => self.budget.saturating_add(RESERVE),
-        };
+        let is_needed = is_needed(&message);
         let mut queue = self.queue();
         if message.parent().msg_id().is_some() {
             queue.begun.get_or_insert_with(Instant::now);
         }
         // A message alone is bounded by the limits, and whoever takes everything shall miss nothing.
-        if queue.bytes.saturating_add(cost) > room && !queue.items.is_empty() {
-            queue.drop_message(cost - OVERHEAD);
+        let fits = queue.bytes.saturating_add(cost) <= self.budget
+            // Room of their own, however much of the other is taken by one that is large.
+            || is_needed && queue.needed.saturating_add(cost) <= RESERVE
+            || queue.items.is_empty();
+        if !fits {
+            queue.drop_message(message.size());
         } else {
             queue.bytes += cost;
+            queue.needed += if is_needed { cost } else { 0 };
             queue.items.push_back(Item::Message(channel, Box::new(message)));
         }
         drop(queue);
@@ -85,8 +89,10 @@ impl Mailbox {
 
     /// Adds a reply, for which there always is room: each request has only one.
     pub(crate) fn push_reply(&self, channel: Channel, message: RawMessage) {
+        let cost = cost(&message);
         let mut queue = self.queue();
-        queue.bytes = queue.bytes.saturating_add(cost(&message));
+        queue.bytes = queue.bytes.saturating_add(cost);
+        queue.needed += if is_needed(&message) { cost } else { 0 };
         queue.over.get_or_insert_with(Instant::now);
         queue.items.push_back(Item::Message(channel, Box::new(message)));
         drop(queue);
@@ -132,7 +138,9 @@ impl Mailbox {
         let mut queue = self.queue();
         let item = queue.items.pop_front();
         if let Some(Item::Message(_, message)) = &item {
-            queue.bytes = queue.bytes.saturating_sub(cost(message));
+            let cost = cost(message);
+            queue.bytes = queue.bytes.saturating_sub(cost);
+            queue.needed = queue.needed.saturating_sub(if is_needed(message) { cost } else { 0 });
         }
         item
     }
@@ -166,30 +174,25 @@ impl Queue {
 }
 
 fn cost(message: &RawMessage) -> usize {
-    message.size().saturating_add(OVERHEAD)
+    message.memory().saturating_add(OVERHEAD)
 }
 
-enum Importance {
-    /// Output. There can be any amount of it.
-    Bulk,
-    /// What tells where an execution stands.
-    Needed,
-}
-
-fn importance(message: &RawMessage) -> Importance {
+/// Whether it tells where an execution stands. The others are output, of which there can be any amount.
+fn is_needed(message: &RawMessage) -> bool {
     match message.msg_type() {
         "status" | "execute_input" | "error" | "input_request" | "iopub_welcome"
-        | "clear_output" | "comm_open" | "comm_close" => Importance::Needed,
-        other if other.ends_with("_reply") => Importance::Needed,
-        _ => Importance::Bulk,
+        | "clear_output" | "comm_open" | "comm_close" => true,
+        other => other.ends_with("_reply"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::Session;
     use crate::content::{Content, Status, Stream};
+    use crate::{Limits, Session};
 
     fn raw(content: impl Into<Content>) -> RawMessage {
         Session::new("k").request(content).to_raw()
@@ -236,6 +239,41 @@ mod tests {
             mailbox.push_message(Channel::IoPub, stream("y"));
             assert_eq!(kinds(&mailbox), ["stream", "1 lost"]);
         }
+    }
+
+    #[test]
+    fn what_is_needed_has_room_beside_a_message_that_is_larger_than_all_of_it() {
+        let mailbox = Mailbox::new(4000);
+        mailbox.push_message(Channel::IoPub, stream(&"x".repeat(RESERVE * 3)));
+        mailbox.push_message(Channel::IoPub, stream("y"));
+        mailbox.push_message(Channel::IoPub, raw(Status::default()));
+        assert_eq!(kinds(&mailbox), ["stream", "1 lost", "status"]);
+        let queue = mailbox.queue();
+        assert_eq!((queue.bytes, queue.needed), (0, 0));
+    }
+
+    /// What is small as text can be large in memory.
+    #[test]
+    fn what_messages_take_counts_and_not_their_text() {
+        const BUDGET: usize = 8 << 20;
+        let mailbox = Mailbox::new(BUDGET);
+        let values: Vec<_> = (0..10_000).map(|_| json!({"": 0})).collect();
+        let header = json!({"msg_type": "display_data", "msg_id": "i", "x": values}).to_string();
+        let many_frames = vec![bytes::Bytes::new(); 4000];
+        let parts = |header: &str| {
+            ["{\"msg_type\": \"display_data\"}", header, "{}", "{}"]
+                .map(|text| text.to_owned().into())
+        };
+        for _ in 0..100 {
+            let crowded = RawMessage::from_parts(parts(&header), Vec::new(), &Limits::default());
+            mailbox.push_message(Channel::IoPub, crowded.unwrap());
+            let framed =
+                RawMessage::from_parts(parts("{}"), many_frames.clone(), &Limits::default());
+            mailbox.push_message(Channel::IoPub, framed.unwrap());
+        }
+        let kept = kinds(&mailbox).iter().filter(|kind| *kind == "display_data").count();
+        // Seven megabytes each of the one kind, and 400 KB of the other.
+        assert!(kept < 25, "{kept} were kept");
     }
 
     #[test]

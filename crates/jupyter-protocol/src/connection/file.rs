@@ -41,7 +41,7 @@ impl ConnectionInfo {
     /// [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
     pub fn from_json(text: &[u8]) -> Result<Self, ConnectionError> {
         let info: Self = serde_json::from_slice(text)
-            .map_err(|error| ConnectionError::Invalid(error.to_string()))?;
+            .map_err(|error| ConnectionError::Invalid(described(&error)))?;
         info.check_paths()?;
         Ok(info)
     }
@@ -62,6 +62,10 @@ impl ConnectionInfo {
     /// As [`ConnectionInfo::from_json`], and [`ConnectionError::Io`].
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConnectionError> {
         let mut text = Zeroizing::new(Vec::new());
+        // To open a pipe could take for ever.
+        if !fs::metadata(&path)?.is_file() {
+            return Err(ConnectionError::Invalid("it is no file".to_owned()));
+        }
         File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
         if text.len() as u64 > MAX_FILE {
             return Err(ConnectionError::Invalid(format!("longer than {MAX_FILE} bytes")));
@@ -103,6 +107,17 @@ impl ConnectionInfo {
             }
         }
         Ok(())
+    }
+}
+
+/// What is wrong, and where, without the value that is: it may be a key.
+fn described(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!("at line {} column {}", error.line(), error.column());
+    match text.split_once("expected ") {
+        Some((_, expected)) if error.is_data() => format!("a value is not {expected}"),
+        None if text.contains("enum Port") => format!("a port is not a number up to 65535 {place}"),
+        _ => text,
     }
 }
 
@@ -178,5 +193,27 @@ mod tests {
         assert_eq!(ConnectionInfo::read(&path).unwrap(), info);
         fs::write(&path, vec![b' '; 1024 * 1024 + 1]).unwrap();
         assert!(matches!(ConnectionInfo::read(&path), Err(ConnectionError::Invalid(_))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_what_is_there() {
+        for (field, value) in [("key", json!(12_345_678)), ("curve_secretkey", json!([12_345_678]))]
+        {
+            let mut wrong = file();
+            wrong[field] = value;
+            let said = read(&wrong).unwrap_err().to_string();
+            assert!(!said.contains("12345678"), "{said}");
+            assert!(said.contains("line 1"), "{said}");
+        }
+        let mut wrong = file();
+        wrong["iopub_port"] = json!(70_000);
+        assert!(read(&wrong).unwrap_err().to_string().contains("a port is not a number up to"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_files_are_opened() {
+        let error = ConnectionInfo::read("/dev/null").unwrap_err();
+        assert!(error.to_string().contains("no file"), "{error}");
     }
 }
