@@ -35,6 +35,7 @@ mod boxed;
 mod committed;
 mod config;
 mod container;
+mod create;
 mod engine;
 mod images;
 mod installed;

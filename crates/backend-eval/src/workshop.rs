@@ -7,14 +7,12 @@ use std::sync::Arc;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::CellBox;
 use sandbox_agent::interpreter::Contexts;
-use sandbox_core::{
-    Capabilities, CreateSpec, IsolationMode, Result, SingleUse, Variant, resolve_directory,
-};
+use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
 use sandbox_isolation::{Cell, Maker, Rlimit};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored, load_variables};
+use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored};
 use serde_json::json;
 
 use crate::config::Options;
@@ -84,26 +82,9 @@ impl Workshop {
         let box_io: Arc<dyn BoxIo> = cell_box;
         let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
         let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone());
-        if let Some(Stored { info, .. }) = snapshot {
-            place.describe("snapshot", json!({"id": info.id, "name": info.name}));
-        }
         let instance = EvalInstance { place, contexts, kind: Worker { snapshots } };
-        let files = async {
-            match snapshot {
-                Some(stored) => {
-                    let python = instance.kind.snapshots.python();
-                    instance.place.load("create", stored, python).await
-                }
-                None => Ok(()),
-            }
-        };
-        instance.prepare(files, spec.working_dir.is_some(), options.lazy).await?;
-        // Commands alone need no interpreter.
-        if let Some(stored) = snapshot
-            && spec.single_use != Some(SingleUse::Commands)
-        {
-            load_variables(&instance.contexts, stored).await?;
-        }
+        let python = instance.kind.snapshots.python();
+        instance.prepare_from(snapshot.as_ref(), python, spec, options.lazy).await?;
         Ok(instance)
     }
 

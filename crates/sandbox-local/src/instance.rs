@@ -13,14 +13,15 @@ use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
     CreateSpec, Error, EventStream, FailureKind, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool,
-    TunnelInfo, WatchEvent, WriteOptions, resolve_directory,
+    Instance, Metrics, Result, RunCode, SandboxInfo, SingleUse, SnapshotInfo, StartCommand, Tags,
+    Tool, TunnelInfo, WatchEvent, WriteOptions, resolve_directory,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::hold::{Held, pause_contexts};
 use crate::network::Told;
 use crate::place::{Place, Using};
+use crate::snapshots::{Stored, load_variables};
 
 /// What works with the files of a sandbox.
 type Files = Arc<dyn BoxFiles>;
@@ -132,6 +133,34 @@ impl<K: LocalKind> LocalInstance<K> {
         };
         // When its lifetime ended meanwhile, that is the reason, and not what broke then.
         prepared.await.map_err(|error| self.place.alive("create").err().unwrap_or(error))
+    }
+
+    /// The same, with the files and variables of a snapshot. `python` is the version of its interpreter.
+    ///
+    /// # Errors
+    /// As [`LocalInstance::prepare`]; `InvalidArgument` for what cannot be used here.
+    pub async fn prepare_from(
+        &self,
+        snapshot: Option<&Stored>,
+        python: Option<&str>,
+        spec: &CreateSpec,
+        lazy: bool,
+    ) -> Result<()> {
+        let files = async {
+            match snapshot {
+                Some(stored) => self.place.load("create", stored, python).await,
+                None => Ok(()),
+            }
+        };
+        self.prepare(files, spec.working_dir.is_some(), lazy).await?;
+        let Some(stored) = snapshot else { return Ok(()) };
+        let Stored { info, .. } = stored;
+        self.place.describe("snapshot", json!({"id": info.id, "name": info.name}));
+        // Commands alone need no interpreter.
+        match spec.single_use {
+            Some(SingleUse::Commands) => Ok(()),
+            _ => load_variables(&self.contexts, stored).await,
+        }
     }
 
     /// Its life begins now, also when it was made ahead.

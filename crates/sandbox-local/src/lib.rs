@@ -33,5 +33,5 @@ pub use packages::{Packages, is_option as is_pip_option, pip_options};
 pub use place::{Described, Place, PlaceSpec, Using};
 pub use snapshots::{
     Draft, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore, Snapshots, Stored,
-    StoredContext, check_snapshot_name, load_variables,
+    StoredContext, check_snapshot_name,
 };

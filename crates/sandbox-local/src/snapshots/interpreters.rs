@@ -209,7 +209,7 @@ fn for_others(id: &str, what: &str) -> String {
 ///
 /// # Errors
 /// `InvalidArgument` for variables that cannot be read here, `NotFound` when the snapshot was deleted meanwhile.
-pub async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
+pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
     for one in stored.variables() {
         let context = made_again(contexts, &as_context(one))?;
         load_into(&mut pause_context(&context, "create").await?, "create", stored, one).await?;

@@ -16,7 +16,8 @@ use sandbox_core::{Effect, Error, ErrorKind, Result, SnapshotInfo};
 
 use self::exchange::{Layout, Staged, discard};
 
-pub use self::interpreters::{Snapshots, load_variables};
+pub use self::interpreters::Snapshots;
+pub(crate) use self::interpreters::load_variables;
 use self::store::Notes;
 pub use self::store::{
     Draft, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,

@@ -1,0 +1,232 @@
+//! From what is asked for to a sandbox that can be used: what it shall be, its container, its interpreters.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bollard::Docker;
+use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_agent::interpreter::Contexts;
+use sandbox_core::{
+    Capabilities, CreateSpec, Error, IsolationInfo, Result, SandboxId, Variant, resolve_directory,
+};
+use sandbox_kernel::KernelBox;
+use sandbox_kernel::launch::Kernels;
+use sandbox_local::network::Network;
+use sandbox_local::programs::on_path;
+use sandbox_local::{Packages, Place, PlaceSpec, Snapshots, Stored};
+use serde_json::json;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+use crate::backend::{DockerBackend, capabilities, image};
+use crate::boxed::DockerBox;
+use crate::config::{Engine, Options};
+use crate::container::{HOME, WORKSPACE, layers};
+use crate::engine::address;
+use crate::installed::{Installed, find_kernel};
+use crate::instance::{Container, DockerInstance};
+use crate::kernels::Tunnels;
+use crate::mounts::HostFiles;
+use crate::network::{self, Way};
+use crate::ports::Ports;
+
+/// Where kernels have their sockets and files: a directory in memory, as all that can be written to.
+const KERNEL_FILES: &str = "/tmp";
+
+/// What a sandbox shall be, looked at from here: nothing has been made yet.
+struct Plan {
+    options: Options,
+    files: HostFiles,
+    way: Way,
+    snapshot: Option<Stored>,
+    /// The environment of everything in it.
+    env: BTreeMap<String, String>,
+    cwd: String,
+}
+
+impl DockerBackend {
+    /// Makes a sandbox. What keeps it from being made is known before its container is, as far as that can be.
+    pub(crate) async fn make(&self, docker: &Docker, spec: &CreateSpec) -> Result<DockerInstance> {
+        let plan = self.plan(docker, spec).await?;
+        let id = SandboxId::random(Variant::LocalDocker);
+        let made = DockerBox::start(docker, spec, &plan.options, id.local(), &plan.files, plan.way)
+            .await?;
+        // Before any code runs there: what is mounted, and what may leave.
+        plan.files.compare(&made, &plan.options.python).await?;
+        let network = self.open_network(docker, spec, &plan, &made).await?;
+        let instance = self.assemble(spec, &plan, id, made, network).await?;
+        let python = instance.kind.snapshots.python();
+        instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
+        instance.begin(spec);
+        Ok(instance)
+    }
+
+    async fn plan(&self, docker: &Docker, spec: &CreateSpec) -> Result<Plan> {
+        let mut options = Options::of_create(&self.config, spec)?;
+        let host = address(&self.config);
+        let files = HostFiles::open(docker, &host, spec).await?;
+        options.user = options.user.or_else(|| files.owner());
+        files.check(options.uid_and_gid())?;
+        let way = Way::of(spec, &options, &host, &self.makers).await?;
+        let find = |name: &String| self.snapshots.find("create", name);
+        let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
+        if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
+            if spec.image.is_some() {
+                let message = "is one of this sandbox, and the snapshot has another one";
+                return Err(Error::invalid("image", message.to_owned()));
+            }
+            image.clone_into(&mut options.image);
+        }
+        let env = environment(spec, &image(docker, &options.image).await?);
+        let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
+        Ok(Plan { options, files, way, snapshot, env, cwd })
+    }
+
+    async fn open_network(
+        &self,
+        docker: &Docker,
+        spec: &CreateSpec,
+        plan: &Plan,
+        made: &DockerBox,
+    ) -> Result<Network> {
+        network::open(plan.way, spec, docker, made, &self.makers, &plan.options.python).await
+    }
+
+    /// Puts a sandbox together around a container that has started.
+    async fn assemble(
+        &self,
+        spec: &CreateSpec,
+        plan: &Plan,
+        id: SandboxId,
+        made: DockerBox,
+        network: Network,
+    ) -> Result<DockerInstance> {
+        let Plan { options, way, env, cwd, .. } = plan;
+        let kernel = match &options.engine {
+            Engine::Python => None,
+            Engine::Jupyter { kernel, transport } => {
+                Some((find_kernel(made.pipe(), options, kernel, env).await?, *transport))
+            }
+        };
+        let installed = kernel.as_ref().map(|(installed, _)| installed);
+        let ipython = installed.is_none_or(|kernel| kernel.command.looks_like_ipython());
+        // Packages are for one interpreter, which has to be the one that code runs in.
+        let installs = ipython && installed.is_none_or(|kernel| kernel.is_of_the_python);
+        let here = if installs { installer(made.pipe().python()).await } else { None };
+        let capabilities = Capabilities {
+            install_python: here.is_some(),
+            ..capabilities(&options.engine, ipython)
+        };
+        // It lives from when it can be used, however long its interpreter takes to start.
+        let mut unlimited = spec.clone();
+        unlimited.lifetime = None;
+        let place = PlaceSpec {
+            variant: Variant::LocalDocker,
+            capabilities,
+            create: &unlimited,
+            isolation: IsolationInfo {
+                mode: spec.isolation,
+                boundary: "container".into(),
+                layers: layers(options, *way),
+                network: network.description(),
+            },
+            env: env.clone(),
+            cwd: cwd.clone(),
+        };
+        let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(cwd));
+        let ports = made.pipe().ports();
+        let kind = self.container(&made, options);
+        let facts = [
+            ("image", options.image.clone()),
+            ("container", made.name().to_owned()),
+            ("python", made.pipe().python().to_owned()),
+            ("user", options.user().to_owned()),
+            ("engine", options.engine.to_string()),
+        ];
+        let box_io: Arc<dyn BoxIo> = Arc::new(made);
+        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place);
+        place.id = id;
+        place.network = network;
+        place.packages = here.map(|here| {
+            Packages::between(here, options.python.clone().into(), options.pip.clone())
+        });
+        facts.into_iter().for_each(|(name, fact)| place.describe(name, json!(fact)));
+        let (mut language, mut interpreters) = ("python".to_owned(), box_io);
+        if let Some((Installed { command, .. }, transport)) = kernel {
+            place.describe("kernel", json!(command.name));
+            place.describe("language", json!(command.language));
+            language.clone_from(&command.language);
+            let kernels = Kernels {
+                box_io: Arc::clone(&interpreters),
+                files,
+                command,
+                way: Box::new(Tunnels { there: ports, transport }),
+                parent: KERNEL_FILES.to_owned(),
+                home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
+                isolated: place.network.hint().is_some(),
+            };
+            interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
+        }
+        let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+        let ended = Arc::clone(&place.ended);
+        let contexts = Contexts::with(Variant::LocalDocker, &language, ended, base, move |_| {
+            Arc::clone(&interpreters)
+        });
+        Ok(DockerInstance { place, contexts, kind })
+    }
+
+    fn container(&self, made: &DockerBox, options: &Options) -> Container {
+        let python = made.pipe().python().to_owned();
+        Container {
+            snapshots: Snapshots::new(self.snapshots.clone(), Some(python), Vec::new()),
+            ports: Ports::new(made.pipe().ports()),
+            usage: made.pipe().usage(),
+            freezer: made.freezer(),
+            writable_root: options.writable_root,
+        }
+    }
+}
+
+/// The environment of everything in the container: the image's, with ours and the caller's over it.
+fn environment(spec: &CreateSpec, image: &[String]) -> BTreeMap<String, String> {
+    let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let mut env = BTreeMap::from(
+        [("PATH", usual), ("LANG", "C.UTF-8"), ("SHELL", "/bin/sh")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    let pairs = image.iter().filter_map(|pair| pair.split_once('='));
+    env.extend(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let own = [("HOME", HOME), ("USER", "sandbox"), ("LOGNAME", "sandbox")];
+    env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let secrets = spec.secrets.iter();
+    env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+    env
+}
+
+/// An interpreter of this host that fetches packages for one of that version: wheels are made for one version.
+async fn installer(version: &str) -> Option<PathBuf> {
+    static HERE: OnceCell<Option<(PathBuf, String)>> = OnceCell::const_new();
+    let found = HERE.get_or_init(|| async {
+        let here = on_path("python3")?;
+        let asked = version_of(&here).await?;
+        Some((here, asked))
+    });
+    let (here, its) = found.await.as_ref()?;
+    let minor = |version: &str| version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    (minor(its) == minor(version)).then(|| here.clone())
+}
+
+async fn version_of(python: &Path) -> Option<String> {
+    let code = "import pip, sys; print('%d.%d' % sys.version_info[:2])";
+    let output = Command::new(python)
+        .args(["-I", "-c", code])
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .ok()?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| version.trim().to_owned())
+}
