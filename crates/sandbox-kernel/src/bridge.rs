@@ -8,25 +8,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::{InputReply, StreamName};
-use jupyter_protocol::execution::{End, Event, Loss, Outcome};
+use jupyter_protocol::execution::{End, Event, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::buffer::{self, Buffer};
+use crate::buffer::Buffer;
 use crate::control::Served;
 use crate::link::{CONTROL, END, INPUT, INTERRUPT, PIECE, Said, said, tool_calls};
 use crate::process::KernelProcess;
 use crate::program::{Program, TOLD};
+use crate::published::{exit_of, input, is_lost_output, is_output, lost, pass_on};
 use crate::shown::{Room, plain};
 
 /// How long the program of ours may take.
 const PREPARE_BOUND: Duration = Duration::from_secs(30);
-
-/// What Python calls an exit.
-const EXIT: &str = "SystemExit";
 
 /// One kernel, and who looks after it.
 #[derive(Debug)]
@@ -186,6 +184,7 @@ impl Bridge {
             lossy: false,
             unread: VecDeque::new(),
         };
+        let answers = served.answers();
         loop {
             tokio::select! {
                 biased;
@@ -204,7 +203,7 @@ impl Bridge {
                 },
                 () = self.process.more_interrupts(active.told) => self.heed(&mut active).await?,
                 piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
-                () = pass_on(&self.streams, &mut active.unread), if !active.unread.is_empty() => {}
+                () = pass_on(&answers, &self.streams, &mut active.unread), if !active.unread.is_empty() => {}
                 event = active.running.next(), if active.unread.is_empty() => match event {
                     Some(Event::Finished(outcome)) => {
                         return self.finish(served, &active, *outcome).await;
@@ -538,71 +537,5 @@ impl Bridge {
             served.reply(&failed(FailureKind::TooLarge, "the value is too large"));
         }
         Ok(())
-    }
-}
-
-/// Whether the kernel published it as output.
-fn is_output(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Stream(_)
-            | Event::Result { .. }
-            | Event::Display { .. }
-            | Event::UpdateDisplay { .. }
-            | Event::ClearOutput { .. }
-    )
-}
-
-/// Output that is none, because its content is not what its type has.
-fn is_lost_output(message: &Message) -> bool {
-    const OUTPUT: [&str; 4] = ["stream", "display_data", "update_display_data", "execute_result"];
-    message.content.is_malformed() && OUTPUT.contains(&message.header.msg_type.as_str())
-}
-
-/// Gives what was published to whoever reads it, as they read. Nothing is lost when the future is dropped.
-async fn pass_on(streams: &[Arc<Buffer>; 2], unread: &mut VecDeque<(StreamName, Bytes)>) {
-    while let Some((name, data)) = unread.front_mut() {
-        let stream = &streams[usize::from(*name == StreamName::Stderr)];
-        stream.room().await;
-        stream.push(&data.split_to(data.len().min(buffer::PIECE)));
-        if data.is_empty() {
-            unread.pop_front();
-        }
-    }
-}
-
-/// The next piece of input, when the kernel wants one.
-async fn input(stdin: &Option<Arc<Buffer>>, wanted: bool) -> Option<Vec<u8>> {
-    if !wanted {
-        std::future::pending::<()>().await;
-    }
-    match stdin {
-        Some(stdin) => stdin.next(PIECE).await,
-        None => None,
-    }
-}
-
-/// The status of an exit, where only the exception tells it.
-fn exit_of(outcome: &Outcome) -> Option<i64> {
-    let error = outcome.error.as_ref().filter(|error| error.ename == EXIT)?;
-    match error.evalue.as_str() {
-        "" | "None" | "False" => Some(0),
-        "True" => Some(1),
-        status => Some(status.parse().unwrap_or(1)),
-    }
-}
-
-fn lost(loss: Loss) -> String {
-    match loss {
-        Loss::Overflow { messages, bytes } => {
-            format!(
-                "[output is missing here: {messages} messages of {bytes} bytes came faster than they were read]"
-            )
-        }
-        Loss::RateLimited => {
-            "[output is missing here: the server dropped what came too fast]".into()
-        }
-        Loss::Disconnected => "[output may be missing here: the connection broke]".into(),
-        _ => "[output may be missing here: the kernel did not say that it was all]".into(),
     }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Buffer {
 struct State {
     bytes: Vec<u8>,
     taken: usize,
+    /// How often something was added, and how often when the reader last found nothing.
+    added: u64,
+    settled: u64,
     closed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -52,6 +55,7 @@ impl Buffer {
     pub(crate) fn push(&self, data: &[u8]) {
         let mut state = self.state();
         state.bytes.extend_from_slice(data);
+        state.added += 1;
         let reader = state.reader.take();
         drop(state);
         wake(reader);
@@ -65,6 +69,20 @@ impl Buffer {
             {
                 let state = self.state();
                 if state.waiting() < ROOM || state.closed {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the reader has come back for more after all that was added: it has dealt with that.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.state();
+                if state.settled == state.added || state.closed {
                     return;
                 }
             }
@@ -110,6 +128,12 @@ impl Buffer {
             return Poll::Ready(Ok(()));
         }
         state.reader = Some(cx.waker().clone());
+        let was_behind = state.settled != state.added;
+        state.settled = state.added;
+        drop(state);
+        if was_behind {
+            self.changed.notify_waiters();
+        }
         Poll::Pending
     }
 

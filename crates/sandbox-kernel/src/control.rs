@@ -80,6 +80,11 @@ impl Served {
         Some(asked)
     }
 
+    /// What waits until whoever reads the answers has told all of them.
+    pub(crate) fn answers(&self) -> Answers {
+        Answers(Arc::clone(&self.shared))
+    }
+
     /// Answers. What does not fit a frame is not told.
     pub(crate) fn reply(&self, reply: &Reply) -> bool {
         let mut frame = Vec::new();
@@ -88,6 +93,17 @@ impl Served {
             self.shared.replies.push(&frame);
         }
         fits
+    }
+}
+
+/// The answers to requests.
+#[derive(Debug)]
+pub(crate) struct Answers(Arc<Shared>);
+
+impl Answers {
+    /// Waits until each is told. What is written to a stream of the kernel before that may be told before them.
+    pub(crate) async fn told(&self) {
+        self.0.replies.settled().await;
     }
 }
 

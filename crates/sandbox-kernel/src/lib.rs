@@ -18,6 +18,7 @@ pub mod launch;
 mod link;
 mod process;
 mod program;
+mod published;
 #[cfg(feature = "server")]
 pub mod server;
 mod shown;

@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use jupyter_protocol::ConnectionInfo;
 use jupyter_protocol::test_kernel::{Behaviour, TestServer, Wire};
-use sandbox_core::{ErrorKind, ExecutionResult, FailureKind, InterpreterState, Sandbox};
+use sandbox_core::{ErrorKind, EventKind, ExecutionResult, FailureKind, InterpreterState, Sandbox};
 use tempfile::TempDir;
 
 use crate::builder;
@@ -86,6 +87,30 @@ async fn order_and_repetition_change_nothing() {
         let (result, sandbox, _bench) = ran(behaviour, Wire::default(), CODE).await;
         assert_whole(&result);
         assert_whole(&sandbox.run_code(CODE).await.unwrap());
+    }
+}
+
+/// What is printed, displayed and cleared comes in the order in which the kernel has published it.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_is_published_keeps_its_order() {
+    let bench = Bench::start(Behaviour::default(), Wire::default()).await;
+    let sandbox = bench.sandbox().await;
+    let code =
+        "print a\ndisplay x b\nprint c\nclear\nprint d\nprint e\ndisplay y f\nprint g\n".repeat(20);
+    for _ in 0..5 {
+        let mut events = sandbox.run_code(code.as_str()).stream().await.unwrap();
+        let mut order = String::new();
+        while let Some(event) = events.next().await {
+            match event.kind {
+                EventKind::Output { data, .. } => {
+                    order += &String::from_utf8_lossy(&data).replace('\n', "")
+                }
+                EventKind::Display { .. } => order.push('D'),
+                EventKind::ClearOutput { .. } => order.push('C'),
+                _ => {}
+            }
+        }
+        assert_eq!(order, "aDcCdeDg".repeat(20));
     }
 }
 

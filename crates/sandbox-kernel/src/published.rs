@@ -1,0 +1,88 @@
+//! What a kernel has published, and what is made of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jupyter_protocol::Message;
+use jupyter_protocol::content::StreamName;
+use jupyter_protocol::execution::{Event, Loss, Outcome};
+
+use crate::buffer::{self, Buffer};
+use crate::control::Answers;
+use crate::link::PIECE;
+
+/// What Python calls an exit.
+const EXIT: &str = "SystemExit";
+
+/// Whether the kernel published it as output.
+pub(crate) fn is_output(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Stream(_)
+            | Event::Result { .. }
+            | Event::Display { .. }
+            | Event::UpdateDisplay { .. }
+            | Event::ClearOutput { .. }
+    )
+}
+
+/// Output that is none, because its content is not what its type has.
+pub(crate) fn is_lost_output(message: &Message) -> bool {
+    const OUTPUT: [&str; 4] = ["stream", "display_data", "update_display_data", "execute_result"];
+    message.content.is_malformed() && OUTPUT.contains(&message.header.msg_type.as_str())
+}
+
+/// Gives what was published to whoever reads it, as they read, and after all that was published before. Nothing is lost
+/// when the future is dropped.
+pub(crate) async fn pass_on(
+    answers: &Answers,
+    streams: &[Arc<Buffer>; 2],
+    unread: &mut VecDeque<(StreamName, Bytes)>,
+) {
+    answers.told().await;
+    while let Some((name, data)) = unread.front_mut() {
+        let stream = &streams[usize::from(*name == StreamName::Stderr)];
+        stream.room().await;
+        stream.push(&data.split_to(data.len().min(buffer::PIECE)));
+        if data.is_empty() {
+            unread.pop_front();
+        }
+    }
+}
+
+/// The next piece of input, when the kernel wants one.
+pub(crate) async fn input(stdin: &Option<Arc<Buffer>>, wanted: bool) -> Option<Vec<u8>> {
+    if !wanted {
+        std::future::pending::<()>().await;
+    }
+    match stdin {
+        Some(stdin) => stdin.next(PIECE).await,
+        None => None,
+    }
+}
+
+/// The status of an exit, where only the exception tells it.
+pub(crate) fn exit_of(outcome: &Outcome) -> Option<i64> {
+    let error = outcome.error.as_ref().filter(|error| error.ename == EXIT)?;
+    match error.evalue.as_str() {
+        "" | "None" | "False" => Some(0),
+        "True" => Some(1),
+        status => Some(status.parse().unwrap_or(1)),
+    }
+}
+
+pub(crate) fn lost(loss: Loss) -> String {
+    match loss {
+        Loss::Overflow { messages, bytes } => {
+            format!(
+                "[output is missing here: {messages} messages of {bytes} bytes came faster than they were read]"
+            )
+        }
+        Loss::RateLimited => {
+            "[output is missing here: the server dropped what came too fast]".into()
+        }
+        Loss::Disconnected => "[output may be missing here: the connection broke]".into(),
+        _ => "[output may be missing here: the kernel did not say that it was all]".into(),
+    }
+}
