@@ -1,7 +1,11 @@
 //! Headers: who sent a message, what it is, and what it answers.
 
+use std::fmt;
+
 use bytes::Bytes;
 use chrono::{DateTime, FixedOffset};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
@@ -67,56 +71,46 @@ impl Header {
             return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
         }
         check_object(text, limits)?;
-        let map =
-            serde_json::from_slice(text).map_err(|error| HeaderError::Json(error.to_string()))?;
-        Self::from_map(map).ok_or(HeaderError::NoMessageType)
+        Reading::of(text)?.typed().ok_or(HeaderError::NoMessageType)
     }
 
     /// Reads a header that is parsed already. `None` without a `msg_type`.
     #[must_use]
-    pub fn from_map(mut map: JsonMap) -> Option<Self> {
-        let mut header = Self { msg_type: take_text(&mut map, "msg_type")?, ..Self::default() };
-        for (key, field) in [
-            ("msg_id", &mut header.msg_id),
-            ("session", &mut header.session),
-            ("username", &mut header.username),
-            ("date", &mut header.date),
-            ("version", &mut header.version),
-        ] {
-            if let Some(text) = take_text(&mut map, key) {
-                *field = text;
-            }
-        }
-        header.subshell_id = take_text(&mut map, "subshell_id");
-        header.extra = map;
-        Some(header)
+    pub fn from_map(map: JsonMap) -> Option<Self> {
+        let mut reading = Reading::default();
+        map.into_iter().for_each(|(key, value)| reading.take(key, value));
+        reading.typed()
     }
 
     /// The header as a JSON object, with every field of [`Header::extra`].
     #[must_use]
     pub fn to_map(&self) -> JsonMap {
-        let mut map = JsonMap::new();
-        for (key, text) in [
-            ("msg_id", &self.msg_id),
-            ("session", &self.session),
-            ("username", &self.username),
-            ("date", &self.date),
-            ("msg_type", &self.msg_type),
-            ("version", &self.version),
-        ] {
-            map.insert(key.to_owned(), Value::from(text.as_str()));
+        let mut map = self.extra.clone();
+        for (key, text) in self.fields() {
+            map.entry(key).or_insert_with(|| Value::from(text));
         }
-        if let Some(id) = &self.subshell_id {
-            map.insert("subshell_id".to_owned(), Value::from(id.as_str()));
-        }
-        map.extend(self.extra.clone());
         map
     }
 
     /// The header as JSON text.
     #[must_use]
     pub fn to_json(&self) -> Bytes {
-        Bytes::from(Value::Object(self.to_map()).to_string())
+        // Texts and a map with keys of text can always be written.
+        serde_json::to_vec(self).map_or_else(|_| Bytes::from_static(b"{}"), Bytes::from)
+    }
+
+    /// The fields of the specification that are there, by name.
+    fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let subshell = self.subshell_id.as_deref().map(|id| ("subshell_id", id));
+        let fields = [
+            ("date", &self.date),
+            ("msg_id", &self.msg_id),
+            ("msg_type", &self.msg_type),
+            ("session", &self.session),
+            ("username", &self.username),
+            ("version", &self.version),
+        ];
+        fields.into_iter().map(|(key, text)| (key, text.as_str())).chain(subshell)
     }
 
     /// When it was sent, if [`Header::date`] is a date.
@@ -128,17 +122,92 @@ impl Header {
 
 impl Serialize for Header {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.to_map().serialize(serializer)
+        let own = self.fields().filter(|(key, _)| !self.extra.contains_key(*key));
+        let mut map = serializer.serialize_map(None)?;
+        for (key, text) in own {
+            map.serialize_entry(key, text)?;
+        }
+        for (key, value) in &self.extra {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
     }
 }
 
-fn take_text(map: &mut JsonMap, key: &str) -> Option<String> {
-    if !map.get(key)?.is_string() {
-        return None;
+/// The fields of the specification.
+const NAMES: [&str; 7] =
+    ["msg_type", "msg_id", "session", "username", "date", "version", "subshell_id"];
+
+/// A header that is being read.
+#[derive(Default)]
+struct Reading {
+    /// By their places in [`NAMES`].
+    texts: [Option<String>; NAMES.len()],
+    extra: JsonMap,
+}
+
+impl Reading {
+    fn of(text: &[u8]) -> Result<Self, HeaderError> {
+        serde_json::from_slice(text).map_err(|error| HeaderError::Json(error.to_string()))
     }
-    match map.remove(key) {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
+
+    /// What is no text, or not in the specification, is kept as it is. The last of a name counts.
+    fn take(&mut self, key: String, value: Value) {
+        let known = NAMES.iter().position(|name| *name == key);
+        match (known, value) {
+            (Some(at), Value::String(text)) => {
+                self.texts[at] = Some(text);
+                self.extra.remove(&key);
+            }
+            (known, value) => {
+                if let Some(at) = known {
+                    self.texts[at] = None;
+                }
+                self.extra.insert(key, value);
+            }
+        }
+    }
+
+    fn typed(self) -> Option<Header> {
+        self.texts[0].is_some().then(|| self.header())
+    }
+
+    fn header(self) -> Header {
+        let [msg_type, msg_id, session, username, date, version, subshell_id] = self.texts;
+        Header {
+            msg_id: msg_id.unwrap_or_default(),
+            session: session.unwrap_or_default(),
+            username: username.unwrap_or_default(),
+            date: date.unwrap_or_default(),
+            msg_type: msg_type.unwrap_or_default(),
+            version: version.unwrap_or_default(),
+            subshell_id,
+            extra: self.extra,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Reading {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Reading;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Reading, A::Error> {
+                let mut reading = Reading::default();
+                while let Some((key, value)) = map.next_entry()? {
+                    reading.take(key, value);
+                }
+                Ok(reading)
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
     }
 }
 
@@ -217,13 +286,7 @@ fn lenient(text: &[u8], limits: &Limits) -> Result<Header, HeaderError> {
         return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
     }
     check_object(text, limits)?;
-    let mut map: JsonMap =
-        serde_json::from_slice(text).map_err(|error| HeaderError::Json(error.to_string()))?;
-    let untyped = !map.get("msg_type").is_some_and(Value::is_string);
-    let odd = if untyped { map.insert("msg_type".to_owned(), Value::from("")) } else { None };
-    let mut header = Header::from_map(map).ok_or(HeaderError::NoMessageType)?;
-    header.extra.extend(odd.map(|odd| ("msg_type".to_owned(), odd)));
-    Ok(header)
+    Reading::of(text).map(Reading::header)
 }
 
 #[cfg(test)]
@@ -242,6 +305,16 @@ mod tests {
         let header = parse(&value).unwrap();
         assert_eq!((header.date.as_str(), header.subshell_id.as_deref()), ("", Some("x")));
         assert_eq!(serde_json::from_slice::<Value>(&header.to_json()).unwrap(), value);
+    }
+
+    #[test]
+    fn the_last_of_a_name_counts() {
+        let read = |text: &str| Header::from_json(text.as_bytes(), &Limits::default());
+        let header = read(r#"{"msg_type":1,"msg_type":"a","date":"d","date":7}"#).unwrap();
+        assert_eq!((header.msg_type.as_str(), header.date.as_str()), ("a", ""));
+        assert_eq!(Value::Object(header.extra), json!({"date": 7}));
+        let untyped = read(r#"{"msg_type":"a","msg_type":1}"#);
+        assert_eq!(untyped, Err(HeaderError::NoMessageType));
     }
 
     #[test]

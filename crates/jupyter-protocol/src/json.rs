@@ -5,6 +5,7 @@
 //! its brackets; then no moved border goes unnoticed. The same pass counts values and depth, so that
 //! the cost of parsing is known before it is paid.
 
+use memchr::memchr2;
 use thiserror::Error;
 
 use crate::limits::{Limits, MAX_JSON_DEPTH};
@@ -101,12 +102,12 @@ fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
 /// The length of the rest of a string, with its closing quote.
 fn end_of_string(text: &[u8]) -> Result<usize, ShapeError> {
     let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => return Ok(at + 1),
-            b'\\' => at += 2,
-            _ => at += 1,
+    while let Some(found) = text.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if text[at] == b'"' {
+            return Ok(at + 1);
         }
+        at += 2;
     }
     Err(ShapeError::Unfinished)
 }
