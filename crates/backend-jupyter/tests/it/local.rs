@@ -30,6 +30,23 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
+/// The kernel flushes its streams before it answers.
+#[tokio::test]
+async fn code_that_closes_its_streams_ends_as_any_other() {
+    if interpreter().is_none() {
+        return;
+    }
+    let backend = Arc::new(JupyterBackend::new(config()));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    for stream in ["stdout", "stderr"] {
+        let code = format!("import sys; x = 1; sys.{stream}.close()");
+        let result = sandbox.run_code(code).await.unwrap();
+        assert!(result.success() && result.state == InterpreterState::Kept, "{result:?}");
+        let next = sandbox.run_code("print(x); x + 1").await.unwrap();
+        assert_eq!((next.stdout().as_str(), next.text()), ("1", Some("2")), "{next:?}");
+    }
+}
+
 /// What runs within a cell, and prints its traceback itself, has failed all the same.
 #[tokio::test]
 async fn an_exception_that_ipython_shows_by_itself_is_one() {

@@ -216,6 +216,8 @@ class Driver:
             except Exception:
                 pass  # what user code made impossible to undo stays
         self.streams.flush()
+        # The kernel itself writes to them before it answers, and does not answer where they are closed.
+        self.streams.restore()
         if self.calls is not None:
             self.calls.end()
         if reply.get("status") == "error":
