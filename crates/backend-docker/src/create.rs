@@ -65,7 +65,7 @@ impl DockerBackend {
     async fn plan(&self, docker: &Docker, spec: &CreateSpec) -> Result<Plan> {
         let mut options = Options::of_create(&self.config, spec)?;
         let host = address(&self.config);
-        let files = HostFiles::open(docker, &host, spec).await?;
+        let files = HostFiles::open(docker, &host, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
         files.check(options.uid_and_gid())?;
         let way = Way::of(spec, &options, &host, &self.makers).await?;

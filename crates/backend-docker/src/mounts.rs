@@ -105,8 +105,13 @@ fn is_a(what: &str) -> io::Error {
 pub(crate) struct HostFiles(Vec<HostFile>);
 
 impl HostFiles {
-    /// Opens and judges what is asked for.
-    pub(crate) async fn open(docker: &Docker, host: &str, spec: &CreateSpec) -> Result<Self> {
+    /// Opens and judges what is asked for. Code changes nothing in `own`.
+    pub(crate) async fn open(
+        docker: &Docker,
+        host: &str,
+        spec: &CreateSpec,
+        own: Option<PathBuf>,
+    ) -> Result<Self> {
         if spec.mounts.is_empty() {
             return Ok(Self::default());
         }
@@ -116,7 +121,8 @@ impl HostFiles {
                 .with_context("capability", "mounts")
                 .with_hint("upload what the code needs instead: `sandboxes cp`, or .files()"));
         }
-        let files = host_files::open(&spec.mounts, Vec::new(), HostFile::open).await?;
+        let files =
+            host_files::open(&spec.mounts, own.into_iter().collect(), HostFile::open).await?;
         let root = docker.info().await.ok().and_then(|info| info.docker_root_dir);
         if let Some(root) = root.map(PathBuf::from) {
             let meets =
@@ -252,7 +258,7 @@ mod tests {
         let mut spec = CreateSpec::default();
         spec.mounts = vec![Mount::new("/srv", "/data/x")];
         let docker = Docker::connect_with_host("tcp://127.0.0.1:1").unwrap();
-        let error = HostFiles::open(&docker, "tcp://127.0.0.1:1", &spec).await.unwrap_err();
+        let error = HostFiles::open(&docker, "tcp://127.0.0.1:1", &spec, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }
