@@ -144,10 +144,11 @@ impl Backend for DockerBackend {
     }
 
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
-        check(&spec, &Options::of_create(&self.config, &spec)?.engine)?;
+        let options = Options::of_create(&self.config, &spec)?;
+        check(&spec, &options.engine)?;
         let docker = connect(&self.config).await?;
         self.swept.get_or_init(|| sweep(&docker)).await;
-        let instance = Arc::new(self.make(&docker, &spec).await?);
+        let instance = Arc::new(self.make(&docker, &spec, options).await?);
         self.made.add(&instance);
         Ok(instance)
     }
@@ -196,9 +197,15 @@ impl Backend for DockerBackend {
     }
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
-        let deleted = self.snapshots.delete("delete_snapshot", name)?;
-        if let Some(image) = deleted.image() {
-            committed::remove(&connect(&self.config).await?, image).await;
+        const OPERATION: &str = "delete_snapshot";
+        // A part of it that nobody can reach now would be left for ever.
+        let docker = match self.snapshots.find(OPERATION, name) {
+            Ok(stored) if stored.image().is_some() => Some(connect(&self.config).await?),
+            _ => None,
+        };
+        let deleted = self.snapshots.delete(OPERATION, name)?;
+        if let (Some(docker), Some(image)) = (docker, deleted.image()) {
+            committed::remove(&docker, image).await;
         }
         Ok(())
     }

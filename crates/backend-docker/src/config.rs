@@ -10,11 +10,29 @@ use serde_json::Value;
 /// The image that sandboxes start from when none is named.
 pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
 
-/// The user that code is, with no name and no rights in any image.
-const USER: &str = "65532:65532";
+/// A user of a container and its group, in numbers: a name means what the image says it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct User {
+    pub(crate) id: u32,
+    pub(crate) group: u32,
+}
 
-/// What it is when a number cannot be read, which the parser has seen to.
-const NOBODY: u32 = 65534;
+impl User {
+    /// With no name and no rights in any image.
+    const DEFAULT: Self = Self { id: 65532, group: 65532 };
+
+    fn parse(text: &str) -> Option<Self> {
+        let number = |text: &str| text.parse().ok().filter(|id| *id < u32::MAX);
+        let (id, group) = text.split_once(':')?;
+        Some(Self { id: number(id)?, group: number(group)? })
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.id, self.group)
+    }
+}
 
 /// Defaults of a [`DockerBackend`](crate::DockerBackend). What a create says wins over them.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +86,8 @@ pub(crate) struct Options {
     pub(crate) image: String,
     pub(crate) engine: Engine,
     pub(crate) python: String,
-    /// `uid:gid`, where one is named.
-    pub(crate) user: Option<String>,
+    /// The one that is named.
+    pub(crate) user: Option<User>,
     pub(crate) runtime: Option<String>,
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
@@ -103,8 +121,8 @@ impl Options {
                 ("python", Value::String(program)) if is_word(program) => {
                     options.python.clone_from(program);
                 }
-                ("user", Value::String(user)) if is_user(user) => {
-                    options.user = Some(user.clone());
+                ("user", Value::String(user)) if User::parse(user).is_some() => {
+                    options.user = User::parse(user);
                 }
                 ("runtime", Value::String(name)) if is_word(name) => {
                     options.runtime = Some(name.clone());
@@ -126,14 +144,8 @@ impl Options {
     }
 
     /// Who code is.
-    pub(crate) fn user(&self) -> &str {
-        self.user.as_deref().unwrap_or(USER)
-    }
-
-    /// Who code is, in numbers.
-    pub(crate) fn uid_and_gid(&self) -> (u32, u32) {
-        let (user, group) = self.user().split_once(':').unwrap_or_default();
-        (user.parse().unwrap_or(NOBODY), group.parse().unwrap_or(NOBODY))
+    pub(crate) fn user(&self) -> User {
+        self.user.unwrap_or(User::DEFAULT)
     }
 }
 
@@ -172,12 +184,6 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic())
 }
 
-/// Numbers alone: a name means what the image says it means.
-fn is_user(text: &str) -> bool {
-    let is_id = |id: &str| id.parse::<u32>().is_ok_and(|id| id < u32::MAX);
-    text.split_once(':').is_some_and(|(user, group)| is_id(user) && is_id(group))
-}
-
 fn unknown(key: &str, value: &Value) -> Error {
     Error::invalid(
         "provider_options",
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn known_options_are_taken_and_others_refused() {
         let options = parse(json!({"user": "1000:100", "writable_root": true})).unwrap();
-        assert_eq!(options.uid_and_gid(), (1000, 100));
+        assert_eq!(options.user(), User { id: 1000, group: 100 });
         assert!(options.writable_root);
         for bad in [
             json!({"usr": "1:1"}),

@@ -9,7 +9,7 @@ use bollard::models::{
 use sandbox_agent::pipe::arguments;
 use sandbox_core::{ByteSize, CreateSpec};
 
-use crate::config::Options;
+use crate::config::{Options, User};
 use crate::mounts::HostFiles;
 use crate::network::Way;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
@@ -69,7 +69,7 @@ pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
     if !options.writable_root {
         layers.push("read-only-root");
     }
-    if options.uid_and_gid().0 != 0 {
+    if options.user().id != 0 {
         layers.push("unprivileged-user");
     }
     match way {
@@ -96,7 +96,7 @@ pub(crate) fn body(
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
     ContainerCreateBody {
         image: Some(options.image.clone()),
-        user: Some(options.user().to_owned()),
+        user: Some(options.user().to_string()),
         working_dir: Some("/".into()),
         entrypoint: Some(vec![options.python.clone()]),
         cmd: Some(arguments(nonce)),
@@ -172,7 +172,7 @@ fn directories(
     disk: ByteSize,
 ) -> HashMap<String, String> {
     let disk = disk.as_u64();
-    let (uid, gid) = options.uid_and_gid();
+    let User { id: uid, group: gid } = options.user();
     let directory = |size: u64, mode: &str| {
         let files = (size / BYTES_PER_FILE).max(1024);
         format!(

@@ -47,14 +47,21 @@ struct Plan {
 
 impl DockerBackend {
     /// Makes a sandbox. What keeps it from being made is known before its container is, as far as that can be.
-    pub(crate) async fn make(&self, docker: &Docker, spec: &CreateSpec) -> Result<DockerInstance> {
-        let plan = self.plan(docker, spec).await?;
+    pub(crate) async fn make(
+        &self,
+        docker: &Docker,
+        spec: &CreateSpec,
+        options: Options,
+    ) -> Result<DockerInstance> {
+        let plan = self.plan(docker, spec, options).await?;
         let id = SandboxId::random(Variant::LocalDocker);
         let made = DockerBox::start(docker, spec, &plan.options, id.local(), &plan.files, plan.way)
             .await?;
         // Before any code runs there: what is mounted, and what may leave.
         plan.files.compare(&made, &plan.options.python).await?;
-        let network = self.open_network(docker, spec, &plan, &made).await?;
+        let Plan { way, options, .. } = &plan;
+        let network =
+            network::open(*way, spec, docker, &made, &self.makers, &options.python).await?;
         let instance = self.assemble(spec, &plan, id, made, network).await?;
         let python = instance.kind.snapshots.python();
         instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
@@ -62,12 +69,11 @@ impl DockerBackend {
         Ok(instance)
     }
 
-    async fn plan(&self, docker: &Docker, spec: &CreateSpec) -> Result<Plan> {
-        let mut options = Options::of_create(&self.config, spec)?;
+    async fn plan(&self, docker: &Docker, spec: &CreateSpec, mut options: Options) -> Result<Plan> {
         let host = address(&self.config);
         let files = HostFiles::open(docker, &host, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
-        files.check(options.uid_and_gid())?;
+        files.check(options.user())?;
         let way = Way::of(spec, &options, &host, &self.makers).await?;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
@@ -78,19 +84,16 @@ impl DockerBackend {
             }
             image.clone_into(&mut options.image);
         }
-        let env = environment(spec, &image(docker, &options.image).await?);
+        let variables = image(docker, &options.image).await;
+        let variables = variables.map_err(|error| match &snapshot {
+            Some(stored) if stored.image().is_some() => error.with_hint(
+                "it is part of the snapshot, of the engine that the snapshot was taken with; take another one here",
+            ),
+            _ => error,
+        })?;
+        let env = environment(spec, &variables);
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
         Ok(Plan { options, files, way, snapshot, env, cwd })
-    }
-
-    async fn open_network(
-        &self,
-        docker: &Docker,
-        spec: &CreateSpec,
-        plan: &Plan,
-        made: &DockerBox,
-    ) -> Result<Network> {
-        network::open(plan.way, spec, docker, made, &self.makers, &plan.options.python).await
     }
 
     /// Puts a sandbox together around a container that has started.
@@ -141,7 +144,7 @@ impl DockerBackend {
             ("image", options.image.clone()),
             ("container", made.name().to_owned()),
             ("python", made.pipe().python().to_owned()),
-            ("user", options.user().to_owned()),
+            ("user", options.user().to_string()),
             ("engine", options.engine.to_string()),
         ];
         let box_io: Arc<dyn BoxIo> = Arc::new(made);

@@ -16,6 +16,7 @@ use sandbox_core::{CreateSpec, Error, ErrorKind, Mount, Result};
 use sandbox_local::host_files::{self, Opened, invalid};
 
 use crate::boxed::DockerBox;
+use crate::config::User;
 
 /// Compares what is mounted with numbers of devices and files; its status is this, and the number of the one that differs.
 const COMPARE: &str = "import os, sys
@@ -59,15 +60,15 @@ impl HostFile {
         Ok(Self { held, source, found, mount: mount.clone() })
     }
 
-    fn owner(&self) -> (u32, u32) {
-        (self.found.st_uid, self.found.st_gid)
+    fn owner(&self) -> User {
+        User { id: self.found.st_uid, group: self.found.st_gid }
     }
 
     /// Whether that user may do there what is asked for, by the mode.
-    fn may_be_used_by(&self, (user, group): (u32, u32)) -> bool {
+    fn may_be_used_by(&self, user: User) -> bool {
         let mode = match self.owner() {
-            (owner, _) if owner == user => self.found.st_mode >> 6,
-            (_, of) if of == group => self.found.st_mode >> 3,
+            owner if owner.id == user.id => self.found.st_mode >> 6,
+            owner if owner.group == user.group => self.found.st_mode >> 3,
             _ => self.found.st_mode,
         };
         let is_directory = FileType::from_raw_mode(self.found.st_mode) == FileType::Directory;
@@ -138,28 +139,27 @@ impl HostFiles {
     }
 
     /// The user who owns all of them, or all that are writable, unless that is root: code has that user's rights.
-    pub(crate) fn owner(&self) -> Option<String> {
+    pub(crate) fn owner(&self) -> Option<User> {
         let any_writable = self.0.iter().any(|file| file.mount.writable);
         let counted = self.0.iter().filter(|file| file.mount.writable == any_writable);
         let owners: BTreeSet<_> = counted.map(HostFile::owner).collect();
         match owners.into_iter().collect::<Vec<_>>()[..] {
-            [(user, group)] if user != 0 && group != 0 => Some(format!("{user}:{group}")),
+            [owner] if owner.id != 0 && owner.group != 0 => Some(owner),
             _ => None,
         }
     }
 
     /// Refuses what code would not be able to use, as that user.
-    pub(crate) fn check(&self, user: (u32, u32)) -> Result<()> {
+    pub(crate) fn check(&self, user: User) -> Result<()> {
         let Some(file) = self.0.iter().find(|file| !file.may_be_used_by(user)) else {
             return Ok(());
         };
         let verb = if file.mount.writable { "change" } else { "read" };
-        let (id, group) = user;
-        let (owner, its) = file.owner();
+        let owner = file.owner();
         let asked = file.mount.source.display();
-        Err(invalid(&format!("cannot have {asked}: code is user {id}:{group}, who may not {verb} it"))
+        Err(invalid(&format!("cannot have {asked}: code is user {user}, who may not {verb} it"))
             .with_hint(format!(
-                "change its mode, or say with the option `user` that code is its owner: \"{owner}:{its}\""
+                "change its mode, or say with the option `user` that code is its owner: \"{owner}\""
             )))
     }
 
@@ -225,7 +225,7 @@ mod tests {
             HostFile::open(&mount).unwrap()
         };
         let own = file(0o700, true).owner();
-        let other = (own.0 + 1, own.1 + 1);
+        let other = User { id: own.id + 1, group: own.group + 1 };
         for (mode, writable, user, may) in [
             (0o700, true, own, true),
             (0o500, false, own, true),
@@ -234,7 +234,7 @@ mod tests {
             (0o755, false, other, true),
             (0o755, true, other, false),
             (0o754, false, other, false),
-            (0o770, true, (other.0, own.1), true),
+            (0o770, true, User { group: own.group, ..other }, true),
             (0o707, true, own, true),
             (0o077, false, own, false),
         ] {
@@ -242,7 +242,7 @@ mod tests {
             assert_eq!(files.check(user).is_ok(), may, "{mode:o} {writable} {user:?}");
         }
         let error = HostFiles(vec![file(0o700, false)]).check(other).unwrap_err();
-        assert!(error.hint().unwrap().contains(&format!("\"{}:{}\"", own.0, own.1)), "{error}");
+        assert!(error.hint().unwrap().contains(&format!("\"{own}\"")), "{error}");
     }
 
     #[test]

@@ -8,9 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
-use sandbox_core::{
-    Check, CreateSpec, Effect, Error, ErrorKind, IsolationMode, NetworkMode, Result,
-};
+use sandbox_core::{Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkMode, Result};
 use sandbox_isolation::Privilege;
 use sandbox_local::makers::{Makers, no_isolation};
 use sandbox_local::network::Network;
@@ -144,7 +142,6 @@ pub(crate) async fn open(
 fn not_found(why: &str) -> Error {
     let message = format!("the network of the container was not found: {why}");
     Error::new(ErrorKind::Unavailable, "create", message)
-        .with_effect(Effect::NotSent)
         .with_hint("use an engine of this host, whose processes are seen here; or `--network none`")
 }
 

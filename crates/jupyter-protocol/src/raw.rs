@@ -172,8 +172,10 @@ impl RawMessage {
         parts.saturating_add(rest)
     }
 
-    /// Bytes of memory that it takes, at least about: each frame has a cost of its own, and headers are there twice.
-    pub(crate) fn memory(&self) -> usize {
+    /// Bytes of memory that it takes, about and never far below: what whoever keeps messages should count. It can be
+    /// many times its [`size`](Self::size), for each frame has a cost of its own, and so has each value of a header.
+    #[must_use]
+    pub fn memory(&self) -> usize {
         const FRAME: usize = 96;
         let parent = match &self.parent {
             Parent::Header { header, .. } => json::memory(&header.extra),

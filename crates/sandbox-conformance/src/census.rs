@@ -110,10 +110,8 @@ impl Census {
                 left.push(format!("{count} descriptors in {process}, {before} before"));
             }
         }
-        // A container engine of this host goes on with its own.
-        let others = ["/overlay2/", "/netns/", "/var/lib/containers", "/run/containerd"];
         let new = now.mounts.lines().filter(|line| !self.mounts.contains(line));
-        let new = new.filter(|line| !others.iter().any(|other| line.contains(other)));
+        let new = new.filter(|line| !is_of_an_engine(line));
         left.extend(new.map(|line| format!("mount {line}")));
         for (now, before) in [
             (&now.namespaces, &self.namespaces),
@@ -124,6 +122,22 @@ impl Census {
         }
         left
     }
+}
+
+/// Whether a container engine of this host has mounted it, which goes on with its own: by where engines keep their files
+/// unless they are told, and by what they mount elsewhere.
+fn is_of_an_engine(line: &str) -> bool {
+    let usual = ["/var/lib/docker", "/run/docker", "/var/lib/containers", "/run/containerd"];
+    let place = line.split(' ').nth(4).unwrap_or_default();
+    let kind = line.split(" - ").nth(1).and_then(|rest| rest.split(' ').next());
+    let is_hex = |name: &str| name.len() >= 12 && name.chars().all(|c| c.is_ascii_hexdigit());
+    let parts: Vec<&str> = place.rsplit('/').take(3).collect();
+    usual.iter().any(|usual| line.contains(usual))
+        || match (kind, &parts[..]) {
+            (Some("overlay"), ["merged", layer, "overlay2"]) => is_hex(layer),
+            (Some("nsfs"), [network, "netns", _]) => is_hex(network),
+            _ => false,
+        }
 }
 
 /// The control groups of this process: their names have its number.

@@ -188,6 +188,13 @@ impl<K: LocalKind> LocalInstance<K> {
         self.kind.check_run(&self.place, request)
     }
 
+    /// What can be held, or is.
+    fn can_hold(&self, operation: &'static str) -> Result<&Place> {
+        self.place.not_ended(operation)?;
+        let can = self.place.capabilities.pause;
+        if can { Ok(&self.place) } else { Err(self.place.unsupported(operation)) }
+    }
+
     /// What takes a capability that not every sandbox of its kind has.
     fn needs(&self, declared: bool, operation: &'static str) -> Result<()> {
         self.place.alive(operation)?;
@@ -463,11 +470,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn pause(&self, _call: &CallContext) -> Result<()> {
-        let place = &self.place;
-        place.not_ended("pause")?;
-        if !place.capabilities.pause {
-            return Err(place.unsupported("pause"));
-        }
+        let place = self.can_hold("pause")?;
         let _turn = place.hold.turn.lock().await;
         if place.hold.is_held() {
             return Ok(());
@@ -483,11 +486,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn resume(&self, _call: &CallContext) -> Result<()> {
-        let place = &self.place;
-        place.not_ended("resume")?;
-        if !place.capabilities.pause {
-            return Err(place.unsupported("resume"));
-        }
+        let place = self.can_hold("resume")?;
         let _turn = place.hold.turn.lock().await;
         if place.hold.is_held() {
             let resumed = K::resume(self).await;

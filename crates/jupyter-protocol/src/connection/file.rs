@@ -114,7 +114,8 @@ impl ConnectionInfo {
 fn described(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!("at line {} column {}", error.line(), error.column());
-    match text.split_once("expected ") {
+    // The last one: what is there may have such words too.
+    match text.rsplit_once(", expected ") {
         Some((_, expected)) if error.is_data() => format!("a value is not {expected}"),
         None if text.contains("enum Port") => format!("a port is not a number up to 65535 {place}"),
         _ => text,
@@ -205,6 +206,13 @@ mod tests {
             assert!(!said.contains("12345678"), "{said}");
             assert!(said.contains("line 1"), "{said}");
         }
+        let mut wrong = file();
+        wrong["iopub_port"] = json!(", expected 12345678");
+        assert!(!read(&wrong).unwrap_err().to_string().contains("12345678"));
+        let mut wrong = file();
+        wrong["kernel_name"] = json!({"a, expected 12345678": 1});
+        let said = read(&wrong).map_err(|error| error.to_string());
+        assert!(!said.err().unwrap_or_default().contains("12345678"));
         let mut wrong = file();
         wrong["iopub_port"] = json!(70_000);
         assert!(read(&wrong).unwrap_err().to_string().contains("a port is not a number up to"));

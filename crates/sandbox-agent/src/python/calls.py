@@ -1,15 +1,19 @@
-"""System calls that the agent of a container makes, and the code in it does not.
+"""What a container may do, and the code in it may not.
 
 A filter sees numbers and looks behind no pointer. With `openat2` the mode of a new file is behind
 one, so for code there is no such call, and programs take the older ones, whose modes the profile
-of the container judges.
+of the container judges. The agent itself makes it.
 """
 
 import sys
+from posix import getpid, getuid
 
 BPF_LOAD, BPF_IS, BPF_RETURN = 0x20, 0x15, 0x06
 SYS_OPENAT2 = 437  # the same number on every architecture
 RETURN_ENOSYS, RETURN_ALLOW = 0x00050000 | 38, 0x7FFF0000
+IS_FIRST = getpid() == 1  # of a container. This part is loaded before anything else is started
+
+worker = load("worker")
 
 
 def instruction(code, otherwise, value):
@@ -26,6 +30,13 @@ PROGRAM = (
 )
 
 
+def keep_login():
+    """Set once, it is set for all that starts here: nobody writes another name into the logs of the host."""
+    if IS_FIRST:
+        worker["_write_if_possible"]("/proc/self/loginuid", b"%d" % getuid())
+
+
 def give_up_calls():
     """For this process and whatever it starts. It has no new privileges already."""
-    load("worker")["filter_calls"](PROGRAM)
+    if IS_FIRST:
+        worker["filter_calls"](PROGRAM)

@@ -29,7 +29,6 @@ LAST_PAUSE = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
 NICE = 10
-IS_FIRST = getpid() == 1  # of a container, whose profile of system calls is ours
 
 codec = load("codec")
 pipes = load("pipes")
@@ -424,9 +423,8 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
 
 
 def stand_back():
-    """What runs here ends before the agent when memory runs out, waits for it when all want to run at once, and may do less."""
-    if IS_FIRST:
-        calls["give_up_calls"]()
+    """What runs here may do less than the agent, ends before it when memory runs out, and waits for it."""
+    calls["give_up_calls"]()
     worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
     nice(NICE)
 

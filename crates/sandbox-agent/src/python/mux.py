@@ -9,7 +9,7 @@ host has not been heard of for the time of a lease, this process ends, and every
 import sys
 from collections import deque
 from posix import O_CLOEXEC, O_RDWR
-from posix import _exit, close, dup2, getpid, getuid, open, pipe2, read, set_blocking, writev
+from posix import _exit, close, dup2, open, pipe2, read, set_blocking, writev
 from select import EPOLLIN, EPOLLOUT, epoll
 from time import monotonic
 from _signal import SIGCHLD, set_wakeup_fd
@@ -291,9 +291,7 @@ def main():
     load("hooks")["install"](sys)
     worker = load("worker")
     worker["prepare"]()
-    if getpid() == 1:
-        # Set once, it is set for all that starts here: nobody writes another name into the logs of the host.
-        worker["_write_if_possible"]("/proc/self/loginuid", b"%d" % getuid())
+    load("calls")["keep_login"]()
     worker["prctl"](worker["PR_SET_DUMPABLE"], 0)
     MUX = Mux()
     MUX.say(HELLO, number(VERSION), text(NONCE), text("%d.%d.%d" % sys.version_info[:3]))
