@@ -31,11 +31,11 @@ fn both_ways(criterion: &mut Criterion) {
     group.bench_function("encode, sign, verify, decode", |bencher| {
         bencher.iter_batched(
             || session.request(request()),
-            |message| there_and_back(sender.encode(&message.to_raw()), &mut receiver),
+            |message| there_and_back(sender.encode(&message.into_raw()), &mut receiver),
             BatchSize::SmallInput,
         );
     });
-    let frames = sender.encode(&session.request(request()).to_raw());
+    let frames = sender.encode(&session.request(request()).into_raw());
     let signed: Vec<Bytes> = frames.into_iter().skip(2).collect();
     group.bench_function("two bare HMACs of the same bytes", |bencher| {
         bencher.iter(|| [digest(black_box(&signed)), digest(black_box(&signed))]);

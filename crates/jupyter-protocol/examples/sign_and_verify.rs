@@ -13,7 +13,7 @@ fn main() -> Result<(), Rejected> {
     let (client, mut kernel) = (codec(), codec());
 
     let request = Session::new("me").request(ExecuteRequest::new("6 * 7"));
-    let frames = client.encode(&request.to_raw());
+    let frames = client.encode(&request.into_raw());
     println!("{} frames, signature {:?}", frames.len(), frames[1]);
 
     let received = kernel.decode(frames.clone())?.parse(&Limits::default());

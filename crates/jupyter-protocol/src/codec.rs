@@ -18,7 +18,7 @@ use crate::signature::{SignatureError, Signer};
 ///
 /// let signer = Signer::new(SignatureScheme::HmacSha256, &Key::new("secret"));
 /// let mut codec = Codec::new(signer, Limits::default());
-/// let request = Session::new("me").request(KernelInfoRequest::default()).to_raw();
+/// let request = Session::new("me").request(KernelInfoRequest::default()).into_raw();
 /// let frames = codec.encode(&request);
 /// assert_eq!(codec.decode(frames.clone())?, request);
 /// assert!(codec.decode(frames).is_err(), "the same message again");

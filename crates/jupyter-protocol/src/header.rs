@@ -78,7 +78,7 @@ impl Header {
     #[must_use]
     pub fn from_map(map: JsonMap) -> Option<Self> {
         let mut reading = Reading::default();
-        map.into_iter().for_each(|(key, value)| reading.take(key, value));
+        map.into_iter().for_each(|(name, value)| reading.take(Name::from(&*name), value));
         reading.typed()
     }
 
@@ -138,6 +138,40 @@ impl Serialize for Header {
 const NAMES: [&str; 7] =
     ["msg_type", "msg_id", "session", "username", "date", "version", "subshell_id"];
 
+/// The name of a field.
+enum Name {
+    /// By its place in [`NAMES`].
+    Known(usize),
+    Other(String),
+}
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Self {
+        let known = NAMES.iter().position(|name| *name == text);
+        known.map_or_else(|| Self::Other(text.to_owned()), Self::Known)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = Name;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Name, E> {
+                Ok(Name::from(text))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
 /// A header that is being read.
 #[derive(Default)]
 struct Reading {
@@ -152,18 +186,18 @@ impl Reading {
     }
 
     /// What is no text, or not in the specification, is kept as it is. The last of a name counts.
-    fn take(&mut self, key: String, value: Value) {
-        let known = NAMES.iter().position(|name| *name == key);
-        match (known, value) {
-            (Some(at), Value::String(text)) => {
+    fn take(&mut self, name: Name, value: Value) {
+        match (name, value) {
+            (Name::Known(at), Value::String(text)) => {
                 self.texts[at] = Some(text);
-                self.extra.remove(&key);
+                self.extra.remove(NAMES[at]);
             }
-            (known, value) => {
-                if let Some(at) = known {
-                    self.texts[at] = None;
-                }
-                self.extra.insert(key, value);
+            (Name::Known(at), value) => {
+                self.texts[at] = None;
+                self.extra.insert(NAMES[at].to_owned(), value);
+            }
+            (Name::Other(name), value) => {
+                self.extra.insert(name, value);
             }
         }
     }
@@ -200,8 +234,8 @@ impl<'de> Deserialize<'de> for Reading {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Reading, A::Error> {
                 let mut reading = Reading::default();
-                while let Some((key, value)) = map.next_entry()? {
-                    reading.take(key, value);
+                while let Some((name, value)) = map.next_entry()? {
+                    reading.take(name, value);
                 }
                 Ok(reading)
             }

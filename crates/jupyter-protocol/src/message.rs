@@ -4,8 +4,7 @@ use bytes::Bytes;
 
 use crate::content::{Content, Malformed};
 use crate::header::{Header, Parent};
-use crate::json::{JsonMap, check_object, is_empty_object};
-use crate::limits::Limits;
+use crate::json::JsonMap;
 use crate::raw::RawMessage;
 
 /// A message with its content parsed.
@@ -38,47 +37,17 @@ impl Message {
         Self { header, parent, content, ..Self::default() }
     }
 
-    /// Parses a message.
-    #[must_use]
-    pub fn from_raw(raw: &RawMessage, limits: &Limits) -> Self {
-        let (metadata, content) = match parse_metadata(raw.metadata(), limits) {
-            Ok(metadata) => (metadata, raw.parse_content(limits)),
-            Err(error) => (
-                JsonMap::new(),
-                Content::Malformed(Malformed {
-                    msg_type: raw.msg_type().to_owned(),
-                    error: format!("metadata: {error}"),
-                    metadata: Some(raw.metadata().clone()),
-                    text: raw.content().clone(),
-                }),
-            ),
-        };
-        Self {
-            identities: raw.identities().to_vec(),
-            header: raw.header().clone(),
-            parent: raw.parent().clone(),
-            metadata,
-            content,
-            buffers: raw.buffers().to_vec(),
-        }
-    }
-
     /// The message as text, for sending. What was malformed is written as it came.
     #[must_use]
-    pub fn to_raw(&self) -> RawMessage {
+    pub fn into_raw(self) -> RawMessage {
         let metadata = match &self.content {
             Content::Malformed(Malformed { metadata: Some(text), .. }) => text.clone(),
-            _ => Bytes::from(serde_json::Value::Object(self.metadata.clone()).to_string()),
+            _ => written(&self.metadata),
         };
         let parts =
             [self.header.to_json(), self.parent.to_json(), metadata, self.content.to_json()];
-        RawMessage::assembled(
-            self.identities.clone(),
-            self.header.clone(),
-            self.parent.clone(),
-            parts,
-        )
-        .with_buffers(self.buffers.clone())
+        RawMessage::assembled(self.identities, self.header, self.parent, parts)
+            .with_buffers(self.buffers)
     }
 
     /// The id of the message that is answered.
@@ -95,10 +64,10 @@ impl Message {
     }
 }
 
-fn parse_metadata(text: &[u8], limits: &Limits) -> Result<JsonMap, String> {
-    if is_empty_object(text) || text == b"null" {
-        return Ok(JsonMap::new());
+fn written(metadata: &JsonMap) -> Bytes {
+    if metadata.is_empty() {
+        return Bytes::from_static(b"{}");
     }
-    check_object(text, limits).map_err(|error| error.to_string())?;
-    serde_json::from_slice(text).map_err(|error| error.to_string())
+    // A map with keys of text can always be written.
+    serde_json::to_vec(metadata).map_or_else(|_| Bytes::from_static(b"{}"), Bytes::from)
 }

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use crate::channel::Channel;
-use crate::content::Content;
+use crate::content::{Content, Malformed};
 use crate::frames::{FrameError, Frames, Rejected};
 use crate::header::{Header, HeaderError, Parent};
-use crate::json;
+use crate::json::{self, JsonMap, check_object, is_empty_object};
 use crate::limits::Limits;
 use crate::message::Message;
 
@@ -195,8 +195,27 @@ impl RawMessage {
 
     /// Parses everything. Never fails: see [`Content::Malformed`].
     #[must_use]
-    pub fn parse(&self, limits: &Limits) -> Message {
-        Message::from_raw(self, limits)
+    pub fn parse(self, limits: &Limits) -> Message {
+        let (metadata, content) = match parse_metadata(&self.metadata, limits) {
+            Ok(metadata) => (metadata, self.parse_content(limits)),
+            Err(error) => (
+                JsonMap::new(),
+                Content::Malformed(Malformed {
+                    msg_type: self.header.msg_type.clone(),
+                    error: format!("metadata: {error}"),
+                    metadata: Some(self.metadata),
+                    text: self.content,
+                }),
+            ),
+        };
+        Message {
+            identities: self.identities,
+            header: self.header,
+            parent: self.parent,
+            metadata,
+            content,
+            buffers: self.buffers,
+        }
     }
 
     /// Where a message of this type belongs when nothing else says so.
@@ -239,6 +258,14 @@ const SHORT: usize = 128 * 1024;
 
 fn detach(frame: Bytes) -> Bytes {
     if frame.len() <= SHORT { Bytes::copy_from_slice(&frame) } else { frame }
+}
+
+fn parse_metadata(text: &[u8], limits: &Limits) -> Result<JsonMap, String> {
+    if is_empty_object(text) || text == b"null" {
+        return Ok(JsonMap::new());
+    }
+    check_object(text, limits).map_err(|error| error.to_string())?;
+    serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

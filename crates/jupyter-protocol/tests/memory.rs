@@ -72,7 +72,7 @@ fn opening() -> Vec<u8> {
 fn message(session: &Session, content: impl Into<Content>) -> Vec<u8> {
     let codec =
         Codec::new(Signer::new(SignatureScheme::default(), &Key::default()), Limits::default());
-    let frames: Vec<Bytes> = codec.encode(&session.request(content).to_raw());
+    let frames: Vec<Bytes> = codec.encode(&session.request(content).into_raw());
     let last = frames.len() - 1;
     let frame = |(at, body): (usize, &Bytes)| {
         let more = u8::from(at < last);

@@ -96,7 +96,7 @@ proptest! {
     fn whatever_is_parsed_is_written_so_that_it_parses_the_same(raw in raw()) {
         let limits = Limits::default();
         let message = raw.parse(&limits);
-        let again = message.to_raw().parse(&limits);
+        let again = message.clone().into_raw().parse(&limits);
         prop_assert_eq!(&again.header, &message.header);
         prop_assert_eq!(again.parent.header(), message.parent.header());
         prop_assert_eq!(&again.metadata, &message.metadata);
@@ -181,7 +181,7 @@ proptest! {
             let (read, message) = older.unwrap();
             prop_assert_eq!(read, channel);
             prop_assert_eq!(message.buffers(), raw.buffers());
-            prop_assert_eq!(message.parse(&limits).content, raw.parse(&limits).content);
+            prop_assert_eq!(message.parse(&limits).content, raw.clone().parse(&limits).content);
         }
     }
 
@@ -207,5 +207,5 @@ proptest! {
 #[test]
 fn a_default_message_can_be_sent() {
     let message = Message::default();
-    assert!(message.to_raw().parse(&Limits::default()).content.msg_type().is_empty());
+    assert!(message.into_raw().parse(&Limits::default()).content.msg_type().is_empty());
 }

@@ -132,13 +132,13 @@ fn everything_that_real_kernels_say_is_understood() {
         for vector in transcript {
             let raw = RawMessage::from_parts(texts(&vector), all_hex(&vector, "buffers"), &limits)
                 .unwrap();
-            let message = raw.parse(&limits);
+            let message = raw.clone().parse(&limits);
             let known = Content::MSG_TYPES.contains(&raw.msg_type());
             assert!(known && !message.content.is_malformed(), "{kernel}: {message:?}");
             let again: Value = serde_json::from_slice(&message.content.to_json()).unwrap();
             let original: Value = serde_json::from_slice(raw.content()).unwrap();
             assert_contains(&again, &original, raw.msg_type());
-            assert_eq!(message.to_raw().parse(&limits), message);
+            assert_eq!(message.clone().into_raw().parse(&limits), message);
             types.insert(raw.msg_type().to_owned());
         }
         let most = if kernel == "python3" { 25 } else { 10 };

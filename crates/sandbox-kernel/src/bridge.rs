@@ -93,7 +93,7 @@ impl Bridge {
             |message: String| Error::new(ErrorKind::Unavailable, "start_interpreter", message);
         let mut message = self.client.session().request(request);
         message.metadata.insert(TOLD.into(), program.told());
-        let running = self.client.execute_message(&message).await;
+        let running = self.client.execute_message(message).await;
         let running = running.map_err(|error| failed(error.to_string()))?;
         match timeout(PREPARE_BOUND, running.outcome()).await {
             Ok(outcome) if outcome.is_ok() => Ok(()),
@@ -168,7 +168,7 @@ impl Bridge {
         let interrupts = self.process.interrupts();
         let message = self.message(run, stdin.is_some());
         let parent = Parent::of(&message.header);
-        let running = self.client.execute_message(&message).await.map_err(|_| Gone)?;
+        let running = self.client.execute_message(message).await.map_err(|_| Gone)?;
         let mut active = Active {
             id,
             running,
@@ -399,7 +399,7 @@ impl Bridge {
         if !piece.is_empty() {
             message.buffers.push(piece);
         }
-        self.client.send(Channel::Stdin, &message).await.map_err(|_| Gone)
+        self.client.send(Channel::Stdin, message).await.map_err(|_| Gone)
     }
 
     async fn finish(
@@ -513,7 +513,7 @@ impl Bridge {
         let mut request = ExecuteRequest::new("");
         (request.silent, request.store_history) = (true, false);
         let message = self.marked(request, asked);
-        let running = self.client.execute_message(&message).await.map_err(|_| Gone)?;
+        let running = self.client.execute_message(message).await.map_err(|_| Gone)?;
         let outcome = running.outcome().await;
         if outcome.end != End::Replied {
             return Err(Gone);

@@ -398,7 +398,7 @@ impl State {
             let fence = raised.entry(pending.subshell.clone()).or_insert_with(|| {
                 let mut request = session.request(KernelInfoRequest::default());
                 request.header.subshell_id.clone_from(&pending.subshell);
-                request.to_raw()
+                request.into_raw()
             });
             pending.fence = Some(fence.header().msg_id.clone());
         }

@@ -195,7 +195,7 @@ mod tests {
     use crate::{Limits, Session};
 
     fn raw(content: impl Into<Content>) -> RawMessage {
-        Session::new("k").request(content).to_raw()
+        Session::new("k").request(content).into_raw()
     }
 
     fn stream(text: &str) -> RawMessage {

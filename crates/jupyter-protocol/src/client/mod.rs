@@ -121,21 +121,21 @@ impl Client {
     /// # Errors
     /// [`ClientError::Closed`]. The code was not sent.
     pub async fn execute(&self, request: ExecuteRequest) -> Result<Running, ClientError> {
-        self.execute_message(&self.session().request(request)).await
+        self.execute_message(self.session().request(request)).await
     }
 
     /// Runs code with a message of your own, for example one for a subshell: [`Session::request_in`].
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn execute_message(&self, request: &Message) -> Result<Running, ClientError> {
+    pub async fn execute_message(&self, request: Message) -> Result<Running, ClientError> {
         if matches!(&request.content, Content::ExecuteRequest(request) if request.allow_stdin) {
             self.connect_stdin().await;
         }
-        let raw = request.to_raw();
+        let raw = request.into_raw();
         let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));
         self.hub().expect_execution(&raw, &mailbox)?;
-        let execution = Execution::new(&request.header, self.0.options.grace);
+        let execution = Execution::new(raw.header(), self.0.options.grace);
         // From here on, dropping it forgets the request.
         let running = Running::new(self.clone(), mailbox, execution);
         self.post(Channel::Shell, raw).await?;
@@ -163,7 +163,7 @@ impl Client {
         channel: Channel,
         request: R,
     ) -> Result<R::Reply, ClientError> {
-        let reply = self.exchange(channel, &self.session().request(request)).await?;
+        let reply = self.exchange(channel, self.session().request(request)).await?;
         R::Reply::from_content(reply.content).map_err(|content| match *content {
             Content::Malformed(malformed) => ClientError::Malformed(Box::new(malformed)),
             other => ClientError::Unexpected {
@@ -180,12 +180,13 @@ impl Client {
     pub async fn exchange(
         &self,
         channel: Channel,
-        request: &Message,
+        request: Message,
     ) -> Result<Message, ClientError> {
-        let raw = request.to_raw();
+        let raw = request.into_raw();
+        let id = raw.header().msg_id.clone();
         let (sender, receiver) = oneshot::channel();
         self.hub().expect_reply(channel, &raw, Waiter::Reply(sender))?;
-        let _forget = Forget { hub: self.hub(), id: &request.header.msg_id };
+        let _forget = Forget { hub: self.hub(), id: &id };
         self.post(channel, raw).await?;
         let closed = || {
             let reason = self.hub().closed().unwrap_or(CloseReason::Closed);
@@ -201,8 +202,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Closed`]. The message was not sent.
-    pub async fn send(&self, channel: Channel, message: &Message) -> Result<(), ClientError> {
-        self.post(channel, message.to_raw()).await
+    pub async fn send(&self, channel: Channel, message: Message) -> Result<(), ClientError> {
+        self.post(channel, message.into_raw()).await
     }
 
     /// Sees what the kernel publishes from now on, whoever caused it.

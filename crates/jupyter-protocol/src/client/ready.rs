@@ -43,7 +43,7 @@ impl Client {
                 return Ok(*ready);
             }
             while let Some((channel, request)) = readiness.poll_send() {
-                self.send(channel, &request).await?;
+                self.send(channel, request).await?;
             }
             let next = mailbox.next();
             let item = match readiness.deadline() {

@@ -81,7 +81,7 @@ impl Running {
     /// [`ClientError::Closed`].
     pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
         match self.execution.input_reply(&self.client.hub().session, line) {
-            Some(reply) => self.client.send(Channel::Stdin, &reply).await,
+            Some(reply) => self.client.send(Channel::Stdin, reply).await,
             None => Ok(()),
         }
     }

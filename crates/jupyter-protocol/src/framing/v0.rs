@@ -162,7 +162,7 @@ mod tests {
     fn message(buffers: &[&'static [u8]]) -> RawMessage {
         let request = Session::new("me").request(ExecuteRequest::new("é\n"));
         let buffers = buffers.iter().map(|bytes| Bytes::from_static(bytes)).collect();
-        request.with_buffers(buffers).to_raw()
+        request.with_buffers(buffers).into_raw()
     }
 
     fn again(encoded: Encoded) -> Result<(Channel, RawMessage), FramingError> {

@@ -66,7 +66,9 @@ mod tests {
 
     fn message() -> RawMessage {
         let request = Session::new("me").request(ExecuteRequest::new("é"));
-        request.with_buffers(vec![Bytes::from_static(b""), Bytes::from_static(&[0, 255])]).to_raw()
+        request
+            .with_buffers(vec![Bytes::from_static(b""), Bytes::from_static(&[0, 255])])
+            .into_raw()
     }
 
     #[test]

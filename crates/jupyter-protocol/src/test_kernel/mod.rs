@@ -102,7 +102,7 @@ impl TestKernel {
         let welcomes = self.behaviour.welcomes(self.subscribers);
         for _ in 0..welcomes {
             let welcome = self.session.request(IopubWelcome::default());
-            self.send(Channel::IoPub, &welcome);
+            self.send(Channel::IoPub, welcome);
         }
     }
 
@@ -128,7 +128,7 @@ impl TestKernel {
         }
         if let Some(reply) = self.answer(&message.content) {
             let reply = self.session.reply(&message, reply);
-            self.send(channel, &reply);
+            self.send(channel, reply);
         }
         self.status(&message, ExecutionState::Idle);
     }
@@ -187,7 +187,7 @@ impl TestKernel {
 
     fn publish(&mut self, request: &Message, content: impl Into<Content>) {
         let message = self.session.message(Parent::of(&request.header), content);
-        self.send(Channel::IoPub, &message);
+        self.send(Channel::IoPub, message);
     }
 
     fn reply(&mut self, request: &Message, status: ReplyStatus, error: Option<(String, String)>) {
@@ -204,12 +204,12 @@ impl TestKernel {
             ..ExecuteReply::default()
         };
         let message = self.session.reply(request, reply);
-        self.send(Channel::Shell, &message);
+        self.send(Channel::Shell, message);
     }
 
     /// Signs a message, after whatever is to be done to it.
-    fn send(&mut self, channel: Channel, message: &Message) {
-        let mut raw = message.to_raw();
+    fn send(&mut self, channel: Channel, message: Message) {
+        let mut raw = message.into_raw();
         if channel == Channel::IoPub {
             raw = raw.with_identities(vec![Bytes::from_static(b"kernel.topic")]);
         }

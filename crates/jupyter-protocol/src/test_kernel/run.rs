@@ -55,7 +55,7 @@ impl TestKernel {
                 Line::Asked(prompt) => {
                     let question = InputRequest { prompt, ..InputRequest::default() };
                     let question = self.session.reply(&request, question);
-                    self.send(Channel::Stdin, &question);
+                    self.send(Channel::Stdin, question);
                     self.asking = Some(Paused { request, lines });
                     return;
                 }
@@ -144,7 +144,7 @@ impl TestKernel {
             crate::header::Parent::of(&request.header),
             DisplayData { data: MimeBundle::text("buffer"), ..DisplayData::default() },
         );
-        self.send(Channel::IoPub, &message.with_buffers(vec![Bytes::from(vec![7; size])]));
+        self.send(Channel::IoPub, message.with_buffers(vec![Bytes::from(vec![7; size])]));
     }
 
     fn publish_any(&mut self, request: &Message, msg_type: &str, json: &str) {
@@ -159,7 +159,7 @@ impl TestKernel {
         self.executions = 0;
         let starting = Status { execution_state: ExecutionState::Starting, ..Status::default() };
         let message = self.session.request(starting);
-        self.send(Channel::IoPub, &message);
+        self.send(Channel::IoPub, message);
     }
 }
 

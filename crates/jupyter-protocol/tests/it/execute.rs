@@ -77,7 +77,7 @@ fn buffers_come_with_comms() {
         open.comm_id = "c1".into();
         open.target_name = "t".into();
         let message = client.session().request(open).with_buffers(vec![vec![1; 100_000].into()]);
-        client.send(jupyter_protocol::Channel::Shell, &message).await.unwrap();
+        client.send(jupyter_protocol::Channel::Shell, message).await.unwrap();
         loop {
             let Some(seen) = watch.next().await else { panic!("closed") };
             let jupyter_protocol::client::Seen::Message { message, .. } = seen else { continue };

@@ -85,7 +85,7 @@ fn subshells() {
         let before = Instant::now();
         let request =
             client.session().request_in(&subshell, ExecuteRequest::new("print('beside')"));
-        let beside = collect(client.execute_message(&request).await.unwrap()).await;
+        let beside = collect(client.execute_message(request).await.unwrap()).await;
         assert_eq!(beside.stdout, "beside\n");
         assert!(before.elapsed() < Duration::from_millis(2500), "it did not wait");
         assert_eq!(collect(slow).await.stdout, "slow\n");
@@ -154,8 +154,8 @@ fn replayed() {
         let kernel = Kernel::start("python3");
         let client = kernel.client().await;
         let request = client.session().request(KernelInfoRequest::default());
-        assert!(client.exchange(Channel::Shell, &request).await.is_ok());
-        let again = client.exchange(Channel::Shell, &request);
+        assert!(client.exchange(Channel::Shell, request.clone()).await.is_ok());
+        let again = client.exchange(Channel::Shell, request);
         assert!(tokio::time::timeout(Duration::from_secs(1), again).await.is_err());
         assert!(client.request(KernelInfoRequest::default()).await.is_ok());
     });

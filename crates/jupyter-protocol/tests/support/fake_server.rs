@@ -153,5 +153,5 @@ fn notice(request: &str, about: &RawMessage) -> RawMessage {
     text.text =
         "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
             .into();
-    Session::with_id(session, "server").message(about.parent().clone(), text).to_raw()
+    Session::with_id(session, "server").message(about.parent().clone(), text).into_raw()
 }

@@ -225,7 +225,7 @@ async fn requests_are_answered_by_type() {
         "not known to this kernel"
     );
     let info = client.session().request(KernelInfoRequest::default());
-    let error = client.send(Channel::IoPub, &info).await.unwrap_err();
+    let error = client.send(Channel::IoPub, info).await.unwrap_err();
     assert!(matches!(error, ClientError::Unsupported(_)));
 }
 

@@ -83,7 +83,7 @@ async fn another_kernel_behind_the_same_sockets_is_noticed() {
         let client = client.clone();
         async move {
             let request = client.session().request(ExecuteRequest::new("sleep 60000"));
-            client.exchange(Channel::Shell, &request).await
+            client.exchange(Channel::Shell, request).await
         }
     });
     tokio::time::sleep(Duration::from_millis(200)).await;

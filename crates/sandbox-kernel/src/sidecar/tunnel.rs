@@ -58,7 +58,7 @@ pub(super) async fn open(client: Client, nonce: &str, folder: &str) -> Result<Tu
     (request.silent, request.store_history, request.allow_stdin) = (true, false, true);
     let request = client.session().request(request);
     let parent = Parent::of(&request.header);
-    let running = client.execute_message(&request).await.map_err(|error| {
+    let running = client.execute_message(request).await.map_err(|error| {
         let message = format!("the kernel that works with files and commands is gone: {error}");
         Error::new(ErrorKind::Unavailable, "start_kernel", message)
     })?;
@@ -231,7 +231,7 @@ impl Carrier {
         reply.value = format!("{}{kind} {at} {}", self.word, self.heard);
         let mut message = self.client.session().message(self.parent.clone(), reply);
         message.buffers.extend(piece);
-        self.client.send(Channel::Stdin, &message).await.map_err(|_| Gone)
+        self.client.send(Channel::Stdin, message).await.map_err(|_| Gone)
     }
 
     fn why(&self, outcome: &Outcome) -> String {
