@@ -96,10 +96,9 @@ impl Frames {
     }
 
     fn split_at(mut frames: Vec<Bytes>, delimiter: usize) -> Self {
-        let buffers = frames.split_off(delimiter + 1 + LEAST_AFTER_DELIMITER);
-        let mut parts = frames.split_off(delimiter + 1).into_iter();
-        frames.truncate(delimiter);
-        let mut next = || parts.next().unwrap_or_default();
+        let mut rest = frames.split_off(delimiter).into_iter();
+        let mut next = || rest.next().unwrap_or_default();
+        next();
         Self {
             identities: frames,
             signature: next(),
@@ -107,7 +106,7 @@ impl Frames {
             parent_header: next(),
             metadata: next(),
             content: next(),
-            buffers,
+            buffers: rest.collect(),
         }
     }
 

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::json::{JsonMap, ShapeError, check_object, is_empty_object};
+use crate::json::{JsonMap, ShapeError, check_object, is_empty_object, written};
 use crate::limits::Limits;
 
 /// The header of a message.
@@ -95,8 +95,7 @@ impl Header {
     /// The header as JSON text.
     #[must_use]
     pub fn to_json(&self) -> Bytes {
-        // Texts and a map with keys of text can always be written.
-        serde_json::to_vec(self).map_or_else(|_| Bytes::from_static(b"{}"), Bytes::from)
+        written(self)
     }
 
     /// The fields of the specification that are there, by name.

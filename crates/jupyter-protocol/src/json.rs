@@ -5,7 +5,9 @@
 //! its brackets; then no moved border goes unnoticed. The same pass counts values and depth, so that
 //! the cost of parsing is known before it is paid.
 
+use bytes::Bytes;
 use memchr::memchr2;
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::limits::{Limits, MAX_JSON_DEPTH};
@@ -54,6 +56,16 @@ pub(crate) fn check_object(text: &[u8], limits: &Limits) -> Result<(), ShapeErro
     let end = end_of_object(&text[start..], limits)?;
     let rest = &text[start + end..];
     if rest.iter().all(|byte| is_space(*byte)) { Ok(()) } else { Err(ShapeError::Trailing) }
+}
+
+/// A value as text. One that is always an object, with keys of text, can always be written.
+pub(crate) fn written(object: &impl Serialize) -> Bytes {
+    // As much as nearly every message needs, so that it is not moved while it grows.
+    let mut text = Vec::with_capacity(512);
+    match serde_json::to_writer(&mut text, object) {
+        Ok(()) => text.into(),
+        Err(_) => Bytes::from_static(b"{}"),
+    }
 }
 
 /// Whether the text is an empty object, or nothing at all.

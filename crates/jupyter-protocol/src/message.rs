@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::content::{Content, Malformed};
 use crate::header::{Header, Parent};
-use crate::json::JsonMap;
+use crate::json::{JsonMap, written};
 use crate::raw::RawMessage;
 
 /// A message with its content parsed.
@@ -42,6 +42,7 @@ impl Message {
     pub fn into_raw(self) -> RawMessage {
         let metadata = match &self.content {
             Content::Malformed(Malformed { metadata: Some(text), .. }) => text.clone(),
+            _ if self.metadata.is_empty() => Bytes::from_static(b"{}"),
             _ => written(&self.metadata),
         };
         let parts =
@@ -62,12 +63,4 @@ impl Message {
         self.buffers = buffers;
         self
     }
-}
-
-fn written(metadata: &JsonMap) -> Bytes {
-    if metadata.is_empty() {
-        return Bytes::from_static(b"{}");
-    }
-    // A map with keys of text can always be written.
-    serde_json::to_vec(metadata).map_or_else(|_| Bytes::from_static(b"{}"), Bytes::from)
 }

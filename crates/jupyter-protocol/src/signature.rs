@@ -192,8 +192,9 @@ impl Signer {
         if signature.is_empty() {
             return Err(SignatureError::Unsigned);
         }
-        let claimed = from_hex(signature).ok_or(SignatureError::Invalid)?;
-        let matches = with_mac!(state, mac => digest(mac.clone(), parts).verify_slice(&claimed));
+        let mut claimed = [0; LONGEST];
+        let claimed = from_hex(signature, &mut claimed).ok_or(SignatureError::Invalid)?;
+        let matches = with_mac!(state, mac => digest(mac.clone(), parts).verify_slice(claimed));
         matches.map_err(|_| SignatureError::Invalid)
     }
 }
@@ -216,27 +217,42 @@ fn digest<M: hmac::Mac>(mut mac: M, parts: [&[u8]; 4]) -> M {
     mac
 }
 
-/// The longest signature there is: SHA-512 in hexadecimal.
-const LONGEST: usize = 128;
+/// The longest signature there is, in bytes: SHA-512.
+const LONGEST: usize = 64;
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 fn to_hex(bytes: &[u8]) -> Bytes {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = |byte: &u8| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
-    bytes.iter().flat_map(digits).collect()
+    let mut text = Vec::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    text.into()
 }
 
 /// Lower case alone: a signature has one spelling, so that it cannot be sent again in another.
-fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
-    if text.len() > LONGEST || !text.len().is_multiple_of(2) {
-        return None;
+fn from_hex<'a>(text: &[u8], into: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
+    let bytes = into.get_mut(..text.len() / 2)?;
+    let (pairs, []) = text.as_chunks::<2>() else { return None };
+    let mut all = 0;
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        let [high, low] = [VALUES[usize::from(*high)], VALUES[usize::from(*low)]];
+        all |= high | low;
+        *byte = high << 4 | low & 15;
     }
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    text.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    (all < 16).then_some(bytes)
 }
+
+/// What each hexadecimal digit is worth, and 255 for what is none: digits are random, so no processor guesses which is next.
+pub(crate) const VALUES: [u8; 256] = {
+    let mut values = [u8::MAX; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[DIGITS[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::json::check_object;
+use crate::json::{check_object, written};
 use crate::limits::Limits;
 
 /// Defines [`Content`] from one list, so that nothing is forgotten in any of its functions.
@@ -47,12 +47,14 @@ macro_rules! contents {
                 })
             }
 
-            fn write(&self) -> Result<Bytes, serde_json::Error> {
-                Ok(match self {
-                    $( Self::$variant(content) => serde_json::to_vec(content)?.into(), )*
+            /// The content as JSON text. What was unknown or malformed is written as it came.
+            #[must_use]
+            pub fn to_json(&self) -> Bytes {
+                match self {
+                    $( Self::$variant(content) => written(content), )*
                     Self::Unknown(unknown) => unknown.text.clone(),
                     Self::Malformed(malformed) => malformed.text.clone(),
-                })
+                }
             }
         }
 
@@ -200,13 +202,6 @@ impl Content {
                 text: text.clone(),
             })
         })
-    }
-
-    /// The content as JSON text. What was unknown or malformed is written as it came.
-    #[must_use]
-    pub fn to_json(&self) -> Bytes {
-        // Every content is made of strings, numbers, lists and maps with string keys, which all can be written.
-        self.write().unwrap_or_else(|_| Bytes::from_static(b"{}"))
     }
 
     /// Whether it is [`Content::Malformed`].
