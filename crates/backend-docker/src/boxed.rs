@@ -1,7 +1,7 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,16 +12,17 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
     StartContainerOptions,
 };
-use futures_util::{StreamExt as _, TryStreamExt as _, future};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
-use sandbox_core::{ByteSize, CreateSpec, Error, Result, random_hex};
+use sandbox_core::{ByteSize, CreateSpec, Error, FailureKind, Result, random_hex};
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
 use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, body};
+use crate::death;
 use crate::engine::{no_image, refused};
 use crate::mounts::HostFiles;
 use crate::network::Way;
@@ -39,6 +40,16 @@ struct Made {
     docker: Docker,
     name: String,
     runtime: Handle,
+    end: Arc<End>,
+}
+
+/// How a container has ended.
+#[derive(Debug, Default)]
+struct End {
+    /// Whether it was ended here.
+    is_ours: AtomicBool,
+    /// Why it has ended otherwise, if anybody knows.
+    reason: OnceLock<(FailureKind, String)>,
 }
 
 impl Drop for Made {
@@ -135,7 +146,13 @@ impl DockerBox {
         if let Some(platform) = &options.platform {
             create = create.platform(platform);
         }
-        let made = Made { docker: docker.clone(), name, runtime: Handle::current() };
+        let end = Arc::<End>::default();
+        let made = Made {
+            docker: docker.clone(),
+            name,
+            runtime: Handle::current(),
+            end: Arc::clone(&end),
+        };
         docker.create_container(Some(create.build()), request).await.map_err(|error| {
             let missing = matches!(
                 &error,
@@ -160,6 +177,7 @@ impl DockerBox {
             .map_err(|error| refused("create", error))?;
         let said = Arc::new(std::sync::Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
+        let from = from.chain(end_of(docker, &made.name, end)).boxed();
         let pipe = PipeBox::connect(from, attached.input, &nonce)
             .await
             .map_err(|error| with_words(error, &said, options))?;
@@ -209,7 +227,7 @@ type Said = Arc<std::sync::Mutex<Vec<u8>>>;
 
 /// Standard output is the agent's messages; standard error is remembered, for when it fails.
 fn messages(
-    output: impl futures_util::Stream<Item = std::result::Result<LogOutput, Cause>> + Send + 'static,
+    output: impl Stream<Item = std::result::Result<LogOutput, Cause>> + Send + 'static,
     said: Said,
 ) -> FromBox {
     let messages = output.map_err(std::io::Error::other).try_filter_map(move |output| {
@@ -224,6 +242,24 @@ fn messages(
         }))
     });
     messages.boxed()
+}
+
+/// Nothing, once it is known why the messages have ended.
+fn end_of(
+    docker: &Docker,
+    name: &str,
+    end: Arc<End>,
+) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static {
+    let (docker, name) = (docker.clone(), name.to_owned());
+    let asked = async move {
+        if !end.is_ours.load(Ordering::Acquire)
+            && let Some(reason) = death::reason(&docker, &name).await
+        {
+            let _ = end.reason.set(reason);
+        }
+        None
+    };
+    stream::once(asked).filter_map(future::ready)
 }
 
 fn with_words(error: Error, said: &Said, options: &Options) -> Error {
@@ -255,6 +291,7 @@ impl BoxIo for DockerBox {
     }
 
     fn kill(&self) {
+        self.made.end.is_ours.store(true, Ordering::Release);
         self.pipe.kill();
         // The end of the connection is the end of everything inside. The engine sees to what does not end with it.
         let (made, frozen) = (Arc::clone(&self.made), self.freezer.is_frozen());
@@ -268,5 +305,9 @@ impl BoxIo for DockerBox {
 
     async fn closed(&self) {
         self.pipe.closed().await;
+    }
+
+    fn end_reason(&self) -> Option<(FailureKind, String)> {
+        self.made.end.reason.get().cloned()
     }
 }

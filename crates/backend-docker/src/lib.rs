@@ -36,6 +36,7 @@ mod committed;
 mod config;
 mod container;
 mod create;
+mod death;
 mod engine;
 mod images;
 mod installed;

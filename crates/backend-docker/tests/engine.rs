@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, ImageBuild, Images};
+use rustix::process::{Pid, Signal, kill_process};
 use sandbox_core::{CallContext, ErrorKind, FailureKind, Sandbox};
 use support::{PATIENCE, docker, has_engine};
 use tokio::process::Command;
@@ -235,10 +236,8 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
     assert_eq!(images().await, "");
 }
 
-/// Whoever waits for a container that somebody else removes is told at once, and that it has ended.
-#[tokio::test]
-#[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn a_removal_by_somebody_else_is_told() {
+/// Whoever waits for a container that somebody else ends is told at once that it has ended, and what the engine knows of it.
+async fn told_of_its_end(end: impl AsyncFnOnce(&str), why: &str) {
     assert!(has_engine(), "there is no engine to test with");
     let sandbox = create().await;
     let name = container(&sandbox);
@@ -247,17 +246,37 @@ async fn a_removal_by_somebody_else_is_told() {
         let result = sandbox.run_code(code).timeout(PATIENCE * 10).await;
         (result.expect("a result with what there was"), Instant::now())
     };
-    let removal = async {
+    let end = async {
         sleep(Duration::from_secs(1)).await;
-        docker(&["rm", "--force", &name]).await;
+        end(&name).await;
         Instant::now()
     };
-    let ((result, ended), removed) = tokio::join!(run, removal);
+    let ((result, ended), removed) = tokio::join!(run, end);
     let late = ended.saturating_duration_since(removed);
     assert!(late < Duration::from_secs(3), "it took {late:?}");
     assert_eq!(result.stdout(), "so far");
     let failure = result.failure.expect("a failure");
     assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
-    let next = sandbox.run_code("1").await.unwrap_err();
+    assert!(failure.message.contains(why), "{failure:?}");
+    let next = sandbox.run_code("1").await.expect_err("it has ended");
     assert_eq!(next.kind(), ErrorKind::Terminated, "{next:?}");
+    assert!(next.message().contains(why), "{next:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_removal_by_somebody_else_is_told() {
+    let remove = async |name: &str| drop(docker(&["rm", "--force", name]).await);
+    told_of_its_end(remove, "ended through the engine").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn the_death_of_the_first_process_is_told() {
+    let kill = async |name: &str| {
+        let pid = docker(&["inspect", "--format", "{{.State.Pid}}", name]).await;
+        let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
+        kill_process(pid, Signal::KILL).expect("it lives, and this is root");
+    };
+    told_of_its_end(kill, "ended with status 137").await;
 }

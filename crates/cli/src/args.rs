@@ -66,7 +66,8 @@ Words:
   with spaces, a notebook, and code after --lang, take no arguments, so flags may follow these too.
 
 Languages:
-  python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
+  python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh,
+  kernel (whatever language the kernel of the sandbox has)
   Inline Python is a cell: the value of its last expression is printed unless it is None.
   Everything else is a program, but a notebook: its cells run in one interpreter, one after the
   other, until one fails. A cell with the tag raises-exception may. -t is for each cell.

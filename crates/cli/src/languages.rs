@@ -20,8 +20,10 @@ pub(crate) struct Language {
 /// What runs a program.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Engine {
-    /// The interpreter of the sandbox itself.
+    /// The interpreter of the sandbox itself, which knows scripts.
     Interpreter,
+    /// The interpreter of the sandbox itself, whatever language it has: all code is a cell.
+    Kernel,
     /// Programs in the sandbox.
     Tools {
         /// Ways to run it. The first one that the sandbox has tools for is taken.
@@ -212,6 +214,13 @@ pub(crate) const LANGUAGES: &[Language] = &[
             dependencies: None,
         },
     },
+    Language {
+        name: "kernel",
+        aliases: &[],
+        extensions: &[],
+        file: "main",
+        engine: Engine::Kernel,
+    },
 ];
 
 /// The language of that name or alias, in any case.
@@ -302,7 +311,7 @@ mod tests {
     fn unknown_languages_are_told_the_known_ones() {
         assert_eq!(
             find("cobol").unwrap_err(),
-            "known languages are python, node, typescript, go, rust, bash, sh"
+            "known languages are python, node, typescript, go, rust, bash, sh, kernel"
         );
     }
 }

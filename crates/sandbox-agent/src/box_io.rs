@@ -14,8 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::Stream;
 use sandbox_core::{
-    ByteRange, ByteStream, FileInfo, FindFiles, FoundFile, PtySize, Result, WatchEvent,
-    WriteOptions,
+    ByteRange, ByteStream, FailureKind, FileInfo, FindFiles, FoundFile, PtySize, Result,
+    WatchEvent, WriteOptions,
 };
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -294,6 +294,12 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
 
     /// Waits until nothing of the box is left.
     async fn closed(&self);
+
+    /// Why it has ended, when nobody here has ended it: `Terminated` or `OutOfMemory`, and the same for people. `None`:
+    /// nobody knows.
+    fn end_reason(&self) -> Option<(FailureKind, String)> {
+        None
+    }
 
     /// Ends the box. Nothing in it runs any more when this returns. When it is dropped before, the box ends all the same.
     async fn end(&self) {

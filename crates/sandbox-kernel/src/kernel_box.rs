@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use jupyter_protocol::client::Client;
 use sandbox_agent::box_io::{BoxIo, Process as _, Readable, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::{PROTOCOL_VERSION, Reply};
-use sandbox_core::Result;
+use sandbox_core::{FailureKind, Result};
 
 use crate::bridge::Bridge;
 use crate::buffer::{Buffer, Output};
@@ -130,5 +130,9 @@ impl BoxIo for KernelBox {
 
     async fn end(&self) {
         self.inner.end().await;
+    }
+
+    fn end_reason(&self) -> Option<(FailureKind, String)> {
+        self.inner.end_reason()
     }
 }

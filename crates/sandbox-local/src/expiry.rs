@@ -180,7 +180,7 @@ async fn watch(shared: Arc<Shared>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason
             () = sleep_until(due) => {}
             () = shared.changed.notified() => {}
             () = box_io.closed() => {
-                ended.set(FailureKind::Terminated);
+                ended.set_gone(&*box_io);
                 return;
             }
             () = shared.maker_died() => {

@@ -41,10 +41,7 @@ impl Place {
         let (reason, id) = (Arc::clone(&self.ended), self.id.clone());
         let checked = content.map(move |piece| {
             let _ = &in_use;
-            match reason.get() {
-                Some(reason) => Err(ended(operation, &id, reason)),
-                None => piece,
-            }
+            ended(operation, &id, &reason).map_or(piece, Err)
         });
         Box::pin(until_error(checked))
     }
@@ -52,10 +49,7 @@ impl Place {
     /// Changes until the sandbox ends, which is told as an error.
     pub fn changes(&self, changes: WatchStream) -> WatchStream {
         let (reason, id) = (Arc::clone(&self.ended), self.id.clone());
-        let told = stream::once(async move {
-            let reason = reason.get()?;
-            Some(Err(ended("watch_files", &id, reason)))
-        });
+        let told = stream::once(async move { ended("watch_files", &id, &reason).map(Err) });
         let closing = (self.closing)();
         Box::pin(changes.take_until(closing).chain(told.filter_map(std::future::ready)))
     }

@@ -211,7 +211,7 @@ impl Place {
     /// # Errors
     /// `Terminated`.
     pub fn not_ended(&self, operation: &'static str) -> Result<()> {
-        self.ended.get().map_or(Ok(()), |reason| Err(ended(operation, &self.id, reason)))
+        ended(operation, &self.id, &self.ended).map_or(Ok(()), Err)
     }
 
     /// Whether it has not ended, for who needs no reason.
@@ -365,13 +365,14 @@ impl Drop for Place {
     }
 }
 
-/// The error of everything that is asked of a sandbox that has ended.
-pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: FailureKind) -> Error {
-    let message = match reason {
-        FailureKind::Expired => "the sandbox has expired",
-        _ => "the sandbox has been terminated",
+/// The error of everything that is asked of a sandbox that has ended, if it has.
+pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: &EndReason) -> Option<Error> {
+    let message = match reason.get()? {
+        FailureKind::Expired => "the sandbox has expired".to_owned(),
+        _ => reason.explain("the sandbox has been terminated"),
     };
-    Error::new(ErrorKind::Terminated, operation, message).with_context("sandbox_id", id.to_string())
+    let error = Error::new(ErrorKind::Terminated, operation, message);
+    Some(error.with_context("sandbox_id", id.to_string()))
 }
 
 /// A stream that keeps its sandbox from being idle.

@@ -32,6 +32,7 @@ fn the_help_has_examples_and_exit_statuses() {
       pause         Hold sandboxes: nothing runs in them until they are resumed
       resume        Let sandboxes go on that were paused
       snapshot      Store what a sandbox is, and start others from there
+      image         Build, list and fetch images that local-docker starts from
       test          Make a sandbox of each variant, run something in it, and end it
       environments  List environments that sandboxes can be created from
       providers     List the variants: which this build has, which are usable, what they can do
@@ -178,7 +179,8 @@ fn the_help_of_run_tells_every_flag() {
       with spaces, a notebook, and code after --lang, take no arguments, so flags may follow these too.
 
     Languages:
-      python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh
+      python (py), node (js, javascript), typescript (ts), go, rust (rs), bash, sh,
+      kernel (whatever language the kernel of the sandbox has)
       Inline Python is a cell: the value of its last expression is printed unless it is None.
       Everything else is a program, but a notebook: its cells run in one interpreter, one after the
       other, until one fails. A cell with the tag raises-exception may. -t is for each cell.
@@ -294,9 +296,16 @@ fn every_command_has_a_manual_page() {
         assert!(page.contains(&format!(".TH sandboxes-{name} 1")), "{page}");
         count += 1;
     }
-    for name in ["create", "list", "restore", "rm"] {
-        assert!(directory.path().join(format!("sandboxes-snapshot-{name}.1")).exists(), "{name}");
-        count += 1;
+    let below = [
+        ("image", &["build", "list", "pull"][..]),
+        ("snapshot", &["create", "list", "restore", "rm"]),
+    ];
+    for (command, names) in below {
+        for name in names {
+            let path = directory.path().join(format!("sandboxes-{command}-{name}.1"));
+            assert!(path.exists(), "{command} {name}");
+            count += 1;
+        }
     }
     let pages = std::fs::read_dir(directory.path()).unwrap().count();
     assert_eq!(

@@ -17,6 +17,12 @@ fn a_kernel_of_this_host_is_named() {
         call.env("CODE_SANDBOXES_PYTHON", &python).output()
     };
     bash("y=5; echo $((y * 2))").assert(0, "10\n");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("program.of-that-language");
+    fs::write(&file, "y=7; echo $((y * 2))").unwrap();
+    let its_own =
+        run(["--kernel", "bash", "--lang", "kernel", "--file"]).arg(file.to_str().unwrap());
+    its_own.env("CODE_SANDBOXES_PYTHON", &python).output().assert(0, "14\n");
     let repl = sandboxes(["repl", "--kernel", "bash"]).env("CODE_SANDBOXES_PYTHON", &python);
     repl.stdin("y=6\necho $((y * 2))\n").output().assert(0, "12\n");
     let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])

@@ -83,7 +83,7 @@ fn nothing_to_run_is_an_error() {
     [stdout]
     [stderr]
     sandboxes: error: no command is given, and the language of the code on standard input is not known
-    sandboxes: hint: say the language with --lang: python, node, typescript, go, rust, bash, sh
+    sandboxes: hint: say the language with --lang: python, node, typescript, go, rust, bash, sh, kernel
     ");
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Http {
     client: reqwest::Client,
     tls: Arc<ClientConfig>,
     max_body: usize,
+    /// What we tell the server and it may tell everybody: no error shows it.
+    secrets: Arc<[Token]>,
 }
 
 /// How much of an error page is read, in bytes.
@@ -48,7 +50,9 @@ impl Http {
             .tls_backend_preconfigured((*tls).clone())
             .build()
             .map_err(|error| ServerError::Tls { why: describe(&error) })?;
-        Ok(Self { client, tls, max_body: options.max_body })
+        let added = options.headers.iter().map(|(_, value)| value);
+        let secrets = added.chain([token]).filter(|secret| !secret.is_empty()).cloned().collect();
+        Ok(Self { client, tls, max_body: options.max_body, secrets })
     }
 
     /// Sends a request. The answer as JSON.
@@ -59,8 +63,9 @@ impl Http {
         body: Option<&Value>,
     ) -> Result<T, ServerError> {
         let body = self.send(method, url, body).await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| ServerError::Malformed { why: error.to_string() })
+        serde_json::from_slice(&body).map_err(|error| ServerError::Malformed {
+            why: self.without_secrets(&error.to_string()),
+        })
     }
 
     /// Sends a request. The answer does not matter.
@@ -93,7 +98,25 @@ impl Http {
             return read(response, self.max_body, true).await;
         }
         let text = read(response, MAX_MESSAGE, false).await.unwrap_or_default();
-        Err(refusal(status, &text))
+        Err(self.refusal(status, &text))
+    }
+
+    /// What a status other than success means.
+    pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> ServerError {
+        let said = serde_json::from_slice::<Value>(body).ok();
+        let said = said.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
+        let usual = status.canonical_reason().unwrap_or("no reason given");
+        let message = self.without_secrets(said.filter(|text| !text.is_empty()).unwrap_or(usual));
+        match status.as_u16() {
+            status @ (401 | 403) => ServerError::Unauthorized { status, message },
+            404 => ServerError::NotFound { message },
+            status => ServerError::Status { status, message },
+        }
+    }
+
+    fn without_secrets(&self, text: &str) -> String {
+        let hide = |text: String, secret: &Token| text.replace(secret.expose(), "***");
+        self.secrets.iter().fold(text.to_owned(), hide)
     }
 }
 
@@ -148,19 +171,6 @@ async fn read(mut response: Response, most: usize, whole: bool) -> Result<Vec<u8
     }
 }
 
-/// What a status other than success means.
-pub(super) fn refusal(status: StatusCode, body: &[u8]) -> ServerError {
-    let said = serde_json::from_slice::<Value>(body).ok();
-    let said = said.as_ref().and_then(|value| value.get("message")).and_then(Value::as_str);
-    let usual = status.canonical_reason().unwrap_or("no reason given");
-    let message = said.filter(|text| !text.is_empty()).unwrap_or(usual).to_owned();
-    match status.as_u16() {
-        status @ (401 | 403) => ServerError::Unauthorized { status, message },
-        404 => ServerError::NotFound { message },
-        status => ServerError::Status { status, message },
-    }
-}
-
 /// An error and what caused it, without the URL.
 fn describe(error: &reqwest::Error) -> String {
     let mut text = String::new();
@@ -196,6 +206,16 @@ mod tests {
         let sent = headers(&token, &with("Authorization", "Bearer x")).unwrap();
         assert_eq!(sent["authorization"], "Bearer x");
         assert!(sent["authorization"].is_sensitive());
+    }
+
+    #[test]
+    fn what_the_server_says_of_our_secrets_is_not_repeated() {
+        let http = Http::new(&Token::new("hunter2"), &with("X-Key", "swordfish")).unwrap();
+        let body = br#"{"message": "neither hunter2 nor swordfish is known"}"#;
+        for status in [StatusCode::UNAUTHORIZED, StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST] {
+            let said = http.refusal(status, body).to_string();
+            assert!(said.contains("neither *** nor *** is known"), "{said}");
+        }
     }
 
     #[test]

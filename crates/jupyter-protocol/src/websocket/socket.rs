@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::error::{ProtocolError, SubProtocolError};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::http::{self, refusal};
+use super::http;
 use super::quick::QuickStream;
 use super::server::Server;
 use super::tls;
@@ -61,12 +61,13 @@ pub(super) async fn connect(
     limits: &Limits,
 ) -> Result<Socket, ConnectError> {
     let url = server.address().channels(kernel_id, session_id);
-    match attempt(server, &url, Form::V1, limits).await {
+    let connected = match attempt(server, &url, Form::V1, limits).await {
         Err(Error::Protocol(ProtocolError::SecWebSocketSubProtocolError(
             SubProtocolError::NoSubProtocol,
-        ))) => attempt(server, &url, Form::V0, limits).await.map_err(told),
-        other => other.map_err(told),
-    }
+        ))) => attempt(server, &url, Form::V0, limits).await,
+        other => other,
+    };
+    connected.map_err(|error| told(server, error))
 }
 
 async fn attempt(server: &Server, url: &Url, form: Form, limits: &Limits) -> Result<Socket, Error> {
@@ -109,12 +110,12 @@ fn io_error(why: String) -> Error {
 }
 
 /// A status between 400 and 499 will be the same the next time; anything else may pass.
-fn told(error: Error) -> ConnectError {
+fn told(server: &Server, error: Error) -> ConnectError {
     match error {
         Error::Http(response) => {
             let status = response.status();
             let body = response.body().as_deref().unwrap_or_default();
-            let why = refusal(status, body).to_string();
+            let why = server.http().refusal(status, body).to_string();
             let passes = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
             if passes { ConnectError::Later(why) } else { ConnectError::Refused(why) }
         }

@@ -233,7 +233,7 @@ impl Running {
                 let broken = broken.filter(|error| error.kind() == ErrorKind::ConnectionLost);
                 outcome.failure = Some(match (self.ended.get(), broken) {
                     (None, Some(error)) => failure(FailureKind::ConnectionLost, error.message()),
-                    (reason, _) => sandbox_ended(reason),
+                    _ => sandbox_ended(&self.ended),
                 });
             }
         }
@@ -256,13 +256,16 @@ impl Running {
     }
 }
 
-fn sandbox_ended(reason: Option<FailureKind>) -> Failure {
-    match reason {
+fn sandbox_ended(reason: &EndReason) -> Failure {
+    match reason.get() {
         Some(FailureKind::Expired) => failure(
             FailureKind::Expired,
             "the sandbox reached the end of its lifetime or idle time",
         ),
-        _ => failure(FailureKind::Terminated, "the sandbox was ended"),
+        kind => failure(
+            kind.unwrap_or(FailureKind::Terminated),
+            &reason.explain("the sandbox was ended"),
+        ),
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::OnceLock;
 use sandbox_core::{ByteSize, Failure, FailureKind, InterpreterState, RunOutcome};
 
 use super::watchdog::Cause;
-use crate::box_io::Exit;
+use crate::box_io::{BoxIo, Exit};
 
 /// Why a whole sandbox ended, for the runs that were active then. The first reason stands.
 #[derive(Debug, Default)]
-pub struct EndReason(OnceLock<FailureKind>);
+pub struct EndReason(OnceLock<(FailureKind, String)>);
 
 impl EndReason {
     /// No reason yet.
@@ -19,12 +19,26 @@ impl EndReason {
 
     /// Sets the reason: `Terminated` or `Expired`.
     pub fn set(&self, kind: FailureKind) {
-        let _ = self.0.set(kind);
+        let _ = self.0.set((kind, String::new()));
+    }
+
+    /// The box has ended, for a reason of its own or for none that is known.
+    pub fn set_gone(&self, box_io: &dyn BoxIo) {
+        let reason = box_io.end_reason();
+        let _ = self.0.set(reason.unwrap_or((FailureKind::Terminated, String::new())));
     }
 
     /// The reason.
     pub fn get(&self) -> Option<FailureKind> {
-        self.0.get().copied()
+        self.0.get().map(|(kind, _)| *kind)
+    }
+
+    /// A sentence about the end, with what is known of why it came.
+    pub fn explain(&self, sentence: &str) -> String {
+        match self.0.get() {
+            Some((_, why)) if !why.is_empty() => format!("{sentence}: {why}"),
+            _ => sentence.to_owned(),
+        }
     }
 }
 
@@ -46,13 +60,13 @@ pub fn dead(
     outcome: &mut RunOutcome,
     exit: Option<Exit>,
     cause: Option<Cause>,
-    ended: Option<FailureKind>,
+    ended: &EndReason,
     limit: &str,
 ) {
     outcome.state = InterpreterState::Lost;
     outcome.exit_code = exit.filter(Exit::is_told).map(|exit| exit.status());
     outcome.interrupted = cause == Some(Cause::Interrupt);
-    let mut failure = match (ended, cause) {
+    let mut failure = match (ended.get(), cause) {
         (Some(FailureKind::Expired), _) => {
             plain(FailureKind::Expired, "the sandbox reached the end of its lifetime or idle time")
         }
@@ -65,7 +79,7 @@ pub fn dead(
             failure.message += "; the sandbox had to be ended with it";
             failure
         }
-        (Some(kind), _) => plain(kind, "the sandbox was ended during the run"),
+        (Some(kind), _) => plain(kind, &ended.explain("the sandbox was ended during the run")),
         (None, Some(Cause::Interrupt) | None) => plain(FailureKind::KernelDied, &death(exit)),
         (None, Some(cause)) => failure_of(cause, limit),
     };

@@ -284,7 +284,7 @@ impl ActiveRun {
                     alive(&mut self.outcome, ended.cause, &limit);
                     self.outcome.state = InterpreterState::Lost;
                 } else {
-                    dead(&mut self.outcome, exit, ended.cause, self.ended.get(), &limit);
+                    dead(&mut self.outcome, exit, ended.cause, &self.ended, &limit);
                 }
                 return self.finish();
             }
@@ -309,7 +309,7 @@ impl ActiveRun {
     async fn finish_dead(&mut self) {
         let (exit, cause) = self.bury().await;
         let limit = std::mem::take(&mut self.limit);
-        dead(&mut self.outcome, exit, cause, self.ended.get(), &limit);
+        dead(&mut self.outcome, exit, cause, &self.ended, &limit);
         if let Some((kind, why)) = self.died_of.take() {
             died_of(&mut self.outcome, kind, why);
         }
@@ -323,9 +323,9 @@ impl ActiveRun {
         let (exit, cause) = self.bury().await;
         match (self.ended.get(), cause, self.died_of.take()) {
             (None, None, None) => broken(&mut self.outcome, exit, problem),
-            (ended, cause, why) => {
+            (_, cause, why) => {
                 let limit = std::mem::take(&mut self.limit);
-                dead(&mut self.outcome, exit, cause, ended, &limit);
+                dead(&mut self.outcome, exit, cause, &self.ended, &limit);
                 if let Some((kind, why)) = why {
                     died_of(&mut self.outcome, kind, why);
                 }

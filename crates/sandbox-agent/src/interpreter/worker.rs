@@ -97,8 +97,8 @@ impl Worker {
     ) -> Result<Self> {
         match Self::try_start(box_io, ended, spec).await {
             Err(_) if is_gone(&**box_io).await => {
-                ended.set(FailureKind::Terminated);
-                let message = "the sandbox has ended";
+                ended.set_gone(&**box_io);
+                let message = ended.explain("the sandbox has ended");
                 Err(Error::new(ErrorKind::Terminated, "start_interpreter", message))
             }
             started => started,

@@ -46,8 +46,7 @@ def leave_copy(later=False):
         ours.close()
         if later and not theirs.recv(1):
             _exit(0)  # nobody can tell it any more
-        in_between()
-        theirs.close()
+        in_between(theirs)
         return None, None
     theirs.close()
     return (middle, ours), None
@@ -71,13 +70,13 @@ def forget(middle, ours):
         pass  # code ignores SIGCHLD, and the kernel has taken it
 
 
-def in_between():
-    """Lets a process without a parent go on with all that this one has.
+def in_between(theirs):
+    """Lets a process without a parent go on with all that this one has, and lets go of the other end.
 
     It has been said already that there is a copy. So when there is no room for one more process,
     this one is it.
     """
-    if hand_over():
+    if hand_over(theirs):
         return
     try:
         last = fork()
@@ -85,9 +84,10 @@ def in_between():
         last = 0
     if last:
         _exit(0)
+    theirs.close()
 
 
-def hand_over():
+def hand_over(theirs):
     """A new process has this memory, all of it, and this one ends. Whether that was done.
 
     The kernel stops this process while the other one has its memory, and so until its end, which the other one brings about:
@@ -104,6 +104,7 @@ def hand_over():
         return False
     if getppid() == middle:
         kill(middle, SIGKILL)
+    theirs.close()  # first, since the other process waits for it
     thread.settle()
     return True
 

@@ -134,6 +134,10 @@ impl Task {
                 refuse_dependencies(args, language)?;
                 interpreted(code, arguments)?
             }
+            Engine::Kernel => {
+                refuse_dependencies(args, language)?;
+                as_cell(code, &arguments)?
+            }
             // A kernel that is named runs what is typed for it, whatever its language.
             Engine::Tools { .. } if is_for_kernel(args, &code) => interpreted(code, arguments)?,
             Engine::Tools { runners, install, dependencies } => {
@@ -307,13 +311,25 @@ fn interpreted(code: Code, arguments: Vec<String>) -> Result<Source, Problem> {
         Code::File(path) => Some(path.to_string_lossy().into_owned()),
         Code::Stdin => Some(String::new()),
     };
-    let text = String::from_utf8(text(code)?)
-        .map_err(|_| Problem::usage("the code is not UTF-8 text", "convert it to UTF-8"))?;
-    let code = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    let code = unicode(code)?;
     Ok(match name {
         None => Source::Cell(code),
         Some(name) => Source::Script { code, name, arguments },
     })
+}
+
+fn as_cell(code: Code, arguments: &[String]) -> Result<Source, Problem> {
+    if arguments.is_empty() {
+        return Ok(Source::Cell(unicode(code)?));
+    }
+    let hint = "values for it go into the environment, with -e NAME=VALUE";
+    Err(Problem::usage("a cell of a kernel takes no arguments", hint))
+}
+
+fn unicode(code: Code) -> Result<String, Problem> {
+    let text = String::from_utf8(text(code)?)
+        .map_err(|_| Problem::usage("the code is not UTF-8 text", "convert it to UTF-8"))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 fn text(code: Code) -> Result<Vec<u8>, Problem> {
@@ -339,7 +355,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
 
 /// The interpreter of the sandbox has no terminal, and a program whose text came from ours has ours no more.
 fn refuse_terminal(args: &RunArgs, language: &Language, is_own: bool) -> Result<(), Problem> {
-    if !args.tty || (is_own && !matches!(language.engine, Engine::Interpreter)) {
+    if !args.tty || (is_own && matches!(language.engine, Engine::Tools { .. })) {
         return Ok(());
     }
     Err(Problem::usage(
