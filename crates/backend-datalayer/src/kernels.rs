@@ -11,7 +11,9 @@ use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret};
-use sandbox_kernel::server::{Ending, Reached, ServerProcess, Whereabouts, keeper, prepare, reach};
+use sandbox_kernel::server::{
+    Ending, Reached, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
+};
 use sandbox_kernel::sidecar::{SidecarKernel, SidecarSource};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 
@@ -253,8 +255,7 @@ impl SidecarKernels {
         match begun.await {
             Ok(client) => Ok(SidecarKernel { server, id, client }),
             Err(error) => {
-                let deleted = server.delete_kernel(&id).await;
-                deleted.unwrap_or_else(|error| tracing::debug!(%error, id, "a kernel is left"));
+                delete_kernel(&server, &id).await;
                 Err(error)
             }
         }

@@ -193,9 +193,11 @@ proptest! {
     }
 
     #[test]
-    fn connection_files_keep_every_key(fields in object(), port in any::<u16>()) {
+    fn connection_files_keep_every_key(fields in object(), port in 1..=u16::MAX) {
         let mut file = fields.into_iter().map(|(key, value)| (format!("x{key}"), value)).collect::<Map<_, _>>();
-        file.insert("shell_port".into(), port.into());
+        for channel in ["shell", "iopub", "stdin", "control"] {
+            file.insert(format!("{channel}_port"), port.into());
+        }
         let info = ConnectionInfo::from_json(Value::Object(file.clone()).to_string().as_bytes()).unwrap();
         let written: Map<String, Value> = serde_json::from_slice(&info.to_json().unwrap()).unwrap();
         for (key, value) in file {

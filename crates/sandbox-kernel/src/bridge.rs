@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jupyter_protocol::client::{Client, Running};
-use jupyter_protocol::content::{InputReply, StreamName};
+use jupyter_protocol::content::{ExecuteReply, InputReply, Payload, StreamName};
 use jupyter_protocol::execution::{End, Event, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
@@ -25,6 +25,15 @@ use crate::shown::{Room, plain};
 
 /// How long the program of ours may take.
 const PREPARE_BOUND: Duration = Duration::from_secs(30);
+
+/// Why nobody knows what code did.
+fn untold(end: &End) -> String {
+    match end {
+        End::ReplyLost => "the connection to the kernel broke, and how the code ended was not told",
+        _ => "the kernel did not say how the code ended",
+    }
+    .into()
+}
 
 /// One kernel, and who looks after it.
 #[derive(Debug)]
@@ -402,6 +411,17 @@ impl Bridge {
         self.client.send(Channel::Stdin, message).await.map_err(|_| Gone)
     }
 
+    /// What a pager would show, such as the help of `len?`, is output here.
+    fn page(&self, outcome: &Outcome) {
+        for payload in outcome.reply.iter().flat_map(ExecuteReply::payloads) {
+            if let Payload::Page { data, .. } = payload
+                && let Some(text) = data.get("text/plain").and_then(Value::as_str)
+            {
+                self.streams[0].push(format!("{}\n", plain(text.trim_end())).as_bytes());
+            }
+        }
+    }
+
     async fn finish(
         &mut self,
         served: &Served,
@@ -412,7 +432,7 @@ impl Bridge {
             End::Replied if outcome.reply.is_some() => {}
             // Nobody can tell what it did. It is not gone on with.
             End::Replied | End::ReplyLost => {
-                self.process.lose("the kernel did not say how the code has ended".into());
+                self.process.lose(untold(&outcome.end));
                 return Err(Gone);
             }
             End::ConnectionLost => return Err(Gone),
@@ -432,7 +452,7 @@ impl Bridge {
             return Ok(());
         }
         if !outcome.status().is_some_and(|status| status.is_ok() || status.is_error()) {
-            self.process.lose("the kernel did not say how the code has ended".into());
+            self.process.lose(untold(&outcome.end));
             return Err(Gone);
         }
         let told = self.told(&outcome);
@@ -444,6 +464,7 @@ impl Bridge {
             );
             self.streams[1].push(note.as_bytes());
         }
+        self.page(&outcome);
         if let Some(why) = told.get("failed").and_then(Value::as_str) {
             self.end(served, active.id, Err(why.to_owned()));
             return Ok(());

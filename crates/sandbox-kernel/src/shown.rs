@@ -80,11 +80,21 @@ fn is_binary(mime: &str) -> bool {
 
 /// Says that it was cut.
 fn cut(text: String) -> String {
-    if text.len() <= TEXT_LIMIT {
+    if text.len() <= TEXT_LIMIT || is_cut(&text) {
         return text;
     }
     let end = text.floor_char_boundary(TEXT_LIMIT);
     format!("{}\n... [cut: {} characters in all]", &text[..end], text.chars().count())
+}
+
+/// Whether our program in the kernel has cut it already: it counts characters, each of which can be four bytes.
+fn is_cut(text: &str) -> bool {
+    let end = text.len().saturating_sub(64);
+    let tail = &text[text.floor_char_boundary(end)..];
+    let marked = tail.rsplit_once("\n... [cut: ").is_some_and(|(_, rest)| {
+        rest.strip_suffix(" characters in all]").is_some_and(|count| count.parse::<u64>().is_ok())
+    });
+    marked && text.chars().count() <= TEXT_LIMIT + 64
 }
 
 /// Text without the codes that colour it on a terminal.

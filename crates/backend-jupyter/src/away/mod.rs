@@ -21,7 +21,7 @@ use jupyter_protocol::websocket::Server;
 use sandbox_agent::box_io::{BoxFiles, BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_kernel::KernelProcess;
-use sandbox_kernel::server::keeper;
+use sandbox_kernel::server::{delete_kernel, keeper};
 use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::time::timeout;
@@ -31,9 +31,6 @@ pub(crate) use self::create::create;
 
 /// How long an interrupt of what runs at the end may take.
 const INTERRUPT_BOUND: Duration = Duration::from_secs(2);
-
-/// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
-const DELETE_BOUND: Duration = Duration::from_secs(15);
 
 /// How long the last handle waits for the end of what is its own.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
@@ -249,8 +246,7 @@ impl BoxIo for Away {
                 clients.into_iter().map(|(client, running)| leave(client, running, borrowed));
             join_all(left).await;
             if let Some(server) = &server {
-                let deleted = own.iter().map(|id| timeout(DELETE_BOUND, server.delete_kernel(id)));
-                join_all(deleted).await;
+                join_all(own.iter().map(|id| delete_kernel(server, id))).await;
             }
             if let Some(sidecar) = &sidecar {
                 sidecar.ended().await;

@@ -9,7 +9,7 @@ use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
-use sandbox_kernel::server::{Reached, keeper, reach};
+use sandbox_kernel::server::{Reached, delete_kernel, keeper, reach};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -70,8 +70,7 @@ impl Away {
             if let Ok(model) = &started
                 && !away.add_own(&model.id)
             {
-                // Whether that works does not matter to anybody.
-                let _ = server.delete_kernel(&model.id).await;
+                delete_kernel(&server, &model.id).await;
                 started = Err(ServerError::NotFound { message: String::new() });
             }
             let _ = tell.send(started);

@@ -49,20 +49,24 @@ fn no_server(why: &str) -> Error {
         .with_hint("`server_url` is the address up to its base, such as http://127.0.0.1:8888/")
 }
 
+const GIVE_TOKEN: &str =
+    "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN";
+
 /// What a refusal of a server means.
 pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
     let message = format!("the Jupyter Server cannot be used: {error}");
     let known = match error {
-        ServerError::Address { why } => return Error::invalid("server_url", why.clone()),
+        ServerError::Address { why } => {
+            return Error::invalid("server_url", why.clone()).with_hint(GIVE_TOKEN);
+        }
         ServerError::Unauthorized { .. } => {
-            Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(
-                "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN",
-            )
+            Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(GIVE_TOKEN)
         }
         ServerError::NotFound { .. } => Error::new(ErrorKind::NotFound, operation, message),
         ServerError::Status { status: 300..=399, .. } => {
-            Error::new(ErrorKind::Unauthenticated, operation, message)
-                .with_hint("it sends who asks somewhere else, perhaps to a login; is a token missing?")
+            Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(
+                "it sends who asks somewhere else, perhaps to a login; is a token missing?",
+            )
         }
         ServerError::Unreachable { .. } => Error::new(ErrorKind::Unavailable, operation, message)
             .with_retry(Retry::Temporary)

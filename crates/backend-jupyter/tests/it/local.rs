@@ -30,6 +30,34 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
+/// What an IPython session would show in its pager.
+#[tokio::test]
+async fn help_is_shown() {
+    if interpreter().is_none() {
+        return;
+    }
+    let backend = Arc::new(JupyterBackend::new(config()));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let result = sandbox.run_code("len?").await.unwrap();
+    assert!(result.stdout().contains("Return the number of items"), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_long_value_says_how_long_it_is() {
+    if interpreter().is_none() {
+        return;
+    }
+    let backend = Arc::new(JupyterBackend::new(config()));
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    for letter in ["v", "\u{e9}"] {
+        let result = sandbox.run_code(format!("'{letter}' * 3_000_000")).await.unwrap();
+        let text = result.text().unwrap();
+        let end: String =
+            text.chars().rev().take(60).collect::<Vec<_>>().into_iter().rev().collect();
+        assert!(end.ends_with("... [cut: 3000002 characters in all]"), "{end}");
+    }
+}
+
 /// The kernel flushes its streams before it answers.
 #[tokio::test]
 async fn code_that_closes_its_streams_ends_as_any_other() {

@@ -86,6 +86,22 @@ async fn a_kernel_that_is_started_again_under_it_is_told() {
     assert!(sandbox.run_code("1").await.unwrap().restarted);
 }
 
+/// The server starts a kernel again that has died, and does not end one while it does that.
+#[tokio::test]
+async fn a_kernel_that_has_died_is_not_left_there() {
+    let Some(server) = jupyter() else { return };
+    server.add_kernel("dying", &support::python_kernel());
+    for _ in 0..3 {
+        let sandbox = on(server).environment("dying").create().await.unwrap();
+        sandbox.run_code("import os; os._exit(3)").await.unwrap();
+        sandbox.terminate().await.unwrap();
+    }
+    until("a kernel is left", async || kernels(server, "dying").await.is_empty()).await;
+    // One that was just being started again would be there by now.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(kernels(server, "dying").await.is_empty());
+}
+
 #[tokio::test]
 async fn a_kernel_of_another_language_is_used_as_it_is() {
     let Some(server) = jupyter() else { return };

@@ -23,6 +23,11 @@ fn a_kernel_of_this_host_is_named() {
     let its_own =
         run(["--kernel", "bash", "--lang", "kernel", "--file"]).arg(file.to_str().unwrap());
     its_own.env("CODE_SANDBOXES_PYTHON", &python).output().assert(0, "14\n");
+    // Input that such a kernel does not read is no reason not to run.
+    let call = run(["--kernel", "bash", "--lang", "bash", "echo 1"]).stdin("unread\n");
+    let outcome = call.env("CODE_SANDBOXES_PYTHON", &python).output();
+    outcome.assert(0, "1\n");
+    assert!(outcome.stderr.contains("reads no standard input"), "{}", outcome.stderr);
     let repl = sandboxes(["repl", "--kernel", "bash"]).env("CODE_SANDBOXES_PYTHON", &python);
     repl.stdin("y=6\necho $((y * 2))\n").output().assert(0, "12\n");
     let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])
@@ -67,5 +72,10 @@ fn what_leads_to_no_kernel_is_told() {
         run(["--connection-file", "kernel.json"]).args(cell).directory(folder.path()).output();
     assert_eq!(outcome.status, 2, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("connection_file"), "{}", outcome.stderr);
+    fs::write(folder.path().join("kernel.json"), "{}").unwrap();
+    let outcome =
+        run(["--connection-file", "kernel.json"]).args(cell).directory(folder.path()).output();
+    assert_eq!(outcome.status, 2, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("shell_port"), "{}", outcome.stderr);
     assert_eq!(run(["--token", "hunter2", "--lang", "py", "1"]).output().status, 2);
 }

@@ -37,11 +37,12 @@ impl ConnectionInfo {
     /// Reads the text of a connection file.
     ///
     /// # Errors
-    /// [`ConnectionError::Invalid`] for what is not a connection file, an unknown signature scheme included.
-    /// [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
+    /// [`ConnectionError::Invalid`] for what is not a connection file, one without the ports of the message channels or
+    /// with an unknown signature scheme included. [`ConnectionError::PathTooLong`] for Unix sockets that cannot exist.
     pub fn from_json(text: &[u8]) -> Result<Self, ConnectionError> {
         let info: Self = serde_json::from_slice(text)
             .map_err(|error| ConnectionError::Invalid(described(&error)))?;
+        info.check_ports()?;
         info.check_paths()?;
         Ok(info)
     }
@@ -93,6 +94,20 @@ impl ConnectionInfo {
             return Err(error.into());
         }
         Ok(())
+    }
+
+    /// A port that is missing is 0.
+    fn check_ports(&self) -> Result<(), ConnectionError> {
+        let needed = [
+            ("shell_port", self.shell_port),
+            ("iopub_port", self.iopub_port),
+            ("stdin_port", self.stdin_port),
+            ("control_port", self.control_port),
+        ];
+        match needed.iter().find(|(_, port)| *port == 0) {
+            Some((name, _)) => Err(ConnectionError::Invalid(format!("it has no `{name}`"))),
+            None => Ok(()),
+        }
     }
 
     fn check_paths(&self) -> Result<(), ConnectionError> {
@@ -150,10 +165,21 @@ mod tests {
 
     #[test]
     fn what_is_left_out_has_defaults() {
-        let info = read(&json!({"shell_port": "7", "ip": ""})).unwrap();
+        let ports = json!({"shell_port": "7", "iopub_port": 8, "stdin_port": 9, "control_port": 10, "ip": ""});
+        let info = read(&ports).unwrap();
         assert_eq!((info.shell_port, info.transport), (7, Transport::Tcp));
         assert!(info.key.is_empty());
         assert_eq!(info.endpoint(Channel::Shell).to_string(), "tcp://127.0.0.1:7");
+    }
+
+    #[test]
+    fn a_file_without_ports_is_none() {
+        assert!(read(&json!({})).unwrap_err().to_string().contains("no `shell_port`"));
+        for port in ["shell_port", "iopub_port", "stdin_port", "control_port"] {
+            let mut file = file();
+            file[port] = json!(0);
+            assert!(read(&file).unwrap_err().to_string().contains(port));
+        }
     }
 
     #[test]

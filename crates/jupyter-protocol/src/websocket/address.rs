@@ -19,7 +19,7 @@ impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, ServerError> {
         let mut base = parse(text)?;
         if base.query().is_some() || base.fragment().is_some() {
-            let why = "it has a query; a token is given on its own".to_owned();
+            let why = "must have no query; a token is given on its own".to_owned();
             return Err(ServerError::Address { why });
         }
         if !base.path().ends_with('/') {
@@ -72,14 +72,17 @@ impl Address {
 
 fn parse(text: &str) -> Result<Url, ServerError> {
     let wrong = |why: String| ServerError::Address { why };
-    let mut url = Url::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let needs = || wrong("must begin with http:// or https:// and a host".to_owned());
+    let mut url = Url::parse(text).map_err(|_| needs())?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(wrong("it begins with neither http:// nor https://".to_owned()));
+        return Err(needs());
     }
     if !url.username().is_empty() || url.password().is_some() {
         // It would be shown in errors.
         let _ = (url.set_username(""), url.set_password(None));
-        return Err(wrong("it has a user name or a password".to_owned()));
+        return Err(wrong(
+            "must have neither user name nor password; a token is given on its own".to_owned(),
+        ));
     }
     Ok(url)
 }

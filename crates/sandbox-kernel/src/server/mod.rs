@@ -7,4 +7,4 @@ mod process;
 
 pub use connect::{Reached, reach};
 pub use prepare::{Whereabouts, prepare};
-pub use process::{Ending, ServerProcess};
+pub use process::{Ending, ServerProcess, delete_kernel};

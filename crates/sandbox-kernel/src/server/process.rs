@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jupyter_protocol::websocket::Server;
+use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{Exit, Process};
 use sandbox_core::Result;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::keeper;
 use crate::process::UNTOLD;
@@ -31,6 +31,33 @@ pub enum Ending {
     StartedAgain(Arc<Mutex<()>>),
 }
 
+/// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
+const DELETE_BOUND: Duration = Duration::from_secs(15);
+
+/// The first pause before it is asked again, each as long again as the one before.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Ends a kernel of a server. One that the server is just starting again, since it died, cannot be ended until that is
+/// done; the server says then that it failed, and is asked again.
+pub async fn delete_kernel(server: &Server, id: &str) {
+    let deleted = async {
+        let mut pause = PAUSE;
+        loop {
+            match server.delete_kernel(id).await {
+                Err(ServerError::Status { .. }) => sleep(pause).await,
+                Err(ServerError::NotFound { .. }) => return Ok(()),
+                deleted => return deleted,
+            }
+            pause *= 2;
+        }
+    };
+    match timeout(DELETE_BOUND, deleted).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, id, "a kernel of the server was not ended"),
+        Err(_) => tracing::warn!(id, "a kernel of the server was not ended in time"),
+    }
+}
+
 /// A kernel behind a server. Its death is told by its connection, and by whoever ends it.
 #[derive(Debug)]
 pub struct ServerProcess {
@@ -47,9 +74,7 @@ impl ServerProcess {
     }
 
     async fn remove(server: Server, id: String) {
-        if let Err(error) = server.delete_kernel(&id).await {
-            tracing::debug!(%error, id, "the kernel was not ended");
-        }
+        delete_kernel(&server, &id).await;
     }
 
     async fn start_again(server: Server, id: String, _turn: OwnedMutexGuard<()>) {

@@ -9,7 +9,6 @@ mod tunnel;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
@@ -18,13 +17,9 @@ use sandbox_agent::box_io::{BoxFiles, BoxIo as _, Spawn, Spawned};
 use sandbox_agent::pipe::PipeBox;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use tokio::sync::{Mutex as AsyncMutex, watch};
-use tokio::time::timeout;
 
 use self::tunnel::Tunnel;
-use crate::server::keeper;
-
-/// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
-const DELETE_BOUND: Duration = Duration::from_secs(15);
+use crate::server::{delete_kernel, keeper};
 
 /// A kernel of IPython that was started for this alone, and answers.
 #[derive(Debug)]
@@ -213,9 +208,7 @@ async fn delete_when_over(
             _ = kept.changed() => {}
         }
     }
-    if let Ok(Err(error)) = timeout(DELETE_BOUND, server.delete_kernel(&id)).await {
-        tracing::debug!(%error, id, "the kernel of an agent was not ended");
-    }
+    delete_kernel(&server, &id).await;
     client.close();
     tell.send_replace(true);
 }

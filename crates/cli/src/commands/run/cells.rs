@@ -190,6 +190,13 @@ impl<'a> Course<'a> {
         let kept = export.keep(recording, notebook, name, self.printer);
         ended?;
         let status = match &self.stop {
+            // Cells that did not run are no success, however the interpreter ended.
+            Some(Stop { result, .. }) if result.failure.is_some() => {
+                match exit::of_result(result) {
+                    exit::SUCCESS => exit::SANDBOX,
+                    status => status,
+                }
+            }
             Some(stop) => exit::of_result(&stop.result),
             None if interrupted => exit::INTERRUPTED,
             None => exit::SUCCESS,

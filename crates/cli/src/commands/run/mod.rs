@@ -160,7 +160,7 @@ impl Visit {
         let mut report = Report::new(printer, export.recording());
         let ended = {
             let work = async {
-                let events = self.start(sandbox, &guest).await?;
+                let events = self.start(sandbox, &guest, printer).await?;
                 report.begin(0, 1);
                 match guest.command().filter(|_| tty) {
                     Some(control) => {
@@ -188,7 +188,12 @@ impl Visit {
     }
 
     /// Starts the task and gives its events.
-    async fn start(self, sandbox: &Sandbox, guest: &Guest) -> Result<EventStream, Problem> {
+    async fn start(
+        self,
+        sandbox: &Sandbox,
+        guest: &Guest,
+        printer: &Printer,
+    ) -> Result<EventStream, Problem> {
         let Self { task, timeout, extras, tty, .. } = self;
         let Task { source, stdin, .. } = task;
         let command = |command| tty::prepare(extras.command(command), tty);
@@ -220,7 +225,11 @@ impl Visit {
             None => run.no_timeout(),
         });
         let run = match stdin {
-            Some(stdin) => run.stdin_stream(stdin),
+            Some(stdin) if sandbox.capabilities().run_stdin => run.stdin_stream(stdin),
+            Some(_) => {
+                printer.warning("this kernel reads no standard input; what comes there is left");
+                run
+            }
             None => run,
         };
         guest.follow_code(extras.context);

@@ -74,10 +74,13 @@ fn a_cell_that_exits_is_the_last_one_and_its_status_is_ours() {
         outcome.assert(status, "");
         assert_eq!(outcome.stderr, said);
     }
-    let desk = Desk::with(&[json!("import os; os._exit(9)"), json!("print('never')")]);
-    let outcome = run(["in.ipynb", "--allow-errors"]).directory(desk.path()).output();
-    outcome.assert(9, "");
-    assert!(outcome.stderr.contains("code cell 1 of 2: "), "{outcome:?}");
+    // However quietly it ends, cells that did not run are no success.
+    for (code, status) in [("import os; os._exit(9)", 9), ("import os; os._exit(0)", 125)] {
+        let desk = Desk::with(&[json!(code), json!("print('never')")]);
+        let outcome = run(["in.ipynb", "--allow-errors"]).directory(desk.path()).output();
+        outcome.assert(status, "");
+        assert!(outcome.stderr.contains("code cell 1 of 2: "), "{outcome:?}");
+    }
 }
 
 #[test]
