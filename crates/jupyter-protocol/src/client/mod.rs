@@ -127,10 +127,15 @@ impl Client {
     /// Runs code with a message of your own, for example one for a subshell: [`Session::request_in`].
     ///
     /// # Errors
-    /// As [`Client::execute`].
+    /// As [`Client::execute`], and [`ClientError::Unsupported`] when it is no `execute_request`.
     pub async fn execute_message(&self, request: Message) -> Result<Running, ClientError> {
-        if matches!(&request.content, Content::ExecuteRequest(request) if request.allow_stdin) {
-            self.connect_stdin().await;
+        match &request.content {
+            Content::ExecuteRequest(request) if request.allow_stdin => self.connect_stdin().await,
+            Content::ExecuteRequest(_) => {}
+            other => {
+                let what = format!("{} runs no code", other.msg_type());
+                return Err(ClientError::Unsupported(what));
+            }
         }
         let raw = request.into_raw();
         let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));

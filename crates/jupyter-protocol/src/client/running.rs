@@ -78,11 +78,11 @@ impl Running {
     /// Answers the last question of the code, if it asked one.
     ///
     /// # Errors
-    /// [`ClientError::Closed`].
+    /// [`ClientError::Unsupported`] when there is no question that was not answered, [`ClientError::Closed`].
     pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
         match self.execution.input_reply(&self.client.hub().session, line) {
             Some(reply) => self.client.send(Channel::Stdin, reply).await,
-            None => Ok(()),
+            None => Err(ClientError::Unsupported("the code asks for nothing".to_owned())),
         }
     }
 

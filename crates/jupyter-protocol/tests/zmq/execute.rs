@@ -126,6 +126,8 @@ async fn input_is_asked_for_and_given() {
                 Event::InputRequest(question) => {
                     assert_eq!(question.prompt, "name?");
                     running.reply_input("me").await.unwrap();
+                    let error = running.reply_input("again").await.unwrap_err();
+                    assert_eq!(error.effect(), Effect::NotSent, "{error}");
                 }
                 Event::Stream(stream) => out.push_str(&stream.text),
                 _ => {}
@@ -225,6 +227,8 @@ async fn requests_are_answered_by_type() {
         "not known to this kernel"
     );
     let info = client.session().request(KernelInfoRequest::default());
+    let error = client.execute_message(info.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("kernel_info_request runs no code"), "{error}");
     let error = client.send(Channel::IoPub, info).await.unwrap_err();
     assert!(matches!(error, ClientError::Unsupported(_)));
 }
