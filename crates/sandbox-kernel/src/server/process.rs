@@ -34,21 +34,23 @@ pub enum Ending {
 /// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
 const DELETE_BOUND: Duration = Duration::from_secs(15);
 
-/// The first pause before it is asked again, each as long again as the one before.
-const PAUSE: Duration = Duration::from_millis(50);
+/// How long a server that cannot end it now is asked again.
+const AGAIN: Duration = Duration::from_secs(3);
+
+/// The pause before it is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Ends a kernel of a server. One that the server is just starting again, since it died, cannot be ended until that is
 /// done; the server says then that it failed, and is asked again.
 pub async fn delete_kernel(server: &Server, id: &str) {
     let deleted = async {
-        let mut pause = PAUSE;
+        let until = Instant::now() + AGAIN;
         loop {
             match server.delete_kernel(id).await {
-                Err(ServerError::Status { .. }) => sleep(pause).await,
+                Err(ServerError::Status { .. }) if Instant::now() < until => sleep(PAUSE).await,
                 Err(ServerError::NotFound { .. }) => return Ok(()),
                 deleted => return deleted,
             }
-            pause *= 2;
         }
     };
     match timeout(DELETE_BOUND, deleted).await {
