@@ -1,7 +1,5 @@
 //! Changes to the files of an image, kept by the engine as an image of their own.
 
-use std::collections::HashMap;
-
 use bollard::Docker;
 use bollard::models::ContainerConfig;
 use bollard::query_parameters::{CommitContainerOptionsBuilder, RemoveImageOptionsBuilder};
@@ -9,6 +7,7 @@ use sandbox_core::{Result, random_hex};
 use tokio::runtime::Handle;
 
 use crate::engine::refused;
+use crate::owner::{ID_LABEL, OWNER_LABEL};
 
 /// What images of snapshots are called; each has a tag of its own.
 const NAME: &str = "code-sandboxes-snapshot";
@@ -40,7 +39,9 @@ impl Committed {
             .tag(&tag)
             .pause(true)
             .build();
-        let labels = HashMap::from([(LABEL.to_owned(), snapshot.to_owned())]);
+        // What the container says of itself is not true of others that start from the image.
+        let labels = [(LABEL, snapshot), (ID_LABEL, ""), (OWNER_LABEL, "")];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let config = ContainerConfig { labels: Some(labels), ..ContainerConfig::default() };
         let made = committed.docker.commit_container(options, config).await;
         made.map_err(|error| refused(OPERATION, error))?;

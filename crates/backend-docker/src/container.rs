@@ -187,8 +187,9 @@ fn directories(
         let mut known = PLACES.iter().map(|(known, ..)| *known).chain([WORKSPACE]);
         known.any(|known| std::path::Path::new(path).starts_with(known))
     };
-    // One that the caller names can be written to as well.
+    // One that the caller names can be written to as well, unless it is on the host.
     let named = spec.working_dir.as_deref().filter(|path| path.starts_with('/') && !has(path));
+    let named = named.filter(|path| !files.has(path));
     if let Some(path) = named.filter(|_| !options.writable_root) {
         rest /= 2;
         directories.insert(path.to_owned(), directory(rest, "0700"));

@@ -148,7 +148,8 @@ impl DockerBackend {
             ("engine", options.engine.to_string()),
         ];
         let box_io: Arc<dyn BoxIo> = Arc::new(made);
-        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place);
+        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place)
+            .with_work_dir(WORKSPACE);
         place.id = id;
         place.network = network;
         place.packages = here.map(|here| {

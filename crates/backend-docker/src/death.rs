@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bollard::Docker;
+use bollard::errors::Error as Cause;
 use bollard::models::EventMessage;
 use bollard::query_parameters::EventsOptionsBuilder;
 use futures_util::{Stream, StreamExt as _};
@@ -19,11 +20,14 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long ago it can have been, in seconds. The clock of a distant engine may be another one.
 const RECENT: u64 = 60;
 
+/// Signals with which engines end a container: `SIGTERM` and `SIGKILL`.
+const FATAL: [&str; 4] = ["9", "15", "KILL", "TERM"];
+
 /// What an engine has told of the end of a container.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
-    /// The signal that somebody has sent to it through the engine.
-    killed: Option<String>,
+    /// Whether somebody has ended it through the engine.
+    is_killed: bool,
     /// Its memory ran out: for the first process, or for another one.
     out_of_memory: bool,
     /// How its first process has ended.
@@ -36,15 +40,15 @@ pub(crate) async fn reason(docker: &Docker, name: &str) -> Option<(FailureKind, 
     let listened = timeout(PATIENCE, async {
         let mut events = Box::pin(events(docker, name));
         while let Some(event) = events.next().await {
-            told.take(event.ok()?);
+            told.take(event?);
             if told.status.is_some() {
                 break;
             }
         }
-        Some(())
+        Ok(())
     });
     match listened.await {
-        Ok(None) if told == Told::default() => {
+        Ok(Err(error)) if told == Told::default() && !has_answered(&error) => {
             let why = "the engine does not answer: it was stopped, or cannot be reached any more";
             Some((FailureKind::Terminated, why.to_owned()))
         }
@@ -52,10 +56,12 @@ pub(crate) async fn reason(docker: &Docker, name: &str) -> Option<(FailureKind, 
     }
 }
 
-fn events(
-    docker: &Docker,
-    name: &str,
-) -> impl Stream<Item = Result<EventMessage, bollard::errors::Error>> {
+/// Whether it was the engine that said no, or something that was not understood.
+fn has_answered(error: &Cause) -> bool {
+    matches!(error, Cause::DockerResponseServerError { .. } | Cause::JsonDataError { .. })
+}
+
+fn events(docker: &Docker, name: &str) -> impl Stream<Item = Result<EventMessage, Cause>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let filters = HashMap::from([
         ("type", vec!["container"]),
@@ -73,7 +79,11 @@ impl Told {
     fn take(&mut self, event: EventMessage) {
         let attribute = |name: &str| event.actor.as_ref()?.attributes.as_ref()?.get(name).cloned();
         match event.action.as_deref() {
-            Some("kill") => self.killed = Some(attribute("signal").unwrap_or_default()),
+            Some("kill") => {
+                let signal = attribute("signal").unwrap_or_default();
+                // The first process ends of no other.
+                self.is_killed |= FATAL.contains(&signal.as_str());
+            }
             Some("oom") => self.out_of_memory = true,
             Some("die") => self.status = Some(attribute("exitCode").unwrap_or_default()),
             _ => {}
@@ -83,15 +93,15 @@ impl Told {
     fn reason(self) -> Option<(FailureKind, String)> {
         const KILLED: &str = "137";
         let status = self.status?;
-        Some(match self.killed {
-            Some(_) => {
+        Some(match self.is_killed {
+            true => {
                 let why = "its container was ended through the engine, and not by this program";
                 (FailureKind::Terminated, why.to_owned())
             }
-            None if self.out_of_memory && status == KILLED => {
+            false if self.out_of_memory && status == KILLED => {
                 (FailureKind::OutOfMemory, "the memory of its container ran out".to_owned())
             }
-            None => {
+            false => {
                 let why = format!("the first process of its container ended with status {status}");
                 (FailureKind::Terminated, why)
             }
@@ -129,6 +139,7 @@ mod tests {
             (&[oom, killed, died], FailureKind::Terminated, "through the engine"),
             (&[oom, ("die", "exitCode", "1")], FailureKind::Terminated, "status 1"),
             (&[died], FailureKind::Terminated, "status 137"),
+            (&[("kill", "signal", "10"), died], FailureKind::Terminated, "status 137"),
         ] {
             let (told, why) = told(events).unwrap();
             assert!(told == kind && why.contains(part), "{events:?}: {told} {why}");

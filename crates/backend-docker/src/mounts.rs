@@ -17,6 +17,7 @@ use sandbox_local::host_files::{self, Opened, invalid};
 
 use crate::boxed::DockerBox;
 use crate::config::User;
+use crate::engine::refused;
 
 /// Compares what is mounted with numbers of devices and files; its status is this, and the number of the one that differs.
 const COMPARE: &str = "import os, sys
@@ -124,7 +125,8 @@ impl HostFiles {
         }
         let files =
             host_files::open(&spec.mounts, own.into_iter().collect(), HostFile::open).await?;
-        let root = docker.info().await.ok().and_then(|info| info.docker_root_dir);
+        let info = docker.info().await.map_err(|error| refused("create", error))?;
+        let root = info.docker_root_dir;
         if let Some(root) = root.map(PathBuf::from) {
             let meets =
                 |file: &&HostFile| file.source.starts_with(&root) || root.starts_with(&file.source);
@@ -171,6 +173,11 @@ impl HostFiles {
     /// Whether something is mounted at that path.
     pub(crate) fn has_target(&self, path: &str) -> bool {
         self.0.iter().any(|file| file.target() == path)
+    }
+
+    /// Whether that path is below something that is mounted.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|file| Path::new(path).starts_with(file.target()))
     }
 
     /// Whether code can change anything on this host.

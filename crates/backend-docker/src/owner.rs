@@ -6,6 +6,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
 /// The label with the sandbox's id.
 pub(crate) const ID_LABEL: &str = "code-sandboxes.id";
 
@@ -40,17 +43,27 @@ impl Owner {
         parts.next().is_none().then_some(Self { boot, namespace, pid, start })
     }
 
-    /// Whether it is known to be dead. Of others than our own kind nobody here can tell.
+    /// Whether it is known to be dead. Nobody here can tell that of others than our own kind, or of those that are hidden.
     pub(crate) fn is_dead(&self) -> bool {
         let Some(own) = Self::this_process() else { return false };
         let comparable = own.boot == self.boot && own.namespace == self.namespace;
-        comparable && start_of(self.pid) != Some(self.start)
+        comparable && is_gone(self.pid, self.start)
     }
 }
 
 impl std::fmt::Display for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}:{}:{}", self.boot, self.namespace, self.pid, self.start)
+    }
+}
+
+/// Whether there is no process of that number, or one that started at another time. Without a look at it, it may live:
+/// a file system of processes can hide those of other users.
+fn is_gone(pid: u32, start: u64) -> bool {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    match test_kill_process(number) {
+        Err(Errno::SRCH) => true,
+        _ => start_of(pid).is_some_and(|found| found != start),
     }
 }
 
@@ -70,8 +83,12 @@ mod tests {
         assert!(!own.is_dead());
         assert_eq!(Owner::parse(&own.to_string()), Some(own.clone()));
         assert!(Owner { start: own.start + 1, ..own.clone() }.is_dead());
-        let elsewhere = Owner { namespace: own.namespace + 1, start: own.start + 1, ..own };
+        let elsewhere = Owner { namespace: own.namespace + 1, start: own.start + 1, ..own.clone() };
         assert!(!elsewhere.is_dead());
         assert_eq!(Owner::parse("a:1:2"), None);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let of_child = Owner { pid: child.id(), start: start_of(child.id()).unwrap(), ..own };
+        child.wait().unwrap();
+        assert!(of_child.is_dead());
     }
 }

@@ -41,7 +41,7 @@ const TALKING: &str = "
     eventfd2 getpeername getsockname getsockopt io_cancel io_destroy io_getevents io_pgetevents io_submit
     listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe
     pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop semtimedop sendmmsg sendmsg sendto
-    setsockopt shmat shmctl shmdt shmget shutdown socketpair getrandom";
+    setsockopt shmat shmctl shmdt shmget shutdown getrandom";
 
 /// What makes files with a mode, and which argument that is.
 const MODES: [(&str, u32); 7] = [
@@ -81,7 +81,8 @@ const OF_OTHERS: [&str; 5] =
 /// have the first process among them.
 const PRIORITIES: [(&str, u32); 2] = [("setpriority", 0), ("ioprio_set", 1)];
 
-const FIRST_PROCESS: u32 = 1;
+/// Processes have numbers below this power of two, whatever the settings of a system.
+const BITS_OF_PROCESSES: u32 = 22;
 
 /// Netlink, by which programs ask for network interfaces. Some take any other error for a bug of their own.
 const NETLINK: u32 = 16;
@@ -115,11 +116,14 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
         let of_family = PROTOCOLS.map(|protocol| vec![is(0, family), is(2, protocol)]);
         calls.extend(of_family.map(|arguments| allow("socket", arguments)));
     }
+    calls.push(allow("socketpair", vec![is(0, FAMILIES[0])]));
     calls.extend(PERSONALITIES.map(|persona| allow("personality", vec![is(0, persona)])));
-    calls.extend(OF_OTHERS.map(|name| allow(name, vec![is_not(0, FIRST_PROCESS)])));
-    calls.extend(
-        PRIORITIES.map(|(name, one)| allow(name, vec![is(0, one), is_not(1, FIRST_PROCESS)])),
-    );
+    for name in OF_OTHERS {
+        calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
+    }
+    for (name, one) in PRIORITIES {
+        calls.extend(not_the_first_process(1).map(|other| allow(name, vec![is(0, one), other])));
+    }
     if keeps_set_id {
         calls.extend(MODES.map(|(name, mode)| allow_without(name, mode, &[SET_ID])));
         for (name, flags, mode) in OPENS {
@@ -150,16 +154,24 @@ fn allow(name: &str, arguments: Vec<Value>) -> Value {
 /// A call that has none of the bits in an argument.
 fn allow_without(name: &str, index: u32, bits: &[u32]) -> Value {
     let mask = bits.iter().fold(0, |mask, bit| mask | bit);
-    let none = json!({"index": index, "value": mask, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"});
-    allow(name, vec![none])
+    allow(name, vec![has_bits(index, mask, 0)])
+}
+
+/// An argument that, under a mask, has that value.
+fn has_bits(index: u32, mask: u32, value: u32) -> Value {
+    json!({"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"})
+}
+
+/// An argument that does not name the first process, in all the ways there are. Filters compare 64 bits, and the kernel
+/// looks at the lower 32: so it is either nothing at all, or has a bit beside the lowest.
+fn not_the_first_process(index: u32) -> impl Iterator<Item = Value> {
+    let own = has_bits(index, u32::MAX, 0);
+    let others = (1..=BITS_OF_PROCESSES).map(move |bit| has_bits(index, 1 << bit, 1 << bit));
+    std::iter::once(own).chain(others)
 }
 
 fn is(index: u32, value: u32) -> Value {
     json!({"index": index, "value": value, "op": "SCMP_CMP_EQ"})
-}
-
-fn is_not(index: u32, value: u32) -> Value {
-    json!({"index": index, "value": value, "op": "SCMP_CMP_NE"})
 }
 
 #[cfg(test)]
@@ -199,6 +211,22 @@ mod tests {
             assert!(!always.contains(&refused.into()), "{refused}");
         }
         assert!(always.contains(&"read".into()) && always.contains(&"openat2".into()));
+    }
+
+    #[test]
+    fn the_first_process_is_not_named_in_any_number_of_bits() {
+        let allowed = |argument: u64| {
+            not_the_first_process(0).any(|rule| {
+                let number = |name: &str| rule[name].as_u64().unwrap();
+                argument & number("value") == number("valueTwo")
+            })
+        };
+        for first in [1, 1 | 1 << 32, 1 | 1 << 63, 0xffff_ffff_0000_0001] {
+            assert!(!allowed(first), "{first:x}");
+        }
+        for other in [0, 2, 3, 65_536, 65_537, (1 << 22) - 1, 0xffff_ffff_0000_0007] {
+            assert!(allowed(other), "{other:x}");
+        }
     }
 
     #[test]

@@ -181,6 +181,8 @@ async fn watch(shared: Arc<Shared>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason
             () = shared.changed.notified() => {}
             () = box_io.closed() => {
                 ended.set_gone(&*box_io);
+                // Something that was only lost may still be there.
+                box_io.kill();
                 return;
             }
             () = shared.maker_died() => {

@@ -146,6 +146,13 @@ impl Place {
         Self::new(ended, box_io, files, closing, network, spec)
     }
 
+    /// Its snapshots are of that directory, wherever it works.
+    #[must_use]
+    pub fn with_work_dir(mut self, directory: &str) -> Self {
+        directory.clone_into(&mut self.work_dir);
+        self
+    }
+
     /// What works with the files is there only when it is needed.
     #[must_use]
     pub fn with_files_of<F>(mut self, files: impl Fn() -> F + Send + Sync + 'static) -> Self

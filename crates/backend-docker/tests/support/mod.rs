@@ -21,6 +21,8 @@ pub(crate) fn has_engine() -> bool {
 
 pub(crate) async fn docker(arguments: &[&str]) -> String {
     let output = Command::new("docker").args(arguments).output().await.expect("docker runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "docker {arguments:?}: {said}");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 

@@ -405,7 +405,8 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
         if has_terminal:
             ioctl(0, TIOCSCTTY, 0)
         umask(0o022)
-        # Only now, with nothing of the agent's left open here, others may look at it.
+        # Only now, with nothing of the agent's left open here and nothing that it alone may do, others may look at it.
+        calls["give_up_calls"]()
         worker["prctl"](worker["PR_SET_DUMPABLE"], 1)
         worker["prctl"](worker["PR_SET_CHILD_SUBREAPER"], 1)
         worker["prctl"](worker["PR_SET_NO_NEW_PRIVS"], 1)
@@ -423,8 +424,7 @@ def become_program(mux, files, tell, argv, env, directory, has_terminal):
 
 
 def stand_back():
-    """What runs here may do less than the agent, ends before it when memory runs out, and waits for it."""
-    calls["give_up_calls"]()
+    """What runs here ends before the agent when memory runs out, and waits for it when all want to run at once."""
     worker["_write_if_possible"]("/proc/self/oom_score_adj", b"1000")
     nice(NICE)
 

@@ -303,6 +303,7 @@ def main():
     except Become as become:
         request = become.args[0]
     del MUX
+    load("calls")["give_up_calls"]()  # before others may look at this process
     worker["enter"](request)
     load("children")["stand_back"]()
     load("driver")["serve"](request)

@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases!("snapshots", [snapshot, run_code, files], {
         others_start_with_its_files;
         it_is_listed_until_it_is_deleted;
+        its_files_are_those_of_the_workspace;
         the_sandbox_goes_on;
         it_outlives_its_sandbox;
         others_start_with_the_variables_that_it_has;
@@ -99,6 +100,18 @@ async fn it_is_listed_until_it_is_deleted(f: Fixture) -> Checked {
     f.backend().delete_snapshot(&call, &info.id).await?;
     ensure!(listed(&f, &name).await?.is_none(), "it is gone");
     Ok(())
+}
+
+/// Wherever the sandbox works, and wherever those work that start from it.
+async fn its_files_are_those_of_the_workspace(f: Fixture) -> Checked {
+    let (elsewhere, name) = (f.create(|builder| builder.working_dir("sub")).await?, Name::new());
+    ok(&elsewhere, "open('a', 'w').write('1'); open('../b', 'w').write('2')").await?;
+    elsewhere.create_snapshot(&name.0).await?;
+    let usual = started_from(&f, &name).await?;
+    ensure_eq!(text(&usual, "open('sub/a').read() + open('b').read()").await?, "'12'");
+    let other = f.create(|b| b.snapshot_name(&name.0).working_dir("new")).await?;
+    ensure_eq!(text(&other, "open('../sub/a').read() + open('../b').read()").await?, "'12'");
+    name.delete(&f).await
 }
 
 async fn the_sandbox_goes_on(f: Fixture) -> Checked {

@@ -270,6 +270,11 @@ probes = {}
 for pid in [1, os.getppid() or 1]:
     for name in ['NOFILE', 'NPROC', 'CPU', 'DATA', 'FSIZE', 'AS', 'STACK']:
         probes[f'{name} {pid}'] = lambda name=name, pid=pid: resource.prlimit(pid, getattr(resource, 'RLIMIT_' + name), (0, 0))
+if platform.machine() == 'x86_64':
+    # The kernel looks at the lower half of a process number.
+    for number, arguments in [(302, (resource.RLIMIT_CPU, ctypes.create_string_buffer(16), 0)), (203, (8, ctypes.create_string_buffer(8)))]:
+        probes[f'call {number} with more bits'] = lambda number=number, arguments=arguments: call(number, 1 | 1 << 32, *arguments)
+    probes['priority with more bits'] = lambda: call(141, 0, 1 | 1 << 32, 19)
 hard = {name: resource.getrlimit(getattr(resource, 'RLIMIT_' + name)) for name in ['NOFILE', 'NPROC', 'CORE', 'MEMLOCK', 'SIGPENDING']}
 for name, (soft, most) in hard.items():
     def probe(name=name, most=most):
