@@ -202,8 +202,10 @@ impl Backend for EvalBackend {
         let all = self.workshop.snapshots.list("list_snapshots")?;
         let instances = self.made.instances();
         let told = all.into_iter().map(|stored| {
+            // What a sandbox kept goes with it, also while the kernel is still at that.
             let here = instances
                 .iter()
+                .filter(|instance| instance.place.is_running())
                 .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
             SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
         });
