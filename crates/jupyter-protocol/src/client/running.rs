@@ -1,13 +1,17 @@
 //! Code that runs.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Client;
 use super::error::ClientError;
 use super::mailbox::{Item, Mailbox};
 use crate::channel::Channel;
+use crate::content::KernelInfoRequest;
 use crate::execution::{End, Event, Execution, Outcome};
+
+/// How long a kernel may take to say that it is there. A new one has to start first.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// A request to run code, and everything that comes of it.
 ///
@@ -60,9 +64,30 @@ impl Running {
             };
             match tokio::time::timeout_at(deadline.into(), self.mailbox.next()).await {
                 Ok(item) => self.take(item),
-                Err(_) => self.execution.on_time(Instant::now().max(deadline)),
+                // A server that starts a kernel again says nothing of it, and loses the reply and the first word of the new
+                // one when they come at the wrong moment.
+                Err(_) if self.execution.lacks_reply() && self.is_of_another_kernel().await => {
+                    self.execution.on_end(End::KernelRestarted);
+                }
+                Err(_) => {
+                    // Something may have come while it was asked.
+                    while let Some(item) = self.mailbox.try_next() {
+                        self.take(item);
+                    }
+                    self.execution.on_time(Instant::now().max(deadline));
+                }
             }
         }
+    }
+
+    /// Whether the kernel that answers now is not the one that ran the code.
+    async fn is_of_another_kernel(&self) -> bool {
+        let Some(kernel) = self.execution.kernel() else { return false };
+        let request = self.client.session().request(KernelInfoRequest::default());
+        // That channel is answered while other code runs.
+        let asked = self.client.exchange(Channel::Control, request);
+        let answer = tokio::time::timeout(PROBE, asked).await;
+        answer.is_ok_and(|reply| reply.is_ok_and(|reply| reply.header.session != kernel))
     }
 
     /// Waits for the end. Output that was not taken is dropped.

@@ -153,6 +153,16 @@ impl Execution {
         self.last_message?.checked_add(wait)
     }
 
+    /// Whether the code has ended, and its reply is still to come.
+    pub(crate) fn lacks_reply(&self) -> bool {
+        self.idle && matches!(self.answer, Answer::Awaited)
+    }
+
+    /// The session of the kernel that runs it, once it has said something of it.
+    pub(crate) fn kernel(&self) -> Option<&str> {
+        self.kernel.as_deref()
+    }
+
     /// Takes a message. Those that belong to other requests are ignored, except that the kernel died or began anew.
     pub fn on_message(&mut self, channel: Channel, message: Message, now: Instant) {
         if self.is_finished() {
