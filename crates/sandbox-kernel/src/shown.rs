@@ -78,23 +78,15 @@ fn is_binary(mime: &str) -> bool {
     mime == "application/pdf" || mime.starts_with("image/") && mime != "image/svg+xml"
 }
 
-/// Says that it was cut.
+/// Says that it was cut. What our program in the kernel has cut already is longer by its note, and stays as it is.
 fn cut(text: String) -> String {
-    if text.len() <= TEXT_LIMIT || is_cut(&text) {
+    const NOTE: usize = 64;
+    let length = text.chars().count();
+    if length <= TEXT_LIMIT + NOTE {
         return text;
     }
-    let end = text.floor_char_boundary(TEXT_LIMIT);
-    format!("{}\n... [cut: {} characters in all]", &text[..end], text.chars().count())
-}
-
-/// Whether our program in the kernel has cut it already: it counts characters, each of which can be four bytes.
-fn is_cut(text: &str) -> bool {
-    let end = text.len().saturating_sub(64);
-    let tail = &text[text.floor_char_boundary(end)..];
-    let marked = tail.rsplit_once("\n... [cut: ").is_some_and(|(_, rest)| {
-        rest.strip_suffix(" characters in all]").is_some_and(|count| count.parse::<u64>().is_ok())
-    });
-    marked && text.chars().count() <= TEXT_LIMIT + 64
+    let end = text.char_indices().nth(TEXT_LIMIT).map_or(text.len(), |(end, _)| end);
+    format!("{}\n... [cut: {length} characters in all]", &text[..end])
 }
 
 /// Text without the codes that colour it on a terminal.

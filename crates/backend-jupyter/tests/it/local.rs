@@ -6,20 +6,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend_jupyter::JupyterBackend;
-use sandbox_core::{ErrorKind, InterpreterState, IsolationMode, Sandbox, Tool};
+use sandbox_core::{
+    ErrorKind, Fixed, InterpreterState, IsolationMode, Sandbox, SandboxBuilder, Tool,
+};
 use serde_json::{Value, json};
 
 use super::support::server::write_kernel;
 use super::support::{config, interpreter};
 
+fn builder() -> Option<SandboxBuilder<Fixed>> {
+    interpreter()?;
+    Some(Sandbox::builder(Arc::new(JupyterBackend::new(config()))))
+}
+
+/// One with the kernel of the test's interpreter, if there is one.
+async fn sandbox() -> Option<Sandbox> {
+    Some(builder()?.create().await.unwrap())
+}
+
 #[tokio::test]
 async fn a_kernel_of_another_language_runs_in_a_cell() {
-    if interpreter().is_none() {
-        return;
-    }
-    let backend = Arc::new(JupyterBackend::new(config()));
-    let builder = Sandbox::builder(backend).provider_option("kernel", "bash");
-    let sandbox = builder.create().await.unwrap();
+    let Some(builder) = builder() else { return };
+    let sandbox = builder.provider_option("kernel", "bash").create().await.unwrap();
     let result = sandbox.run_code("y=5; echo $((y * 2)); pwd").await.unwrap();
     assert_eq!(result.stdout(), "10\n/workspace");
     sandbox.run_code("echo kept > file").await.unwrap();
@@ -33,22 +41,14 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
 /// What an IPython session would show in its pager.
 #[tokio::test]
 async fn help_is_shown() {
-    if interpreter().is_none() {
-        return;
-    }
-    let backend = Arc::new(JupyterBackend::new(config()));
-    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let Some(sandbox) = sandbox().await else { return };
     let result = sandbox.run_code("len?").await.unwrap();
     assert!(result.stdout().contains("Return the number of items"), "{result:?}");
 }
 
 #[tokio::test]
 async fn a_long_value_says_how_long_it_is() {
-    if interpreter().is_none() {
-        return;
-    }
-    let backend = Arc::new(JupyterBackend::new(config()));
-    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let Some(sandbox) = sandbox().await else { return };
     for letter in ["v", "\u{e9}"] {
         let result = sandbox.run_code(format!("'{letter}' * 3_000_000")).await.unwrap();
         let text = result.text().unwrap();
@@ -61,11 +61,7 @@ async fn a_long_value_says_how_long_it_is() {
 /// The kernel flushes its streams before it answers.
 #[tokio::test]
 async fn code_that_closes_its_streams_ends_as_any_other() {
-    if interpreter().is_none() {
-        return;
-    }
-    let backend = Arc::new(JupyterBackend::new(config()));
-    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let Some(sandbox) = sandbox().await else { return };
     for stream in ["stdout", "stderr"] {
         let code = format!("import sys; x = 1; sys.{stream}.close()");
         let result = sandbox.run_code(code).await.unwrap();
@@ -78,11 +74,7 @@ async fn code_that_closes_its_streams_ends_as_any_other() {
 /// What runs within a cell, and prints its traceback itself, has failed all the same.
 #[tokio::test]
 async fn an_exception_that_ipython_shows_by_itself_is_one() {
-    if interpreter().is_none() {
-        return;
-    }
-    let backend = Arc::new(JupyterBackend::new(config()));
-    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let Some(sandbox) = sandbox().await else { return };
     sandbox.files().write("bad.py", "def f():\n    1/0\nf()\n").await.unwrap();
     sandbox.files().write("worse.py", "{}['key']").await.unwrap();
     for code in [
@@ -129,11 +121,7 @@ async fn a_kernel_that_exits_at_once_says_why() {
 /// Whatever the kernel does just then: an interrupt ends the run or comes too late, and never meets the kernel's own code.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_at_any_moment_leaves_the_kernel() {
-    if interpreter().is_none() {
-        return;
-    }
-    let backend = Arc::new(JupyterBackend::new(config()));
-    let sandbox = Sandbox::builder(backend).create().await.unwrap();
+    let Some(sandbox) = sandbox().await else { return };
     let echo = |value: Value| async move { Ok(json!(value)) };
     sandbox.register_tool(Tool::new("echo", "says it again", echo)).await.unwrap();
     sandbox.run_code("import asyncio\nkept = 1").await.unwrap();

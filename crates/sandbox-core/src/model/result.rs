@@ -118,10 +118,12 @@ pub struct CodeError {
 
 impl fmt::Display for CodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.value.is_empty() {
-            return f.write_str(&self.name);
+        match (self.name.as_str(), self.value.as_str()) {
+            (name, "") => f.write_str(name),
+            // Kernels of some languages name none.
+            ("", value) => f.write_str(value),
+            (name, value) => write!(f, "{name}: {value}"),
         }
-        write!(f, "{}: {}", self.name, self.value)
     }
 }
 
@@ -348,6 +350,17 @@ mod tests {
         assert!(!ExecutionResult { interrupted: true, ..ok() }.success());
         assert!(!ExecutionResult { code_error: Some(CodeError::default()), ..ok() }.success());
         assert!(!ExecutionResult::default().success());
+    }
+
+    #[test]
+    fn errors_are_told_by_what_there_is() {
+        let told = |name: &str, value: &str| {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            CodeError { name, value, ..CodeError::default() }.to_string()
+        };
+        assert_eq!(told("ValueError", "bad"), "ValueError: bad");
+        assert_eq!(told("KeyboardInterrupt", ""), "KeyboardInterrupt");
+        assert_eq!(told("", "1"), "1", "kernels of some languages name none");
     }
 
     #[test]

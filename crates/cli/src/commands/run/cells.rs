@@ -227,8 +227,7 @@ impl<'a> Course<'a> {
         if let Some(failure) = &result.failure {
             self.printer.failure(&format!("{name}: {}{not_run}", failure.message), hint);
         } else if let Some(error) = &result.code_error {
-            // Kernels of some languages name no exception.
-            let what = first_line(error.to_string().trim_start_matches([' ', ':']));
+            let what = first_line(&error.to_string());
             let go_on = (left > 0).then_some("--allow-errors goes on after an exception");
             self.printer.failure(&format!("{name} raised {what}{not_run}"), hint.or(go_on));
         } else {

@@ -98,6 +98,8 @@ pub(crate) struct Fetch {
     pub(crate) network_is_closed: bool,
 }
 
+const BY_ENVIRONMENT: &str = "values for it go into the environment, with -e NAME=VALUE";
+
 /// Where the code is.
 enum Code {
     Inline(String),
@@ -246,8 +248,7 @@ fn means_notebook(word: &str) -> bool {
 }
 
 fn no_arguments_for_notebooks() -> Problem {
-    let hint = "values for it go into the environment, with -e NAME=VALUE";
-    Problem::usage("a notebook takes no arguments", hint)
+    Problem::usage("a notebook takes no arguments", BY_ENVIRONMENT)
 }
 
 fn read_notebook(path: &Path) -> Result<Notebook, Problem> {
@@ -322,8 +323,7 @@ fn as_cell(code: Code, arguments: &[String]) -> Result<Source, Problem> {
     if arguments.is_empty() {
         return Ok(Source::Cell(unicode(code)?));
     }
-    let hint = "values for it go into the environment, with -e NAME=VALUE";
-    Err(Problem::usage("a cell of a kernel takes no arguments", hint))
+    Err(Problem::usage("a cell of a kernel takes no arguments", BY_ENVIRONMENT))
 }
 
 fn unicode(code: Code) -> Result<String, Problem> {
