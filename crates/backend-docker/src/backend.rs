@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
+use bollard::models::ImageConfig;
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
@@ -110,13 +111,13 @@ fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
     }
 }
 
-/// The variables of an image. An image that is not there is an error that says how to get it.
-pub(crate) async fn image(docker: &Docker, name: &str) -> Result<Vec<String>> {
+/// What an image says of itself. One that is not there is an error that says how to get it.
+pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageConfig> {
     let image = docker.inspect_image(name).await.map_err(|error| match error {
         Cause::DockerResponseServerError { status_code: 404, .. } => no_image(name),
         error => refused("create", error),
     })?;
-    Ok(image.config.and_then(|config| config.env).unwrap_or_default())
+    Ok(image.config.unwrap_or_default())
 }
 
 /// Removes the containers whose owners are dead.

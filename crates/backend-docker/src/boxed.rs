@@ -23,7 +23,7 @@ use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, body};
 use crate::death;
-use crate::engine::{no_image, refused};
+use crate::engine::{check_limits, no_image, refused};
 use crate::mounts::HostFiles;
 use crate::network::Way;
 use crate::owner::Owner;
@@ -153,7 +153,8 @@ impl DockerBox {
             runtime: Handle::current(),
             end: Arc::clone(&end),
         };
-        docker.create_container(Some(create.build()), request).await.map_err(|error| {
+        let created = docker.create_container(Some(create.build()), request).await;
+        let created = created.map_err(|error| {
             let missing = matches!(
                 &error,
                 Cause::DockerResponseServerError { status_code: 404, message }
@@ -161,6 +162,7 @@ impl DockerBox {
             );
             if missing { no_image(&options.image) } else { refused("create", error) }
         })?;
+        check_limits(&created.warnings)?;
         let attach = AttachContainerOptionsBuilder::default()
             .stream(true)
             .stdin(true)

@@ -164,6 +164,11 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way
     }
 }
 
+/// The directories in memory that every container has.
+pub(crate) fn in_memory() -> impl Iterator<Item = &'static str> {
+    PLACES.iter().map(|(path, ..)| *path).chain([WORKSPACE])
+}
+
 /// What may be written to: together as much as the disk limit says.
 fn directories(
     spec: &CreateSpec,
@@ -183,12 +188,11 @@ fn directories(
     let mut rest = disk - parts.iter().map(|(_, _, size)| size).sum::<u64>();
     let mut directories: HashMap<String, String> =
         parts.map(|(path, mode, size)| (path.to_owned(), directory(size, mode))).into();
-    let has = |path: &str| {
-        let mut known = PLACES.iter().map(|(known, ..)| *known).chain([WORKSPACE]);
-        known.any(|known| std::path::Path::new(path).starts_with(known))
-    };
     // One that the caller names can be written to as well, unless it is on the host.
-    let named = spec.working_dir.as_deref().filter(|path| path.starts_with('/') && !has(path));
+    let named = spec.working_dir.as_deref().filter(|path| {
+        path.starts_with('/')
+            && !in_memory().any(|known| std::path::Path::new(path).starts_with(known))
+    });
     let named = named.filter(|path| !files.has(path));
     if let Some(path) = named.filter(|_| !options.writable_root) {
         rest /= 2;

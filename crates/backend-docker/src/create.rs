@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 use crate::backend::{DockerBackend, capabilities, image};
 use crate::boxed::DockerBox;
 use crate::config::{Engine, Options};
-use crate::container::{HOME, WORKSPACE, layers};
+use crate::container::{HOME, WORKSPACE, in_memory, layers};
 use crate::engine::address;
 use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
@@ -84,14 +84,15 @@ impl DockerBackend {
             }
             image.clone_into(&mut options.image);
         }
-        let variables = image(docker, &options.image).await;
-        let variables = variables.map_err(|error| match &snapshot {
+        let image = image(docker, &options.image).await;
+        let image = image.map_err(|error| match &snapshot {
             Some(stored) if stored.image().is_some() => error.with_hint(
                 "it is part of the snapshot, of the engine that the snapshot was taken with; take another one here",
             ),
             _ => error,
         })?;
-        let env = environment(spec, &variables);
+        check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
+        let env = environment(spec, &image.env.unwrap_or_default());
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
         Ok(Plan { options, files, way, snapshot, env, cwd })
     }
@@ -233,4 +234,26 @@ async fn version_of(python: &Path) -> Option<String> {
         .ok()?;
     let version = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| version.trim().to_owned())
+}
+
+/// Refuses what would be written to the engine's disk, where no limit counts it, when nobody has asked for that.
+fn check_disk(
+    spec: &CreateSpec,
+    options: &Options,
+    files: &HostFiles,
+    volumes: &[String],
+) -> Result<()> {
+    if spec.disk.is_some() && options.writable_root {
+        let message =
+            "cannot be limited with `writable_root`: the image's files are on the engine's disk";
+        return Err(Error::invalid("disk", message.to_owned()));
+    }
+    // One that is mounted at the same path takes the place of a volume, and one above it does not.
+    let covered = |path: &str| in_memory().any(|known| known == path) || files.has_target(path);
+    let Some(volume) = volumes.iter().find(|path| !covered(path)) else {
+        return Ok(());
+    };
+    let message = format!("the image keeps {volume} in a volume, which no limit counts");
+    Err(Error::unsupported("create", message)
+        .with_hint("build it without `VOLUME`, or mount a directory of yours there"))
 }

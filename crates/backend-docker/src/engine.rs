@@ -125,6 +125,21 @@ fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
+/// Refuses an engine that makes containers without a limit that was asked for, which it says in a warning.
+///
+/// # Errors
+/// `Unsupported`.
+pub(crate) fn check_limits(warnings: &[String]) -> Result<()> {
+    let Some(warning) = warnings.iter().find(|warning| warning.to_lowercase().contains("discard"))
+    else {
+        return Ok(());
+    };
+    let message = format!("the engine would enforce no such limit: {}", warning.trim());
+    Err(Error::unsupported("create", message).with_hint(
+        "its kernel needs the control groups `memory` and `pids`, and a rootless engine has to be given them",
+    ))
+}
+
 /// What an engine's refusal means.
 pub(crate) fn refused(operation: &'static str, error: Cause) -> Error {
     let Cause::DockerResponseServerError { status_code, message } = &error else {
@@ -178,6 +193,15 @@ pub(crate) fn no_image(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_that_is_discarded_is_no_limit() {
+        let harmless = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap.";
+        let lost = "Your kernel does not support pids limit capabilities or the cgroup is not mounted. PIDs limit discarded.";
+        check_limits(&[harmless.to_owned()]).unwrap();
+        let error = check_limits(&[harmless.to_owned(), lost.to_owned()]).unwrap_err();
+        assert!(error.message().contains("PIDs limit") && error.hint().is_some(), "{error:?}");
+    }
 
     #[test]
     fn a_context_names_its_engine() {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, ImageBuild, Images};
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox_core::{CallContext, ErrorKind, FailureKind, Sandbox};
-use support::{PATIENCE, docker, has_engine};
+use sandbox_core::{ByteSize, CallContext, ErrorKind, FailureKind, Sandbox};
+use support::{PATIENCE, build, docker, has_engine};
 use tokio::process::Command;
 use tokio::time::sleep;
 
@@ -238,6 +238,37 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
         .await
         .unwrap();
     assert_eq!(images().await, "");
+}
+
+/// The disk limit is about files in memory.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn files_that_no_limit_counts_are_refused() {
+    assert!(has_engine(), "there is no engine to test with");
+    let (name, folder) = ("code-sandboxes-test:volumes", tempfile::tempdir().expect("a folder"));
+    let recipe = |volume: &str| format!("FROM {DEFAULT_IMAGE}\nVOLUME {volume}\n");
+    let create = || Sandbox::builder(Arc::new(DockerBackend::default())).image(name).create();
+    for volume in ["/kept", "/data/kept"] {
+        build(name, &recipe(volume), folder.path()).await;
+        let error = create().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+        assert!(error.message().contains(volume), "{error:?}");
+    }
+    // There, what is written is in memory.
+    build(name, &recipe("/data"), folder.path()).await;
+    let sandbox = create().await.unwrap();
+    let code =
+        "next(line.split()[2] for line in open('/proc/mounts') if line.split()[1] == '/data')";
+    assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("'tmpfs'"));
+    sandbox.terminate().await.unwrap();
+    docker(&["image", "rm", "--force", name]).await;
+
+    let unlimited = Sandbox::builder(Arc::new(DockerBackend::default()))
+        .provider_option("writable_root", true)
+        .disk(ByteSize::mib(64));
+    let error = unlimited.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    assert!(error.message().contains("writable_root"), "{error:?}");
 }
 
 /// Whoever waits for a container that somebody else ends is told at once that it has ended, and what the engine knows of it.

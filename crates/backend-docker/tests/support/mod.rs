@@ -71,8 +71,13 @@ pub(crate) async fn build_with_kernels(name: &str) {
         "FROM {DEFAULT_IMAGE}\nLABEL test=\"{name}\"\nCOPY kernels /usr/share/jupyter/kernels\n\
          COPY {BARE_PYTHON} /usr/local/bin/\n"
     );
-    write(&folder.path().join("Dockerfile"), &recipe);
-    let folder = folder.path().to_str().expect("a name");
+    build(name, &recipe, folder.path()).await;
+}
+
+/// Builds an image without any network.
+pub(crate) async fn build(name: &str, recipe: &str, folder: &Path) {
+    std::fs::write(folder.join("Dockerfile"), recipe).expect("a file");
+    let folder = folder.to_str().expect("a name");
     let said = docker(&["build", "--network", "none", "--tag", name, folder]).await;
     assert!(!docker(&["image", "ls", "--quiet", name]).await.is_empty(), "{said}");
 }

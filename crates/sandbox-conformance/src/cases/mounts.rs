@@ -246,6 +246,14 @@ async fn it_can_be_the_working_directory(f: Fixture) -> Checked {
     ensure_eq!(text(&read_only, "open('note').read()").await?, "'of the host'");
     ok(&read_only, TRY).await?;
     ensure_eq!(text(&read_only, "attempt(write, 'more')").await?, "'EROFS'");
+    // So can a directory below it, which nothing of the sandbox's own covers.
+    let below = folder.path().join("src");
+    fs::create_dir(&below)?;
+    of_the_user(&below)?;
+    let mount = Mount::new(folder.path(), "/project").writable();
+    let sandbox = f.create(|b| b.mount(mount).working_dir("/project/src")).await?;
+    ok(&sandbox, "open('made', 'w').write(open('../note').read())").await?;
+    ensure_eq!(fs::read_to_string(below.join("made"))?, "of the host");
     Ok(())
 }
 
