@@ -30,6 +30,7 @@ Tasks:
   test     everything: installs what it needs, then format, lints, tests, the dependency graph,
            and as root the test programs once more as an ordinary user
            (--no-setup: install nothing; --as-user: only the run as an ordinary user)
+  check    format, lints (of every crate alone, too), documentation, dependency graph: what `test` begins with
   test-hostile
            the hostile suite, which `test` has among the others, in every mode that this host can have
   soak     many sandboxes: nothing grows, all answer (--count N, --alive N, --json FILE)
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     let outcome = match task.as_str() {
         "test" => test_task::run(&rest, test_task::Missing::of_environment()),
         "ci" => test_task::run(&rest, test_task::Missing::IsFailure),
+        "check" => suites::check(&rest),
         "test-hostile" => hostile_task::hostile(&rest),
         "soak" => hostile_task::soak(&rest),
         "tidy" => tidy::run(),

@@ -11,7 +11,7 @@ use crate::environment::Environment;
 use crate::ordinary_user::{Who, is_left_to_other};
 use crate::setup::is_root;
 use crate::tally::Tally;
-use crate::{tidy, workspace};
+use crate::{graph, tidy, workspace};
 
 /// What others may depend on without the rest. Within the workspace, each has the features that any of them asks for.
 const ALONE: [&str; 7] = [
@@ -36,7 +36,17 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// What needs no sandbox: the rules about files, the format, the lints.
+/// `cargo xtask check`: what needs no sandbox, in a minute or two.
+pub(crate) fn check(arguments: &[String]) -> Result<bool, String> {
+    if let Some(other) = arguments.first() {
+        return Err(format!("unknown argument {other:?}"));
+    }
+    let mut tally = Tally::default();
+    static_checks(&mut tally)?;
+    Ok(tally.close())
+}
+
+/// The rules about files, the format, the lints, the documentation, what each crate pulls in.
 pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     tally.check("tidy", tidy::run()?);
     tally.check("format", shown(&mut cargo(&["fmt", "--all", "--check"])));
@@ -49,7 +59,7 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     }
     let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
     tally.check("documentation", shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
-    Ok(())
+    graph::run(tally)
 }
 
 /// Every test program of the workspace but for those that are left to another user, and the tests in the documentation.

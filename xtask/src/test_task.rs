@@ -6,7 +6,7 @@ use crate::environment::Environment;
 use crate::setup::{install, is_root};
 use crate::suites::{Built, build, examples, static_checks, tests};
 use crate::tally::Tally;
-use crate::{docker, fuzz, graph, ordinary_user};
+use crate::{docker, fuzz, ordinary_user};
 
 /// What it means when something that the tests need is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,6 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     };
     if !options.as_user_only {
         static_checks(&mut tally)?;
-        graph::run(&mut tally)?;
     }
     let built = build();
     let environment = environment.end(missing, &mut tally);

@@ -82,7 +82,7 @@ impl Running {
 
     /// Whether the kernel that answers now is not the one that ran the code.
     async fn is_of_another_kernel(&self) -> bool {
-        let Some(kernel) = self.execution.kernel() else { return false };
+        let Some(kernel) = self.execution.kernel_session() else { return false };
         let request = self.client.session().request(KernelInfoRequest::default());
         // That channel is answered while other code runs.
         let asked = self.client.exchange(Channel::Control, request);

@@ -153,13 +153,19 @@ impl Execution {
         self.last_message?.checked_add(wait)
     }
 
-    /// Whether the code has ended, and its reply is still to come.
-    pub(crate) fn lacks_reply(&self) -> bool {
+    /// Whether the kernel has said that it is idle again, and its reply is still to come.
+    ///
+    /// The two come on channels of their own, so this is usual for a moment. When it lasts, the reply is lost, such as
+    /// by a restart that nobody spoke of: a `kernel_info_reply` of the new kernel has another
+    /// [session](Execution::kernel_session).
+    #[must_use]
+    pub fn lacks_reply(&self) -> bool {
         self.idle && matches!(self.answer, Answer::Awaited)
     }
 
-    /// The session of the kernel that runs it, once it has said something of it.
-    pub(crate) fn kernel(&self) -> Option<&str> {
+    /// The session of the kernel that runs it, once it has said something of it. Each start of a kernel has its own.
+    #[must_use]
+    pub fn kernel_session(&self) -> Option<&str> {
         self.kernel.as_deref()
     }
 
