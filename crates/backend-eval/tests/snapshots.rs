@@ -148,6 +148,15 @@ async fn copies_are_no_children_and_end_with_their_snapshot() {
         assert_eq!(text(&sandbox, no_child).await, "'none'");
     }
     until_processes(&sandbox, 4).await;
+    for name in ["three", "four", "five"] {
+        let snapshot = sandbox.create_snapshot(name);
+        // It begins when the interpreter has been copied, and the copy may still be at leaving it.
+        let (taken, met) = tokio::join!(snapshot, text(&sandbox, no_child));
+        assert_eq!(met, "'none'");
+        assert_eq!(taken.unwrap().contexts, ["default"]);
+        world.delete(name).await;
+        until_processes(&sandbox, 4).await;
+    }
     sandbox.create_snapshot("two").await.unwrap();
     until_processes(&sandbox, 6).await;
     world.delete("one").await;

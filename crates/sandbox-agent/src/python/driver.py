@@ -22,6 +22,7 @@ from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVT
 codec = load("codec")
 cell = load("cell")
 streams = load("streams")
+orphan = load("orphan")
 BUILTINS = __builtins__
 
 PROTOCOL = 1
@@ -36,13 +37,20 @@ CONTROL_CHUNK = 1 << 20
 FILES_SPACE = CMSG_SPACE(4 * 8)
 LEAST_RECURSION = 200
 NAG_SECONDS = 0.002
-# A worker that nobody has asked for that long (seconds and microseconds of a `timeval`) is one that was made ahead.
-MADE_AHEAD = b"".join(part.to_bytes(8, sys.byteorder) for part in (0, 2000))
-FOR_EVER = bytes(16)
+
+
+def timeval(seconds):
+    return b"".join(part.to_bytes(8, sys.byteorder) for part in (0, int(seconds * 1e6)))
+
+
+# A worker that nobody has asked for that long is one that was made ahead.
+MADE_AHEAD = timeval(0.002)
+FOR_EVER = timeval(0)
 TEXT_LIMIT = 1 << 20
 MAIN_THREAD = get_ident()
 
 STREAMS = streams["Streams"]()
+ENDING, take_ending = orphan["ENDING"], orphan["take"]
 settrace, setprofile = sys.settrace, sys.setprofile
 audit = sys.audit
 getrecursionlimit, setrecursionlimit = sys.getrecursionlimit, sys.setrecursionlimit
@@ -159,7 +167,19 @@ class Driver:
             request = self.buffered_request()
             if request is not None:
                 return request
-            self.receive()
+            if ENDING and not self.buffer:
+                self.take_ending()
+            else:
+                self.receive()
+
+    def take_ending(self):
+        """Takes the processes that a copy of this one has left behind, until there is something else to do."""
+        while ENDING and not self.buffer:
+            again = take_ending()
+            if ENDING:
+                self.socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, timeval(again))
+                self.receive()
+        self.socket.setsockopt(SOL_SOCKET, SO_RCVTIMEO, FOR_EVER)
 
     def buffered_request(self):
         buffer = self.buffer

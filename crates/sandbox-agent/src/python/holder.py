@@ -165,6 +165,8 @@ def shared(driver, channel):
     if threads:
         notes.append("%d threads of libraries; those that can will start theirs again" % threads)
     for pid in children():
+        if pid in orphan["ENDING"]:
+            continue
         notes.append("process %d (%s), which it started" % (pid, name_of(pid)))
     own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files()}
     for name in sorted(listdir("/proc/self/fd"), key=int):

@@ -2,22 +2,26 @@
 
 Code that waits for children does not meet it. There is a process in between for a moment: it is forked, gives all its
 memory to a process of its own, and ends. So the memory of a large interpreter is taken down and copied once, and not twice.
+Where this process has one thread, the one in between is a child that ends without a signal, which only those are told of who
+ask for such children. Then nobody has to wait for its end.
 """
 
 import sys
 from _signal import SIGCHLD, SIGKILL
 from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM
 from _socket import socketpair
-from posix import WNOHANG, _exit, fork, getpid, getppid, kill, uname, waitpid
+from posix import WNOHANG, _exit, fork, getpid, getppid, kill, listdir, strerror, uname, waitpid
 from time import sleep
 
-from _ctypes import addressof, dlopen, dlsym
+from _ctypes import FUNCFLAG_PYTHONAPI, addressof, dlopen, dlsym, get_errno
 
 CLONE_VM = 0x00000100
 CLONE_VFORK = 0x00004000
 CLONE_CHILD_CLEARTID = 0x00200000
 CLONE_CHILD_SETTID = 0x01000000
-FLAGS = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID | SIGCHLD
+# With no signal at its end.
+FORK = CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID
+HAND_OVER = FORK | CLONE_VM | CLONE_VFORK | SIGCHLD
 PR_GET_TID_ADDRESS = 40
 # Of x86_64. Where the arguments have another order, a second fork does.
 SYS_CLONE = 56
@@ -27,6 +31,8 @@ RSEQ_SIGNATURE = 0x53053053
 RSEQ_SIZE = 32
 # Seconds to wait for the end of a process in between, twice as long each time.
 SHORTEST, WAITS = 50e-6, 10
+# Also for children that end without a signal.
+WALL = 0x40000000
 
 
 def leave_copy(later=False):
@@ -34,40 +40,73 @@ def leave_copy(later=False):
 
     One for later waits as a child of this process until it is told to begin.
     """
-    own_thread()  # found before, so that the copy finds it at once
+    thread = own_thread()  # found before, so that the copy finds it at once
     ours, theirs = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
+    quiet = thread is not None and is_alone()
     try:
-        middle = fork()
+        middle = thread.fork() if quiet else fork()
     except BaseException as error:
         ours.close()
         theirs.close()
         return None, "it cannot be copied (%s: %s)" % (type(error).__name__, error)
     if middle == 0:
         ours.close()
+        ENDING.clear()
         if later and not theirs.recv(1):
             _exit(0)  # nobody can tell it any more
         in_between(theirs)
         return None, None
     theirs.close()
-    return (middle, ours), None
+    return (middle, ours, quiet), None
 
 
-def begin(middle, ours):
+def is_alone():
+    """Whether this process has one thread, with those of libraries."""
+    try:
+        return len(listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def begin(middle, ours, quiet):
     """Tells a copy for later that it is later."""
     ours.send(b"b")
 
 
-def forget(middle, ours):
-    """Takes the process in between, unless it stays."""
+def forget(middle, ours, quiet):
+    """Takes the process in between, unless it stays. Where nobody meets it, it is taken when there is time: see `take`."""
+    if quiet:
+        ours.close()
+        ENDING[middle] = 0
+    else:
+        wait_for(middle, ours, quiet)
+
+
+def wait_for(middle, ours, quiet):
+    """The same, at once."""
     ours.recv(1)  # until both have let go of the other end
     ours.close()
+    for n in range(WAITS):
+        if has_ended(middle):
+            return
+        sleep(SHORTEST * 2**n)
+
+
+def take():
+    """Takes those whose end nobody waited for, as far as they have ended. Gives the seconds after which to look again."""
+    for middle, looks in list(ENDING.items()):
+        if looks == WAITS or has_ended(middle):
+            del ENDING[middle]  # if it stays, it is the copy
+        else:
+            ENDING[middle] += 1
+    return SHORTEST * 2 ** max(ENDING.values(), default=0)
+
+
+def has_ended(middle):
     try:
-        for n in range(WAITS):
-            if waitpid(middle, WNOHANG)[0]:
-                return
-            sleep(SHORTEST * 2**n)
+        return waitpid(middle, WNOHANG | WALL)[0] != 0
     except OSError:
-        pass  # code ignores SIGCHLD, and the kernel has taken it
+        return True  # code ignores SIGCHLD, and the kernel has taken it
 
 
 def in_between(theirs):
@@ -121,6 +160,11 @@ class Thread:
         if long.from_address(self.number_at).value & 0xFFFFFFFF != getpid():
             raise LookupError("another C library")
         names = dlopen(None, 0)
+        # These keep the interpreter's lock, as what is around a fork has to.
+        kind = type("Held", (worker["_Function"],), {"_flags_": FUNCFLAG_PYTHONAPI | worker["_Function"]._flags_})
+        self.held_call = kind(dlsym(names, "syscall"))
+        self.held_call.argtypes = [long] * 7
+        self.around = {name: kind(dlsym(names, "PyOS_" + name)) for name in AROUND}
         # What programs are told of processors; since version 2.35 of the library.
         self.areas_at = None
         try:
@@ -131,10 +175,24 @@ class Thread:
         if size:
             self.areas_at = worker["_function"]("pthread_self")() + offset
 
+    def fork(self):
+        """As `os.fork`, but that the child ends without a signal, and without what libraries want to do around a fork.
+
+        That is about their threads, of which there must be none.
+        """
+        sys.audit("os.fork")
+        self.around["BeforeFork"]()
+        child = self.held_call(SYS_CLONE, FORK, 0, 0, self.number_at, 0, 0)
+        failed = get_errno() if child < 0 else 0
+        self.around["AfterFork_Parent" if child else "AfterFork_Child"]()
+        if failed:
+            raise OSError(failed, strerror(failed))
+        return child
+
     def clone(self):
         # Or the end of this process would take the number of the other one.
         self.call(SYS_SET_TID_ADDRESS, 0, 0, 0, 0, 0, 0)
-        done = self.call(SYS_CLONE, FLAGS, 0, 0, self.number_at, 0, 0)
+        done = self.call(SYS_CLONE, HAND_OVER, 0, 0, self.number_at, 0, 0)
         if done < 0:
             self.call(SYS_SET_TID_ADDRESS, self.number_at, 0, 0, 0, 0, 0)
         return done
@@ -158,4 +216,7 @@ def own_thread():
     return KNOWN[0]
 
 
+AROUND = "BeforeFork", "AfterFork_Parent", "AfterFork_Child"
 KNOWN = []
+# The processes in between that were not yet seen to have ended, and how often it was looked.
+ENDING = {}

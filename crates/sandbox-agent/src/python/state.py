@@ -87,7 +87,7 @@ def store_from_copy(driver, channel):
         write_and_end(driver, channel)
     close(channel)
     if left:
-        orphan["forget"](*left)
+        orphan["wait_for"](*left)
 
 
 def answer(driver, fields, problem):
