@@ -1,7 +1,7 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,8 +14,9 @@ use bollard::query_parameters::{
 };
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
+use sandbox_agent::pipe::{FromBox, HeldStill, PipeBox, PipeStillness};
 use sandbox_core::{ByteSize, CreateSpec, Error, FailureKind, Result, random_hex};
+use sandbox_local::background;
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 
@@ -66,42 +67,51 @@ pub(crate) struct Freezer {
     docker: Docker,
     name: String,
     stillness: PipeStillness,
-    is_frozen: AtomicBool,
+    /// While it is frozen, or is about to be.
+    frozen: Mutex<Option<HeldStill>>,
 }
 
 impl Freezer {
+    fn frozen(&self) -> MutexGuard<'_, Option<HeldStill>> {
+        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever gives up here may have frozen it.
     pub(crate) async fn freeze(&self) -> Result<()> {
-        self.is_frozen.store(true, Ordering::Release);
-        self.stillness.set(true);
+        *self.frozen() = Some(self.stillness.hold());
         let paused = self.docker.pause_container(&self.name).await;
         if paused.is_err() {
-            self.stillness.set(false);
-            self.is_frozen.store(false, Ordering::Release);
+            self.frozen().take();
         }
         paused.map_err(|error| refused("pause", error))
     }
 
     /// One that is not frozen goes on.
     pub(crate) async fn thaw(&self) -> Result<()> {
-        self.stillness.set(false);
         match self.docker.unpause_container(&self.name).await {
             Err(Cause::DockerResponseServerError { message, .. }) if is_not_paused(&message) => {}
             thawed => thawed.map_err(|error| refused("resume", error))?,
         }
-        self.is_frozen.store(false, Ordering::Release);
+        self.frozen().take();
         Ok(())
     }
 
-    /// An image of what is changed in it. It is held for that moment.
+    /// An image of what is changed in it. The engine holds it for that moment.
+    ///
+    /// # Cancellation
+    /// The engine goes on, and the image is removed then.
     pub(crate) async fn commit(&self, snapshot: &str) -> Result<Committed> {
-        self.stillness.set(true);
-        let committed = Committed::of(&self.docker, &self.name, snapshot).await;
-        self.stillness.set(false);
-        committed
+        let held = self.stillness.hold();
+        let committing = Committed::of(self.docker.clone(), self.name.clone(), snapshot.to_owned());
+        background(async move {
+            let _held = held;
+            committing.await
+        })
+        .await?
     }
 
     fn is_frozen(&self) -> bool {
-        self.is_frozen.load(Ordering::Acquire)
+        self.frozen().is_some()
     }
 }
 
@@ -153,7 +163,13 @@ impl DockerBox {
             runtime: Handle::current(),
             end: Arc::clone(&end),
         };
-        let created = docker.create_container(Some(create.build()), request).await;
+        let create = create.build();
+        // To its end, or one that was given up meanwhile would be made after it was removed.
+        let (made, created) = background(async move {
+            let created = made.docker.create_container(Some(create), request).await;
+            (made, created)
+        })
+        .await?;
         let created = created.map_err(|error| {
             let missing = matches!(
                 &error,
@@ -177,7 +193,7 @@ impl DockerBox {
             .start_container(&made.name, None::<StartContainerOptions>)
             .await
             .map_err(|error| refused("create", error))?;
-        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from = from.chain(end_of(docker, &made.name, end)).boxed();
         let pipe = PipeBox::connect(from, attached.input, &nonce)
@@ -188,7 +204,7 @@ impl DockerBox {
             docker: docker.clone(),
             name: made.name.clone(),
             stillness: pipe.stillness(),
-            is_frozen: AtomicBool::new(false),
+            frozen: Mutex::default(),
         };
         let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
         Ok(Self { pipe, made, freezer: Arc::new(freezer) })
@@ -225,7 +241,7 @@ impl DockerBox {
     }
 }
 
-type Said = Arc<std::sync::Mutex<Vec<u8>>>;
+type Said = Arc<Mutex<Vec<u8>>>;
 
 /// Standard output is the agent's messages; standard error is remembered, for when it fails.
 fn messages(
@@ -235,7 +251,7 @@ fn messages(
     let messages = output.map_err(std::io::Error::other).try_filter_map(move |output| {
         future::ready(Ok(match output {
             LogOutput::StdErr { message } => {
-                let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = MOST_SAID.saturating_sub(said.len()).min(message.len());
                 said.extend_from_slice(&message[..room]);
                 None
@@ -265,7 +281,7 @@ fn end_of(
 }
 
 fn with_words(error: Error, said: &Said, options: &Options) -> Error {
-    let said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let said = said.lock().unwrap_or_else(PoisonError::into_inner);
     let said = String::from_utf8_lossy(&said);
     let last = said.lines().rev().find(|line| !line.trim().is_empty());
     let error = match last {

@@ -28,19 +28,18 @@ pub(crate) struct Committed {
 
 impl Committed {
     /// Makes one of what is changed in a container. What is mounted, and so all that is in memory, is no part of it.
-    pub(crate) async fn of(docker: &Docker, container: &str, snapshot: &str) -> Result<Self> {
+    pub(crate) async fn of(docker: Docker, container: String, snapshot: String) -> Result<Self> {
         let tag = random_hex(8);
         let image = format!("{NAME}:{tag}");
-        let (docker, runtime) = (docker.clone(), Handle::current());
-        let committed = Self { docker, image, runtime, kept: false };
+        let committed = Self { docker, image, runtime: Handle::current(), kept: false };
         let options = CommitContainerOptionsBuilder::default()
-            .container(container)
+            .container(&container)
             .repo(NAME)
             .tag(&tag)
             .pause(true)
             .build();
         // What the container says of itself is not true of others that start from the image.
-        let labels = [(LABEL, snapshot), (ID_LABEL, ""), (OWNER_LABEL, "")];
+        let labels = [(LABEL, snapshot.as_str()), (ID_LABEL, ""), (OWNER_LABEL, "")];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let config = ContainerConfig { labels: Some(labels), ..ContainerConfig::default() };
         let made = committed.docker.commit_container(options, config).await;

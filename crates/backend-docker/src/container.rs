@@ -24,6 +24,13 @@ const DISK: ByteSize = ByteSize::gib(1);
 /// Processes and threads when nothing is said.
 const PROCESSES: u32 = 256;
 
+/// Open files of a process when nothing is said, and as many as it may allow itself then.
+const USUAL_OPEN_FILES: u32 = 1024;
+const MOST_OPEN_FILES: u32 = 4096;
+
+/// As many more as the agent may have: some for each process and each connection.
+const AGENTS_OPEN_FILES: i64 = 4096;
+
 /// The most that shared memory takes.
 const SHARED_MEMORY: u64 = 64 << 20;
 
@@ -99,7 +106,7 @@ pub(crate) fn body(
         user: Some(options.user().to_string()),
         working_dir: Some("/".into()),
         entrypoint: Some(vec![options.python.clone()]),
-        cmd: Some(arguments(nonce)),
+        cmd: Some(arguments(nonce, most_open_files(spec))),
         tty: Some(false),
         open_stdin: Some(true),
         stdin_once: Some(true),
@@ -148,9 +155,10 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way
         oom_score_adj: Some(500),
         shm_size: Some(signed(limits.disk.as_u64().min(SHARED_MEMORY))),
         ulimits: Some(vec![
-            spec.open_files.map_or_else(
-                || ulimit("nofile", 1024, 4096),
-                |most| ulimit("nofile", most.into(), most.into()),
+            ulimit(
+                "nofile",
+                spec.open_files.unwrap_or(USUAL_OPEN_FILES).into(),
+                i64::from(most_open_files(spec)) + AGENTS_OPEN_FILES,
             ),
             ulimit("core", 0, 0),
             ulimit("memlock", 64 << 10, 64 << 10),
@@ -162,6 +170,11 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way
         runtime: options.runtime.clone(),
         ..HostConfig::default()
     }
+}
+
+/// As many as a process may allow itself.
+fn most_open_files(spec: &CreateSpec) -> u32 {
+    spec.open_files.unwrap_or(MOST_OPEN_FILES)
 }
 
 /// The directories in memory that every container has.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sandbox_core::{ByteSize, CallContext, ErrorKind, FailureKind, Sandbox};
 use support::{PATIENCE, build, docker, has_engine};
 use tokio::process::Command;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Set in the child that is killed while it owns a sandbox.
 const OWNER: &str = "SANDBOX_TEST_DOCKER_OWNER";
@@ -194,6 +194,35 @@ async fn fifty_answer_at_once() {
     }
 }
 
+async fn until(is_so: impl AsyncFn() -> bool, otherwise: &str) {
+    let started = Instant::now();
+    while !is_so().await {
+        assert!(started.elapsed() < PATIENCE, "{otherwise}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// An engine goes on with what it was asked for, and a container that it has made then is removed.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn nothing_is_left_of_a_create_that_is_given_up() {
+    assert!(has_engine(), "there is no engine to test with");
+    // So that those of other tests can be told apart.
+    let image = "sandbox-test-given-up";
+    docker(&["tag", DEFAULT_IMAGE, image]).await;
+    for given_up_after in (1..40).step_by(3) {
+        let create = Sandbox::builder(Arc::new(DockerBackend::default())).image(image).create();
+        let _ = timeout(Duration::from_millis(given_up_after), create).await;
+    }
+    let is_left = async || {
+        let images = docker(&["ps", "--all", "--format", "{{.Image}}"]).await;
+        images.lines().any(|line| line.starts_with(image))
+    };
+    sleep(Duration::from_secs(1)).await;
+    until(async || !is_left().await, "a container that nobody has waited for stays").await;
+    docker(&["image", "rm", image]).await;
+}
+
 /// What code has changed of the image is in the snapshot of a container whose root it could change, and ends with it.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
@@ -212,6 +241,19 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
         .unwrap();
     let code = "_ = open('/etc/marker', 'w').write('changed'); _ = open('own', 'w').write('mine')";
     assert!(changing.run_code(code).await.unwrap().success());
+    for given_up_after in [2, 20, 100] {
+        let given_up = changing.create_snapshot("given-up");
+        assert!(timeout(Duration::from_millis(given_up_after), given_up).await.is_err());
+    }
+    assert_eq!(changing.run_code("1+1").await.unwrap().text(), Some("2"));
+    let left = ["images", "--quiet", "--filter", "label=code-sandboxes.snapshot=given-up"];
+    // The engine makes each of them to its end, and then it is removed.
+    sleep(Duration::from_secs(1)).await;
+    until(
+        async || docker(&left).await.trim().is_empty(),
+        "an image that nobody has waited for stays",
+    )
+    .await;
     changing.create_snapshot("changed").await.unwrap();
     let images = async || {
         docker(&["images", "--quiet", "--filter", "label=code-sandboxes.snapshot=changed"]).await
@@ -220,11 +262,8 @@ async fn a_snapshot_has_what_was_changed_of_the_image() {
     // A name that is taken leaves no second image behind.
     let error = changing.create_snapshot("changed").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-    let started = Instant::now();
-    while images().await.lines().count() != 1 {
-        assert!(started.elapsed() < PATIENCE, "the image of a snapshot that failed stays");
-        sleep(Duration::from_millis(100)).await;
-    }
+    let is_one = async || images().await.lines().count() == 1;
+    until(is_one, "the image of a snapshot that failed stays").await;
     changing.terminate().await.unwrap();
 
     let from_it = builder().snapshot_name("changed").create().await.unwrap();

@@ -11,7 +11,7 @@ use crate::expiry::InUse;
 /// Whether a sandbox is held.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
-    /// Held by whoever pauses or resumes.
+    /// Held by whoever pauses or resumes, takes a snapshot or goes back to one.
     pub(crate) turn: Turn<()>,
     held: Mutex<Option<Held>>,
 }

@@ -450,11 +450,13 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
+        let _turn = self.place.hold.turn.lock().await;
         self.place.alive("create_snapshot")?;
         K::create_snapshot(self, name, description).await
     }
 
     async fn restore_snapshot(&self, _call: &CallContext, name: &str) -> Result<SnapshotInfo> {
+        let _turn = self.place.hold.turn.lock().await;
         self.place.alive("restore_snapshot")?;
         K::restore_snapshot(self, name).await
     }

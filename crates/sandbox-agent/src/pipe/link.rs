@@ -73,8 +73,8 @@ struct State {
     held: usize,
     taken: usize,
     heard: Option<Instant>,
-    /// Whether the box is held, and cannot answer.
-    held_still: bool,
+    /// How many hold the box, which cannot answer meanwhile.
+    held_still: usize,
     over: bool,
     /// Why it broke, where whoever carries it says so.
     why: Option<String>,
@@ -185,16 +185,16 @@ impl Link {
         Ok(())
     }
 
-    /// Says whether the box is held: it is not taken for lost then, however long it says nothing.
-    pub(crate) fn hold_still(&self, held: bool) {
+    /// The box is held: it is not taken for lost, however long it says nothing.
+    pub(crate) fn hold_still(&self) {
+        self.state().held_still += 1;
+    }
+
+    /// As often as it was held, it goes on.
+    pub(crate) fn let_go(&self) {
         let mut state = self.state();
-        state.held_still = held;
+        state.held_still = state.held_still.saturating_sub(1);
         state.heard = Some(Instant::now());
-        drop(state);
-        if !held {
-            // The first that the agent hears when it goes on: it has heard nothing for as long.
-            let _ = self.say(&ToAgent::Ping);
-        }
     }
 
     /// Reserves room for data on the connection.
@@ -485,14 +485,16 @@ async fn ping(link: Weak<Link>) {
     loop {
         sleep(PING).await;
         let Some(link) = link.upgrade() else { return };
-        let (held, heard) = {
+        let (held, heard, waiting) = {
             let state = link.state();
-            (state.held_still, state.heard)
+            (state.held_still > 0, state.heard, !state.small.is_empty())
         };
-        if held {
+        if held && waiting {
+            // It hears of that one first, when it goes on.
             continue;
         }
-        let silent = heard.is_some_and(|heard| heard.elapsed() > SILENCE);
+        // Nobody here knows from when to when exactly it is held, so it hears pings meanwhile.
+        let silent = !held && heard.is_some_and(|heard| heard.elapsed() > SILENCE);
         if silent || link.say(&ToAgent::Ping).is_err() {
             link.close();
             return;
@@ -503,6 +505,7 @@ async fn ping(link: Weak<Link>) {
 #[cfg(test)]
 mod tests {
     use futures_util::stream;
+    use tokio::io::AsyncReadExt as _;
     use tokio::time::advance;
 
     use super::*;
@@ -510,6 +513,25 @@ mod tests {
     /// A box that never says anything.
     fn silent() -> Arc<Link> {
         Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(tokio::io::sink()))
+    }
+
+    /// An agent ends when it hears nothing, and nobody but the engine knows when it is frozen.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_hears_of_this_end() {
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let link = Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near));
+        tokio::task::yield_now().await;
+        link.hold_still();
+        a_long_time().await;
+        let mut heard = vec![0; 1 << 16];
+        let count = far.read(&mut heard).await.unwrap();
+        let mut frames = FrameReader::new();
+        frames.push(&heard[..count]);
+        let mut pings = 0;
+        while frames.next_frame().unwrap().is_some() {
+            pings += 1;
+        }
+        assert!(pings >= 10, "{pings} pings in the time of 20");
     }
 
     async fn a_long_time() {
@@ -523,10 +545,13 @@ mod tests {
     async fn only_what_is_not_held_is_lost_when_it_says_nothing() {
         let link = silent();
         tokio::task::yield_now().await;
-        link.hold_still(true);
+        link.hold_still();
+        link.hold_still();
+        a_long_time().await;
+        link.let_go();
         a_long_time().await;
         assert!(!link.is_closed(), "a box that is held was taken for lost");
-        link.hold_still(false);
+        link.let_go();
         a_long_time().await;
         assert!(link.is_closed(), "a box that says nothing counts as there");
     }

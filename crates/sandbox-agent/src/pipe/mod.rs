@@ -155,10 +155,24 @@ impl PipeBox {
 pub struct PipeStillness(Weak<Link>);
 
 impl PipeStillness {
-    /// Before it is held, with `true`, and before it goes on, with `false`.
-    pub fn set(&self, held: bool) {
+    /// Before it is held. It may answer again when that is dropped.
+    pub fn hold(&self) -> HeldStill {
         if let Some(link) = self.0.upgrade() {
-            link.hold_still(held);
+            link.hold_still();
+        }
+        HeldStill(Weak::clone(&self.0))
+    }
+}
+
+/// A box that is held for as long as this lives, and perhaps for longer by others.
+#[derive(Debug)]
+#[must_use]
+pub struct HeldStill(Weak<Link>);
+
+impl Drop for HeldStill {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.upgrade() {
+            link.let_go();
         }
     }
 }

@@ -34,9 +34,13 @@ pub(crate) fn program() -> &'static str {
 }
 
 /// The arguments of an interpreter that becomes the agent. It says the nonce before it takes anything in.
+///
+/// `open_files` is as many as what runs there may ever have open, each process for itself; 0 for as many as the agent. So
+/// the agent, which has some for each of them, can be allowed more.
 #[must_use]
-pub fn arguments(nonce: &str) -> Vec<String> {
-    ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce].map(str::to_owned).to_vec()
+pub fn arguments(nonce: &str, open_files: u32) -> Vec<String> {
+    let open_files = open_files.to_string();
+    ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ from posix import O_CLOEXEC, O_RDONLY, O_WRONLY, WNOHANG
 from posix import _exit, chdir, close, dup, dup2, execve, fork, getpid, kill, nice, open, pipe2
 from posix import read, setsid, umask, wait4, waitid, waitpid, write
 from _signal import SIGCONT, SIGKILL, SIGSTOP
+from resource import setrlimit
+from select import POLLIN, poll
 from time import CLOCK_BOOTTIME, clock_gettime, sleep
 
 from _socket import AF_UNIX, SOCK_STREAM, socketpair
@@ -28,6 +30,7 @@ LAST_ROUNDS = 2000
 LAST_PAUSE = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
+BECOMING = 2000  # milliseconds that a new process may take to be its program
 NICE = 10
 
 codec = load("codec")
@@ -117,12 +120,12 @@ class Children:
                     close_quietly(fd)
             return self.not_started(key, NEW_PROCESS, error.errno)
         if pid == 0:
-            become_program(self.mux, theirs, tell, argv, env, fields[3], has_terminal)
+            become_program(self, theirs, tell, argv, env, fields[3], has_terminal)
         close(tell)
         if not has_terminal:
             for fd in theirs:
                 close(fd)
-        problem = read(status, 64)
+        problem = said_before_the_program(status, pid)
         close(status)
         if problem:
             for fd in ours:
@@ -157,6 +160,8 @@ class Children:
             control, theirs = socketpair(AF_UNIX, SOCK_STREAM)
             theirs = theirs.detach()
             opened += [theirs]
+            copy = dup(control.fileno())
+            opened += [copy]
             out, their_out = pipe2(O_CLOEXEC)
             opened += [out, their_out]
             err, their_err = pipe2(O_CLOEXEC)
@@ -169,7 +174,7 @@ class Children:
                 close(fd)
             return self.not_started(key, NEW_PROCESS, error.errno)
         if pid == 0:
-            self.mux.become(WorkerRequest(fields, theirs, [null, their_out, their_err]))
+            self.mux.become(WorkerRequest(fields, theirs, [null, their_out, their_err], self.open_files))
         for fd in (theirs, their_out, their_err, null):
             close(fd)
         child = self.add(key, pid, True)
@@ -177,7 +182,6 @@ class Children:
             Source(self.mux, out, key << 2 | STDOUT),
             Source(self.mux, err, key << 2 | STDERR),
         ]
-        copy = dup(control.fileno())
         child.sources.append(
             pipes["ControlSource"](self.mux, copy, key << 2 | CONTROL, list(child.sources))
         )
@@ -356,15 +360,14 @@ class Children:
             child.terminal = None
 
     def end_everything(self):
-        if getpid() == 1:
-            kill_quietly(-1, SIGKILL)  # all others that there are
-            return
-        for pid in below(getpid()):
-            kill_quietly(pid, SIGKILL)
-
-    def have_ended(self):
-        """Whether those that were killed are dead, all of them, after some time for that."""
+        """Kills all there are. Says whether they are dead, all of them, after some time for that."""
         for _ in range(LAST_ROUNDS):
+            if getpid() == 1:
+                kill_quietly(-1, SIGKILL)  # all others that there are
+            else:
+                # What one of them has just started is not below this process until that one is dead.
+                for pid in below(getpid()):
+                    kill_quietly(pid, SIGKILL)
             try:
                 while waitpid(-1, WNOHANG)[0]:
                     pass
@@ -379,23 +382,34 @@ class WorkerRequest:
 
     isolated = confined = False
     uid = gid = 0
-    rlimits = ()
     subreaper = True
     cell = ruleset = None
     filter = b""
     self_check = ""
 
-    def __init__(self, fields, control, standard):
+    def __init__(self, fields, control, standard, open_files):
+        self.rlimits = (open_files,)
         self.env = codec["as_pairs"](fields[1])
         self.work_dir = codec["as_text"](fields[2])
         self.control, self.standard = control, standard
 
 
-def become_program(mux, files, tell, argv, env, directory, has_terminal):
+def said_before_the_program(status, pid):
+    """What a new process says when it cannot be the program. What stops it before that, as others of its user can, ends it."""
+    ready = poll()
+    ready.register(status, POLLIN)
+    if not ready.poll(BECOMING):
+        kill_quietly(pid, SIGKILL)
+    return read(status, 64)
+
+
+def become_program(children, files, tell, argv, env, directory, has_terminal):
     """In the new process: never returns."""
     stage = NEW_PROCESS
     try:
-        mux.reset_ignored_signals()
+        children.mux.reset_ignored_signals()
+        resource, *limits = children.open_files
+        setrlimit(resource, limits)
         setsid()
         for place, fd in enumerate(files):
             dup2(fd, place)

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from posix import O_CLOEXEC, O_RDWR
 from posix import _exit, close, dup2, open, pipe2, read, set_blocking, writev
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from select import EPOLLIN, EPOLLOUT, epoll
 from time import monotonic
 from _signal import SIGCHLD, set_wakeup_fd
@@ -92,6 +93,13 @@ class Mux:
             self.children.reap()
 
         self.watch(near, EPOLLIN, died)
+
+    def keep_open_files(self):
+        """More than others have: one that runs out of them could start nothing, and say so to nobody."""
+        soft, hard = getrlimit(RLIMIT_NOFILE)
+        setrlimit(RLIMIT_NOFILE, (hard, hard))
+        most = OPEN_FILES or hard
+        self.children.open_files = (RLIMIT_NOFILE, min(soft, most), most)
 
     def become(self, request):
         """In a new process, which shall be a worker."""
@@ -222,7 +230,10 @@ class Mux:
                 self.used_up(len(piece))
                 if stream is not None:
                     feed = stream.feed_with_input if kind == INPUT else stream.feed_with_channel
-                    feed(piece, as_number(new))
+                    try:
+                        feed(piece, as_number(new))
+                    except OSError:
+                        stream.broken()  # no descriptor is left for it
                 return
             size = len(message) - 17
             if stream is None:
@@ -275,8 +286,8 @@ class Mux:
 
 def finish(told=False):
     """The host is gone, or has said that this is the end. Who said it is told when nothing runs any more."""
-    MUX.children.end_everything()
-    if told and MUX.children.have_ended():
+    have_ended = MUX.children.end_everything()
+    if told and have_ended:
         MUX.small.clear()
         MUX.large.clear()
         MUX.say(FINISHED)
@@ -294,6 +305,7 @@ def main():
     load("calls")["keep_login"]()
     worker["prctl"](worker["PR_SET_DUMPABLE"], 0)
     MUX = Mux()
+    MUX.keep_open_files()
     MUX.say(HELLO, number(VERSION), text(NONCE), text("%d.%d.%d" % sys.version_info[:3]))
     MUX.flush()
     load("driver")

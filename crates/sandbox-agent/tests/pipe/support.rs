@@ -34,7 +34,7 @@ impl TestBox {
     async fn start_that(closes: bool) -> Self {
         let nonce = "0123456789abcdef";
         let mut agent = Command::new("python3")
-            .args(arguments(nonce))
+            .args(arguments(nonce, 0))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

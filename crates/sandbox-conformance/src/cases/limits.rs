@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         too_many_files_are_an_error needs limit_disk, strict;
         the_number_of_files_is_what_was_asked_for needs limit_disk_files;
         the_number_of_descriptors_is_what_was_asked_for needs limit_open_files, commands;
+        few_descriptors_bind_code_and_not_what_starts_it needs limit_open_files, command_background;
         every_writable_place_counts needs limit_disk, strict;
         too_many_processes_are_an_error needs limit_processes;
         threads_count_as_processes needs limit_processes;
@@ -104,6 +105,18 @@ end, 128 < count < 200, resource.getrlimit(resource.RLIMIT_NOFILE)";
     ensure_eq!(text(&sandbox, code).await?, "('EMFILE', True, (200, 200))");
     let command = sandbox.commands().run("ulimit -n; ulimit -Hn").await?;
     ensure_eq!(command.stdout, "200\n200\n");
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn few_descriptors_bind_code_and_not_what_starts_it(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.open_files(128)).await?;
+    let mut commands = Vec::new();
+    for _ in 0..60 {
+        commands.push(sandbox.commands().run("sleep 600").background().start().await?);
+    }
+    let command = sandbox.commands().run("ulimit -n").await?;
+    ensure_eq!(command.stdout, "128\n");
     is_usable(&sandbox).await?;
     Ok(())
 }
