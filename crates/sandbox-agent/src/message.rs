@@ -244,3 +244,20 @@ impl Run {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::python::{PARTS, numbers};
+
+    #[test]
+    fn workers_are_asked_with_the_same_numbers() {
+        let spoken = ["driver", "tools", "warm"];
+        numbers::agree(
+            PARTS.iter().filter(|(name, _)| spoken.contains(name)),
+            &numbers::named!(
+                RUN GET_VARIABLE SET_VARIABLES INTERRUPT TOOL_RESULT HOLD STORE RESTORE
+            ),
+        );
+    }
+}

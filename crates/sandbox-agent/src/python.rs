@@ -17,7 +17,7 @@ pub const PROGRAM_FD: i32 = 4;
 pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 
 /// The zygote: forks workers, and never runs user code.
-const ZYGOTE: &str = include_str!("python/zygote.py");
+pub(crate) const ZYGOTE: &str = include_str!("python/zygote.py");
 
 /// What comes before each program: finds the parts.
 pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
@@ -85,6 +85,65 @@ pub fn program_id() -> u64 {
 /// A JSON string of ASCII text is also a Python string literal.
 fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+/// Compares numbers that are written on both sides of a connection.
+#[cfg(test)]
+pub(crate) mod numbers {
+    use std::collections::BTreeSet;
+
+    /// Each of those constants with its name.
+    macro_rules! named {
+        ($($name:ident)*) => { [$((stringify!($name), i128::try_from($name).unwrap())),*] };
+    }
+    pub(crate) use named;
+
+    /// Fails unless those sources have each of these, and wherever they have it with that number.
+    #[track_caller]
+    pub(crate) fn agree<'a>(
+        sources: impl IntoIterator<Item = &'a (&'a str, &'a str)>,
+        ours: &[(&str, i128)],
+    ) {
+        let mut found = BTreeSet::new();
+        for (source, text) in sources {
+            for (name, number) in text.lines().filter_map(assigned).flatten() {
+                if let Some((name, ours)) = ours.iter().find(|(ours, _)| *ours == name) {
+                    assert_eq!(number, *ours, "{name} in {source}");
+                    found.insert(*name);
+                }
+            }
+        }
+        let missing: Vec<_> = ours.iter().filter(|(name, _)| !found.contains(name)).collect();
+        assert!(missing.is_empty(), "not found: {missing:?}");
+    }
+
+    /// The constants that a line gives numbers, in one of the ways in which the sources do that.
+    fn assigned(line: &str) -> Option<Vec<(&str, i128)>> {
+        let (names, values) = line.split('#').next()?.split_once(" = ")?;
+        let names: Vec<_> = names.split(", ").collect();
+        let constant = |name: &&str| name.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'_'));
+        if !names.iter().all(constant) {
+            return None;
+        }
+        let number = |text: &str| {
+            let mut shifted = text.trim().split(" << ").map(|part| part.parse::<i128>().ok());
+            let first = shifted.next()??;
+            shifted.try_fold(first, |number, bits| Some(number << bits?))
+        };
+        let values: Vec<_> = match values.trim().strip_prefix("range(") {
+            Some(range) => {
+                let bounds: Option<Vec<_>> =
+                    range.strip_suffix(')')?.split(", ").map(number).collect();
+                match bounds?[..] {
+                    [end] => (0..end).collect(),
+                    [start, end] => (start..end).collect(),
+                    _ => return None,
+                }
+            }
+            None => values.split(", ").map(number).collect::<Option<_>>()?,
+        };
+        (names.len() == values.len()).then(|| names.into_iter().zip(values).collect())
+    }
 }
 
 #[cfg(test)]

@@ -322,3 +322,15 @@ impl ZygoteReply {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::python::{ZYGOTE, numbers};
+
+    #[test]
+    fn the_zygote_has_the_same_numbers() {
+        let ours = numbers::named!(START FORK REAP HELLO FORKED REAPED ERROR);
+        numbers::agree(&[("zygote", ZYGOTE)], &ours);
+    }
+}

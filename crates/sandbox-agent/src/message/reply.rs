@@ -406,3 +406,21 @@ impl Reply {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::python::{PARTS, numbers};
+
+    #[test]
+    fn workers_answer_with_the_same_numbers() {
+        let spoken = ["driver", "cell", "holder", "state", "tools", "worker"];
+        numbers::agree(
+            PARTS.iter().filter(|(name, _)| spoken.contains(name)),
+            &numbers::named!(
+                READY REFUSED DISPLAY CLEAR_OUTPUT ERROR EXIT DONE VALUE FAILED TOOL_CALL LIST_TOOLS
+                CANCEL_TOOL HELD
+            ),
+        );
+    }
+}

@@ -333,6 +333,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pipe::program::{AGENT_PARTS, MUX};
+    use crate::python::numbers;
+
+    #[test]
+    fn agents_have_the_same_numbers() {
+        let spoken = ["pipes", "children", "jobs"];
+        let parts = AGENT_PARTS.iter().filter(|(name, _)| spoken.contains(name));
+        numbers::agree(
+            parts.chain(&[("mux", MUX)]),
+            &numbers::named!(
+                SPAWN WORKER DATA END CREDIT DROP SIGNAL CALL CANCEL PING FORGET INPUT FINISH CHANNEL HELLO
+                STARTED NOT_STARTED ANSWER EXIT PONG BROKEN FINISHED STDIN STDOUT STDERR CONTROL VERSION WINDOW
+                CHUNK
+            ),
+        );
+    }
 
     proptest! {
         #[test]

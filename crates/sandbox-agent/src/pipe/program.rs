@@ -10,9 +10,9 @@ const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 /// What the kernel says of processes, for another program that ends what it started.
 pub const PROCESSES: &str = include_str!("../python/processes.py");
 
-const MUX: &str = include_str!("../python/mux.py");
+pub(super) const MUX: &str = include_str!("../python/mux.py");
 
-const AGENT_PARTS: [(&str, &str); 12] = [
+pub(super) const AGENT_PARTS: [(&str, &str); 12] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
     ("calls", include_str!("../python/calls.py")),
