@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Whatever the kernel runs.
+pub(crate) const KERNEL: &str = "kernel";
+
 /// A language and how its programs are run.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Language {
@@ -214,13 +217,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             dependencies: None,
         },
     },
-    Language {
-        name: "kernel",
-        aliases: &[],
-        extensions: &[],
-        file: "main",
-        engine: Engine::Kernel,
-    },
+    Language { name: KERNEL, aliases: &[], extensions: &[], file: "main", engine: Engine::Kernel },
 ];
 
 /// The language of that name or alias, in any case.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ def run(module, directory):
 
 
 if __name__ == "__main__":
+    # Whoever started this may ignore it, which programs inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as directory:
         for module in sys.argv[1:]:
             print(module, file=sys.stderr, flush=True)

@@ -62,15 +62,19 @@ impl Notebook {
         Some(plain_language(found)).filter(|language| !language.is_empty())
     }
 
-    /// Says the language where the notebook itself says nothing.
-    pub(crate) fn note_language(&mut self, language: &str) {
+    /// Says the language, and which kernel runs it, where the notebook itself says nothing.
+    pub(crate) fn note_language(&mut self, language: &str, kernel: Option<&str>) {
         if self.language().is_none() {
             self.metadata.insert("language_info".into(), json!({"name": language}));
         }
-        if language == PYTHON && !self.metadata.contains_key("kernelspec") {
-            let kernel = json!({"name": "python3", "display_name": "Python 3", "language": PYTHON});
-            self.metadata.insert("kernelspec".into(), kernel);
-        }
+        let (name, display_name) = match (kernel, language) {
+            (None | Some("python3"), PYTHON) => ("python3", "Python 3"),
+            (Some(name), _) => (name, name),
+            (None, _) => return,
+        };
+        self.metadata.entry("kernelspec").or_insert_with(
+            || json!({"name": name, "display_name": display_name, "language": language}),
+        );
     }
 
     /// Positions of the cells that a run executes.
@@ -145,11 +149,15 @@ mod tests {
     #[test]
     fn the_language_is_noted_once() {
         let mut silent = with(json!({}));
-        silent.note_language("bash");
+        silent.note_language("bash", None);
         assert_eq!(Value::Object(silent.metadata), json!({"language_info": {"name": "bash"}}));
+        let mut silent = with(json!({}));
+        silent.note_language("bash", Some("mine"));
+        let kernel = json!({"name": "mine", "display_name": "mine", "language": "bash"});
+        assert_eq!(silent.metadata["kernelspec"], kernel);
         let known = json!({"language_info": {"name": "python"}, "kernelspec": {"name": "mine"}});
         let mut own = with(known.clone());
-        own.note_language("python");
+        own.note_language("python", Some("other"));
         assert_eq!(Value::Object(own.metadata), known);
     }
 

@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_notebook_is_laid_out_as_jupyter_does_it() {
         let mut notebook = Notebook::of_code("print(1)\n2");
-        notebook.note_language("python");
+        notebook.note_language("python", None);
         let cell = &mut notebook.cells[0];
         cell.execution_count = Some(1);
         cell.outputs = vec![

@@ -6,6 +6,8 @@ mod server;
 
 use std::fs;
 
+use serde_json::Value;
+
 use self::server::{JupyterServer, TOKEN, free_port, interpreter};
 use crate::support::{run, sandboxes};
 
@@ -24,6 +26,16 @@ fn a_kernel_of_this_host_is_named() {
         run(["--kernel", "bash", "--lang", "kernel", "--file"]).arg(file.to_str().unwrap());
     its_own.env("CODE_SANDBOXES_PYTHON", &python).output().assert(0, "14\n");
     // Input that such a kernel does not read is no reason not to run.
+    // Whoever opens what is written is asked for no kernel.
+    for language in ["bash", "kernel"] {
+        let written = folder.path().join(format!("{language}.ipynb"));
+        let call = run(["--kernel", "bash", "--lang", language, "echo 1", "--notebook"])
+            .arg(written.to_str().unwrap());
+        call.env("CODE_SANDBOXES_PYTHON", &python).output().assert(0, "1\n");
+        let written: Value = serde_json::from_slice(&fs::read(&written).unwrap()).unwrap();
+        assert_eq!(written["metadata"]["kernelspec"]["name"], "bash", "{written}");
+        assert_eq!(written["metadata"]["language_info"]["name"], "bash", "{written}");
+    }
     let call = run(["--kernel", "bash", "--lang", "bash", "echo 1"]).stdin("unread\n");
     let outcome = call.env("CODE_SANDBOXES_PYTHON", &python).output();
     outcome.assert(0, "1\n");

@@ -182,7 +182,7 @@ impl<'a> Course<'a> {
         // A cell that was given up in its middle has a result, too.
         self.close(interrupted);
         let mut notebook = mem::take(&mut self.notebook);
-        notebook.note_language(&self.language);
+        facts.note_in(&mut notebook);
         let name = |number| format!("cell-{number}-");
         // Without any code there is nothing to wait for.
         let is_empty = self.cells.is_empty() && ended.is_ok();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::report::Facts;
 use super::save;
 use super::source::{Source, Task};
 use crate::args::ExportArgs;
@@ -90,12 +91,12 @@ impl Export {
     }
 
     /// The notebook that will have the results of a run.
-    pub(super) fn notebook_of(&self, task: &Task) -> Notebook {
+    pub(super) fn notebook_of(&self, task: &Task, facts: &Facts) -> Notebook {
         if self.notebook.is_none() {
             return Notebook::default();
         }
         let mut notebook = task.source.as_notebook();
-        notebook.note_language(task.language);
+        facts.note_in(&mut notebook);
         notebook
     }
 

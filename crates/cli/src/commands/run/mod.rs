@@ -155,8 +155,8 @@ impl Visit {
         }
         let (guest, stays, tty) = (Guest::default(), self.stays, self.tty);
         let (export, language) = (mem::take(&mut self.export), self.task.language);
-        let notebook = export.notebook_of(&self.task);
         let facts = Facts::of(sandbox, language);
+        let notebook = export.notebook_of(&self.task, &facts);
         let mut report = Report::new(printer, export.recording());
         let ended = {
             let work = async {

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::export::Kept;
 use crate::exit;
-use crate::notebook::Recording;
+use crate::languages::KERNEL;
+use crate::notebook::{Notebook, Recording, plain_language};
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
 
@@ -172,13 +173,28 @@ pub(super) struct Facts {
     sandbox_id: Option<String>,
     variant: &'static str,
     pub(super) language: String,
+    /// Of a Jupyter kernel: its specification's name, and its language.
+    kernel: Option<String>,
+    kernel_language: Option<String>,
 }
 
 impl Facts {
     /// Those of a sandbox that is still there.
     pub(super) fn of(sandbox: &Sandbox, language: &str) -> Self {
         let (sandbox_id, variant) = (sandbox.id(), sandbox.variant().as_str());
-        Self { sandbox_id, variant, language: language.to_owned() }
+        let info = sandbox.info();
+        let said = |key| Some(info.as_ref()?.metadata.get(key)?.as_str()?.to_owned());
+        let (kernel, kernel_language) = (said("kernel"), said("language"));
+        Self { sandbox_id, variant, language: language.to_owned(), kernel, kernel_language }
+    }
+
+    /// Says in a notebook what ran its cells, where it does not say so itself.
+    pub(super) fn note_in(&self, notebook: &mut Notebook) {
+        let own = self.kernel_language.as_deref().map(plain_language);
+        match own.filter(|own| self.language == KERNEL || self.language == *own) {
+            Some(own) => notebook.note_language(&own, self.kernel.as_deref()),
+            None => notebook.note_language(&self.language, None),
+        }
     }
 
     /// Prints a result with them.
