@@ -32,6 +32,9 @@ use crate::owner::Owner;
 /// How long a container may take to end with its connection before the engine is told to end it.
 const OWN_END: Duration = Duration::from_secs(2);
 
+/// How long an engine may take to make an image of what is changed in a container.
+const LONGEST_COMMIT: Duration = Duration::from_mins(15);
+
 /// What an agent wrote beside its messages, at most.
 const MOST_SAID: usize = 4 << 10;
 
@@ -69,6 +72,8 @@ pub(crate) struct Freezer {
     stillness: PipeStillness,
     /// While it is frozen, or is about to be.
     frozen: Mutex<Option<HeldStill>>,
+    /// Held by whoever has the engine freeze it or let it go on, also when nobody waits for that any more.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Freezer {
@@ -78,6 +83,7 @@ impl Freezer {
 
     /// Whoever gives up here may have frozen it.
     pub(crate) async fn freeze(&self) -> Result<()> {
+        let _turn = self.turn.lock().await;
         *self.frozen() = Some(self.stillness.hold());
         let paused = self.docker.pause_container(&self.name).await;
         if paused.is_err() {
@@ -88,6 +94,7 @@ impl Freezer {
 
     /// One that is not frozen goes on.
     pub(crate) async fn thaw(&self) -> Result<()> {
+        let _turn = self.turn.lock().await;
         match self.docker.unpause_container(&self.name).await {
             Err(Cause::DockerResponseServerError { message, .. }) if is_not_paused(&message) => {}
             thawed => thawed.map_err(|error| refused("resume", error))?,
@@ -101,10 +108,13 @@ impl Freezer {
     /// # Cancellation
     /// The engine goes on, and the image is removed then.
     pub(crate) async fn commit(&self, snapshot: &str) -> Result<Committed> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
         let held = self.stillness.hold();
-        let committing = Committed::of(self.docker.clone(), self.name.clone(), snapshot.to_owned());
+        // It answers when it is done.
+        let docker = self.docker.clone().with_timeout(LONGEST_COMMIT);
+        let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned());
         background(async move {
-            let _held = held;
+            let _guards = (turn, held);
             committing.await
         })
         .await?
@@ -157,15 +167,11 @@ impl DockerBox {
             create = create.platform(platform);
         }
         let end = Arc::<End>::default();
-        let made = Made {
-            docker: docker.clone(),
-            name,
-            runtime: Handle::current(),
-            end: Arc::clone(&end),
-        };
+        let (engine, ours) = (docker.clone(), Arc::clone(&end));
         let create = create.build();
         // To its end, or one that was given up meanwhile would be made after it was removed.
         let (made, created) = background(async move {
+            let made = Made { docker: engine, name, runtime: Handle::current(), end: ours };
             let created = made.docker.create_container(Some(create), request).await;
             (made, created)
         })
@@ -205,6 +211,7 @@ impl DockerBox {
             name: made.name.clone(),
             stillness: pipe.stillness(),
             frozen: Mutex::default(),
+            turn: Arc::default(),
         };
         let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
         Ok(Self { pipe, made, freezer: Arc::new(freezer) })

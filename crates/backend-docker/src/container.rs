@@ -31,6 +31,9 @@ const MOST_OPEN_FILES: u32 = 4096;
 /// As many more as the agent may have: some for each process and each connection.
 const AGENTS_OPEN_FILES: i64 = 4096;
 
+/// As many as kernels allow, unless they are told (`fs.nr_open`).
+const KERNELS_OPEN_FILES: i64 = 1 << 20;
+
 /// The most that shared memory takes.
 const SHARED_MEMORY: u64 = 64 << 20;
 
@@ -158,7 +161,7 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way
             ulimit(
                 "nofile",
                 spec.open_files.unwrap_or(USUAL_OPEN_FILES).into(),
-                i64::from(most_open_files(spec)) + AGENTS_OPEN_FILES,
+                (i64::from(most_open_files(spec)) + AGENTS_OPEN_FILES).min(KERNELS_OPEN_FILES),
             ),
             ulimit("core", 0, 0),
             ulimit("memlock", 64 << 10, 64 << 10),

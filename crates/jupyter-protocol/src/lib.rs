@@ -48,6 +48,10 @@ mod zmtp;
 #[cfg(all(feature = "zmq", unix))]
 pub mod zmtp;
 
+// Types of theirs are in the interface.
+pub use bytes;
+pub use serde_json;
+
 pub use channel::{Channel, UnknownChannel};
 pub use codec::Codec;
 pub use connection::{ConnectionError, ConnectionInfo, Endpoint, ReservedPorts, Transport};

@@ -1,5 +1,7 @@
 //! The outputs of one execution as a notebook would show them.
 
+use serde_json::{Value, json};
+
 use crate::content::{DisplayData, ErrorContent, ExecuteResult, StreamName};
 use crate::execution::Event;
 use crate::json::JsonMap;
@@ -167,6 +169,42 @@ impl Outputs {
 }
 
 impl Output {
+    /// As cells of notebook files have it, in version 4 of their format. What is not part of that format, such as a display
+    /// id, is left out.
+    ///
+    /// ```
+    /// use jupyter_protocol::outputs::Output;
+    ///
+    /// let output = Output::Stream { name: "stdout".into(), text: "a\n".to_owned() };
+    /// let expected = serde_json::json!({"output_type": "stream", "name": "stdout", "text": "a\n"});
+    /// assert_eq!(output.to_nbformat(), expected);
+    /// ```
+    #[must_use]
+    pub fn to_nbformat(&self) -> Value {
+        match self {
+            Self::Stream { name, text } => {
+                json!({"output_type": "stream", "name": name, "text": text})
+            }
+            Self::Display(display) => json!({
+                "output_type": "display_data",
+                "data": display.data,
+                "metadata": display.metadata,
+            }),
+            Self::Result(result) => json!({
+                "output_type": "execute_result",
+                "execution_count": result.execution_count,
+                "data": result.data,
+                "metadata": result.metadata,
+            }),
+            Self::Error(error) => json!({
+                "output_type": "error",
+                "ename": error.ename,
+                "evalue": error.evalue,
+                "traceback": error.traceback,
+            }),
+        }
+    }
+
     fn cost(&self) -> usize {
         OVERHEAD
             + match self {
@@ -243,6 +281,37 @@ mod tests {
         let mut outputs = Outputs::new(100_000);
         events.iter().for_each(|event| outputs.apply(event));
         outputs
+    }
+
+    #[test]
+    fn notebooks_have_what_was_shown_and_nothing_of_the_messages() {
+        let error = ErrorContent {
+            ename: "E".into(),
+            evalue: "v".into(),
+            traceback: vec!["line".into()],
+            ..ErrorContent::default()
+        };
+        let result = ExecuteResult {
+            execution_count: Some(3),
+            data: MimeBundle::text("4"),
+            transient: transient("id"),
+            ..ExecuteResult::default()
+        };
+        let outputs = after(&[
+            display("id", "shown"),
+            Event::Result { result: Box::new(result), buffers: Vec::new() },
+            Event::Error(Box::new(error)),
+        ]);
+        let written: Vec<_> = outputs.items().iter().map(Output::to_nbformat).collect();
+        assert_eq!(
+            written,
+            [
+                json!({"output_type": "display_data", "data": {"text/plain": "shown"}, "metadata": {}}),
+                json!({"output_type": "execute_result", "execution_count": 3,
+                       "data": {"text/plain": "4"}, "metadata": {}}),
+                json!({"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["line"]}),
+            ]
+        );
     }
 
     #[test]

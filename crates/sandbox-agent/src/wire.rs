@@ -219,7 +219,11 @@ pub(crate) struct Writer<'a> {
     out: &'a mut Vec<u8>,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out }
+    }
+
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         let at = self.out.len();
         self.out.extend_from_slice(&[0; LENGTH]);

@@ -40,7 +40,8 @@ pub struct Fork {
     pub gid: u32,
     /// Working directory, as seen inside the cell.
     pub work_dir: String,
-    /// The whole environment of the worker.
+    /// The whole environment of the worker. It is no part of the request, because what a zygote has read can be found in
+    /// the memory of each worker that it forks later: [`Fork::environment`] goes to the worker itself.
     pub env: Vec<(String, String)>,
     /// Limits to set, in this order.
     pub rlimits: Vec<ResourceLimit>,
@@ -63,10 +64,11 @@ pub enum ZygoteRequest {
     Start(Start),
     /// Forks a worker. Descriptors ride along in this order: control stream, standard input,
     /// output, error, the pidfd of the cell when `isolated`, and a Landlock ruleset when `ruleset`.
-    /// Answer: `Forked`; the worker then says `Ready` or `Refused` on its control stream.
+    /// Answer: `Forked`; the worker then takes its [environment](Fork::environment) from its control stream, and says
+    /// `Ready` or `Refused` there.
     ///
-    /// Fields: isolated, uid, gid, work_dir, env (list of key, value), rlimits (list of resource,
-    /// soft, hard; -1 is unlimited), subreaper, ruleset, filter.
+    /// Fields: isolated, uid, gid, work_dir, rlimits (list of resource, soft, hard; -1 is unlimited), subreaper, ruleset,
+    /// filter.
     Fork(Fork),
     /// Collects a worker that has died, or kills it first. Answer: `Reaped`. Must be sent once for
     /// every `Forked`, or the worker stays a zombie.
@@ -182,15 +184,22 @@ impl ZygoteRequest {
 }
 
 impl Fork {
+    /// What the worker reads first on its control stream: the environment, as a list of key and value.
+    #[must_use]
+    pub fn environment(&self) -> Vec<u8> {
+        let mut field = Vec::new();
+        Writer::new(&mut field).list(&self.env, |out, (key, value)| {
+            out.text(key);
+            out.text(value);
+        });
+        field
+    }
+
     fn write(&self, out: &mut Writer<'_>) {
         out.flag(self.isolated);
         out.int(i64::from(self.uid));
         out.int(i64::from(self.gid));
         out.text(&self.work_dir);
-        out.list(&self.env, |out, (key, value)| {
-            out.text(key);
-            out.text(value);
-        });
         out.list(&self.rlimits, |out, limit| {
             out.int(i64::from(limit.resource));
             write_limit(out, limit.soft);
@@ -207,7 +216,7 @@ impl Fork {
             uid: fields.number("uid")?,
             gid: fields.number("gid")?,
             work_dir: fields.text("work_dir")?,
-            env: fields.list("env", |pair| Ok((pair.text("key")?, pair.text("value")?)))?,
+            env: Vec::new(),
             rlimits: fields.list("rlimits", |limit| {
                 Ok(ResourceLimit {
                     resource: limit.number("resource")?,

@@ -79,7 +79,7 @@ fn zygote_requests() -> Vec<ZygoteRequest> {
             uid: 1000,
             gid: 1001,
             work_dir: "/w".into(),
-            env: vec![("K".into(), "v".into())],
+            env: Vec::new(),
             rlimits: vec![ResourceLimit { resource: 7, soft: Some(9), hard: None }],
             subreaper: false,
             ruleset: true,
@@ -181,9 +181,19 @@ fn zygote_requests_have_these_bytes() {
     let all = zygote_requests().iter().map(|message| frame(|out| message.encode(out))).collect();
     insta::assert_snapshot!(lines(all), @r#"
     \1\9<3>\5<3>numpy\8<3>\1<7>
-    \2\8<3>\1<7>\8<3>\e8\3<6>\8<3>\e9\3<6>\2<3>/w\a<3>\1<3>K\1<3>v$<3>\8<3>\7<7>\8<3>\9<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\8<8><3>\8<3>\1<7>\8<3>\6<5>\ff\7f
+    \2\8<3>\1<7>\8<3>\e8\3<6>\8<3>\e9\3<6>\2<3>/w$<3>\8<3>\7<7>\8<3>\9<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\8<8><3>\8<3>\1<7>\8<3>\6<5>\ff\7f
     \3\8<3>M<7>
     "#);
+}
+
+/// Later workers could find what a zygote has read.
+#[test]
+fn an_environment_is_no_part_of_a_request() {
+    let fork = Fork { env: vec![("KEY".into(), "hidden".into())], ..Fork::default() };
+    assert_eq!(lines(vec![fork.environment()]), "\\11<3>\\3<3>KEY\\6<3>hidden");
+    let request = ZygoteRequest::Fork(fork);
+    let request = frame(|out| request.encode(out));
+    assert!(!request.windows(6).any(|part| part == b"hidden"));
 }
 
 #[test]

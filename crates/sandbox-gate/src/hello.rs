@@ -7,7 +7,7 @@ pub(crate) enum Hello {
     Incomplete,
     /// The message is whole, and names this host or none.
     Whole(Option<String>),
-    /// This is not TLS, or nothing a client would say.
+    /// This is not TLS, nothing a client would say, or says its host to the server alone.
     Wrong,
 }
 
@@ -18,6 +18,8 @@ const HANDSHAKE: u8 = 22;
 const LARGEST_RECORD: usize = 1 << 14;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
+/// Encrypted Client Hello: has another greeting in it, whose host is the one that counts.
+const ENCRYPTED_HELLO: u16 = 0xfe0d;
 
 /// Reads what has come so far. The message may be cut into records at any place.
 pub(crate) fn read(bytes: &[u8]) -> Hello {
@@ -82,6 +84,9 @@ fn host(body: &[u8]) -> Option<Option<String>> {
     while !extensions.0.is_empty() {
         let kind = extensions.number()?;
         let content = extensions.long()?;
+        if kind == ENCRYPTED_HELLO {
+            return None;
+        }
         if kind == SERVER_NAME {
             // Said twice, two sides could understand two things.
             if found.is_some() {
@@ -197,7 +202,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_name_said_twice_is_wrong() {
+    fn what_hides_another_name_is_wrong() {
         let extension = |name: &str| {
             let length = name.len() as u16;
             let mut bytes = vec![0, 0];
@@ -217,7 +222,9 @@ pub(crate) mod tests {
         };
         let (one, two) = (extension("a.example"), extension("b.example"));
         assert_eq!(host(&message(&one)), Some(Some("a.example".into())));
-        assert_eq!(host(&message(&[one, two].concat())), None);
+        assert_eq!(host(&message(&[&one[..], &two].concat())), None, "said twice");
+        let encrypted = [0xfe, 0x0d, 0, 1, 0];
+        assert_eq!(host(&message(&[&one[..], &encrypted].concat())), None, "one more inside");
         assert_eq!(host(&message(&[])), Some(None));
     }
 

@@ -209,6 +209,8 @@ impl Hub {
         for (_, own) in state.executions.drain() {
             own.push_note(Item::KernelDied);
         }
+        state.note(&Item::KernelDied);
+        self.renewals.send_modify(|renewals| *renewals += 1);
     }
 
     /// Why it is closed, if it is.

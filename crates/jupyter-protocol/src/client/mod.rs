@@ -278,7 +278,8 @@ impl Client {
         &self.hub().session
     }
 
-    /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it.
+    /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it:
+    /// executions, requests and [`Client::ready`]. Watches are told, and it counts as a [renewal](Client::renewals).
     ///
     /// What the kernel said last may still be on its way; wait a moment before this. The connection stays, and a kernel that
     /// is started again behind the same addresses can be used when it is [ready](Client::ready).

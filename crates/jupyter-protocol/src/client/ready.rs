@@ -63,6 +63,7 @@ impl Client {
                 {
                     readiness.on_connected(Instant::now());
                 }
+                Item::KernelDied => return Err(ClientError::KernelDied),
                 Item::Closed(reason) => {
                     return Err(ClientError::Closed { reason, effect: Effect::Unknown });
                 }

@@ -100,10 +100,14 @@ impl Running {
         }
     }
 
-    /// Answers the last question of the code, if it asked one.
+    /// Answers the last question of the code, an [`Event::InputRequest`]. Code can ask where the request
+    /// [allows it](crate::ExecuteRequest::with_stdin).
     ///
     /// # Errors
     /// [`ClientError::Unsupported`] when there is no question that was not answered, [`ClientError::Closed`].
+    ///
+    /// # Cancellation
+    /// The answer may be on its way or not, and cannot be given again. Dropping the future is for giving up the execution.
     pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
         match self.execution.input_reply(&self.client.hub().session, line) {
             Some(reply) => self.client.send(Channel::Stdin, reply).await,

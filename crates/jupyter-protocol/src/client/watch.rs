@@ -23,6 +23,9 @@ pub enum Seen {
     Lost(Loss),
     /// A channel is connected, again or for the first time.
     Connected(Channel),
+    /// The kernel is dead, as this client was told by [`Client::kernel_died`](super::Client::kernel_died). What a kernel
+    /// or a server says itself of an end or a start comes as messages with a `status`.
+    KernelDied,
 }
 
 /// Sees messages from the moment it was made. Ends when it is dropped.
@@ -47,7 +50,8 @@ impl Watch {
                 Item::Lost(loss) => return Some(Seen::Lost(loss)),
                 Item::Connected(channel) => return Some(Seen::Connected(channel)),
                 Item::Closed(reason) => self.closed = Some(reason),
-                Item::ReplyLost | Item::KernelRestarted | Item::KernelDied => {}
+                Item::KernelDied => return Some(Seen::KernelDied),
+                Item::ReplyLost | Item::KernelRestarted => {}
             }
         }
         None

@@ -22,8 +22,8 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The longest path that a Unix socket can have, in bytes, on Linux.
-    pub const MAX_PATH: usize = 107;
+    /// The longest path that a Unix socket can have on this system, in bytes.
+    pub const MAX_PATH: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
     /// From the address of a connection file. Brackets are optional, wildcards become loopback.
     pub(super) fn tcp(ip: &str, port: u16) -> Self {

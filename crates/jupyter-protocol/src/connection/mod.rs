@@ -94,7 +94,8 @@ impl ConnectionInfo {
     /// A kernel of this machine over Unix sockets `<prefix>-1` to `<prefix>-5`, with a new key.
     ///
     /// There are no ports that something else could take first, and no other user can connect when the
-    /// folder is private. Keep the path short: a socket's path has at most 107 bytes.
+    /// folder is private. Keep the path short: a socket's path has at most [`Endpoint::MAX_PATH`] bytes. Some kernels
+    /// speak TCP alone: [`ReservedPorts`].
     #[must_use]
     pub fn ipc(prefix: impl Into<PathBuf>) -> Self {
         let prefix: PathBuf = prefix.into();

@@ -12,6 +12,18 @@ use super::ConnectionInfo;
 /// Drop it right before the kernel starts. Something else may take a port between the drop and the kernel; then the
 /// kernel fails to start, and another try helps. To make that rare the ports are, where there are any, below those from
 /// which systems and kernels take some for themselves. Unix sockets do not have this problem: [`ConnectionInfo::ipc`].
+///
+/// ```
+/// use jupyter_protocol::ReservedPorts;
+///
+/// let folder = tempfile::tempdir()?;
+/// let ports = ReservedPorts::reserve("127.0.0.1")?;
+/// let info = ports.connection()?;
+/// info.write_new(folder.path().join("kernel.json"))?;
+/// drop(ports);
+/// // Start the kernel here, and begin anew with other ports if it ends at once.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ReservedPorts(Vec<TcpListener>);
 

@@ -51,7 +51,7 @@ content_struct! {
         pub store_history: bool,
         /// Expressions to evaluate afterwards, by name. Their values come in the reply.
         pub user_expressions: JsonMap,
-        /// Whether the code may ask for input. Default of [`ExecuteRequest::new`]: false.
+        /// Whether the code may ask for input. Default: false. See [`ExecuteRequest::with_stdin`].
         pub allow_stdin: bool,
         /// If this fails, abort the requests that wait behind it. Default: true.
         pub stop_on_error: bool,
@@ -63,6 +63,14 @@ impl ExecuteRequest {
     #[must_use]
     pub fn new(code: impl Into<String>) -> Self {
         Self { code: code.into(), ..Self::default() }
+    }
+
+    /// The code may ask for input, as Python does with `input()`. Whoever runs it answers each
+    /// [`InputRequest`](super::InputRequest); a kernel that gets no answer waits.
+    #[must_use]
+    pub fn with_stdin(mut self) -> Self {
+        self.allow_stdin = true;
+        self
     }
 }
 

@@ -24,7 +24,7 @@ macro_rules! contents {
         }
 
         impl Content {
-            /// The types of messages of the specification.
+            /// The types of messages that have a variant: those of the specification, and two that IPython adds to it.
             pub const MSG_TYPES: &[&str] = &[$($msg_type),*];
 
             /// The `msg_type` that belongs to it.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer};
 
 /// Defines the content of a message.
 ///
-/// Each field may be absent or `null`, and then has its default. A `reply` also has a status, and what went
+/// Each field may be absent, and then has its default; `null` is the default of its type, as for IPython. A `reply` also has a status, and what went
 /// wrong.
 macro_rules! content_struct {
     (

@@ -11,8 +11,8 @@ use crate::message::Message;
 
 /// Something that happened during an execution.
 ///
-/// [`Event::Started`] comes before all others and [`Event::Finished`] is the last. In between they come as the
-/// kernel's messages do: output may follow the reply, because both travel on channels of their own.
+/// [`Event::Started`] comes before all that the code does, unless the code never began, and [`Event::Finished`] is the
+/// last. In between they come as the kernel's messages do: output may follow the reply, because both travel on channels of their own.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -50,7 +50,8 @@ pub enum Event {
     },
     /// An exception that the code did not catch.
     Error(Box<ErrorContent>),
-    /// The code asks for a line, and waits. See [`Execution::input_reply`](super::Execution::input_reply).
+    /// The code asks for a line, and waits. `Running::reply_input` of a client answers, or
+    /// [`Execution::input_reply`](super::Execution::input_reply).
     InputRequest(Box<InputRequest>),
     /// The answer on the shell channel: status, number, values of expressions.
     Reply(Box<ExecuteReply>),

@@ -225,6 +225,12 @@ impl Execution {
         self.finish(end);
     }
 
+    /// Whether the code has asked for input and was not answered yet.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// The answer to the last question of the code, to send on the stdin channel. `None` if it asked nothing, or was
     /// answered.
     pub fn input_reply(&mut self, session: &Session, line: impl Into<String>) -> Option<Message> {

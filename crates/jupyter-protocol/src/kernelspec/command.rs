@@ -65,6 +65,9 @@ impl InstalledKernel {
     /// replaced by the value in this process. The command inherits the environment of this process; clear that first if the
     /// kernel shall not see it.
     ///
+    /// Nothing ends the kernel with this process, and Ctrl+C in a terminal reaches it too: start it in a process group of its
+    /// own where that is not wanted, kill it when it is not needed any more, and wait for it.
+    ///
     /// # Errors
     /// [`LaunchError`], see its variants.
     pub fn command(&self, launch: &Launch<'_>) -> Result<Command, LaunchError> {

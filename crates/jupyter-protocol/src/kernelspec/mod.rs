@@ -10,7 +10,9 @@
 //!
 //! let search = Search::from_env();
 //! let kernel = search.find("python3")?;
-//! let folder = std::env::temp_dir();
+//! // A folder of this kernel alone, which no other user can look into.
+//! let folder = tempfile::tempdir()?;
+//! let folder = folder.path();
 //! let connection_file = folder.join(ConnectionInfo::new_file_name());
 //! ConnectionInfo::ipc(folder.join("k")).write_new(&connection_file)?;
 //! let process = kernel.command(&Launch::new(&connection_file).with_python(search.python()))?.spawn()?;
@@ -47,7 +49,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum InterruptMode {
-    /// By the signal SIGINT.
+    /// By the signal SIGINT, which whoever started the kernel sends to its process.
     #[default]
     Signal,
     /// By an [`InterruptRequest`](crate::content::InterruptRequest) on the control channel.

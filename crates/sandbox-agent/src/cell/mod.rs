@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::{Buf as _, Bytes};
 use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
@@ -29,6 +30,7 @@ pub use self::zygote::{Hello, Program, Zygote};
 use crate::box_io::{
     BoxIo, Channel, Expected, Process, Spawn, Spawned, WorkerIo, WorkerSpec, Writable,
 };
+use crate::interpreter::write_all;
 use crate::zygote_message::{Fork, ResourceLimit};
 
 /// Gives the zygote that workers of a box are forked from, starting it when it is not there.
@@ -164,10 +166,17 @@ impl BoxIo for CellBox {
         let starting = Arc::clone(&self.kills).read_owned().await;
         // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
         let forking = tokio::spawn(async move {
+            let mut environment = Bytes::from(request.environment());
+            // Usually all of it fits, and is there when the worker wants it.
+            let sent = control.try_write(&environment).unwrap_or_default();
+            environment.advance(sent);
             let pid = zygote.fork(request, descriptors).await?;
-            WorkerProcess::new(pid, zygote, cell, kills, starting)
+            let process = WorkerProcess::new(pid, zygote, cell, kills, starting)?;
+            // One that does not take it says why itself, or is dead.
+            let _ = write_all(&control, &environment).await;
+            Ok::<_, Error>((process, control))
         });
-        let process = forking.await.map_err(|error| {
+        let (process, control) = forking.await.map_err(|error| {
             Error::new(ErrorKind::Unavailable, "start_interpreter", "the runtime is ending")
                 .with_source(error)
         })??;

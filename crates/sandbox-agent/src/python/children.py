@@ -30,7 +30,9 @@ LAST_ROUNDS = 2000
 LAST_PAUSE = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
-BECOMING = 2000  # milliseconds that a new process may take to be its program
+# How often, and for how many milliseconds each time, a new process is waited for until it is its program.
+BECOMING_ROUNDS, BECOMING = 20, 250
+ETIMEDOUT = 110
 NICE = 10
 
 codec = load("codec")
@@ -131,7 +133,7 @@ class Children:
             for fd in ours:
                 if fd is not None:
                     close(fd)
-            return self.not_started(key, problem[:1], int(problem[1:]))
+            return self.not_started(key, *problem)
         child = self.add(key, pid, False)
         if has_terminal:
             child.terminal = ours[2]
@@ -389,18 +391,36 @@ class WorkerRequest:
 
     def __init__(self, fields, control, standard, open_files):
         self.rlimits = (open_files,)
-        self.env = codec["as_pairs"](fields[1])
+        self.env = fields[1]
         self.work_dir = codec["as_text"](fields[2])
         self.control, self.standard = control, standard
 
+    def environment(self):
+        return codec["as_pairs"](self.env)
+
 
 def said_before_the_program(status, pid):
-    """What a new process says when it cannot be the program. What stops it before that, as others of its user can, ends it."""
+    """What a new process says when it cannot be the program: at which stage, and why.
+
+    Others of its user can stop it before that, or keep its end of this open. It is killed then.
+    """
     ready = poll()
     ready.register(status, POLLIN)
-    if not ready.poll(BECOMING):
-        kill_quietly(pid, SIGKILL)
-    return read(status, 64)
+    problem = b""
+    for _ in range(BECOMING_ROUNDS):
+        if ready.poll(BECOMING):
+            problem = read(status, 64)
+            if not problem:
+                return None
+            break
+        about = look(pid)
+        if about is not None and about[2] in (b"T", b"t"):
+            break
+    kill_quietly(pid, SIGKILL)
+    stage, errno = problem[:1], problem[1:]
+    if stage in (NEW_PROCESS, DIRECTORY, PROGRAM) and errno.isdigit():
+        return stage, int(errno)
+    return NEW_PROCESS, ETIMEDOUT
 
 
 def become_program(children, files, tell, argv, env, directory, has_terminal):

@@ -168,7 +168,7 @@ def shared(driver, channel):
         if pid in orphan["ENDING"]:
             continue
         notes.append("process %d (%s), which it started" % (pid, name_of(pid)))
-    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files()}
+    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files(), *orphan["descriptors"]()}
     for name in sorted(listdir("/proc/self/fd"), key=int):
         if int(name) not in own:
             note = descriptor(int(name))

@@ -6,8 +6,9 @@ Where this process has one thread, the one in between is a child that ends witho
 ask for such children. Then nobody has to wait for its end.
 """
 
+import gc
 import sys
-from _signal import SIGCHLD, SIGKILL
+from _signal import NSIG, SIG_BLOCK, SIG_SETMASK, SIGCHLD, SIGKILL, pthread_sigmask
 from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM
 from _socket import socketpair
 from posix import WNOHANG, _exit, fork, getpid, getppid, kill, listdir, strerror, uname, waitpid
@@ -76,8 +77,8 @@ def begin(middle, ours, quiet):
 def forget(middle, ours, quiet):
     """Takes the process in between, unless it stays. Where nobody meets it, it is taken when there is time: see `take`."""
     if quiet:
-        ours.close()
-        ENDING[middle] = 0
+        ours.setblocking(False)
+        ENDING[middle] = [ours, 0]
     else:
         wait_for(middle, ours, quiet)
 
@@ -94,12 +95,37 @@ def wait_for(middle, ours, quiet):
 
 def take():
     """Takes those whose end nobody waited for, as far as they have ended. Gives the seconds after which to look again."""
-    for middle, looks in list(ENDING.items()):
-        if looks == WAITS or has_ended(middle):
-            del ENDING[middle]  # if it stays, it is the copy
-        else:
-            ENDING[middle] += 1
-    return SHORTEST * 2 ** max(ENDING.values(), default=0)
+    again = SHORTEST * 2**WAITS
+    for middle, ending in list(ENDING.items()):
+        ours, looks = ending
+        # One that stays has let go of the other end, and is the copy.
+        if has_ended(middle) or looks > WAITS:
+            del ENDING[middle]
+            try:
+                ours.close()
+            except OSError:
+                pass  # code has closed it already
+            continue
+        again = min(again, SHORTEST * 2**looks)
+        # It may take long to be at its end, and does not once it is.
+        if looks < WAITS // 2 or is_let_go(ours):
+            ending[1] += 1
+    return again
+
+
+def is_let_go(ours):
+    try:
+        ours.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def descriptors():
+    """Of this module, in this process."""
+    return [ours.fileno() for ours, _ in ENDING.values()]
 
 
 def has_ended(middle):
@@ -181,10 +207,18 @@ class Thread:
         That is about their threads, of which there must be none.
         """
         sys.audit("os.fork")
-        self.around["BeforeFork"]()
-        child = self.held_call(SYS_CLONE, FORK, 0, 0, self.number_at, 0, 0)
-        failed = get_errno() if child < 0 else 0
-        self.around["AfterFork_Parent" if child else "AfterFork_Child"]()
+        # In between the interpreter holds locks of its own, so that no handler and no finalizer of user code may run.
+        mask, collects = pthread_sigmask(SIG_BLOCK, range(1, NSIG)), gc.isenabled()
+        gc.disable()
+        try:
+            self.around["BeforeFork"]()
+            child = self.held_call(SYS_CLONE, FORK, 0, 0, self.number_at, 0, 0)
+            failed = get_errno() if child < 0 else 0
+            self.around["AfterFork_Parent" if child else "AfterFork_Child"]()
+        finally:
+            if collects:
+                gc.enable()
+            pthread_sigmask(SIG_SETMASK, mask)
         if failed:
             raise OSError(failed, strerror(failed))
         return child
@@ -218,5 +252,5 @@ def own_thread():
 
 AROUND = "BeforeFork", "AfterFork_Parent", "AfterFork_Child"
 KNOWN = []
-# The processes in between that were not yet seen to have ended, and how often it was looked.
+# The processes in between that were not yet seen to have ended: our end of each, and how often it was looked.
 ENDING = {}

@@ -61,11 +61,13 @@ class Request:
     uid = gid = cell = ruleset = 0
     filter = bytes(8)
     rlimits = ((4, 0, 0), (7, 1024, 1024))
-    env = (("LANG", "C.UTF-8"), ("TERM", "dumb"))
 
     def __init__(self, control):
         self.control = control
         self.work_dir = getcwd()
+
+    def environment(self):
+        return (("LANG", "C.UTF-8"), ("TERM", "dumb"))
 
 
 def warm(rounds=ROUNDS):

@@ -19,6 +19,8 @@ PR_CAPBSET_DROP = 24
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
 INSTRUCTION = 8  # bytes of one instruction of a filter
+PR_GET_SECUREBITS = 27
+PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
@@ -38,6 +40,8 @@ SYS_LANDLOCK_RESTRICT_SELF = 446
 UNWRITABLE = "/.unwritable"  # no ruleset lets anybody write there
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 STATUS_MAX = 16384
+# No user id means privileges, and none come back: each with its lock.
+SECUREBITS = 0b1110_1111
 MOST_FILES = (1 << 31) - 1
 LAST_CAPABILITY = [0]  # of this kernel, known once prepared
 ENOSYS = 38
@@ -107,13 +111,12 @@ class Request:
     """What a forked process is asked to become."""
 
     def __init__(self, codec, fields, files):
-        isolated, uid, gid, work_dir, env, rlimits, subreaper, ruleset, self.filter = fields
-        number = codec["as_number"]
+        isolated, uid, gid, work_dir, rlimits, subreaper, ruleset, self.filter = fields
+        self.codec, number = codec, codec["as_number"]
         self.isolated = bool(number(isolated))
         self.uid = number(uid)
         self.gid = number(gid)
         self.work_dir = codec["as_text"](work_dir)
-        self.env = codec["as_pairs"](env)
         limits = [number(field) for field in codec["split"](rlimits)]
         self.rlimits = list(zip(limits[::3], limits[1::3], limits[2::3]))
         self.subreaper = bool(number(subreaper))
@@ -126,6 +129,20 @@ class Request:
         self.cell = files[4] if self.isolated else None
         self.ruleset = files[-1] if self.confined else None
         self.self_check = ""
+
+    def environment(self):
+        """Comes to the worker alone: what the zygote had of it, later workers could find in their memory."""
+        return self.codec["as_pairs"](_taken(int.from_bytes(_taken(4), "little")))
+
+
+def _taken(count):
+    data = b""
+    while len(data) < count:
+        piece = read(CONTROL, count - len(data))
+        if not piece:
+            _exit(0)  # the host is gone
+        data += piece
+    return data
 
 
 def prepare():
@@ -154,7 +171,10 @@ def enter(request):
 def _enter(request, step):
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     _arrange_files(request)
+    _write_if_possible("/proc/self/coredump_filter", b"0")
     if request.isolated:
+        # Processes of the cell may be its user's, and must not take it over before it has its filter.
+        prctl(PR_SET_DUMPABLE, 0)
         step[0] = "namespaces"
         setns(request.cell, CELL)
         close(request.cell)
@@ -184,8 +204,6 @@ def _enter(request, step):
         chdir(request.work_dir)
     step[0] = "last settings"
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    prctl(PR_SET_DUMPABLE, 1)
-    _write_if_possible("/proc/self/coredump_filter", b"0")
     # Changing credentials clears it, so it is set again after the last change.
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     step[0] = "confinement"
@@ -194,10 +212,11 @@ def _enter(request, step):
         close(request.ruleset)
     if request.filter:
         filter_calls(request.filter)
+    prctl(PR_SET_DUMPABLE, 1)
     step[0] = "self-check"
     request.self_check = _self_check(request)
     step[0] = "environment"
-    for name, value in request.env:
+    for name, value in request.environment():
         environ[name] = value
     _reseed()
 
@@ -229,6 +248,7 @@ def _set_identity(uid, gid):
 
 
 def _drop_capabilities():
+    prctl(PR_SET_SECUREBITS, SECUREBITS)
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(LAST_CAPABILITY[0] + 1):
         prctl(PR_CAPBSET_DROP, capability)
@@ -268,6 +288,8 @@ def _self_check(request):
         expected += [(name, "0" * 16) for name in CAPABILITY_SETS]
         expected.append(("Uid", "\t".join([str(request.uid)] * 4)))
         expected.append(("Gid", "\t".join([str(request.gid)] * 4)))
+        if _prctl(PR_GET_SECUREBITS, 0, 0, 0, 0) & 0xFFFFFFFF != SECUREBITS:
+            raise ValueError("the secure bits are not locked")
     if request.filter:
         expected.append(("Seccomp", "2"))
         _syscall(SYS_CLONE3, 0, 0, 0)

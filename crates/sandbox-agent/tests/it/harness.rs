@@ -212,6 +212,7 @@ impl Worker {
             ZygoteReply::Error { message } => return Err(message),
             other => panic!("not an answer to a fork: {other:?}"),
         };
+        rustix::io::write(&control, &fork.environment()).expect("room for the environment");
         for file in [&stdout, &stderr] {
             rustix::fs::fcntl_setfl(file, rustix::fs::OFlags::NONBLOCK).expect("fcntl");
         }

@@ -1,6 +1,6 @@
 //! Servers in a box.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbox_agent::box_io::{BoxIo as _, Readable, Spawned};
 use sandbox_agent::pipe::{Listener, Speaker, Tunnel};
@@ -190,8 +190,11 @@ async fn answers_wait_for_output_that_nobody_reads_only_where_they_always_come_a
         let (spawned, mut tunnel) = speaker(&place, always, code).await;
         let patience = Duration::from_secs(if always { 1 } else { 20 });
         let mut waits = false;
-        // Some come: there is room that is kept for what they come after.
-        for _ in 0..10 {
+        // Some come: there is room that is kept for what they come after, and the thread may not have written yet.
+        let began = Instant::now();
+        let mut answers = 0;
+        while if always { began.elapsed() < SOON } else { answers < 10 } {
+            answers += 1;
             tunnel.write_all(b"?").await.unwrap();
             waits = timeout(patience, tunnel.read_u8()).await.is_err();
             if waits {
