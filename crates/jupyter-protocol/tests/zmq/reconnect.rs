@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{Kernel, quick, text};
-use jupyter_protocol::client::{ClientError, Effect};
+use jupyter_protocol::client::{ClientError, Effect, Seen};
 use jupyter_protocol::content::CompleteRequest;
 use jupyter_protocol::execution::{End, Event, Grace};
 use jupyter_protocol::test_kernel::{Behaviour, Wire};
@@ -138,8 +138,17 @@ async fn a_kernel_that_is_known_to_be_dead_is_not_waited_for() {
         let client = client.clone();
         async move { client.request(CompleteRequest::default()).await }
     });
+    let (mut watch, before) = (client.watch(), client.renewals());
+    // Nothing answers, because the kernel sleeps.
+    let readying = tokio::spawn({
+        let client = client.clone();
+        async move { client.ready(Duration::from_secs(60)).await }
+    });
     tokio::time::sleep(Duration::from_millis(100)).await;
     client.kernel_died();
+    assert!(matches!(readying.await.unwrap(), Err(ClientError::KernelDied)));
+    while !matches!(watch.next().await.expect("the connection stays"), Seen::KernelDied) {}
+    assert_eq!(client.renewals(), before + 1);
     while running.next().await.is_some() {}
     assert_eq!(running.outcome().await.end, End::KernelDied, "it can be asked afterwards too");
     assert!(matches!(waiting.await.unwrap(), Err(ClientError::KernelDied)));
