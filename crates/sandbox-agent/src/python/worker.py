@@ -146,8 +146,9 @@ def _taken(count):
 
 
 def prepare():
-    """Done once in the zygote: orphans of dead workers come to it."""
+    """Done once in the zygote: orphans of dead workers come to it, and no core will hold anything of it or them."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _write_if_possible("/proc/self/coredump_filter", b"0")
     file = open("/proc/sys/kernel/cap_last_cap", O_RDONLY | O_CLOEXEC)
     LAST_CAPABILITY[0] = int(read(file, 16))
     close(file)
@@ -171,7 +172,6 @@ def enter(request):
 def _enter(request, step):
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     _arrange_files(request)
-    _write_if_possible("/proc/self/coredump_filter", b"0")
     if request.isolated:
         # Processes of the cell may be its user's, and must not take it over before it has its filter.
         prctl(PR_SET_DUMPABLE, 0)
