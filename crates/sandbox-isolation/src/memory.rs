@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Adding up may take that part of the time, so that many large processes do not keep a processor busy.
 const SHARE: u32 = 10;
+
+/// A cell that takes longer than this to look at waits alone for what it took more, so that none keeps the others from
+/// being looked at.
+const QUICK: Duration = Duration::from_millis(1);
 
 /// Ended processes that nobody has asked about. Who does not ask in time is not told.
 const REMEMBERED: usize = 1024;
@@ -36,6 +41,10 @@ pub(crate) struct Watched {
     /// The file systems in memory of the cell.
     files: Vec<OwnedFd>,
     ended: Mutex<BTreeSet<u32>>,
+    /// When it may be looked at again.
+    next: Mutex<Instant>,
+    /// Its memory is being counted exactly, by a thread of its own.
+    counting: AtomicBool,
 }
 
 /// What one process has, in bytes.
@@ -55,12 +64,22 @@ impl Has {
 impl Watched {
     /// Begins to watch the cell with this root directory.
     pub(crate) fn begin(limit: u64, root: impl AsFd) -> io::Result<Arc<Self>> {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = |path: &str| openat(&root, path, flags, Mode::empty());
-        let (processes, files) = (open("proc")?, vec![open(".")?, open("dev/shm")?]);
-        let watched = Arc::new(Self { limit, processes, files, ended: Mutex::default() });
+        let watched = Arc::new(Self::new(limit, root)?);
         list().add(&watched)?;
         Ok(watched)
+    }
+
+    fn new(limit: u64, root: impl AsFd) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |path: &str| openat(&root, path, flags, Mode::empty());
+        Ok(Self {
+            limit,
+            processes: open("proc")?,
+            files: vec![open(".")?, open("dev/shm")?],
+            ended: Mutex::default(),
+            next: Mutex::new(Instant::now()),
+            counting: AtomicBool::new(false),
+        })
     }
 
     /// Whether this process, as the cell counts, was ended for its memory. Says so once.
@@ -72,20 +91,65 @@ impl Watched {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the largest processes when there is too much. An error means that the cell is gone.
-    fn look(&self) -> io::Result<()> {
-        let files = self.files.iter().map(used).sum::<io::Result<u64>>()?;
-        let mut all = self.all(read_roughly)?;
-        if total(&all, files) <= self.limit {
-            return Ok(());
+    /// Looks at the cell if it is time to. How long that took others who wait for it.
+    fn visit(self: &Arc<Self>) -> Duration {
+        let begin = Instant::now();
+        if *self.next() > begin || self.counting.load(Ordering::Acquire) {
+            return Duration::ZERO;
         }
-        all = self.all(read_exactly)?;
+        // What is gone is no longer held by its handle, and so leaves the list.
+        if self.may_have_too_much().unwrap_or(false) {
+            self.count_aside();
+        }
+        self.rest(begin.elapsed()).min(QUICK)
+    }
+
+    /// Keeps away from the cell for as long as is fair after having been busy with it.
+    fn rest(&self, busy: Duration) -> Duration {
+        *self.next() = Instant::now() + busy.saturating_sub(QUICK) * SHARE;
+        busy
+    }
+
+    fn next(&self) -> MutexGuard<'_, Instant> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error means that the cell is gone.
+    fn may_have_too_much(&self) -> io::Result<bool> {
+        Ok(total(&self.all(read_roughly)?, self.used()?) > self.limit)
+    }
+
+    /// Counts exactly on a thread of its own: code can make that slow.
+    fn count_aside(self: &Arc<Self>) {
+        self.counting.store(true, Ordering::Release);
+        let watched = Arc::clone(self);
+        let count = move || {
+            let begin = Instant::now();
+            let _ = watched.end_what_is_too_much();
+            watched.rest(begin.elapsed());
+            watched.counting.store(false, Ordering::Release);
+        };
+        if thread::Builder::new().name("memory-count".to_owned()).spawn(count).is_err() {
+            let _ = self.end_what_is_too_much();
+            self.counting.store(false, Ordering::Release);
+        }
+    }
+
+    /// Ends the largest processes when there is too much. An error means that the cell is gone.
+    fn end_what_is_too_much(&self) -> io::Result<()> {
+        let files = self.used()?;
+        let mut all = self.all(read_exactly)?;
         all.sort_by_key(|has| has.all());
         while total(&all, files) > self.limit {
             let Some(largest) = all.pop() else { return Ok(()) };
             self.end(largest.pid);
         }
         Ok(())
+    }
+
+    /// Bytes in the files of the cell.
+    fn used(&self) -> io::Result<u64> {
+        self.files.iter().map(used).sum()
     }
 
     fn end(&self, pid: u32) {
@@ -132,7 +196,8 @@ fn used(files: impl AsFd) -> io::Result<u64> {
 /// What a process has, or more: what it shares with others counts for each. Reading that takes little.
 fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<Has> {
     let text = read(processes, &format!("{pid}/status"))?;
-    Some(Has { pid, private: field(&text, "RssAnon:"), shared: field(&text, "RssShmem:") })
+    let private = field(&text, "RssAnon:") + field(&text, "VmSwap:");
+    Some(Has { pid, private, shared: field(&text, "RssShmem:") })
 }
 
 /// What a process has, its part of what it shares with others.
@@ -194,14 +259,9 @@ impl List {
 fn work() {
     loop {
         let Some(cells) = list().next() else { return };
-        let begin = Instant::now();
-        for cell in cells {
-            if let Some(cell) = cell.upgrade() {
-                // What is gone is no longer held by its handle, and so leaves the list.
-                let _ = cell.look();
-            }
-        }
-        thread::sleep(PAUSE.max(begin.elapsed() * SHARE));
+        let cells = cells.iter().filter_map(Weak::upgrade);
+        let busy: Duration = cells.map(|cell| cell.visit()).sum();
+        thread::sleep(PAUSE.max(busy * SHARE));
     }
 }
 
@@ -216,6 +276,23 @@ mod tests {
         assert_eq!(total(&[has(10, 5), has(1, 0)], 3), 16);
         assert_eq!(total(&[has(10, 5), has(1, 0)], 8), 19);
         assert_eq!(total(&[has(u64::MAX, 1)], 1), u64::MAX);
+    }
+
+    #[test]
+    fn a_cell_that_takes_long_waits_and_holds_nobody_up() {
+        let host = File::open("/").unwrap();
+        let cell = Arc::new(Watched::new(u64::MAX, &host).unwrap());
+        cell.rest(QUICK);
+        assert!(*cell.next() <= Instant::now(), "as often as any other");
+        let second = Duration::from_secs(1);
+        cell.rest(second);
+        assert!(*cell.next() > Instant::now() + second * (SHARE - 1));
+        let next = *cell.next();
+        assert_eq!(cell.visit(), Duration::ZERO);
+        assert_eq!(*cell.next(), next, "it was not looked at");
+        *cell.next() = Instant::now();
+        let busy = cell.visit();
+        assert!(!busy.is_zero() && busy <= QUICK, "{busy:?}");
     }
 
     #[test]

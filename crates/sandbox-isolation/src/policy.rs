@@ -68,7 +68,7 @@ pub(crate) fn strict(
         plan.entry(entry);
     }
     plan.configuration(spec);
-    plan.devices(&host.devices, spec.shm_bytes);
+    plan.devices(&shown_devices(host, purpose), spec.shm_bytes);
     plan.processes();
     let mut own = plan.further_directories(&spec.own);
     own.extend(plan.host_mounts(&spec.mounts)?);
@@ -79,11 +79,31 @@ pub(crate) fn strict(
     plan.op(Op::Hostname(spec.hostname.clone()));
     plan.op(Op::LeaveHost);
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
-    if let Some(ruleset) = Ruleset::strict(host.landlock, &own) {
+    let devices = writable_devices(host, purpose);
+    if let Some(ruleset) = Ruleset::strict(host.landlock, &own, &devices) {
         plan.op(Op::Ruleset(ruleset));
     }
     plan.op(Op::Filter(Filter::new(purpose)));
     plan.finish(&limits(spec, purpose), Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
+}
+
+/// Mapped shared by who may write it, this is memory that adding up what processes have does not find.
+const ZERO: &str = "zero";
+
+/// What is in `/dev`. Without Landlock nothing keeps a device from being opened for writing.
+fn shown_devices(host: &HostView, purpose: Purpose) -> Vec<&'static str> {
+    let closed = purpose.counts_memory && !Ruleset::is_known(host.landlock);
+    host.devices.iter().copied().filter(|device| !(closed && *device == ZERO)).collect()
+}
+
+/// What may be opened for writing in `/dev`.
+fn writable_devices(host: &HostView, purpose: Purpose) -> Vec<PathBuf> {
+    let all = Path::new("/dev");
+    if !purpose.counts_memory {
+        return vec![all.to_owned()];
+    }
+    let devices = host.devices.iter().filter(|device| **device != ZERO);
+    devices.chain(&["pts"]).map(|device| all.join(device)).collect()
 }
 
 /// How to set up a cell without isolation around its private directory.

@@ -16,11 +16,15 @@ pub(super) fn cases() -> Vec<Case> {
     })
 }
 
-/// Takes shared memory, of which nothing warns the interpreter.
-const TAKE: &str = "import mmap, time
+/// Takes more memory than there is, in several processes: a limit of each one alone would only be an exception.
+const TAKE: &str = "import subprocess, sys, time
 print('begun', flush=True)
-taken = mmap.mmap(-1, 400 << 20)
-for at in range(0, len(taken), 4096): taken[at] = 1
+taken = []
+try:
+    while True: taken.append(b'x' * (1 << 20))
+except MemoryError: del taken[-4:]
+more = \"import time; x = b'x' * (40 << 20); time.sleep(20)\"
+for _ in range(4): subprocess.Popen([sys.executable, '-c', more])
 time.sleep(20)";
 
 async fn limited(f: &Fixture) -> Checked<Sandbox> {

@@ -24,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         a34_a_module_that_takes_memory needs limit_memory;
         memory_behind_descriptors needs limit_memory, strict;
         memory_in_shared_segments needs limit_memory, strict;
+        memory_that_is_let_go_of needs limit_memory, strict;
         directories_without_end;
         descriptors_in_flight needs strict;
         timers_and_epolls_without_end needs strict;
@@ -40,7 +41,8 @@ async fn ends_for_memory(sandbox: &Sandbox, code: &str) -> Checked {
     let by_limit =
         result.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::OutOfMemory);
     let error = result.code_error.as_ref().map(|error| error.name.as_str());
-    let by_exception = matches!(error, Some("MemoryError" | "OSError" | "RuntimeError"));
+    let by_exception =
+        matches!(error, Some("MemoryError" | "OSError" | "PermissionError" | "RuntimeError"));
     ensure!(by_limit || by_exception, "{}", describe(&result));
     is_usable(sandbox).await?;
     Ok(())
@@ -174,6 +176,25 @@ for n in range(64):
     shared = mmap.mmap(-1, 32 << 20)
     shared.write(b'x' * (32 << 20))
     held.append(shared)
+raise SystemExit('2 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_that_is_let_go_of(f: Fixture) -> Checked {
+    // What is shared without a file stays in memory as long as any of it is mapped, and counts for no process.
+    let sandbox = small(&f).await?;
+    let code = "
+import mmap, os
+held = []
+def hold(memory):
+    memory.write(b'x' * len(memory))
+    memory.madvise(mmap.MADV_DONTNEED)
+    held.append(memory)
+try:
+    for n in range(32): hold(mmap.mmap(-1, 32 << 20))
+except OSError: pass
+zero = os.open('/dev/zero', os.O_RDWR)
+for n in range(32): hold(mmap.mmap(zero, 32 << 20))
 raise SystemExit('2 GiB of it')";
     ends_for_memory(&sandbox, code).await
 }

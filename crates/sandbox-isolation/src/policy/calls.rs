@@ -30,15 +30,17 @@ enum Gives {
     NoSuchFamily,
     NoSuchProtocol,
     NotSupported,
+    NoMemory,
 }
 
 impl Gives {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::NotPermitted,
         Self::NotThere,
         Self::NoSuchFamily,
         Self::NoSuchProtocol,
         Self::NotSupported,
+        Self::NoMemory,
     ];
 
     const fn errno(self) -> i32 {
@@ -48,6 +50,7 @@ impl Gives {
             Self::NoSuchFamily => libc::EAFNOSUPPORT,
             Self::NoSuchProtocol => libc::EPROTONOSUPPORT,
             Self::NotSupported => libc::EOPNOTSUPP,
+            Self::NoMemory => libc::ENOMEM,
         }
     }
 
@@ -137,6 +140,7 @@ const CHECKED: &[Rule] = &[
     rule!(SYS_setpriority, When::OneOf(1, FIRST_PROCESS), NotPermitted),
     rule!(SYS_ioprio_set, When::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
     rule!(SYS_ioprio_set, When::OneOf(1, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_mmap, When::AnyBit(3, HUGE_MAPPING), NoMemory),
 ];
 
 /// The C library falls back to `clone`, whose flags a filter can see.
@@ -176,7 +180,25 @@ const OF_THIS_ARCHITECTURE: &[Rule] = always!(NotPermitted:
 const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 
 /// Memory that a process can hold without having it mapped, so that adding up what processes have does not find it.
-const UNCOUNTED_MEMORY: &[Rule] = always!(NotThere: SYS_memfd_create SYS_shmget);
+/// Mappings that are shared and anonymous keep their pages when a process lets go of them, or of all but one.
+const UNCOUNTED_MEMORY: &[Rule] = &[
+    rule!(SYS_memfd_create, When::Always, NotThere),
+    rule!(SYS_shmget, When::Always, NotThere),
+    rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
+];
+/// `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` that `MAP_PRIVATE` has not.
+const ANONYMOUS: u32 = 0x20;
+const SHARED: u32 = 0x1;
+
+/// The same calls where a control group counts: all but pages that the host has put aside, which nothing counts.
+const HUGE_PAGES: &[Rule] = &[
+    rule!(SYS_memfd_create, When::AnyBit(1, HUGE_FILE), NoMemory),
+    rule!(SYS_shmget, When::AnyBit(2, HUGE_SEGMENT), NoMemory),
+];
+/// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
+const HUGE_MAPPING: u32 = 0x4_0000;
+const HUGE_FILE: u32 = 0x4;
+const HUGE_SEGMENT: u32 = 0o4000;
 
 /// `S_ISUID` and `S_ISGID`.
 const SET_ID: u32 = 0o6000;
@@ -290,9 +312,7 @@ impl Filter {
             OF_THIS_ARCHITECTURE,
         ];
         rules.extend(always.concat());
-        if purpose.counts_memory {
-            rules.extend(UNCOUNTED_MEMORY);
-        }
+        rules.extend(if purpose.counts_memory { UNCOUNTED_MEMORY } else { HUGE_PAGES });
         if purpose.keeps_set_id {
             rules.extend([SET_ID_FILES, SET_ID_FILES_OF_THIS_ARCHITECTURE].concat());
         }

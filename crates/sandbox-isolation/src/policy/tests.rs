@@ -70,7 +70,7 @@ fn a_confined_cell_is_set_up_in_this_order() {
     insta::assert_snapshot!(format!("{plan:?}"), @r"
     enter /run/private/workspace
     read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts /proc
-    108 rules on system calls
+    111 rules on system calls
     limit Core to 0, at most 0
     own directory /run/private
     seal without isolation
@@ -125,6 +125,22 @@ fn nothing_writable_of_the_host_is_ever_shown() {
             assert!(device || *attributes == Attributes::READ_ONLY, "{op}");
         }
     }
+}
+
+#[test]
+fn the_device_that_gives_memory_is_not_written_where_memory_is_added_up() {
+    let counting = Purpose { counts_memory: true, ..Purpose::default() };
+    let with = HostView { devices: vec!["null", "zero"], ..host() };
+    let text =
+        |host: &HostView, purpose| format!("{:?}", strict(&small(), &[], host, purpose).unwrap());
+    assert!(text(&with, Purpose::default()).contains(" /dev/shm /dev /proc"));
+    let counted = text(&with, counting);
+    assert!(counted.contains(" /dev/shm /dev/null /dev/pts /proc"), "{counted}");
+    assert!(counted.contains("/dev/zero"), "it can be read");
+    // Nothing keeps it from being written there, so it is left out.
+    let without = HostView { landlock: 0, ..with };
+    assert!(!text(&without, counting).contains("zero"));
+    assert!(text(&without, Purpose::default()).contains("/dev/zero"));
 }
 
 #[test]

@@ -42,22 +42,26 @@ const SHARED: [&str; 9] = [
 ];
 
 impl Ruleset {
+    /// Whether this version of Landlock can keep a cell.
+    pub(crate) fn is_known(version: i32) -> bool {
+        version >= OLDEST
+    }
+
     /// The ruleset of a strict cell, for what this kernel knows. `None`: it knows too little.
     ///
     /// Scopes are left out. The namespaces close what they would, and they would also part the programs of one cell.
-    /// `mounted` is what the host lets it write besides its own directories.
-    pub(crate) fn strict(version: i32, mounted: &[PathBuf]) -> Option<Self> {
+    /// `mounted` is what the host lets it write besides its own directories. `devices` are what it may open for writing
+    /// in `/dev`.
+    pub(crate) fn strict(version: i32, mounted: &[PathBuf], devices: &[PathBuf]) -> Option<Self> {
         let all = writing(version)?;
         let own = OWN.iter().map(PathBuf::from).chain(mounted.iter().cloned());
         let own = own.map(|path| Rule { path, rights: changes(all) });
-        let kernel = |path: &str, rights: BitFlags<AccessFs>| {
-            let rights = (rights & all).bits();
-            Rule { path: path.into(), rights }
-        };
-        let settings = AccessFs::WriteFile | AccessFs::Truncate;
-        let rules =
-            own.chain([kernel("/dev", settings | AccessFs::IoctlDev), kernel("/proc", settings)]);
-        Some(Self { handled: all.bits(), scopes: 0, rules: rules.collect() })
+        let settings = (AccessFs::WriteFile | AccessFs::Truncate) & all;
+        let device = (settings | (all & AccessFs::IoctlDev)).bits();
+        let devices = devices.iter().map(|path| Rule { path: path.clone(), rights: device });
+        let processes = Rule { path: "/proc".into(), rights: settings.bits() };
+        let rules = own.chain(devices).chain([processes]).collect();
+        Some(Self { handled: all.bits(), scopes: 0, rules })
     }
 
     /// The ruleset of code that is kept in by this and by little else: it reads what is below some paths and its own
@@ -77,7 +81,7 @@ impl Ruleset {
 }
 
 fn writing(version: i32) -> Option<BitFlags<AccessFs>> {
-    (version >= OLDEST).then(|| AccessFs::from_write(ABI::from(version)))
+    Ruleset::is_known(version).then(|| AccessFs::from_write(ABI::from(version)))
 }
 
 /// Everything but making devices.
@@ -103,6 +107,10 @@ impl fmt::Display for Ruleset {
 mod tests {
     use super::*;
 
+    fn dev() -> [PathBuf; 1] {
+        ["/dev".into()]
+    }
+
     fn rights_at(ruleset: &Ruleset, path: &str) -> BitFlags<AccessFs> {
         let rule = ruleset.rules.iter().find(|rule| rule.path.to_str() == Some(path));
         BitFlags::from_bits_truncate(rule.map_or(0, |rule| rule.rights))
@@ -111,7 +119,7 @@ mod tests {
     #[test]
     fn old_kernels_get_none_rather_than_half() {
         for version in [-38, 0, 1] {
-            assert_eq!(Ruleset::strict(version, &[]), None);
+            assert_eq!(Ruleset::strict(version, &[], &dev()), None);
             assert_eq!(Ruleset::alone(version, &[], Path::new("/w")), None);
         }
     }
@@ -120,7 +128,7 @@ mod tests {
     fn nothing_is_given_that_is_not_handled() {
         for version in 2..12 {
             let rulesets = [
-                Ruleset::strict(version, &[]),
+                Ruleset::strict(version, &[], &dev()),
                 Ruleset::alone(version, &["/usr".into()], Path::new("/w")),
             ];
             for ruleset in rulesets.into_iter().flatten() {
@@ -134,7 +142,7 @@ mod tests {
 
     #[test]
     fn system_directories_and_the_root_itself_are_not_writable() {
-        let ruleset = Ruleset::strict(7, &[]).unwrap();
+        let ruleset = Ruleset::strict(7, &[], &dev()).unwrap();
         for path in ["/", "/usr", "/etc", "/home", "/var", "/sys"] {
             assert_eq!(rights_at(&ruleset, path), BitFlags::EMPTY, "{path}");
         }
@@ -147,7 +155,7 @@ mod tests {
 
     #[test]
     fn scopes_are_closed_where_the_kernel_has_them_and_nothing_else_does() {
-        assert_eq!(Ruleset::strict(7, &[]).unwrap().scopes, 0);
+        assert_eq!(Ruleset::strict(7, &[], &dev()).unwrap().scopes, 0);
         assert_eq!(Ruleset::alone(5, &[], Path::new("/w")).unwrap().scopes, 0);
         assert_eq!(Ruleset::alone(6, &[], Path::new("/w")).unwrap().scopes, 3);
     }

@@ -84,13 +84,23 @@ async fn memory_cannot_be_hidden() {
         assert!(exit.status == ExitStatus::Code(1) && text.contains("Errno 38"), "{text}");
         assert_eq!(output(&crate::support::strict_cell().await, python(script)).await, "");
     }
-    // Anonymous memory that is shared counts, though the limit of a process does not see it.
-    let script = "import mmap, time\nm = mmap.mmap(-1, 300 << 20)\nfor i in range(0, len(m), 4096): m[i] = 1\ntime.sleep(9)";
-    let (exit, _) = run(&cell, python(script)).await;
-    assert_eq!(exit.status, KILLED);
+    // What is shared without a file stays when it is let go of.
+    for (script, errno) in [
+        ("import mmap; mmap.mmap(-1, 4096)", "Errno 1]"),
+        ("import os; os.open('/dev/zero', os.O_RDWR)", "Errno 13]"),
+    ] {
+        let (exit, text) = run(&cell, python(script)).await;
+        assert!(exit.status == ExitStatus::Code(1) && text.contains(errno), "{text}");
+        assert_eq!(output(&crate::support::strict_cell().await, python(script)).await, "");
+    }
+    let script = "import mmap, os\nmmap.mmap(-1, 4096, mmap.MAP_PRIVATE)\n\
+        os.read(os.open('/dev/zero', os.O_RDONLY), 3)\nos.open('/dev/null', os.O_RDWR)\nos.openpty()";
+    assert_eq!(output(&cell, python(script)).await, "");
     // A process that may not be looked into counts as well.
-    let script = format!("import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{}", script);
-    let (exit, _) = run(&cell, python(&script)).await;
+    let script = "import ctypes, os, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n\
+        other = os.fork()\nx = b'x' * (90 << 20)\n\
+        if other: os.kill(os.getpid(), os.waitpid(other, 0)[1])\ntime.sleep(2)";
+    let (exit, _) = run(&cell, python(script)).await;
     assert_eq!(exit.status, KILLED);
     // Files are memory, too.
     let script = "import time\nopen('/workspace/f', 'wb').write(b'x' * (40 << 20))\n\

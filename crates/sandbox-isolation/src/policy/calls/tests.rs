@@ -64,13 +64,11 @@ fn what_ordinary_programs_call_is_allowed() {
     for number in [
         libc::SYS_read,
         libc::SYS_openat,
-        libc::SYS_mmap,
+        libc::SYS_munmap,
         libc::SYS_execve,
         libc::SYS_futex,
         libc::SYS_seccomp,
         libc::SYS_landlock_restrict_self,
-        libc::SYS_memfd_create,
-        libc::SYS_shmget,
         libc::SYS_pidfd_open,
         libc::SYS_close_range,
         libc::SYS_mseal,
@@ -84,10 +82,19 @@ fn arguments_decide_where_they_should() {
     const EPERM: Option<i32> = Some(libc::EPERM);
     const THREAD: u64 = 0x003d_0f00;
     const TERMINALS: u64 = 0x5401;
+    const PRIVATE_MAPPING: u64 = 0x22;
+    const SHARED_MAPPING: u64 = 0x21;
     let high = 1_u64 << 32;
     for (number, arguments, expected) in [
         (libc::SYS_clone, &[0x1200_0011_u64][..], EPERM),
         (libc::SYS_clone, &[THREAD], None),
+        (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING], None),
+        (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], None),
+        (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x4_0000], Some(libc::ENOMEM)),
+        (libc::SYS_memfd_create, &[0, 1], None),
+        (libc::SYS_memfd_create, &[0, 5], Some(libc::ENOMEM)),
+        (libc::SYS_shmget, &[0, 4096, 0o1600], None),
+        (libc::SYS_shmget, &[0, 4096, 0o5600], Some(libc::ENOMEM)),
         (libc::SYS_clone, &[17], None),
         (libc::SYS_unshare, &[0x1000_0000], EPERM),
         (libc::SYS_unshare, &[0x80], EPERM),
@@ -144,6 +151,12 @@ fn purposes_add_rules() {
     let counting = Purpose { counts_memory: true, ..Purpose::default() };
     for number in [libc::SYS_memfd_create, libc::SYS_shmget] {
         assert_eq!(refused_with(counting, number, &[]), Some(libc::ENOSYS));
+    }
+    // Private, of a file, shared, and shared in the newer way.
+    for (flags, expected) in
+        [(0x22, None), (0x1, None), (0x21, Some(libc::EPERM)), (0x23, Some(libc::EPERM))]
+    {
+        assert_eq!(refused_with(counting, libc::SYS_mmap, &[0, 4096, 3, flags]), expected);
     }
     let closing = Purpose { closes_network: true, ..Purpose::default() };
     for (family, expected) in
