@@ -20,6 +20,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How often the CPU time of a limited run is looked at, at most and at least.
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
+/// How often the task wakes when no run is there. A run whose time is up later than that begins without waking it, which
+/// would take the processor from the run.
+const IDLE: Duration = Duration::from_secs(20);
+
 const SIGINT: i32 = 2;
 
 /// When a run that has not ended is nudged after a signal, each time counted from the one before: all within the grace.
@@ -342,7 +346,10 @@ impl Watchdog {
         if state.closed {
             return Step::Close;
         }
-        let Some(run) = &mut state.run else { return Step::Sleep(None) };
+        let Some(run) = &mut state.run else {
+            state.scheduled = Some(now + IDLE);
+            return Step::Sleep(state.scheduled);
+        };
         if run.is_to_be_told() {
             self.tell(run);
         }
