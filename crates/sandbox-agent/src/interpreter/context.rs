@@ -151,14 +151,13 @@ impl InterpreterContext {
             let mut renewed = pin!(self.inner.renewed.notified());
             renewed.as_mut().enable();
             let queue = Arc::clone(&*self.queue());
-            let is_current = || Arc::ptr_eq(&queue, &*self.queue());
             let mut slot = tokio::select! {
                 biased;
                 () = renewed => continue,
-                slot = Arc::clone(&queue).lock_owned() => slot,
+                slot = queue.lock_owned() => slot,
             };
             self.worker(&mut slot).await?;
-            if is_current() {
+            if self.is_current(&slot) {
                 return Ok(slot);
             }
             if let Some(worker) = slot.worker.take() {
@@ -171,8 +170,23 @@ impl InterpreterContext {
         self.inner.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the context was not restarted since.
+    pub(super) fn is_current(&self, slot: &OwnedMutexGuard<Slot>) -> bool {
+        Arc::ptr_eq(OwnedMutexGuard::mutex(slot), &self.queue())
+    }
+
+    /// Has this interpreter in that place, as the one that is meant by interrupts and restarts from now on, unless the
+    /// context was restarted since.
+    pub(super) fn put(&self, slot: &mut OwnedMutexGuard<Slot>, worker: Worker) {
+        let queue = self.queue();
+        if Arc::ptr_eq(OwnedMutexGuard::mutex(slot), &queue) {
+            *self.watchdog_slot() = Some(Arc::clone(&worker.watchdog));
+        }
+        slot.worker = Some(worker);
+    }
+
     /// Makes sure that there is an interpreter that waits for a request.
-    pub(super) async fn worker(&self, slot: &mut Slot) -> Result<()> {
+    pub(super) async fn worker(&self, slot: &mut OwnedMutexGuard<Slot>) -> Result<()> {
         if let Some(worker) = slot.worker.take_if(|worker| !worker.is_fit()) {
             // It died, or what was left in it spoke out of turn. What it says next is not for the next request.
             slot.lost = true;
@@ -181,8 +195,7 @@ impl InterpreterContext {
         if slot.worker.is_none() {
             let Inner { box_io, ended, spec, .. } = &*self.inner;
             let worker = Worker::start(box_io, ended, spec.clone()).await?;
-            *self.watchdog_slot() = Some(Arc::clone(&worker.watchdog));
-            slot.worker = Some(worker);
+            self.put(slot, worker);
         }
         Ok(())
     }
@@ -307,9 +320,12 @@ impl InterpreterContext {
     /// An active run ends with it, and is not waited for: what nobody reads would never end. `flag` says whether the
     /// next run shall tell that its state is new.
     pub async fn restart(&self, flag: bool) {
-        let watchdog = self.watchdog_slot().take();
-        let fresh = Slot { worker: None, lost: flag && watchdog.is_some() };
-        let former = std::mem::replace(&mut *self.queue(), Arc::new(AsyncMutex::new(fresh)));
+        let (former, watchdog) = {
+            let mut queue = self.queue();
+            let watchdog = self.watchdog_slot().take();
+            let fresh = Slot { worker: None, lost: flag && watchdog.is_some() };
+            (std::mem::replace(&mut *queue, Arc::new(AsyncMutex::new(fresh))), watchdog)
+        };
         self.inner.renewed.notify_waiters();
         if let Ok(mut slot) = former.try_lock() {
             if let Some(worker) = slot.worker.take() {

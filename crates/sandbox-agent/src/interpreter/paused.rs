@@ -1,6 +1,5 @@
 //! A context between two runs: its interpreter can be copied, ended, and replaced by a copy.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_core::{Error, ErrorKind, Result};
@@ -56,8 +55,10 @@ impl Paused {
 
     /// Ends its interpreter and whatever that started. The next run starts a new one.
     pub async fn end(&mut self) {
-        self.context.watchdog_slot().take();
         let Some(slot) = &mut self.slot else { return };
+        if self.context.is_current(slot) {
+            self.context.watchdog_slot().take();
+        }
         slot.lost = false;
         if let Some(worker) = slot.worker.take() {
             worker.bury().await;
@@ -93,9 +94,8 @@ impl Paused {
         let inner = &self.context.inner;
         let io = held.wake().await?;
         let worker = Worker::begin(io, &inner.box_io, &inner.ended, &inner.spec.cwd).await?;
-        *self.context.watchdog_slot() = Some(Arc::clone(&worker.watchdog));
         let Some(slot) = &mut self.slot else { return Err(gone()) };
-        slot.worker = Some(worker);
+        self.context.put(slot, worker);
         Ok(())
     }
 }

@@ -1,11 +1,14 @@
 //! Programs and interpreters.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
-use sandbox_core::{ErrorKind, PtySize};
+use sandbox_agent::interpreter::{EndReason, InterpreterContext, RunRequest, ToolSet};
+use sandbox_agent::message::RunMode;
+use sandbox_core::{ErrorKind, EventKind, PtySize, Stdin};
 use tokio::time::{sleep, timeout};
 
 use crate::support::{TestBox, read_all};
@@ -142,22 +145,51 @@ async fn a_terminal_has_its_size() {
     assert!(rest.contains("44 33"), "{rest:?}");
 }
 
-#[tokio::test]
-async fn an_interpreter_keeps_its_state() {
-    let place = TestBox::start().await;
+fn context_in(place: &TestBox) -> InterpreterContext {
     let home = place.home.path().to_string_lossy().into_owned();
     let spec = WorkerSpec { env: [("HOME".to_owned(), home.clone())].into(), cwd: home };
     let pipe = Arc::clone(&place.pipe);
     let box_io: Arc<dyn BoxIo> = pipe;
-    let context = InterpreterContext::new(
-        "default".into(),
-        box_io,
-        spec,
-        Arc::new(EndReason::new()),
-        ToolSet::new(),
-    );
+    let (ended, tools) = (Arc::new(EndReason::new()), ToolSet::new());
+    InterpreterContext::new("default".into(), box_io, spec, ended, tools)
+}
+
+#[tokio::test]
+async fn an_interpreter_keeps_its_state() {
+    let place = TestBox::start().await;
+    let context = context_in(&place);
     context.set_variables([("x".to_owned(), 20.into())].into_iter().collect()).await.unwrap();
     assert_eq!(context.get_variable("x").await.unwrap(), 20);
+}
+
+#[tokio::test]
+async fn what_was_begun_before_a_restart_does_not_touch_the_new_interpreter() {
+    let place = TestBox::start().await;
+    let context = context_in(&place);
+    context.warm_up().await.unwrap();
+    let mut paused = context.pause().await.expect("nothing runs");
+    context.restart(false).await;
+    let run = RunRequest {
+        run_id: None,
+        mode: RunMode::Cell,
+        code: "import time\nwhile True: time.sleep(0.01)".to_owned(),
+        filename: String::new(),
+        argv: Vec::new(),
+        env: BTreeMap::new(),
+        cwd: None,
+        timeout: Some(SOON),
+        cpu_time: None,
+        output_limit: None,
+        stdin: Stdin::Empty,
+        network_hint: None,
+    };
+    let events = context.run(run).await.unwrap();
+    paused.end().await;
+    assert!(context.is_executing());
+    assert!(context.interrupt());
+    let events: Vec<_> = timeout(SOON, events.collect()).await.expect("it was interrupted");
+    let errors = events.iter().filter(|event| matches!(event.kind, EventKind::Error(_)));
+    assert_eq!(errors.count(), 1, "{events:?}");
 }
 
 #[tokio::test]
