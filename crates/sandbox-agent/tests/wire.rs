@@ -58,6 +58,7 @@ fn replies() -> Vec<Reply> {
             metadata: "{}".into(),
             display_id: "d".into(),
         },
+        Reply::Marked { id: 1, stdout: 2, stderr: 0 },
         Reply::ClearOutput { id: 1, wait: true },
         Reply::Error { id: 1, name: "E".into(), value: "v".into(), traceback: "t\n".into() },
         Reply::Exit { id: 1, code: -1 },
