@@ -68,9 +68,7 @@ impl Text {
     /// Text up to that mark comes before the next reply.
     pub(super) fn want(&mut self, mark: i64) {
         self.allowed = self.allowed.max(mark.saturating_sub(1));
-        if mark > self.allowed {
-            self.wanted = Some((mark, MARK_BOUND));
-        }
+        self.wanted = (mark > self.allowed).then_some((mark, MARK_BOUND));
     }
 
     /// The reply was told.
@@ -93,7 +91,9 @@ impl Text {
     /// Whether the next reply waits for a mark.
     fn is_wanted(&self) -> bool {
         let is_here = |mark| self.reached.is_some_and(|reached| reached >= mark);
-        self.open && !self.lossy && self.wanted.is_some_and(|(mark, left)| left > 0 && !is_here(mark))
+        self.open
+            && !self.lossy
+            && self.wanted.is_some_and(|(mark, left)| left > 0 && !is_here(mark))
     }
 
     /// Sets free what waits: what it waits for will not come.
@@ -196,5 +196,146 @@ impl Text {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use super::*;
+
+    const RUN: i64 = 7;
+
+    /// What a worker has written, in the pieces in which it comes; the rest is still to come.
+    #[derive(Debug, Default)]
+    struct Written(Mutex<VecDeque<Vec<u8>>>);
+
+    impl Written {
+        fn write(&self, data: &[u8]) {
+            self.0.lock().unwrap().push_back(data.to_vec());
+        }
+
+        fn mark(&self, number: i64) {
+            self.write(&[&b"\xfemark\xfe"[..], &RUN.to_le_bytes(), &number.to_le_bytes()].concat());
+        }
+    }
+
+    impl Readable for Written {
+        fn poll_readable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.0.lock().unwrap().is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }
+
+        fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+            let piece = self.0.lock().unwrap().pop_front();
+            let piece = piece.ok_or(io::ErrorKind::WouldBlock)?;
+            buffer[..piece.len()].copy_from_slice(&piece);
+            Ok(piece.len())
+        }
+    }
+
+    struct Bench {
+        text: Text,
+        written: Written,
+        buffer: Vec<u8>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mut text = Text::new();
+            text.begin(RUN);
+            Self { text, written: Written::default(), buffer: vec![0; 1000] }
+        }
+
+        fn told(&mut self) -> String {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut told = Vec::new();
+            while let Some(data) = self.text.poll(&mut cx, &self.written, &mut self.buffer) {
+                told.extend_from_slice(&data);
+            }
+            String::from_utf8_lossy(&told).into_owned()
+        }
+
+        /// What comes before the next reply; `true` when that is all.
+        fn wanted(&mut self) -> (String, bool) {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut told = Vec::new();
+            loop {
+                match self.text.poll_wanted(&mut cx, &self.written, &mut self.buffer) {
+                    Poll::Ready(Some(data)) => told.extend_from_slice(&data),
+                    end => return (String::from_utf8_lossy(&told).into_owned(), end.is_ready()),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_behind_a_mark_waits_for_its_reply() {
+        let mut bench = Bench::new();
+        bench.written.write(b"a");
+        bench.written.mark(1);
+        bench.written.write(b"b");
+        assert_eq!(bench.told(), "a");
+        assert!(bench.text.is_held());
+        bench.text.want(1);
+        assert_eq!(bench.wanted(), (String::new(), true));
+        assert_eq!(bench.told(), "", "the reply was not told yet");
+        bench.text.told();
+        assert_eq!(bench.told(), "b");
+        assert!(!bench.text.is_held());
+    }
+
+    #[test]
+    fn a_reply_waits_for_its_mark() {
+        let mut bench = Bench::new();
+        bench.text.want(2);
+        bench.written.mark(1);
+        bench.written.write(b"a");
+        assert_eq!(bench.wanted(), ("a".into(), false));
+        bench.written.mark(2);
+        bench.written.write(b"b");
+        assert_eq!(bench.wanted(), (String::new(), true));
+        bench.text.told();
+        assert_eq!(bench.told(), "b");
+    }
+
+    #[test]
+    fn nothing_waits_for_ever() {
+        // For a reply that was never sent.
+        let mut bench = Bench::new();
+        bench.written.mark(1);
+        bench.written.write(b"a");
+        assert_eq!(bench.told(), "");
+        bench.text.release();
+        assert_eq!(bench.told(), "a");
+        // For a mark that was never written: once in a run.
+        bench.text.want(5);
+        assert!(bench.text.is_held());
+        bench.text.release();
+        assert_eq!(bench.wanted(), (String::new(), true));
+        bench.text.told();
+        bench.text.want(6);
+        assert_eq!(bench.wanted(), (String::new(), true));
+        // Nor behind a flood.
+        bench.text.begin(RUN);
+        bench.text.want(1);
+        (0..=MARK_BOUND / 1000).for_each(|_| bench.written.write(&[b'x'; 1000]));
+        let (text, is_all) = bench.wanted();
+        assert!(is_all && text.len() >= MARK_BOUND, "{} bytes", text.len());
+    }
+
+    #[test]
+    fn at_the_end_of_the_stream_everything_is_told() {
+        let mut bench = Bench::new();
+        bench.written.mark(3);
+        bench.written.write(b"a\xfe");
+        bench.written.write(b"");
+        assert_eq!(bench.told(), "");
+        bench.text.want(4);
+        assert_eq!(bench.wanted(), ("a\u{fffd}".into(), true));
+        assert!(!bench.text.is_held());
     }
 }

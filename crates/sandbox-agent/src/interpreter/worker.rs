@@ -396,15 +396,14 @@ impl Worker {
     /// Output that comes before the next reply, because it was written before a mark.
     fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Option<Happening>> {
         let mut waits = false;
-        let output = self.first_text(|text, source, buffer| {
-            match text.poll_wanted(cx, source, buffer) {
+        let output =
+            self.first_text(|text, source, buffer| match text.poll_wanted(cx, source, buffer) {
                 Poll::Ready(output) => output,
                 Poll::Pending => {
                     waits = true;
                     None
                 }
-            }
-        });
+            });
         if waits && output.is_none() { Poll::Pending } else { Poll::Ready(output) }
     }
 
