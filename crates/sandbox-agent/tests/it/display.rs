@@ -155,7 +155,7 @@ fn marks_part_the_text() {
     let places = |worker: &mut Worker, code: &str| {
         let outcome = worker.run(code);
         assert_eq!(outcome.error(), None, "{code}");
-        outcome.places
+        outcome.marked.places
     };
     let code = "import os, sys\nprint('a', end='')\ndisplay(1)\nos.write(1, b'b')\nclear_output()\n\
                 os.system('printf c')\nprint('d')\ndisplay(2, display_id='x')\nupdate_display(3, display_id='x');";
@@ -188,8 +188,8 @@ fn marks_survive_what_code_does_to_its_streams() {
         let code = format!("{code}\nimport os\nos.write(1, b'b')\ndisplay(1)\nos.write(1, b'c');");
         let outcome = worker.run(&code);
         assert_eq!((outcome.error(), outcome.displays().count()), (None, 1), "{code}");
-        assert_eq!(outcome.places, expected, "{code}");
-        assert_eq!(worker.run("print('d'); display(2)").places, ["d\n", ""], "{code}");
+        assert_eq!(outcome.marked.places, expected, "{code}");
+        assert_eq!(worker.run("print('d'); display(2)").marked.places, ["d\n", ""], "{code}");
     }
     assert_eq!(std::fs::read(file).expect("the file"), b"bc");
     std::fs::remove_file(file).expect("the file");
@@ -198,7 +198,7 @@ fn marks_survive_what_code_does_to_its_streams() {
     let outcome =
         worker.run("import os\nos.closerange(101, 110)\nprint('a')\ndisplay(1)\nprint('b')");
     assert_eq!((outcome.displays().count(), outcome.stdout()), (1, "a\nb\n".into()));
-    assert_eq!(outcome.marks.iter().map(|(_, marks)| *marks).collect::<Vec<_>>(), [[0, 0]]);
+    assert_eq!(outcome.marked.marks.iter().map(|(_, marks)| *marks).collect::<Vec<_>>(), [[0, 0]]);
 }
 
 fn limits() {

@@ -110,16 +110,22 @@ pub(crate) fn plain_fork() -> Fork {
 pub(crate) struct Outcome {
     /// All but those about marks.
     pub(crate) replies: Vec<Reply>,
-    /// Standard output between the marks that were named.
-    pub(crate) places: Vec<String>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     /// Length of standard output over time.
     pub(crate) progress: Vec<(Instant, usize)>,
     /// How many reads of the control stream it took.
     pub(crate) reads: usize,
+    pub(crate) marked: Box<Marked>,
+}
+
+/// What became of the marks in the output.
+#[derive(Debug, Default)]
+pub(crate) struct Marked {
     /// The run and the numbers of each reply about marks.
     pub(crate) marks: Vec<(i64, [i64; 2])>,
+    /// Standard output between the marks that were named.
+    pub(crate) places: Vec<String>,
 }
 
 impl Outcome {
@@ -127,7 +133,7 @@ impl Outcome {
     fn take_out_marks(&mut self, run: i64) {
         for (which, text) in [&mut self.stdout, &mut self.stderr].into_iter().enumerate() {
             let (mut rest, mut whole) = (std::mem::take(text), Vec::new());
-            for (id, numbers) in &self.marks {
+            for (id, numbers) in &self.marked.marks {
                 assert_eq!(*id, run, "the run of a mark");
                 if numbers[which] == 0 {
                     continue;
@@ -138,13 +144,13 @@ impl Outcome {
                 let at = at.unwrap_or_else(|| panic!("no mark {} in {which}", numbers[which]));
                 whole.extend_from_slice(&rest[..at]);
                 if which == 0 {
-                    self.places.push(String::from_utf8_lossy(&rest[..at]).into_owned());
+                    self.marked.places.push(String::from_utf8_lossy(&rest[..at]).into_owned());
                 }
                 rest.drain(..at + mark.len());
             }
             whole.extend_from_slice(&rest);
             if which == 0 {
-                self.places.push(String::from_utf8_lossy(&rest).into_owned());
+                self.marked.places.push(String::from_utf8_lossy(&rest).into_owned());
             }
             *text = whole;
         }
@@ -345,7 +351,9 @@ impl Worker {
         self.reader.push(&bytes[..length]);
         while let Some(frame) = self.reader.next_frame().expect("frames") {
             match Reply::decode(frame).expect("a reply") {
-                Reply::Marked { id, stdout, stderr } => outcome.marks.push((id, [stdout, stderr])),
+                Reply::Marked { id, stdout, stderr } => {
+                    outcome.marked.marks.push((id, [stdout, stderr]))
+                }
                 reply => outcome.replies.push(reply),
             }
         }
