@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
-use sandbox_core::{ErrorKind, PtySize};
+use sandbox_agent::interpreter::{EndReason, InterpreterContext, RunRequest, ToolSet};
+use sandbox_core::{CallContext, ErrorKind, EventKind, PtySize, RunCode};
 use tokio::time::{sleep, timeout};
 
 use crate::support::{TestBox, read_all};
@@ -142,20 +143,46 @@ async fn a_terminal_has_its_size() {
     assert!(rest.contains("44 33"), "{rest:?}");
 }
 
-#[tokio::test]
-async fn an_interpreter_keeps_its_state() {
-    let place = TestBox::start().await;
+fn interpreter(place: &TestBox) -> InterpreterContext {
     let home = place.home.path().to_string_lossy().into_owned();
     let spec = WorkerSpec { env: [("HOME".to_owned(), home.clone())].into(), cwd: home };
     let pipe = Arc::clone(&place.pipe);
     let box_io: Arc<dyn BoxIo> = pipe;
-    let context = InterpreterContext::new(
-        "default".into(),
-        box_io,
-        spec,
-        Arc::new(EndReason::new()),
-        ToolSet::new(),
-    );
+    let ended = Arc::new(EndReason::new());
+    InterpreterContext::new("default".into(), box_io, spec, ended, ToolSet::new())
+}
+
+#[tokio::test]
+async fn text_keeps_its_place_among_displays() {
+    let place = TestBox::start().await;
+    let context = interpreter(&place);
+    // More than the connection takes before somebody reads.
+    let code = "for i in range(30):\n    print(f'{i:099}\\n' * 1000, end='')\n    display(i)";
+    let request = RunRequest::new(&CallContext::default(), RunCode::new(code), "/");
+    let mut events = context.run(request).await.unwrap();
+    let mut told = vec![String::new()];
+    while let Some(event) = events.next().await {
+        match event.kind {
+            EventKind::Output { data, .. } => {
+                told.last_mut().unwrap().push_str(&String::from_utf8_lossy(&data));
+            }
+            EventKind::Display { .. } => {
+                told.push(String::new());
+                sleep(Duration::from_millis(5)).await;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(told.len(), 31);
+    for (i, text) in told[..30].iter().enumerate() {
+        assert!(*text == format!("{i:099}\n").repeat(1000), "{} bytes before {i}", text.len());
+    }
+}
+
+#[tokio::test]
+async fn an_interpreter_keeps_its_state() {
+    let place = TestBox::start().await;
+    let context = interpreter(&place);
     context.set_variables([("x".to_owned(), 20.into())].into_iter().collect()).await.unwrap();
     assert_eq!(context.get_variable("x").await.unwrap(), 20);
 }
