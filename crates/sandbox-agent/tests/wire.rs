@@ -58,6 +58,7 @@ fn replies() -> Vec<Reply> {
             metadata: "{}".into(),
             display_id: "d".into(),
         },
+        Reply::Marked { id: 1, stdout: 2, stderr: 0 },
         Reply::ClearOutput { id: 1, wait: true },
         Reply::Error { id: 1, name: "E".into(), value: "v".into(), traceback: "t\n".into() },
         Reply::Exit { id: 1, code: -1 },
@@ -163,6 +164,7 @@ fn replies_have_these_bytes() {
     3<3>\10\8<3>\1<7>\8<3>\2<7>\6<3>3.11.7\c<3>NoNewPrivs=1
     \11<3>\11\6<3>limits\2<3>no
     \85<3>\12\8<3>\1<7>\8<3>\2<7>]<3>\a<3>text/plain\8<8><3>\2<3>\c3\a9\9<3>image/png\8<3>\1<7>\4<3>AA==\6<3>a/json\8<3>\2<7>\2<3>[]\2<3>{}\1<3>d
+    %<3>\1d\8<3>\1<7>\8<3>\2<7>\8<8><3>
     \19<3>\13\8<3>\1<7>\8<3>\1<7>
     \1d<3>\14\8<3>\1<7>\1<3>E\1<3>v\2<3>t\a
     \19<3>\15\8<3>\1<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff

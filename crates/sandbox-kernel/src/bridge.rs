@@ -20,7 +20,7 @@ use crate::control::Served;
 use crate::link::{CONTROL, END, INPUT, INTERRUPT, PIECE, Said, said, tool_calls};
 use crate::process::KernelProcess;
 use crate::program::{Program, TOLD};
-use crate::published::{exit_of, input, is_lost_output, is_output, lost, pass_on};
+use crate::published::{exit_of, input, is_lost_output, is_output, lost, marks, pass_on};
 use crate::shown::{Room, plain};
 
 /// How long the program of ours may take.
@@ -315,6 +315,11 @@ impl Bridge {
                 active.lossy = true;
                 active
                     .note("[output is missing here: the kernel published what nobody understands]");
+            }
+            Event::Message { channel: Channel::IoPub, message } if self.program.is_some() => {
+                if let Some([stdout, stderr]) = marks(&message) {
+                    served.reply(&Reply::Marked { id: active.id, stdout, stderr });
+                }
             }
             Event::Lost(loss) => {
                 active.lossy = true;

@@ -7,10 +7,14 @@ use bytes::Bytes;
 use jupyter_protocol::Message;
 use jupyter_protocol::content::StreamName;
 use jupyter_protocol::execution::{Event, Loss, Outcome};
+use serde_json::Value;
 
 use crate::buffer::{self, Buffer};
 use crate::control::Answers;
 use crate::link::PIECE;
+
+/// The type of the message that tells marks.
+const MARKS: &str = "sandbox_marks";
 
 /// What Python calls an exit.
 const EXIT: &str = "SystemExit";
@@ -31,6 +35,16 @@ pub(crate) fn is_output(event: &Event) -> bool {
 pub(crate) fn is_lost_output(message: &Message) -> bool {
     const OUTPUT: [&str; 4] = ["stream", "display_data", "update_display_data", "execute_result"];
     message.content.is_malformed() && OUTPUT.contains(&message.header.msg_type.as_str())
+}
+
+/// What the program of ours publishes before something that is shown: the numbers of the marks in standard output and
+/// error up to which text comes before it.
+pub(crate) fn marks(message: &Message) -> Option<[i64; 2]> {
+    if message.header.msg_type != MARKS {
+        return None;
+    }
+    let content: Value = serde_json::from_slice(&message.content.to_json()).ok()?;
+    serde_json::from_value(content.get("marks")?.clone()).ok()
 }
 
 /// Gives what was published to whoever reads it, as they read, and after all that was published before. Nothing is lost

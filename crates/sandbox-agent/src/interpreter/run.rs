@@ -459,6 +459,7 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
         Reply::Ready { .. } => "ready",
         Reply::Refused { .. } => "refused",
         Reply::Display { .. } => "display",
+        Reply::Marked { .. } => "marked",
         Reply::ClearOutput { .. } => "clear output",
         Reply::Error { .. } => "error",
         Reply::Exit { .. } => "exit",

@@ -13,8 +13,9 @@ use bytes::Bytes;
 use sandbox_core::{Effect, Error, ErrorKind, FailureKind, OutputStream, Result};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::inbox::{CHUNK, Heard, Inbox, Told, would_block};
+use super::inbox::{CHUNK, Heard, Inbox, Told};
 use super::outcome::EndReason;
+use super::text::Text;
 use super::tools::Outbox;
 use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
 use crate::box_io::{
@@ -34,9 +35,9 @@ const BOX_BOUND: Duration = Duration::from_millis(500);
 /// How long a process may live on after it has closed its control stream.
 const DYING_BOUND: Duration = Duration::from_millis(250);
 
-/// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
-/// child process keeps writing.
-const DRAIN_BOUND: usize = 1 << 20;
+/// How long a worker may be silent while text and displays wait for each other. Both come together, unless code has
+/// meddled with them.
+const ORDER_BOUND: Duration = Duration::from_secs(1);
 
 /// How a worker names the step in which it goes to its working directory.
 const DIRECTORY_STEP: &str = "work dir";
@@ -59,9 +60,12 @@ pub(crate) struct Worker {
     last_id: i64,
     /// When the last run was known to be over.
     idle_since: Option<Instant>,
-    open: [bool; 2],
-    /// Bytes of each stream to look for before the next reply is told.
-    owed: [usize; 2],
+    /// Standard output and standard error.
+    texts: [Text; 2],
+    /// Ends when text and displays have waited for each other in vain.
+    stalled: Option<Pin<Box<Sleep>>>,
+    /// What is told after the text that was held for something that did not come.
+    last: Option<Happening>,
     ending: bool,
     dying: Option<Pin<Box<Sleep>>>,
 }
@@ -138,8 +142,9 @@ impl Worker {
             requests: 0,
             last_id: 0,
             idle_since: None,
-            open: [true; 2],
-            owed: [0; 2],
+            texts: [Text::new(), Text::new()],
+            stalled: None,
+            last: None,
             ending: false,
             dying: None,
         };
@@ -185,6 +190,7 @@ impl Worker {
     pub(crate) fn next_id(&mut self) -> i64 {
         self.requests += 1;
         self.last_id = self.ids.hash_one(self.requests).cast_signed();
+        self.texts.iter_mut().for_each(|text| text.begin(self.last_id));
         self.last_id
     }
 
@@ -271,27 +277,51 @@ impl Worker {
             if let Some(output) = self.owed_output() {
                 return Poll::Ready(output);
             }
+            match self.poll_wanted(cx) {
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(output)) => return Poll::Ready(output),
+                Poll::Pending if self.has_stalled(cx) => continue,
+                Poll::Pending => return Poll::Pending,
+            }
+            if let Some(last) = self.last.take() {
+                return Poll::Ready(last);
+            }
             match self.inbox.take(cx) {
                 Told::Nothing => {}
                 Told::News => {
-                    self.owed = [DRAIN_BOUND; 2];
+                    self.heard();
                     continue;
                 }
-                Told::Reply(reply) => return Poll::Ready(Happening::Reply(reply)),
-                Told::Broken(problem) => return Poll::Ready(Happening::Broken(problem)),
+                Told::Reply(Reply::Marked { id, stdout, stderr }) if id == self.last_id => {
+                    self.texts[0].want(stdout);
+                    self.texts[1].want(stderr);
+                    continue;
+                }
+                Told::Reply(reply @ Reply::Done { .. }) => {
+                    self.tell_last(Happening::Reply(reply));
+                    continue;
+                }
+                Told::Reply(reply) => {
+                    self.texts.iter_mut().for_each(Text::told);
+                    return Poll::Ready(Happening::Reply(reply));
+                }
+                Told::Broken(problem) => {
+                    self.tell_last(Happening::Broken(problem));
+                    continue;
+                }
             }
             let dead = self.io.process.poll_exited(cx).is_ready();
             self.make_buffer();
             match self.inbox.poll_read(cx, dead, &mut self.buffer) {
                 Heard::Something => {
-                    self.owed = [DRAIN_BOUND; 2];
+                    self.heard();
                     continue;
                 }
                 Heard::Nothing if !dead => {}
                 // Whatever it wrote before is still to be told.
                 Heard::Nothing | Heard::End if !self.ending => {
                     self.ending = true;
-                    self.owed = [DRAIN_BOUND; 2];
+                    self.release_text();
                     continue;
                 }
                 Heard::Nothing | Heard::End if dead => return Poll::Ready(Happening::Dead),
@@ -304,11 +334,47 @@ impl Worker {
                     }
                 }
             }
-            return match self.poll_output(cx) {
-                Some(output) => Poll::Ready(output),
-                None => Poll::Pending,
-            };
+            if let Some(output) = self.poll_output(cx) {
+                return Poll::Ready(output);
+            }
+            if !self.has_stalled(cx) {
+                return Poll::Pending;
+            }
         }
+    }
+
+    /// It has said something. What it wrote before that is to be told first.
+    fn heard(&mut self) {
+        self.stalled = None;
+        self.texts.iter_mut().for_each(Text::owe);
+    }
+
+    /// Tells the end of something, after all text that is left of it.
+    fn tell_last(&mut self, last: Happening) {
+        if self.texts.iter().any(Text::is_held) {
+            self.release_text();
+        }
+        self.last = Some(last);
+    }
+
+    fn release_text(&mut self) {
+        self.texts.iter_mut().for_each(Text::release_all);
+        self.heard();
+    }
+
+    /// Whether text and displays have waited for each other long enough. They go on then.
+    fn has_stalled(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.texts.iter().any(Text::is_held) {
+            self.stalled = None;
+            return false;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(ORDER_BOUND)));
+        if stalled.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.stalled = None;
+        self.texts.iter_mut().for_each(Text::release);
+        true
     }
 
     /// Whether it has closed its control stream.
@@ -324,46 +390,40 @@ impl Worker {
 
     /// Output that may have been written before the last thing heard on the control stream.
     fn owed_output(&mut self) -> Option<Happening> {
-        for (index, stream) in STREAMS.into_iter().enumerate() {
-            if self.open[index] && self.owed[index] > 0 {
-                match self.try_output(index) {
-                    Ok(Some(data)) => {
-                        self.owed[index] = self.owed[index].saturating_sub(data.len());
-                        return Some(Happening::Output(stream, data));
-                    }
-                    Ok(None) => self.open[index] = false,
-                    Err(error) if would_block(&error) => {}
-                    Err(_) => self.open[index] = false,
+        self.first_text(|text, source, buffer| text.owed(source, buffer))
+    }
+
+    /// Output that comes before the next reply, because it was written before a mark.
+    fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Option<Happening>> {
+        let mut waits = false;
+        let output =
+            self.first_text(|text, source, buffer| match text.poll_wanted(cx, source, buffer) {
+                Poll::Ready(output) => output,
+                Poll::Pending => {
+                    waits = true;
+                    None
                 }
-            }
-            self.owed[index] = 0;
-        }
-        None
+            });
+        if waits && output.is_none() { Poll::Pending } else { Poll::Ready(output) }
     }
 
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Option<Happening> {
-        for (index, stream) in STREAMS.into_iter().enumerate() {
-            while self.open[index] && self.source(index).poll_readable(cx).is_ready() {
-                match self.try_output(index) {
-                    Ok(Some(data)) => return Some(Happening::Output(stream, data)),
-                    Ok(None) => self.open[index] = false,
-                    Err(error) if would_block(&error) => {}
-                    Err(_) => self.open[index] = false,
-                }
+        self.first_text(|text, source, buffer| text.poll(cx, source, buffer))
+    }
+
+    fn first_text(
+        &mut self,
+        mut next: impl FnMut(&mut Text, &dyn Readable, &mut [u8]) -> Option<Bytes>,
+    ) -> Option<Happening> {
+        self.make_buffer();
+        let sources = [&*self.io.stdout, &*self.io.stderr];
+        let streams = STREAMS.into_iter().zip(sources).zip(&mut self.texts);
+        for ((stream, source), text) in streams {
+            if let Some(data) = next(text, source, &mut self.buffer) {
+                return Some(Happening::Output(stream, data));
             }
         }
         None
-    }
-
-    fn source(&self, index: usize) -> &dyn Readable {
-        if index == 0 { &*self.io.stdout } else { &*self.io.stderr }
-    }
-
-    fn try_output(&mut self, index: usize) -> io::Result<Option<Bytes>> {
-        self.make_buffer();
-        let source = if index == 0 { &self.io.stdout } else { &self.io.stderr };
-        let count = source.try_read(&mut self.buffer)?;
-        Ok((count > 0).then(|| Bytes::copy_from_slice(&self.buffer[..count])))
     }
 
     /// A run that began at `started` is over: forgets it and says what was done to it. What a run that was ended has

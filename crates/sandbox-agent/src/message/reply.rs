@@ -93,6 +93,21 @@ pub enum Reply {
         /// Names the display for later updates; empty when it has no name.
         display_id: String,
     },
+    /// What was written before these marks comes before the next reply, and what was written after them comes after it.
+    /// Sent before each `Display` of code that goes on and before each `ClearOutput`.
+    ///
+    /// A mark in standard output or error is the bytes `fe 6d 61 72 6b fe`, the id of the run and a number, both of 8
+    /// bytes (little-endian).
+    ///
+    /// Fields: id, stdout, stderr.
+    Marked {
+        /// The run.
+        id: i64,
+        /// The number of the mark in standard output, more than any before it. 0: there is none.
+        stdout: i64,
+        /// The same in standard error.
+        stderr: i64,
+    },
     /// Everything shown so far in this run is to be cleared.
     ///
     /// Fields: id, wait.
@@ -230,6 +245,7 @@ const TOOL_CALL: u8 = 25;
 const LIST_TOOLS: u8 = 26;
 const CANCEL_TOOL: u8 = 27;
 const HELD: u8 = 28;
+const MARKED: u8 = 29;
 
 impl MimeData {
     fn write(&self, out: &mut Writer<'_>) {
@@ -272,6 +288,7 @@ impl Reply {
             Self::Ready { .. } => READY,
             Self::Refused { .. } => REFUSED,
             Self::Display { .. } => DISPLAY,
+            Self::Marked { .. } => MARKED,
             Self::ClearOutput { .. } => CLEAR_OUTPUT,
             Self::Error { .. } => ERROR,
             Self::Exit { .. } => EXIT,
@@ -303,6 +320,11 @@ impl Reply {
                 out.list(bundle, |out, data| data.write(out));
                 out.text(metadata);
                 out.text(display_id);
+            }
+            Self::Marked { id, stdout, stderr } => {
+                out.int(*id);
+                out.int(*stdout);
+                out.int(*stderr);
             }
             Self::ClearOutput { id, wait } => {
                 out.int(*id);
@@ -369,6 +391,11 @@ impl Reply {
                 metadata: fields.text("metadata")?,
                 display_id: fields.text("display_id")?,
             },
+            MARKED => Self::Marked {
+                id: fields.int("id")?,
+                stdout: fields.int("stdout")?,
+                stderr: fields.int("stderr")?,
+            },
             CLEAR_OUTPUT => Self::ClearOutput { id: fields.int("id")?, wait: fields.flag("wait")? },
             ERROR => Self::Error {
                 id: fields.int("id")?,
@@ -419,7 +446,7 @@ mod tests {
             PARTS.iter().filter(|(name, _)| spoken.contains(name)),
             &numbers::named!(
                 READY REFUSED DISPLAY CLEAR_OUTPUT ERROR EXIT DONE VALUE FAILED TOOL_CALL LIST_TOOLS
-                CANCEL_TOOL HELD
+                CANCEL_TOOL HELD MARKED
             ),
         );
     }

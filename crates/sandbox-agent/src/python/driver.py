@@ -30,6 +30,7 @@ RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, HOLD, STORE, RESTORE =
 # What a host may still say to a run that is over.
 LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
+MARKED = 29
 INVALID = 2
 RESULT = 0
 SMALL_CHUNK = 4096
@@ -100,6 +101,7 @@ class Driver:
         self.count = 0
         self.current = None
         self.shown = 0
+        self.marks = 0
         self.lock = allocate_lock()
         self.running = False
         self.active = False
@@ -156,11 +158,18 @@ class Driver:
             with self.lock:
                 if self.current is None:
                     return False
-                self.send(data)
+                if getpid() == self.pid:
+                    self.send(self.mark() + data)
         finally:
             self.masked -= main
         self.deliver()
         return True
+
+    def mark(self):
+        """What was written so far comes before what is sent now. Returns the frame that says so."""
+        self.marks += 1
+        marks = self.streams.mark(self.current, self.marks)
+        return frame(MARKED, number(self.current), *[number(mark) for mark in marks])
 
     def next_request(self):
         while True:

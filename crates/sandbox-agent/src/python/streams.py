@@ -5,13 +5,15 @@ runs. A burst of lines would pay one system call each, so during a burst output 
 blocks, and a thread writes out what is there every few milliseconds. The thread ends with the
 burst. Before a process is started, collected output is written first, so that its output comes
 after it. A program with threads of its own always writes lines.
+
+What is displayed goes another way. So that it keeps its place, marks are written before it.
 """
 
 import sys
 from _io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from _thread import _count as thread_count
 from _thread import allocate_lock, start_new_thread
-from posix import close, dup2, fstat, set_blocking
+from posix import close, dup2, fstat, set_blocking, write
 from sys import getswitchinterval, setswitchinterval
 from time import monotonic
 
@@ -21,6 +23,7 @@ BURST_LINES = 32
 BURST_SECONDS = 0.005
 FLUSH_SECONDS = 0.005
 QUIET_ROUNDS = 4
+MARK = b"\xfemark\xfe"
 # While two threads write blocks, interpreters before 3.12.4 lose lines.
 ENDS_BURST = frozenset(
     (
@@ -216,6 +219,33 @@ class Streams:
         except Exception:
             pass  # closed by user code, or nobody reads any more
 
+    def mark(self, run, number):
+        """Marks what was written so far, in both pipes: user code may have led the streams elsewhere. Returns the
+        number of the mark in each, and 0 where there is none."""
+        mark = MARK + run.to_bytes(8, "little", signed=True) + number.to_bytes(8, "little")
+        return [
+            number if self.write_mark(stream, standard, mark) else 0
+            for standard, stream in ((1, self.stdout), (2, self.stderr))
+        ]
+
+    def write_mark(self, stream, standard, mark):
+        """Short writes to a pipe are never cut."""
+        try:
+            stream.flush()
+        except Exception:
+            pass  # closed by user code, or full and not to be waited for
+        pipe = self.spares[standard]
+        try:
+            if _identity(pipe) != self.identities[standard]:
+                return False
+            while True:
+                try:
+                    return write(pipe, mark) == len(mark)
+                except BlockingIOError:
+                    _wait_for_room(pipe)
+        except OSError:
+            return False  # nobody reads any more
+
     def note(self, line):
         """A line of ours on standard error."""
         try:
@@ -229,6 +259,14 @@ def _identity(number):
         return fstat(number)[1:3]  # inode and device
     except OSError:
         return None
+
+
+def _wait_for_room(pipe):
+    from select import POLLOUT, poll
+
+    waiting = poll()
+    waiting.register(pipe, POLLOUT)
+    waiting.poll()
 
 
 def _text(buffer, name, mode, errors):

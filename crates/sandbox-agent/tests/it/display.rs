@@ -10,6 +10,8 @@ pub(crate) const CASES: &[Case] = &[
     ("broken_formatters_are_left_out", broken_formatters_are_left_out),
     ("display_function", display_function),
     ("display_is_live", display_is_live),
+    ("marks_part_the_text", marks_part_the_text),
+    ("marks_survive_what_code_does_to_its_streams", marks_survive_what_code_does_to_its_streams),
     ("limits", limits),
     ("values_that_lie_about_their_class", values_that_lie_about_their_class),
     ("display_from_threads", display_from_threads),
@@ -146,6 +148,57 @@ fn display_is_live() {
     let mut worker = Worker::new();
     worker.start(&crate::harness::cell("display(1)\nimport time; time.sleep(30)"), None);
     let Some(Reply::Display { .. }) = worker.reply() else { panic!("no display") };
+}
+
+fn marks_part_the_text() {
+    let mut worker = Worker::new();
+    let places = |worker: &mut Worker, code: &str| {
+        let outcome = worker.run(code);
+        assert_eq!(outcome.error(), None, "{code}");
+        outcome.marked.places
+    };
+    let code = "import os, sys\nprint('a', end='')\ndisplay(1)\nos.write(1, b'b')\nclear_output()\n\
+                os.system('printf c')\nprint('d')\ndisplay(2, display_id='x')\nupdate_display(3, display_id='x');";
+    assert_eq!(places(&mut worker, code), ["a", "b", "cd\n", "", ""]);
+    // Many lines at once are written in blocks.
+    let code = "for i in range(6):\n    for _ in range(500): print(i)\n    display(i)";
+    let expected: Vec<_> =
+        (0..6).map(|i| format!("{i}\n").repeat(500)).chain([String::new()]).collect();
+    assert_eq!(places(&mut worker, code), expected);
+    assert_eq!(places(&mut worker, "print(1)\n2"), ["1\n"]);
+    // A copy of the interpreter shows nothing, and marks nothing.
+    let code = "import os\npid = os.fork()\ndisplay(1)\nif not pid: os._exit(0)\nos.waitpid(pid, 0)\nprint('x')";
+    assert_eq!(places(&mut worker, code), ["", "x\n"]);
+}
+
+fn marks_survive_what_code_does_to_its_streams() {
+    let file = "/tmp/code-sandboxes-marks";
+    for (code, expected) in [
+        ("import sys, io\nsys.stdout = io.StringIO()\nprint('a')", ["b", "c"]),
+        ("import sys\nsys.stdout.close()", ["b", "c"]),
+        ("import sys\nsys.stdout.detach()", ["b", "c"]),
+        ("import os\nos.set_blocking(1, False)", ["b", "c"]),
+        // What the code leads into a file, marks included, would be nobody's.
+        (
+            "import os\nnull = os.open('/tmp/code-sandboxes-marks', os.O_CREAT | os.O_RDWR)\nos.dup2(null, 1)",
+            ["", ""],
+        ),
+    ] {
+        let mut worker = Worker::new();
+        let code = format!("{code}\nimport os\nos.write(1, b'b')\ndisplay(1)\nos.write(1, b'c');");
+        let outcome = worker.run(&code);
+        assert_eq!((outcome.error(), outcome.displays().count()), (None, 1), "{code}");
+        assert_eq!(outcome.marked.places, expected, "{code}");
+        assert_eq!(worker.run("print('d'); display(2)").marked.places, ["d\n", ""], "{code}");
+    }
+    assert_eq!(std::fs::read(file).expect("the file"), b"bc");
+    std::fs::remove_file(file).expect("the file");
+    // Without the pipes there are no marks, and no display waits for one.
+    let mut worker = Worker::new();
+    let outcome =
+        worker.run("import os\nos.closerange(101, 110)\nprint('a')\ndisplay(1)\nprint('b')");
+    assert_eq!((outcome.displays().count(), outcome.stdout()), (1, "a\nb\n".into()));
+    assert_eq!(outcome.marked.marks.iter().map(|(_, marks)| *marks).collect::<Vec<_>>(), [[0, 0]]);
 }
 
 fn limits() {

@@ -108,6 +108,7 @@ pub(crate) fn plain_fork() -> Fork {
 /// How a run ended, and everything that came before.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
+    /// All but those about marks.
     pub(crate) replies: Vec<Reply>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
@@ -115,9 +116,46 @@ pub(crate) struct Outcome {
     pub(crate) progress: Vec<(Instant, usize)>,
     /// How many reads of the control stream it took.
     pub(crate) reads: usize,
+    pub(crate) marked: Box<Marked>,
+}
+
+/// What became of the marks in the output.
+#[derive(Debug, Default)]
+pub(crate) struct Marked {
+    /// The run and the numbers of each reply about marks.
+    pub(crate) marks: Vec<(i64, [i64; 2])>,
+    /// Standard output between the marks that were named.
+    pub(crate) places: Vec<String>,
 }
 
 impl Outcome {
+    /// Requires that each mark which was named is there, in order, and takes it out of the output.
+    fn take_out_marks(&mut self, run: i64) {
+        for (which, text) in [&mut self.stdout, &mut self.stderr].into_iter().enumerate() {
+            let (mut rest, mut whole) = (std::mem::take(text), Vec::new());
+            for (id, numbers) in &self.marked.marks {
+                assert_eq!(*id, run, "the run of a mark");
+                if numbers[which] == 0 {
+                    continue;
+                }
+                let mark = [&b"\xfemark\xfe"[..], &id.to_le_bytes(), &numbers[which].to_le_bytes()]
+                    .concat();
+                let at = rest.windows(mark.len()).position(|window| window == mark);
+                let at = at.unwrap_or_else(|| panic!("no mark {} in {which}", numbers[which]));
+                whole.extend_from_slice(&rest[..at]);
+                if which == 0 {
+                    self.marked.places.push(String::from_utf8_lossy(&rest[..at]).into_owned());
+                }
+                rest.drain(..at + mark.len());
+            }
+            whole.extend_from_slice(&rest);
+            if which == 0 {
+                self.marked.places.push(String::from_utf8_lossy(&rest).into_owned());
+            }
+            *text = whole;
+        }
+    }
+
     pub(crate) fn text(&self) -> Option<&str> {
         self.displays().find_map(|(kind, bundle)| {
             (kind == DisplayKind::Result).then(|| bundle[0].data.as_str())
@@ -274,6 +312,7 @@ impl Worker {
             let alive = !ready[0] || self.read_control(&mut outcome);
             self.drain(&mut outcome);
             if !alive {
+                outcome.take_out_marks(self.last_id);
                 return Err(outcome);
             }
             if matches!(outcome.replies.last(), Some(Reply::Done { .. })) {
@@ -281,6 +320,7 @@ impl Worker {
                 for reply in &outcome.replies {
                     assert_eq!(id_of(reply), self.last_id, "{reply:?}");
                 }
+                outcome.take_out_marks(self.last_id);
                 return Ok(outcome);
             }
         }
@@ -310,7 +350,12 @@ impl Worker {
         outcome.reads += 1;
         self.reader.push(&bytes[..length]);
         while let Some(frame) = self.reader.next_frame().expect("frames") {
-            outcome.replies.push(Reply::decode(frame).expect("a reply"));
+            match Reply::decode(frame).expect("a reply") {
+                Reply::Marked { id, stdout, stderr } => {
+                    outcome.marked.marks.push((id, [stdout, stderr]))
+                }
+                reply => outcome.replies.push(reply),
+            }
         }
         length > 0
     }
@@ -329,7 +374,10 @@ impl Worker {
         let start = Instant::now();
         loop {
             if let Some(frame) = self.reader.next_frame().expect("frames") {
-                return Some(Reply::decode(frame).expect("a reply"));
+                match Reply::decode(frame).expect("a reply") {
+                    Reply::Marked { .. } => continue,
+                    reply => return Some(reply),
+                }
             }
             assert!(start.elapsed() < PATIENCE, "no reply");
             if wait(&[self.control.as_fd()])[0] {

@@ -1,14 +1,12 @@
 //! Programs and interpreters.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{EndReason, InterpreterContext, RunRequest, ToolSet};
-use sandbox_agent::message::RunMode;
-use sandbox_core::{ErrorKind, EventKind, PtySize, Stdin};
+use sandbox_core::{CallContext, ErrorKind, EventKind, PtySize, RunCode};
 use tokio::time::{sleep, timeout};
 
 use crate::support::{TestBox, read_all};
@@ -145,19 +143,46 @@ async fn a_terminal_has_its_size() {
     assert!(rest.contains("44 33"), "{rest:?}");
 }
 
-fn context_in(place: &TestBox) -> InterpreterContext {
+fn interpreter(place: &TestBox) -> InterpreterContext {
     let home = place.home.path().to_string_lossy().into_owned();
     let spec = WorkerSpec { env: [("HOME".to_owned(), home.clone())].into(), cwd: home };
     let pipe = Arc::clone(&place.pipe);
     let box_io: Arc<dyn BoxIo> = pipe;
-    let (ended, tools) = (Arc::new(EndReason::new()), ToolSet::new());
-    InterpreterContext::new("default".into(), box_io, spec, ended, tools)
+    let ended = Arc::new(EndReason::new());
+    InterpreterContext::new("default".into(), box_io, spec, ended, ToolSet::new())
+}
+
+#[tokio::test]
+async fn text_keeps_its_place_among_displays() {
+    let place = TestBox::start().await;
+    let context = interpreter(&place);
+    // More than the connection takes before somebody reads.
+    let code = "for i in range(30):\n    print(f'{i:099}\\n' * 1000, end='')\n    display(i)";
+    let request = RunRequest::new(&CallContext::default(), RunCode::new(code), "/");
+    let mut events = context.run(request).await.unwrap();
+    let mut told = vec![String::new()];
+    while let Some(event) = events.next().await {
+        match event.kind {
+            EventKind::Output { data, .. } => {
+                told.last_mut().unwrap().push_str(&String::from_utf8_lossy(&data));
+            }
+            EventKind::Display { .. } => {
+                told.push(String::new());
+                sleep(Duration::from_millis(5)).await;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(told.len(), 31);
+    for (i, text) in told[..30].iter().enumerate() {
+        assert!(*text == format!("{i:099}\n").repeat(1000), "{} bytes before {i}", text.len());
+    }
 }
 
 #[tokio::test]
 async fn an_interpreter_keeps_its_state() {
     let place = TestBox::start().await;
-    let context = context_in(&place);
+    let context = interpreter(&place);
     context.set_variables([("x".to_owned(), 20.into())].into_iter().collect()).await.unwrap();
     assert_eq!(context.get_variable("x").await.unwrap(), 20);
 }
@@ -165,24 +190,12 @@ async fn an_interpreter_keeps_its_state() {
 #[tokio::test]
 async fn what_was_begun_before_a_restart_does_not_touch_the_new_interpreter() {
     let place = TestBox::start().await;
-    let context = context_in(&place);
+    let context = interpreter(&place);
     context.warm_up().await.unwrap();
     let mut paused = context.pause().await.expect("nothing runs");
     context.restart(false).await;
-    let run = RunRequest {
-        run_id: None,
-        mode: RunMode::Cell,
-        code: "import time\nwhile True: time.sleep(0.01)".to_owned(),
-        filename: String::new(),
-        argv: Vec::new(),
-        env: BTreeMap::new(),
-        cwd: None,
-        timeout: Some(SOON),
-        cpu_time: None,
-        output_limit: None,
-        stdin: Stdin::Empty,
-        network_hint: None,
-    };
+    let code = RunCode::new("import time\nwhile True: time.sleep(0.01)");
+    let run = RunRequest::new(&CallContext::default(), code, "/");
     let events = context.run(run).await.unwrap();
     paused.end().await;
     assert!(context.is_executing());

@@ -1,10 +1,13 @@
 //! Displayed objects and their representations.
 
-use sandbox_core::ResultItem;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sandbox_core::{EventKind, OutputStream, ResultItem, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{describe, is_usable, ok, raises, run, text};
+use crate::support::{PATIENCE, describe, is_usable, ok, raises, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("rich", [run_code, rich_results], {
@@ -13,6 +16,8 @@ pub(super) fn cases() -> Vec<Case> {
         display_comes_in_order;
         display_and_result_are_told_apart;
         displays_are_heard_as_they_come;
+        text_keeps_its_place_among_displays;
+        text_keeps_its_place_with_a_slow_reader;
         a_display_is_updated;
         output_is_cleared;
         output_is_cleared_when_the_next_comes;
@@ -114,6 +119,68 @@ async fn displays_are_heard_as_they_come(f: Fixture) -> Checked {
     let code = format!("{SHOWN}\ndisplay(H('a'))\nH('b')");
     sandbox.run_code(code).on_result(|item| heard.push(item.html().map(str::to_owned))).await?;
     ensure_eq!(heard, [Some("<p>a</p>".to_owned()), Some("<p>b</p>".to_owned())]);
+    Ok(())
+}
+
+/// What one run tells: the text of both streams up to each display, and what came there instead of text.
+async fn told(sandbox: &Sandbox, code: &str, pause: Duration) -> Checked<Vec<[String; 3]>> {
+    let mut events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+    let mut told = vec![<[String; 3]>::default()];
+    while let Some(event) = events.next().await {
+        let Some(last) = told.last_mut() else { break };
+        last[2] = match event.kind {
+            EventKind::Output { stream, data } => {
+                let text = &mut last[usize::from(stream == OutputStream::Stderr)];
+                text.push_str(&String::from_utf8_lossy(&data));
+                continue;
+            }
+            EventKind::Display { display, item, .. } => {
+                format!("{display:?} {}", item.text().unwrap_or_default())
+            }
+            EventKind::ClearOutput { wait } => format!("Clear {wait}"),
+            _ => continue,
+        };
+        told.push(Default::default());
+        tokio::time::sleep(pause).await;
+    }
+    Ok(told)
+}
+
+async fn text_keeps_its_place_among_displays(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import sys
+for i in range(200):
+    print('out', i, end=('\\n', '')[i % 2])
+    print('err', i, file=sys.stderr)
+    (lambda: display(i), lambda: clear_output(), lambda: update_display(i, display_id='x'))[i % 3]()
+print('end')";
+    let told = told(&sandbox, code, Duration::ZERO).await?;
+    ensure_eq!(told.len(), 201, "displays and what comes after them");
+    for (i, found) in told[..200].iter().enumerate() {
+        let shown = match i % 3 {
+            0 => format!("Display {i}"),
+            1 => "Clear false".to_owned(),
+            _ => format!("Update {i}"),
+        };
+        let end = if i % 2 == 0 { "\n" } else { "" };
+        ensure_eq!(found, &[format!("out {i}{end}"), format!("err {i}\n"), shown], "place {i}");
+    }
+    ensure_eq!(told[200][0], "end\n");
+    Ok(())
+}
+
+async fn text_keeps_its_place_with_a_slow_reader(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+for i in range(20):
+    display(i)
+    for _ in range(1000): print(f'{i:099}')";
+    let told = told(&sandbox, code, Duration::from_millis(20)).await?;
+    ensure_eq!(told.len(), 21, "displays and what comes after them");
+    for (i, [text, _, _]) in told[1..].iter().enumerate() {
+        ensure!(*text == format!("{i:099}\n").repeat(1000), "{} bytes after {i}", text.len());
+    }
     Ok(())
 }
 

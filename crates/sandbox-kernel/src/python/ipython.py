@@ -57,7 +57,9 @@ class Published:
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
 
 
-OUTPUTS = {"stream", "display_data", "update_display_data", "execute_result", "clear_output"}
+MARKS = "sandbox_marks"
+SHOWN = {"display_data", "update_display_data", "execute_result", "clear_output"}
+OUTPUTS = {"stream", *SHOWN}
 
 
 def request_of(parent):
@@ -79,6 +81,32 @@ def counted(driver):
         return send(stream, message, content, parent, *arguments, **options)
 
     session.send = counting_send
+
+
+def marked(driver):
+    """What is shown is published, and text is not: it keeps its place by marks in the text, which are published before."""
+    session = driver.kernel.session
+    send = session.send
+
+    def marking_send(stream, message, content=None, parent=None, *arguments, **options):
+        kind = message if isinstance(message, str) else message.get("msg_type")
+        about = parent if isinstance(message, str) else message.get("parent_header")
+        run = driver.current
+        if kind not in SHOWN or run is None or request_of(about) != driver.request or os.getpid() != driver.pid:
+            return send(stream, message, content, parent, *arguments, **options)
+        main = get_ident() == MAIN_THREAD
+        driver.masked += main
+        try:
+            with driver.marking:
+                marks = driver.streams.mark(run, next(driver.marks))
+                send(stream, MARKS, {"marks": marks}, about)
+                sent = send(stream, message, content, parent, *arguments, **options)
+        finally:
+            driver.masked -= main
+        driver.deliver()
+        return sent
+
+    session.send = marking_send
 
 
 class Exits:

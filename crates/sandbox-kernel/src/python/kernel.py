@@ -74,6 +74,7 @@ class Driver:
         self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
         self.baseline = set()
         self.request, self.published = None, count()
+        self.marks, self.marking = count(1), allocate_lock()
 
     # The way to the host.
 
@@ -477,6 +478,8 @@ def attach():
     kernel._cancel_on_sigint = ipython["interruptible"](driver)
     ipython["nested_run"]()
     ipython["counted"](driver)
+    if OWN_STREAMS:
+        ipython["marked"](driver)
     ipython["plain_tracebacks"](driver)
     ipython["bounded_displays"](driver)
     # On descriptors of our own; IPython would make a terminal for each command.

@@ -1,0 +1,341 @@
+//! The standard output or error of a worker: what of it may be told now.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::inbox::would_block;
+use super::marks::{Cutter, Part};
+use crate::box_io::Readable;
+
+/// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
+/// child process keeps writing.
+pub(super) const DRAIN_BOUND: usize = 1 << 20;
+
+/// The same where the stream and the reply may have come on different ways.
+const MARK_BOUND: usize = 2 * DRAIN_BOUND;
+
+/// What a stream has to tell.
+#[derive(Debug)]
+enum Next {
+    Text(Bytes),
+    /// What comes now comes after something that was not told yet.
+    Held,
+    Nothing,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct Text {
+    open: bool,
+    cutter: Cutter,
+    /// The mark that was reached and may not be passed yet.
+    reached: Option<i64>,
+    /// Up to which mark everything that belongs in between was told.
+    allowed: i64,
+    /// Up to which mark text comes before the next reply, and how many bytes are looked at for that.
+    wanted: Option<(i64, usize)>,
+    /// A mark did not come. None is waited for any more in this run.
+    lossy: bool,
+    /// Bytes to look for before the next reply is told.
+    owed: usize,
+}
+
+impl Text {
+    pub(super) fn new() -> Self {
+        Self {
+            open: true,
+            cutter: Cutter::new(),
+            reached: None,
+            allowed: 0,
+            wanted: None,
+            lossy: false,
+            owed: 0,
+        }
+    }
+
+    /// From now on it is that of another run.
+    pub(super) fn begin(&mut self, run: i64) {
+        self.cutter.begin(run);
+        (self.reached, self.allowed, self.wanted, self.lossy) = (None, 0, None, false);
+    }
+
+    /// Something was heard. What was written before is told before.
+    pub(super) fn owe(&mut self) {
+        self.owed = DRAIN_BOUND;
+    }
+
+    /// Text up to that mark comes before the next reply.
+    pub(super) fn want(&mut self, mark: i64) {
+        self.allowed = self.allowed.max(mark.saturating_sub(1));
+        self.wanted = (mark > self.allowed).then_some((mark, MARK_BOUND));
+    }
+
+    /// The reply was told.
+    pub(super) fn told(&mut self) {
+        if let Some((mark, _)) = self.wanted.take() {
+            self.allowed = self.allowed.max(mark);
+        }
+    }
+
+    /// Whether something waits that only more from the worker, or nothing more from it, can set free.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_wanted() || self.is_stopped() || self.cutter.is_unsure()
+    }
+
+    /// Whether it is at a mark that it may not pass yet.
+    fn is_stopped(&self) -> bool {
+        self.reached.is_some_and(|mark| mark > self.allowed)
+    }
+
+    /// Whether the next reply waits for a mark.
+    fn is_wanted(&self) -> bool {
+        let is_here = |mark| self.reached.is_some_and(|reached| reached >= mark);
+        self.open
+            && !self.lossy
+            && self.wanted.is_some_and(|(mark, left)| left > 0 && !is_here(mark))
+    }
+
+    /// Sets free what waits: what it waits for will not come.
+    pub(super) fn release(&mut self) {
+        self.lossy |= self.is_wanted();
+        self.allowed = self.allowed.max(self.reached.unwrap_or_default());
+        self.cutter.release();
+    }
+
+    /// The same, and marks mean nothing any more.
+    pub(super) fn release_all(&mut self) {
+        self.allowed = i64::MAX;
+        self.release();
+    }
+
+    /// Output that may have been written before the last thing heard on the control stream.
+    pub(super) fn owed(&mut self, source: &dyn Readable, buffer: &mut [u8]) -> Option<Bytes> {
+        if self.owed == 0 {
+            return None;
+        }
+        match self.next(None, source, buffer) {
+            Next::Text(text) => {
+                self.owed = self.owed.saturating_sub(text.len());
+                Some(text)
+            }
+            Next::Held => None,
+            Next::Nothing => {
+                self.owed = 0;
+                None
+            }
+        }
+    }
+
+    /// Text before the mark that the next reply waits for. `Ready(None)`: it is all there.
+    pub(super) fn poll_wanted(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &dyn Readable,
+        buffer: &mut [u8],
+    ) -> Poll<Option<Bytes>> {
+        if !self.is_wanted() {
+            return Poll::Ready(None);
+        }
+        match self.next(Some(cx), source, buffer) {
+            Next::Text(text) => {
+                if let Some((_, left)) = &mut self.wanted {
+                    *left = left.saturating_sub(text.len());
+                }
+                Poll::Ready(Some(text))
+            }
+            Next::Held | Next::Nothing if self.is_wanted() => Poll::Pending,
+            Next::Held | Next::Nothing => Poll::Ready(None),
+        }
+    }
+
+    /// What is there. The task of `cx` is woken when there is more.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &dyn Readable,
+        buffer: &mut [u8],
+    ) -> Option<Bytes> {
+        match self.next(Some(cx), source, buffer) {
+            Next::Text(text) => Some(text),
+            Next::Held | Next::Nothing => None,
+        }
+    }
+
+    /// Without a task to wake, reads whatever is there.
+    fn next(
+        &mut self,
+        mut task: Option<&mut Context<'_>>,
+        source: &dyn Readable,
+        buffer: &mut [u8],
+    ) -> Next {
+        loop {
+            if self.is_stopped() {
+                return Next::Held;
+            }
+            self.reached = None;
+            match self.cutter.next() {
+                Some(Part::Text(text)) => return Next::Text(text),
+                Some(Part::Mark(mark)) => {
+                    self.reached = Some(mark);
+                    continue;
+                }
+                None if !self.open => return Next::Nothing,
+                None => {}
+            }
+            if task.as_mut().is_some_and(|cx| source.poll_readable(cx).is_pending()) {
+                return Next::Nothing;
+            }
+            match source.try_read(buffer) {
+                Ok(count) if count > 0 => self.cutter.push(&buffer[..count]),
+                Err(error) if would_block(&error) && task.is_some() => {}
+                Err(error) if would_block(&error) => return Next::Nothing,
+                Ok(_) | Err(_) => {
+                    self.open = false;
+                    self.release_all();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use super::*;
+
+    const RUN: i64 = 7;
+
+    /// What a worker has written, in the pieces in which it comes; the rest is still to come.
+    #[derive(Debug, Default)]
+    struct Written(Mutex<VecDeque<Vec<u8>>>);
+
+    impl Written {
+        fn write(&self, data: &[u8]) {
+            self.0.lock().unwrap().push_back(data.to_vec());
+        }
+
+        fn mark(&self, number: i64) {
+            self.write(&[&b"\xfemark\xfe"[..], &RUN.to_le_bytes(), &number.to_le_bytes()].concat());
+        }
+    }
+
+    impl Readable for Written {
+        fn poll_readable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.0.lock().unwrap().is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }
+
+        fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+            let piece = self.0.lock().unwrap().pop_front();
+            let piece = piece.ok_or(io::ErrorKind::WouldBlock)?;
+            buffer[..piece.len()].copy_from_slice(&piece);
+            Ok(piece.len())
+        }
+    }
+
+    struct Bench {
+        text: Text,
+        written: Written,
+        buffer: Vec<u8>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mut text = Text::new();
+            text.begin(RUN);
+            Self { text, written: Written::default(), buffer: vec![0; 1000] }
+        }
+
+        fn told(&mut self) -> String {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut told = Vec::new();
+            while let Some(data) = self.text.poll(&mut cx, &self.written, &mut self.buffer) {
+                told.extend_from_slice(&data);
+            }
+            String::from_utf8_lossy(&told).into_owned()
+        }
+
+        /// What comes before the next reply; `true` when that is all.
+        fn wanted(&mut self) -> (String, bool) {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut told = Vec::new();
+            loop {
+                match self.text.poll_wanted(&mut cx, &self.written, &mut self.buffer) {
+                    Poll::Ready(Some(data)) => told.extend_from_slice(&data),
+                    end => return (String::from_utf8_lossy(&told).into_owned(), end.is_ready()),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_behind_a_mark_waits_for_its_reply() {
+        let mut bench = Bench::new();
+        bench.written.write(b"a");
+        bench.written.mark(1);
+        bench.written.write(b"b");
+        assert_eq!(bench.told(), "a");
+        assert!(bench.text.is_held());
+        bench.text.want(1);
+        assert_eq!(bench.wanted(), (String::new(), true));
+        assert_eq!(bench.told(), "", "the reply was not told yet");
+        bench.text.told();
+        assert_eq!(bench.told(), "b");
+        assert!(!bench.text.is_held());
+    }
+
+    #[test]
+    fn a_reply_waits_for_its_mark() {
+        let mut bench = Bench::new();
+        bench.text.want(2);
+        bench.written.mark(1);
+        bench.written.write(b"a");
+        assert_eq!(bench.wanted(), ("a".into(), false));
+        bench.written.mark(2);
+        bench.written.write(b"b");
+        assert_eq!(bench.wanted(), (String::new(), true));
+        bench.text.told();
+        assert_eq!(bench.told(), "b");
+    }
+
+    #[test]
+    fn nothing_waits_for_ever() {
+        // For a reply that was never sent.
+        let mut bench = Bench::new();
+        bench.written.mark(1);
+        bench.written.write(b"a");
+        assert_eq!(bench.told(), "");
+        bench.text.release();
+        assert_eq!(bench.told(), "a");
+        // For a mark that was never written: once in a run.
+        bench.text.want(5);
+        assert!(bench.text.is_held());
+        bench.text.release();
+        assert_eq!(bench.wanted(), (String::new(), true));
+        bench.text.told();
+        bench.text.want(6);
+        assert_eq!(bench.wanted(), (String::new(), true));
+        // Nor behind a flood.
+        bench.text.begin(RUN);
+        bench.text.want(1);
+        (0..=MARK_BOUND / 1000).for_each(|_| bench.written.write(&[b'x'; 1000]));
+        let (text, is_all) = bench.wanted();
+        assert!(is_all && text.len() >= MARK_BOUND, "{} bytes", text.len());
+    }
+
+    #[test]
+    fn at_the_end_of_the_stream_everything_is_told() {
+        let mut bench = Bench::new();
+        bench.written.mark(3);
+        bench.written.write(b"a\xfe");
+        bench.written.write(b"");
+        assert_eq!(bench.told(), "");
+        bench.text.want(4);
+        assert_eq!(bench.wanted(), ("a\u{fffd}".into(), true));
+        assert!(!bench.text.is_held());
+    }
+}
