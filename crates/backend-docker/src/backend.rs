@@ -18,11 +18,11 @@ use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::boxed::remove;
 use crate::committed;
 use crate::config::{DockerConfig, Engine, Options};
 use crate::engine::{address, connect, no_image, refused};
 use crate::instance::DockerInstance;
+use crate::made::remove;
 use crate::network;
 use crate::owner::{OWNER_LABEL, Owner};
 

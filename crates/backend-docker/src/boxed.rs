@@ -1,30 +1,27 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::errors::Error as Cause;
-use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
-    StartContainerOptions,
-};
+use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::pipe::{FromBox, HeldStill, PipeBox, PipeStillness};
 use sandbox_core::{ByteSize, CreateSpec, Error, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
-use tokio::runtime::Handle;
 
 use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, body};
 use crate::death;
 use crate::engine::{check_limits, no_image, refused};
+use crate::made::{End, Made, remove};
 use crate::mounts::HostFiles;
 use crate::network::Way;
 use crate::owner::Owner;
@@ -37,32 +34,6 @@ const LONGEST_COMMIT: Duration = Duration::from_mins(15);
 
 /// What an agent wrote beside its messages, at most.
 const MOST_SAID: usize = 4 << 10;
-
-/// A container that exists. Dropping this removes it.
-#[derive(Debug)]
-struct Made {
-    docker: Docker,
-    name: String,
-    runtime: Handle,
-    end: Arc<End>,
-}
-
-/// How a container has ended.
-#[derive(Debug, Default)]
-struct End {
-    /// Whether it was ended here.
-    is_ours: AtomicBool,
-    /// Why it has ended otherwise, if anybody knows.
-    reason: OnceLock<(FailureKind, String)>,
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        let (docker, name) = (self.docker.clone(), self.name.clone());
-        // It has ended with its connection by then, and the engine removes it itself. This is for one that has not.
-        self.runtime.spawn(async move { remove(&docker, &name).await });
-    }
-}
 
 /// Holds a container, with everything that runs in it, and lets it go on.
 #[derive(Debug)]
@@ -131,17 +102,6 @@ fn is_not_paused(message: &str) -> bool {
     message.contains("is not paused") || message.contains("not in paused state")
 }
 
-/// Removes a container, whatever state it is in.
-pub(crate) async fn remove(docker: &Docker, name: &str) {
-    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-    if let Err(error) = docker.remove_container(name, Some(options)).await {
-        let gone = matches!(error, Cause::DockerResponseServerError { status_code: 404 | 409, .. });
-        if !gone {
-            tracing::debug!(name, %error, "a container could not be removed");
-        }
-    }
-}
-
 /// A box that is a container.
 #[derive(Debug)]
 pub(crate) struct DockerBox {
@@ -162,20 +122,8 @@ impl DockerBox {
     ) -> Result<Self> {
         let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
         let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files, way);
-        let mut create = CreateContainerOptionsBuilder::default().name(&name);
-        if let Some(platform) = &options.platform {
-            create = create.platform(platform);
-        }
-        let end = Arc::<End>::default();
-        let (engine, ours) = (docker.clone(), Arc::clone(&end));
-        let create = create.build();
-        // To its end, or one that was given up meanwhile would be made after it was removed.
-        let (made, created) = background(async move {
-            let made = Made { docker: engine, name, runtime: Handle::current(), end: ours };
-            let created = made.docker.create_container(Some(create), request).await;
-            (made, created)
-        })
-        .await?;
+        let (made, created) =
+            Made::create(docker, name, options.platform.as_deref(), request).await?;
         let created = created.map_err(|error| {
             let missing = matches!(
                 &error,
@@ -201,7 +149,7 @@ impl DockerBox {
             .map_err(|error| refused("create", error))?;
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
-        let from = from.chain(end_of(docker, &made.name, end)).boxed();
+        let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
         let pipe = PipeBox::connect(from, attached.input, &nonce)
             .await
             .map_err(|error| with_words(error, &said, options))?;

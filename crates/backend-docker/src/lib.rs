@@ -38,10 +38,13 @@ mod container;
 mod create;
 mod death;
 mod engine;
+#[cfg(test)]
+mod fake_engine;
 mod images;
 mod installed;
 mod instance;
 mod kernels;
+mod made;
 mod mounts;
 mod network;
 mod owner;
