@@ -21,6 +21,7 @@ use tokio::sync::OnceCell;
 use crate::committed;
 use crate::config::{DockerConfig, Engine, Options};
 use crate::engine::{address, connect, no_image, refused};
+use crate::extras::KnownExtras;
 use crate::instance::DockerInstance;
 use crate::made::remove;
 use crate::network;
@@ -31,6 +32,8 @@ use crate::owner::{OWNER_LABEL, Owner};
 pub struct DockerBackend {
     pub(crate) config: DockerConfig,
     swept: OnceCell<()>,
+    /// What the engine is asked for beyond what every engine has.
+    pub(crate) extras: KnownExtras,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
     pub(crate) makers: Makers,

@@ -6,24 +6,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker;
-use bollard::container::LogOutput;
+use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as Cause;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::pipe::{FromBox, HeldStill, PipeBox, PipeStillness};
-use sandbox_core::{ByteSize, CreateSpec, Error, FailureKind, Result, random_hex};
+use sandbox_core::{ByteSize, Error, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
 
 use crate::committed::Committed;
 use crate::config::Options;
-use crate::container::{Limits, body};
+use crate::container::{Limits, Wanted, body, check_open_files};
 use crate::death;
 use crate::engine::{check_limits, no_image, refused};
+use crate::extras::{Extras, KnownExtras};
 use crate::made::{End, Made, remove};
-use crate::mounts::HostFiles;
-use crate::network::Way;
 use crate::owner::Owner;
 
 /// How long a container may take to end with its connection before the engine is told to end it.
@@ -102,26 +101,23 @@ fn is_not_paused(message: &str) -> bool {
     message.contains("is not paused") || message.contains("not in paused state")
 }
 
-/// A box that is a container.
-#[derive(Debug)]
-pub(crate) struct DockerBox {
-    pipe: PipeBox,
-    made: Arc<Made>,
-    freezer: Arc<Freezer>,
+/// A container whose first process waits for the agent.
+struct Running {
+    made: Made,
+    attached: AttachContainerResults,
+    nonce: String,
 }
 
-impl DockerBox {
-    /// Makes a container and sends the agent into it.
-    pub(crate) async fn start(
+impl Running {
+    async fn of(
         docker: &Docker,
-        spec: &CreateSpec,
-        options: &Options,
+        wanted: &Wanted<'_>,
+        extras: Extras,
         id: &str,
-        files: &HostFiles,
-        way: Way,
+        name: String,
     ) -> Result<Self> {
-        let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
-        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files, way);
+        let (options, nonce) = (wanted.options, random_hex(16));
+        let request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
         let (made, created) =
             Made::create(docker, name, options.platform.as_deref(), request).await?;
         let created = created.map_err(|error| {
@@ -147,12 +143,48 @@ impl DockerBox {
             .start_container(&made.name, None::<StartContainerOptions>)
             .await
             .map_err(|error| refused("create", error))?;
+        Ok(Self { made, attached, nonce })
+    }
+}
+
+/// A box that is a container.
+#[derive(Debug)]
+pub(crate) struct DockerBox {
+    pipe: PipeBox,
+    made: Arc<Made>,
+    freezer: Arc<Freezer>,
+}
+
+impl DockerBox {
+    /// Makes a container and sends the agent into it. `host` is where the engine is.
+    pub(crate) async fn start(
+        docker: &Docker,
+        host: &str,
+        wanted: &Wanted<'_>,
+        known: &KnownExtras,
+        id: &str,
+    ) -> Result<Self> {
+        let Wanted { spec, options, .. } = *wanted;
+        let (mut extras, mut name) = (known.of(host), format!("sandbox-{id}"));
+        let Running { made, attached, nonce } = loop {
+            match Running::of(docker, wanted, extras, id, name.clone()).await {
+                Ok(running) => break running,
+                Err(error) => {
+                    let Some(fewer) = extras.without(error.message()) else { return Err(error) };
+                    tracing::debug!(%error, "the engine is asked for less");
+                    // The one before may not have been removed yet.
+                    (extras, name) = (fewer, name + "-again");
+                }
+            }
+        };
+        known.set(host, extras);
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
         let pipe = PipeBox::connect(from, attached.input, &nonce)
             .await
             .map_err(|error| with_words(error, &said, options))?;
+        check_open_files(spec, pipe.open_files())?;
         let memory: ByteSize = Limits::of(spec).memory;
         let freezer = Freezer {
             docker: docker.clone(),
@@ -282,5 +314,71 @@ impl BoxIo for DockerBox {
 
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         self.made.end.reason.get().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::{CreateSpec, ErrorKind};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::DockerConfig;
+    use crate::fake_engine::{Answer, FakeEngine};
+    use crate::mounts::HostFiles;
+    use crate::network::Way;
+
+    /// As one without privileges, whose kernel has one kind of addresses.
+    fn refuses(body: &Value) -> Option<&'static str> {
+        let host = &body["HostConfig"];
+        if host["Sysctls"].as_object().is_some_and(|sysctls| !sysctls.is_empty()) {
+            return Some("open /proc/sys/net/ipv6/conf/lo/disable_ipv6: no such file or directory");
+        }
+        let limits = host["Ulimits"].as_array().into_iter().flatten();
+        let mut names = limits.map(|limit| limit["Name"].as_str().unwrap());
+        names.any(|name| name == "nofile").then_some(
+            "error setting rlimits for ready process: error setting rlimit type 7: operation not permitted",
+        )
+    }
+
+    #[tokio::test]
+    async fn what_an_engine_refuses_it_is_not_asked_for_again() {
+        let asked = Arc::new(Mutex::new(Value::Null));
+        let engine = FakeEngine::start(move |request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            let mut asked = asked.lock().unwrap();
+            if path == "containers/create" {
+                said.add("created");
+                *asked = request.body.clone();
+                return Answer::now(201, json!({"Id": "x", "Warnings": []}));
+            }
+            if path.ends_with("/attach") {
+                return Answer::now(101, Value::Null);
+            }
+            if path.ends_with("/start") {
+                let refused = refuses(&asked);
+                said.add(refused.map_or("started", |_| "refused"));
+                return match refused {
+                    Some(why) => Answer::now(500, json!({"message": why})),
+                    None => Answer::now(204, Value::Null),
+                };
+            }
+            Answer::now(404, json!({"message": "No such container"}))
+        });
+        let (spec, files, known) =
+            (CreateSpec::default(), HostFiles::default(), KnownExtras::default());
+        let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
+        let wanted = Wanted { spec: &spec, options, files: &files, way: Way::Closed };
+        let started = async |id| {
+            let docker = engine.docker();
+            let error = DockerBox::start(&docker, "here", &wanted, &known, id).await.unwrap_err();
+            // There is no agent in it.
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        };
+        started("one").await;
+        let first = ["created", "refused", "created", "refused", "created", "started"];
+        assert_eq!(engine.said(), first);
+        started("two").await;
+        assert_eq!(engine.said()[first.len()..], ["created", "started"]);
     }
 }

@@ -38,6 +38,7 @@ mod container;
 mod create;
 mod death;
 mod engine;
+mod extras;
 #[cfg(test)]
 mod fake_engine;
 mod images;

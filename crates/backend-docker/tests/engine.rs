@@ -310,6 +310,36 @@ async fn files_that_no_limit_counts_are_refused() {
     assert!(error.message().contains("writable_root"), "{error:?}");
 }
 
+/// An engine without privileges has a limit of its own, and cannot raise it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_is_said_of_open_files_holds() {
+    assert!(has_engine(), "there is no engine to test with");
+    let limits = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)";
+    let sandbox = create().await;
+    let fewer = sandbox.info().unwrap().metadata.get("open_files").and_then(|most| most.as_u64());
+    let most = fewer.unwrap_or(4096);
+    let expected = format!("({}, {most})", most.min(1024));
+    assert_eq!(sandbox.run_code(limits).await.unwrap().text(), Some(&*expected));
+    let command = sandbox.commands().run("ulimit -Hn").await.unwrap();
+    assert_eq!(command.stdout.trim(), most.to_string());
+    sandbox.terminate().await.unwrap();
+    for asked in [500, 5000] {
+        let asking = Sandbox::builder(Arc::new(DockerBackend::default())).open_files(asked);
+        match asking.create().await {
+            Ok(sandbox) => {
+                let found = sandbox.run_code(limits).await.unwrap();
+                assert_eq!(found.text(), Some(&*format!("({asked}, {asked})")));
+                sandbox.terminate().await.unwrap();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+                assert!(fewer.is_some_and(|most| most < asked.into()), "{error:?}");
+            }
+        }
+    }
+}
+
 /// Whoever waits for a container that somebody else ends is told at once that it has ended, and what the engine knows of it.
 async fn told_of_its_end(end: impl AsyncFnOnce(&str), why: &str) {
     assert!(has_engine(), "there is no engine to test with");

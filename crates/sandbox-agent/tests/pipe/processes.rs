@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{EndReason, InterpreterContext, ToolSet};
+use sandbox_agent::pipe::OpenFiles;
 use sandbox_core::{ErrorKind, PtySize};
 use tokio::time::{sleep, timeout};
 
@@ -38,6 +39,19 @@ async fn what_cannot_start_says_why() {
     let mut spec = place.shell("true");
     spec.cwd = "/no/such/directory".into();
     assert_eq!(place.pipe.spawn(spec).await.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// What a box cannot have is told, and what it can have holds.
+#[tokio::test]
+async fn open_files_are_as_many_as_asked_for_or_as_there_are() {
+    let asked = OpenFiles { usual: 200, most: 400 };
+    for (there, usual, most) in [(1000, 200, 400), (300, 200, 300), (150, 150, 150)] {
+        let place = TestBox::start_with_open_files(there, asked).await;
+        assert_eq!(place.pipe.open_files(), Some(most));
+        let spawned = place.pipe.spawn(place.shell("ulimit -Sn; ulimit -Hn")).await.unwrap();
+        let said = String::from_utf8(read_all(&*spawned.stdout).await).unwrap();
+        assert_eq!(said, format!("{usual}\n{most}\n"));
+    }
 }
 
 /// Code may open what another process of its user has open, and so keep open by what a new process tells of itself.
