@@ -73,16 +73,16 @@ impl Freezer {
         Ok(())
     }
 
-    /// An image of what is changed in it. The engine holds it for that moment.
+    /// An image of what is changed in it, for a snapshot of that store. The engine holds it for that moment.
     ///
     /// # Cancellation
     /// The engine goes on, and the image is removed then.
-    pub(crate) async fn commit(&self, snapshot: &str) -> Result<Committed> {
+    pub(crate) async fn commit(&self, snapshot: &str, store: String) -> Result<Committed> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let held = self.stillness.hold();
         // It answers when it is done.
         let docker = self.docker.clone().with_timeout(LONGEST_COMMIT);
-        let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned());
+        let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned(), store);
         background(async move {
             let _guards = (turn, held);
             committing.await

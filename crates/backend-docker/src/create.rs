@@ -87,9 +87,10 @@ impl DockerBackend {
         }
         let image = image(docker, &options.image).await;
         let image = image.map_err(|error| match &snapshot {
-            Some(stored) if stored.image().is_some() => error.with_hint(
-                "it is part of the snapshot, of the engine that the snapshot was taken with; take another one here",
-            ),
+            Some(stored) if stored.image().is_some() => error.with_hint(format!(
+                "it is part of the snapshot, and of the engine that this was taken with ({}); take another one here",
+                stored.engine().unwrap_or("nobody knows where")
+            )),
             _ => error,
         })?;
         check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
@@ -194,6 +195,7 @@ impl DockerBackend {
             usage: made.pipe().usage(),
             freezer: made.freezer(),
             writable_root: options.writable_root,
+            engine: address(&self.config),
         }
     }
 }

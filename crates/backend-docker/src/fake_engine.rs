@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bollard::{API_DEFAULT_VERSION, Docker};
-use serde_json::Value;
+use sandbox_core::SnapshotInfo;
+use sandbox_local::SnapshotStore;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -95,6 +97,19 @@ impl FakeEngine {
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.0.lock().unwrap().clone()
     }
+}
+
+/// A snapshot on disk, of which those notes are known.
+pub(crate) fn store_snapshot(store: &SnapshotStore, name: &str, notes: Value) {
+    // It makes the directory as it has to be.
+    store.number("test").unwrap();
+    let directory = store.directory().unwrap().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    let mut all = json!({"packages_inside": false, "wanted": [], "python": null});
+    all.as_object_mut().unwrap().extend(notes.as_object().unwrap().clone());
+    let info = SnapshotInfo { name: name.to_owned(), ..SnapshotInfo::default() };
+    let text = json!({"info": info, "parts": [], "notes": all}).to_string();
+    std::fs::write(directory.join("snapshot.json"), text).unwrap();
 }
 
 /// One request on each connection.

@@ -51,6 +51,7 @@ mod network;
 mod owner;
 mod ports;
 mod seccomp;
+mod sweep;
 
 pub use backend::DockerBackend;
 pub use config::{DEFAULT_IMAGE, DockerConfig};
