@@ -85,17 +85,10 @@ found";
     assert_eq!(sandbox.run_code(own).await.unwrap().text(), Some("[True, True]"));
 }
 
-#[tokio::test]
-#[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn nothing_is_left_of_a_killed_owner() {
-    assert!(has_engine(), "there is no engine to test with");
-    if std::env::var_os(OWNER).is_some() {
-        let sandbox = create().await;
-        println!("container {}.", container(&sandbox));
-        return sleep(PATIENCE).await;
-    }
+/// The container of an owner that was killed: that test in a process of its own, which then says which one it has.
+async fn container_of_a_killed_owner(test: &str) -> String {
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "nothing_is_left_of_a_killed_owner"])
+        .args(["--ignored", "--exact", "--nocapture", test])
         .env(OWNER, "1")
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -113,7 +106,42 @@ async fn nothing_is_left_of_a_killed_owner() {
     assert_eq!(docker(&["inspect", "--format", "{{.State.Running}}", &name]).await, "true");
     owner.start_kill().unwrap();
     owner.wait().await.unwrap();
+    name
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn nothing_is_left_of_a_killed_owner() {
+    assert!(has_engine(), "there is no engine to test with");
+    if std::env::var_os(OWNER).is_some() {
+        let sandbox = create().await;
+        println!("container {}.", container(&sandbox));
+        return sleep(PATIENCE).await;
+    }
+    let name = container_of_a_killed_owner("nothing_is_left_of_a_killed_owner").await;
     assert!(is_gone(&name).await, "{name} outlives its owner");
+}
+
+/// Nothing in it can hear that its connection has ended, so the next owner removes it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_a_killed_owner_has_paused_is_removed_by_the_next_one() {
+    assert!(has_engine(), "there is no engine to test with");
+    if std::env::var_os(OWNER).is_some() {
+        let sandbox = create().await;
+        sandbox.pause().await.unwrap();
+        println!("container {}.", container(&sandbox));
+        return sleep(PATIENCE).await;
+    }
+    let test = "what_a_killed_owner_has_paused_is_removed_by_the_next_one";
+    let name = container_of_a_killed_owner(test).await;
+    let sandbox = create().await;
+    assert!(is_gone(&name).await, "{name} stays");
+    sandbox.terminate().await.unwrap();
+    // One that somebody lets go on hears it, and ends. Another test may have removed it by now.
+    let name = container_of_a_killed_owner(test).await;
+    Command::new("docker").args(["unpause", &name]).output().await.unwrap();
+    assert!(is_gone(&name).await, "{name} goes on without its owner");
 }
 
 #[tokio::test]
