@@ -1,13 +1,11 @@
 //! Where containers come from.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::ImageConfig;
-use bollard::query_parameters::ListContainersOptionsBuilder;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
@@ -18,19 +16,21 @@ use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::boxed::remove;
-use crate::committed;
+use crate::committed::{self, engine_of};
 use crate::config::{DockerConfig, Engine, Options};
 use crate::engine::{address, connect, no_image, refused};
+use crate::extras::KnownExtras;
 use crate::instance::DockerInstance;
 use crate::network;
-use crate::owner::{OWNER_LABEL, Owner};
+use crate::sweep::sweep;
 
 /// Makes sandboxes in containers. The connection with the engine is shared by all of them.
 #[derive(Debug, Default)]
 pub struct DockerBackend {
     pub(crate) config: DockerConfig,
     swept: OnceCell<()>,
+    /// What the engine is asked for beyond what every engine has.
+    pub(crate) extras: KnownExtras,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
     pub(crate) makers: Makers,
@@ -120,20 +120,6 @@ pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageConfig> {
     Ok(image.config.unwrap_or_default())
 }
 
-/// Removes the containers whose owners are dead.
-async fn sweep(docker: &Docker) {
-    let filters = HashMap::from([("label".to_owned(), vec![OWNER_LABEL.to_owned()])]);
-    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-    let Ok(containers) = docker.list_containers(Some(options)).await else { return };
-    for container in containers {
-        let owner = container.labels.as_ref().and_then(|labels| labels.get(OWNER_LABEL));
-        let dead = owner.and_then(|owner| Owner::parse(owner)).is_some_and(|owner| owner.is_dead());
-        if let (true, Some(id)) = (dead, &container.id) {
-            remove(docker, id).await;
-        }
-    }
-}
-
 #[async_trait]
 impl Backend for DockerBackend {
     fn variant(&self) -> Variant {
@@ -148,7 +134,7 @@ impl Backend for DockerBackend {
         let options = Options::of_create(&self.config, &spec)?;
         check(&spec, &options.engine)?;
         let docker = connect(&self.config).await?;
-        self.swept.get_or_init(|| sweep(&docker)).await;
+        self.swept.get_or_init(|| sweep(&docker, &self.snapshots)).await;
         let instance = Arc::new(self.make(&docker, &spec, options).await?);
         self.made.add(&instance);
         Ok(instance)
@@ -201,12 +187,19 @@ impl Backend for DockerBackend {
         const OPERATION: &str = "delete_snapshot";
         // A part of it that nobody can reach now would be left for ever.
         let docker = match self.snapshots.find(OPERATION, name) {
-            Ok(stored) if stored.image().is_some() => Some(connect(&self.config).await?),
+            Ok(stored) if stored.image().is_some() => {
+                Some(engine_of(&self.config, &stored, OPERATION).await?)
+            }
             _ => None,
         };
         let deleted = self.snapshots.delete(OPERATION, name)?;
         if let (Some(docker), Some(image)) = (docker, deleted.image()) {
-            committed::remove(&docker, image).await;
+            committed::remove(&docker, image).await.map_err(|error| {
+                let message = format!("{name:?} is deleted, and its image {image} is still there");
+                Error::new(ErrorKind::Unavailable, OPERATION, message)
+                    .with_source(error)
+                    .with_hint(format!("docker image rm --force {image}"))
+            })?;
         }
         Ok(())
     }

@@ -1,32 +1,28 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::Docker;
-use bollard::container::LogOutput;
+use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as Cause;
-use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
-    StartContainerOptions,
-};
+use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::pipe::{FromBox, HeldStill, PipeBox, PipeStillness};
-use sandbox_core::{ByteSize, CreateSpec, Error, FailureKind, Result, random_hex};
+use sandbox_core::{ByteSize, Error, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
-use tokio::runtime::Handle;
 
 use crate::committed::Committed;
 use crate::config::Options;
-use crate::container::{Limits, body};
+use crate::container::{Limits, Wanted, body, check_open_files};
 use crate::death;
 use crate::engine::{check_limits, no_image, refused};
-use crate::mounts::HostFiles;
-use crate::network::Way;
+use crate::extras::{Extras, KnownExtras};
+use crate::made::{End, Made, remove};
 use crate::owner::Owner;
 
 /// How long a container may take to end with its connection before the engine is told to end it.
@@ -37,32 +33,6 @@ const LONGEST_COMMIT: Duration = Duration::from_mins(15);
 
 /// What an agent wrote beside its messages, at most.
 const MOST_SAID: usize = 4 << 10;
-
-/// A container that exists. Dropping this removes it.
-#[derive(Debug)]
-struct Made {
-    docker: Docker,
-    name: String,
-    runtime: Handle,
-    end: Arc<End>,
-}
-
-/// How a container has ended.
-#[derive(Debug, Default)]
-struct End {
-    /// Whether it was ended here.
-    is_ours: AtomicBool,
-    /// Why it has ended otherwise, if anybody knows.
-    reason: OnceLock<(FailureKind, String)>,
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        let (docker, name) = (self.docker.clone(), self.name.clone());
-        // It has ended with its connection by then, and the engine removes it itself. This is for one that has not.
-        self.runtime.spawn(async move { remove(&docker, &name).await });
-    }
-}
 
 /// Holds a container, with everything that runs in it, and lets it go on.
 #[derive(Debug)]
@@ -103,16 +73,16 @@ impl Freezer {
         Ok(())
     }
 
-    /// An image of what is changed in it. The engine holds it for that moment.
+    /// An image of what is changed in it, for a snapshot of that store. The engine holds it for that moment.
     ///
     /// # Cancellation
     /// The engine goes on, and the image is removed then.
-    pub(crate) async fn commit(&self, snapshot: &str) -> Result<Committed> {
+    pub(crate) async fn commit(&self, snapshot: &str, store: String) -> Result<Committed> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let held = self.stillness.hold();
         // It answers when it is done.
         let docker = self.docker.clone().with_timeout(LONGEST_COMMIT);
-        let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned());
+        let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned(), store);
         background(async move {
             let _guards = (turn, held);
             committing.await
@@ -131,51 +101,25 @@ fn is_not_paused(message: &str) -> bool {
     message.contains("is not paused") || message.contains("not in paused state")
 }
 
-/// Removes a container, whatever state it is in.
-pub(crate) async fn remove(docker: &Docker, name: &str) {
-    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-    if let Err(error) = docker.remove_container(name, Some(options)).await {
-        let gone = matches!(error, Cause::DockerResponseServerError { status_code: 404 | 409, .. });
-        if !gone {
-            tracing::debug!(name, %error, "a container could not be removed");
-        }
-    }
+/// A container whose first process waits for the agent.
+struct Running {
+    made: Made,
+    attached: AttachContainerResults,
+    nonce: String,
 }
 
-/// A box that is a container.
-#[derive(Debug)]
-pub(crate) struct DockerBox {
-    pipe: PipeBox,
-    made: Arc<Made>,
-    freezer: Arc<Freezer>,
-}
-
-impl DockerBox {
-    /// Makes a container and sends the agent into it.
-    pub(crate) async fn start(
+impl Running {
+    async fn of(
         docker: &Docker,
-        spec: &CreateSpec,
-        options: &Options,
+        wanted: &Wanted<'_>,
+        extras: Extras,
         id: &str,
-        files: &HostFiles,
-        way: Way,
+        name: String,
     ) -> Result<Self> {
-        let (name, nonce) = (format!("sandbox-{id}"), random_hex(16));
-        let request = body(spec, options, id, &nonce, Owner::this_process().as_ref(), files, way);
-        let mut create = CreateContainerOptionsBuilder::default().name(&name);
-        if let Some(platform) = &options.platform {
-            create = create.platform(platform);
-        }
-        let end = Arc::<End>::default();
-        let (engine, ours) = (docker.clone(), Arc::clone(&end));
-        let create = create.build();
-        // To its end, or one that was given up meanwhile would be made after it was removed.
-        let (made, created) = background(async move {
-            let made = Made { docker: engine, name, runtime: Handle::current(), end: ours };
-            let created = made.docker.create_container(Some(create), request).await;
-            (made, created)
-        })
-        .await?;
+        let (options, nonce) = (wanted.options, random_hex(16));
+        let request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
+        let (made, created) =
+            Made::create(docker, name, options.platform.as_deref(), request).await?;
         let created = created.map_err(|error| {
             let missing = matches!(
                 &error,
@@ -199,12 +143,48 @@ impl DockerBox {
             .start_container(&made.name, None::<StartContainerOptions>)
             .await
             .map_err(|error| refused("create", error))?;
+        Ok(Self { made, attached, nonce })
+    }
+}
+
+/// A box that is a container.
+#[derive(Debug)]
+pub(crate) struct DockerBox {
+    pipe: PipeBox,
+    made: Arc<Made>,
+    freezer: Arc<Freezer>,
+}
+
+impl DockerBox {
+    /// Makes a container and sends the agent into it. `host` is where the engine is.
+    pub(crate) async fn start(
+        docker: &Docker,
+        host: &str,
+        wanted: &Wanted<'_>,
+        known: &KnownExtras,
+        id: &str,
+    ) -> Result<Self> {
+        let Wanted { spec, options, .. } = *wanted;
+        let (mut extras, mut name) = (known.of(host), format!("sandbox-{id}"));
+        let Running { made, attached, nonce } = loop {
+            match Running::of(docker, wanted, extras, id, name.clone()).await {
+                Ok(running) => break running,
+                Err(error) => {
+                    let Some(fewer) = extras.without(error.message()) else { return Err(error) };
+                    tracing::debug!(%error, "the engine is asked for less");
+                    // The one before may not have been removed yet.
+                    (extras, name) = (fewer, name + "-again");
+                }
+            }
+        };
+        known.set(host, extras);
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
-        let from = from.chain(end_of(docker, &made.name, end)).boxed();
+        let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
         let pipe = PipeBox::connect(from, attached.input, &nonce)
             .await
             .map_err(|error| with_words(error, &said, options))?;
+        check_open_files(spec, pipe.open_files())?;
         let memory: ByteSize = Limits::of(spec).memory;
         let freezer = Freezer {
             docker: docker.clone(),
@@ -334,5 +314,71 @@ impl BoxIo for DockerBox {
 
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         self.made.end.reason.get().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::{CreateSpec, ErrorKind};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::DockerConfig;
+    use crate::fake_engine::{Answer, FakeEngine};
+    use crate::mounts::HostFiles;
+    use crate::network::Way;
+
+    /// As one without privileges, whose kernel has one kind of addresses.
+    fn refuses(body: &Value) -> Option<&'static str> {
+        let host = &body["HostConfig"];
+        if host["Sysctls"].as_object().is_some_and(|sysctls| !sysctls.is_empty()) {
+            return Some("open /proc/sys/net/ipv6/conf/lo/disable_ipv6: no such file or directory");
+        }
+        let limits = host["Ulimits"].as_array().into_iter().flatten();
+        let mut names = limits.map(|limit| limit["Name"].as_str().unwrap());
+        names.any(|name| name == "nofile").then_some(
+            "error setting rlimits for ready process: error setting rlimit type 7: operation not permitted",
+        )
+    }
+
+    #[tokio::test]
+    async fn what_an_engine_refuses_it_is_not_asked_for_again() {
+        let asked = Arc::new(Mutex::new(Value::Null));
+        let engine = FakeEngine::start(move |request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            let mut asked = asked.lock().unwrap();
+            if path == "containers/create" {
+                said.add("created");
+                *asked = request.body.clone();
+                return Answer::now(201, json!({"Id": "x", "Warnings": []}));
+            }
+            if path.ends_with("/attach") {
+                return Answer::now(101, Value::Null);
+            }
+            if path.ends_with("/start") {
+                let refused = refuses(&asked);
+                said.add(refused.map_or("started", |_| "refused"));
+                return match refused {
+                    Some(why) => Answer::now(500, json!({"message": why})),
+                    None => Answer::now(204, Value::Null),
+                };
+            }
+            Answer::now(404, json!({"message": "No such container"}))
+        });
+        let (spec, files, known) =
+            (CreateSpec::default(), HostFiles::default(), KnownExtras::default());
+        let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
+        let wanted = Wanted { spec: &spec, options, files: &files, way: Way::Closed };
+        let started = async |id| {
+            let docker = engine.docker();
+            let error = DockerBox::start(&docker, "here", &wanted, &known, id).await.unwrap_err();
+            // There is no agent in it.
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        };
+        started("one").await;
+        let first = ["created", "refused", "created", "refused", "created", "started"];
+        assert_eq!(engine.said(), first);
+        started("two").await;
+        assert_eq!(engine.said()[first.len()..], ["created", "started"]);
     }
 }

@@ -1,19 +1,27 @@
 //! Changes to the files of an image, kept by the engine as an image of their own.
 
 use bollard::Docker;
+use bollard::errors::Error as Cause;
 use bollard::models::ContainerConfig;
 use bollard::query_parameters::{CommitContainerOptionsBuilder, RemoveImageOptionsBuilder};
-use sandbox_core::{Result, random_hex};
+use sandbox_core::{Error, ErrorKind, Result, random_hex};
+use sandbox_local::Stored;
 use tokio::runtime::Handle;
 
-use crate::engine::refused;
-use crate::owner::{ID_LABEL, OWNER_LABEL};
+use crate::config::DockerConfig;
+use crate::engine::{address, connect, refused};
+use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
 
 /// What images of snapshots are called; each has a tag of its own.
-const NAME: &str = "code-sandboxes-snapshot";
+pub(crate) const NAME: &str = "code-sandboxes-snapshot";
 
 /// The label with the name of the snapshot.
 const LABEL: &str = "code-sandboxes.snapshot";
+
+/// The label with who made it, and the one with where its snapshot is. Containers of the image have them too, so they are
+/// not those of a container.
+pub(crate) const MAKER_LABEL: &str = "code-sandboxes.snapshot-maker";
+pub(crate) const STORE_LABEL: &str = "code-sandboxes.snapshot-store";
 
 const OPERATION: &str = "create_snapshot";
 
@@ -27,8 +35,14 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
-    /// Makes one of what is changed in a container. What is mounted, and so all that is in memory, is no part of it.
-    pub(crate) async fn of(docker: Docker, container: String, snapshot: String) -> Result<Self> {
+    /// Makes one of what is changed in a container, for a snapshot of the store with that number. What is mounted, and so
+    /// all that is in memory, is no part of it.
+    pub(crate) async fn of(
+        docker: Docker,
+        container: String,
+        snapshot: String,
+        store: String,
+    ) -> Result<Self> {
         let tag = random_hex(8);
         let image = format!("{NAME}:{tag}");
         let committed = Self { docker, image, runtime: Handle::current(), kept: false };
@@ -39,7 +53,14 @@ impl Committed {
             .pause(true)
             .build();
         // What the container says of itself is not true of others that start from the image.
-        let labels = [(LABEL, snapshot.as_str()), (ID_LABEL, ""), (OWNER_LABEL, "")];
+        let maker = Owner::this_process().map(|owner| owner.to_string()).unwrap_or_default();
+        let labels = [
+            (LABEL, snapshot.as_str()),
+            (MAKER_LABEL, &maker),
+            (STORE_LABEL, &store),
+            (ID_LABEL, ""),
+            (OWNER_LABEL, ""),
+        ];
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let config = ContainerConfig { labels: Some(labels), ..ContainerConfig::default() };
         let made = committed.docker.commit_container(options, config).await;
@@ -60,15 +81,127 @@ impl Drop for Committed {
     fn drop(&mut self) {
         if !self.kept {
             let (docker, image) = (self.docker.clone(), self.image.clone());
-            self.runtime.spawn(async move { remove(&docker, &image).await });
+            self.runtime.spawn(async move {
+                if let Err(error) = remove(&docker, &image).await {
+                    tracing::debug!(image, %error, "the image of a snapshot could not be removed");
+                }
+            });
         }
     }
 }
 
-/// Removes the image of a snapshot. Containers of it keep what they need.
-pub(crate) async fn remove(docker: &Docker, image: &str) {
+/// The engine that has the image of a snapshot: the one that is configured, or none that is known here.
+///
+/// # Errors
+/// `Unavailable` when no engine answers, or another one has the image, with where that was.
+pub(crate) async fn engine_of(
+    config: &DockerConfig,
+    stored: &Stored,
+    operation: &'static str,
+) -> Result<Docker> {
+    let (docker, image) = (connect(config).await?, stored.image().unwrap_or_default());
+    match docker.inspect_image(image).await {
+        Ok(_) => return Ok(docker),
+        Err(Cause::DockerResponseServerError { status_code: 404, .. }) => {}
+        Err(error) => return Err(refused(operation, error)),
+    }
+    let here = address(config);
+    // It was there, and somebody has removed it.
+    if stored.engine() == Some(&here) {
+        return Ok(docker);
+    }
+    let (name, directory) = (&stored.info.name, stored.directory().display());
+    let there = stored.engine().unwrap_or("an address that was not written down");
+    let message = format!(
+        "some of {name:?} is the image {image} of the engine at {there}, and the engine at {here} has no such image"
+    );
+    Err(Error::new(ErrorKind::Unavailable, operation, message)
+        .with_context("engine", there.to_owned())
+        .with_hint(format!(
+            "say where that engine is now, with DOCKER_HOST; when it is no more, remove {directory}"
+        )))
+}
+
+/// Removes the image of a snapshot, if it is there. Containers of it keep what they need.
+pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<(), Cause> {
     let options = RemoveImageOptionsBuilder::default().force(true).build();
-    if let Err(error) = docker.remove_image(image, Some(options), None).await {
-        tracing::debug!(image, %error, "the image of a snapshot could not be removed");
+    match docker.remove_image(image, Some(options), None).await {
+        Ok(_) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::{Backend as _, CallContext};
+    use sandbox_local::SnapshotStore;
+    use serde_json::json;
+
+    use super::*;
+    use crate::DockerBackend;
+    use crate::fake_engine::{Answer, FakeEngine, store_snapshot};
+
+    const IMAGE: &str = "code-sandboxes-snapshot:one";
+
+    /// One that has the image, or not; and whether it can remove it.
+    fn engine(has: bool, removes: bool) -> FakeEngine {
+        FakeEngine::start(move |request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            let missing = || Answer::now(404, json!({"message": "No such image"}));
+            match (request.method.as_str(), path) {
+                ("GET", "version") => Answer::now(200, json!({"ApiVersion": "1.41"})),
+                ("GET", _) if has => Answer::now(200, json!({"Id": "x"})),
+                ("DELETE", _) if has && removes => {
+                    said.add(path);
+                    Answer::now(200, json!([]))
+                }
+                ("DELETE", _) if has => Answer::now(500, json!({"message": "no"})),
+                _ => missing(),
+            }
+        })
+    }
+
+    /// Deletes a snapshot of that engine with that one. Whether it is still there.
+    async fn delete(taken_with: &FakeEngine, with: &FakeEngine) -> (Result<()>, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("snapshots");
+        let store = SnapshotStore::new(Some(directory.clone()));
+        store_snapshot(&store, "one", json!({"image": IMAGE, "engine": taken_with.address()}));
+        let mut config = DockerConfig::default();
+        (config.host, config.snapshot_directory) = (Some(with.address()), Some(directory));
+        let backend = DockerBackend::new(config);
+        let deleted = backend.delete_snapshot(&CallContext::new(), "one").await;
+        (deleted, !store.list("test").unwrap().is_empty())
+    }
+
+    #[tokio::test]
+    async fn an_image_that_another_engine_has_is_not_forgotten() {
+        let (with, without) = (engine(true, true), engine(false, true));
+        let (deleted, is_there) = delete(&with, &without).await;
+        let error = deleted.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains(&with.address()), "{error:?}");
+        assert!(error.message().contains(IMAGE) && error.hint().is_some(), "{error:?}");
+        assert!(is_there);
+        assert_eq!((with.said(), without.said()), (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn an_image_ends_with_its_snapshot_and_one_that_stays_is_told() {
+        // However the engine is called now.
+        let (elsewhere, with) = (engine(false, true), engine(true, true));
+        let (deleted, is_there) = delete(&elsewhere, &with).await;
+        deleted.unwrap();
+        assert_eq!(with.said(), [format!("images/{IMAGE}")]);
+        assert!(!is_there);
+        // Somebody has removed it.
+        let (deleted, is_there) = delete(&elsewhere, &elsewhere).await;
+        deleted.unwrap();
+        assert!(!is_there);
+        let stubborn = engine(true, false);
+        let (deleted, is_there) = delete(&stubborn, &stubborn).await;
+        let error = deleted.unwrap_err();
+        assert!(error.message().contains(IMAGE), "{error:?}");
+        assert!(!is_there);
     }
 }

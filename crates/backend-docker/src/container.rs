@@ -6,10 +6,11 @@ use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, ResourcesUlimits, RestartPolicy,
     RestartPolicyNameEnum,
 };
-use sandbox_agent::pipe::arguments;
-use sandbox_core::{ByteSize, CreateSpec};
+use sandbox_agent::pipe::{OpenFiles, arguments};
+use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 
 use crate::config::{Options, User};
+use crate::extras::Extras;
 use crate::mounts::HostFiles;
 use crate::network::Way;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
@@ -92,16 +93,24 @@ pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
     layers
 }
 
+/// What a container is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) spec: &'a CreateSpec,
+    pub(crate) options: &'a Options,
+    pub(crate) files: &'a HostFiles,
+    pub(crate) way: Way,
+}
+
 /// The request for a container whose first process takes in the agent.
 pub(crate) fn body(
-    spec: &CreateSpec,
-    options: &Options,
+    wanted: &Wanted<'_>,
+    extras: Extras,
     id: &str,
     nonce: &str,
     owner: Option<&Owner>,
-    files: &HostFiles,
-    way: Way,
 ) -> ContainerCreateBody {
+    let Wanted { spec, options, .. } = *wanted;
     let mut labels = HashMap::from([(ID_LABEL.to_owned(), id.to_owned())]);
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
     ContainerCreateBody {
@@ -109,7 +118,7 @@ pub(crate) fn body(
         user: Some(options.user().to_string()),
         working_dir: Some("/".into()),
         entrypoint: Some(vec![options.python.clone()]),
-        cmd: Some(arguments(nonce, most_open_files(spec))),
+        cmd: Some(arguments(nonce, Some(open_files(spec)))),
         tty: Some(false),
         open_stdin: Some(true),
         stdin_once: Some(true),
@@ -125,12 +134,13 @@ pub(crate) fn body(
             test: Some(vec!["NONE".into()]),
             ..Default::default()
         }),
-        host_config: Some(host_config(spec, options, files, way)),
+        host_config: Some(host_config(wanted, extras)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way) -> HostConfig {
+fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
+    let Wanted { spec, options, files, way } = *wanted;
     let limits = Limits::of(spec);
     let memory = signed(limits.memory.as_u64());
     HostConfig {
@@ -157,27 +167,44 @@ fn host_config(spec: &CreateSpec, options: &Options, files: &HostFiles, way: Way
         pids_limit: Some(limits.processes.into()),
         oom_score_adj: Some(500),
         shm_size: Some(signed(limits.disk.as_u64().min(SHARED_MEMORY))),
-        ulimits: Some(vec![
-            ulimit(
-                "nofile",
-                spec.open_files.unwrap_or(USUAL_OPEN_FILES).into(),
-                (i64::from(most_open_files(spec)) + AGENTS_OPEN_FILES).min(KERNELS_OPEN_FILES),
-            ),
-            ulimit("core", 0, 0),
-            ulimit("memlock", 64 << 10, 64 << 10),
-        ]),
+        ulimits: Some(ulimits(spec, extras)),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
-        sysctls: own_loopback(way),
+        sysctls: own_loopback(way, extras),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         ..HostConfig::default()
     }
 }
 
-/// As many as a process may allow itself.
-fn most_open_files(spec: &CreateSpec) -> u32 {
-    spec.open_files.unwrap_or(MOST_OPEN_FILES)
+fn ulimits(spec: &CreateSpec, extras: Extras) -> Vec<ResourcesUlimits> {
+    let OpenFiles { usual, most } = open_files(spec);
+    let agents = (i64::from(most) + AGENTS_OPEN_FILES).min(KERNELS_OPEN_FILES);
+    let mut ulimits = vec![ulimit("core", 0, 0), ulimit("memlock", 64 << 10, 64 << 10)];
+    ulimits.extend(extras.open_files.then(|| ulimit("nofile", usual.into(), agents)));
+    ulimits
+}
+
+/// As many as a process has, and as many as it may allow itself.
+pub(crate) fn open_files(spec: &CreateSpec) -> OpenFiles {
+    let [usual, most] = [USUAL_OPEN_FILES, MOST_OPEN_FILES].map(|n| spec.open_files.unwrap_or(n));
+    OpenFiles { usual, most }
+}
+
+/// Refuses what the engine cannot give. `there` is what a process may have in a container of it.
+///
+/// # Errors
+/// `Unsupported`.
+pub(crate) fn check_open_files(spec: &CreateSpec, there: Option<u32>) -> Result<()> {
+    let (Some(asked), Some(there)) = (spec.open_files, there) else { return Ok(()) };
+    if there >= asked {
+        return Ok(());
+    }
+    let message =
+        format!("{asked} open files cannot be had: the engine lets a process have {there}");
+    Err(Error::unsupported("create", message).with_context("field", "open_files").with_hint(
+        "ask for fewer, or raise the hard limit of whoever runs the engine (`LimitNOFILE` of its service)",
+    ))
 }
 
 /// The directories in memory that every container has.
@@ -222,10 +249,10 @@ fn directories(
 }
 
 /// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(way: Way) -> Option<HashMap<String, String>> {
+fn own_loopback(way: Way, extras: Extras) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
-    let known = std::path::Path::new("/proc/sys/net/ipv6/conf/lo").exists();
-    (known && way != Way::Engine).then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    (extras.both_addresses && way != Way::Engine)
+        .then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -242,10 +269,45 @@ mod tests {
     use crate::config::DockerConfig;
 
     fn host(spec: &CreateSpec) -> HostConfig {
+        host_with(spec, Way::Closed, Extras::default())
+    }
+
+    fn host_with(spec: &CreateSpec, way: Way, extras: Extras) -> HostConfig {
         let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
-        body(spec, &options, "id", "nonce", None, &HostFiles::default(), Way::Closed)
-            .host_config
-            .unwrap()
+        let files = HostFiles::default();
+        let wanted = Wanted { spec, options: &options, files: &files, way };
+        body(&wanted, extras, "id", "nonce", None).host_config.unwrap()
+    }
+
+    /// The engine may be elsewhere: what this host has says nothing of its kernel.
+    #[test]
+    fn the_loopback_is_asked_for_unless_the_engine_has_refused_it() {
+        let spec = CreateSpec::default();
+        let sysctls = |way, extras| host_with(&spec, way, extras).sysctls;
+        assert!(sysctls(Way::Closed, Extras::default()).is_some());
+        assert!(sysctls(Way::Gate, Extras::default()).is_some());
+        assert_eq!(sysctls(Way::Engine, Extras::default()), None);
+        let without = Extras { both_addresses: false, ..Extras::default() };
+        assert_eq!(sysctls(Way::Closed, without), None);
+    }
+
+    #[test]
+    fn open_files_that_cannot_be_had_are_refused_where_they_were_asked_for() {
+        let mut spec = CreateSpec::default();
+        let limits = |spec: &CreateSpec, extras| {
+            let limits = host_with(spec, Way::Closed, extras).ulimits.unwrap();
+            limits.into_iter().find(|limit| limit.name.as_deref() == Some("nofile"))
+        };
+        assert_eq!(limits(&spec, Extras::default()).unwrap().hard, Some(8192));
+        let without = Extras { open_files: false, ..Extras::default() };
+        assert_eq!(limits(&spec, without), None);
+        check_open_files(&spec, Some(500)).unwrap();
+        spec.open_files = Some(600);
+        check_open_files(&spec, Some(600)).unwrap();
+        check_open_files(&spec, None).unwrap();
+        let error = check_open_files(&spec, Some(500)).unwrap_err();
+        assert_eq!(error.kind(), sandbox_core::ErrorKind::Unsupported);
+        assert!(error.message().contains("500") && error.hint().is_some(), "{error:?}");
     }
 
     #[test]

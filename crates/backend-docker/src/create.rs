@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 use crate::backend::{DockerBackend, capabilities, image};
 use crate::boxed::DockerBox;
 use crate::config::{Engine, Options};
-use crate::container::{HOME, WORKSPACE, in_memory, layers};
+use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
 use crate::engine::address;
 use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
@@ -55,11 +55,12 @@ impl DockerBackend {
     ) -> Result<DockerInstance> {
         let plan = self.plan(docker, spec, options).await?;
         let id = SandboxId::random(Variant::LocalDocker);
-        let made = DockerBox::start(docker, spec, &plan.options, id.local(), &plan.files, plan.way)
-            .await?;
+        let host = address(&self.config);
+        let Plan { options, files, way, .. } = &plan;
+        let wanted = Wanted { spec, options, files, way: *way };
+        let made = DockerBox::start(docker, &host, &wanted, &self.extras, id.local()).await?;
         // Before any code runs there: what is mounted, and what may leave.
-        plan.files.compare(&made, &plan.options.python).await?;
-        let Plan { way, options, .. } = &plan;
+        files.compare(&made, &options.python).await?;
         let network =
             network::open(*way, spec, docker, &made, &self.makers, &options.python).await?;
         let instance = self.assemble(spec, &plan, id, made, network).await?;
@@ -86,9 +87,10 @@ impl DockerBackend {
         }
         let image = image(docker, &options.image).await;
         let image = image.map_err(|error| match &snapshot {
-            Some(stored) if stored.image().is_some() => error.with_hint(
-                "it is part of the snapshot, of the engine that the snapshot was taken with; take another one here",
-            ),
+            Some(stored) if stored.image().is_some() => error.with_hint(format!(
+                "it is part of the snapshot, and of the engine that this was taken with ({}); take another one here",
+                stored.engine().unwrap_or("nobody knows where")
+            )),
             _ => error,
         })?;
         check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
@@ -141,6 +143,7 @@ impl DockerBackend {
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(cwd));
         let ports = made.pipe().ports();
         let kind = self.container(&made, options);
+        let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);
         let facts = [
             ("image", options.image.clone()),
             ("container", made.name().to_owned()),
@@ -157,6 +160,9 @@ impl DockerBackend {
             Packages::between(here, options.python.clone().into(), options.pip.clone())
         });
         facts.into_iter().for_each(|(name, fact)| place.describe(name, json!(fact)));
+        if let Some(most) = fewer_files {
+            place.describe("open_files", json!(most));
+        }
         let (mut language, mut interpreters) = ("python".to_owned(), box_io);
         if let Some((Installed { command, .. }, transport)) = kernel {
             place.describe("kernel", json!(command.name));
@@ -189,6 +195,7 @@ impl DockerBackend {
             usage: made.pipe().usage(),
             freezer: made.freezer(),
             writable_root: options.writable_root,
+            engine: address(&self.config),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
-use sandbox_local::{LocalInstance, LocalKind, Place, Snapshots};
+use sandbox_local::{EngineImage, LocalInstance, LocalKind, Place, Snapshots};
 
 use crate::boxed::Freezer;
 use crate::ports::Ports;
@@ -22,6 +22,8 @@ pub(crate) struct Container {
     pub(crate) freezer: Arc<Freezer>,
     /// Whether files of the image may have changed.
     pub(crate) writable_root: bool,
+    /// Where its engine is.
+    pub(crate) engine: String,
 }
 
 #[async_trait]
@@ -42,10 +44,16 @@ impl LocalKind for Container {
             return Err(place.unsupported("create_snapshot"));
         }
         let committed = match kind.writable_root {
-            true => Some(kind.freezer.commit(name).await?),
+            true => {
+                let store = kind.snapshots.store().number("create_snapshot")?;
+                Some(kind.freezer.commit(name, store).await?)
+            }
             false => None,
         };
-        let image = committed.as_ref().map(|committed| committed.image().to_owned());
+        let image = committed.as_ref().map(|committed| EngineImage {
+            name: committed.image().to_owned(),
+            engine: kind.engine.clone(),
+        });
         let info = kind.snapshots.create(place, contexts, name, description, image).await?;
         if let Some(committed) = committed {
             committed.keep();

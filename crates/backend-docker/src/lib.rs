@@ -38,15 +38,20 @@ mod container;
 mod create;
 mod death;
 mod engine;
+mod extras;
+#[cfg(test)]
+mod fake_engine;
 mod images;
 mod installed;
 mod instance;
 mod kernels;
+mod made;
 mod mounts;
 mod network;
 mod owner;
 mod ports;
 mod seccomp;
+mod sweep;
 
 pub use backend::DockerBackend;
 pub use config::{DEFAULT_IMAGE, DockerConfig};

@@ -1,5 +1,7 @@
 //! What becomes of containers when their owners go. Needs an engine and the image: `cargo xtask test-docker`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 #[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 
@@ -85,17 +87,10 @@ found";
     assert_eq!(sandbox.run_code(own).await.unwrap().text(), Some("[True, True]"));
 }
 
-#[tokio::test]
-#[ignore = "needs a container engine: cargo xtask test-docker"]
-async fn nothing_is_left_of_a_killed_owner() {
-    assert!(has_engine(), "there is no engine to test with");
-    if std::env::var_os(OWNER).is_some() {
-        let sandbox = create().await;
-        println!("container {}.", container(&sandbox));
-        return sleep(PATIENCE).await;
-    }
+/// The container of an owner that was killed: that test in a process of its own, which then says which one it has.
+async fn container_of_a_killed_owner(test: &str) -> String {
     let mut owner = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "nothing_is_left_of_a_killed_owner"])
+        .args(["--ignored", "--exact", "--nocapture", test])
         .env(OWNER, "1")
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -113,7 +108,42 @@ async fn nothing_is_left_of_a_killed_owner() {
     assert_eq!(docker(&["inspect", "--format", "{{.State.Running}}", &name]).await, "true");
     owner.start_kill().unwrap();
     owner.wait().await.unwrap();
+    name
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn nothing_is_left_of_a_killed_owner() {
+    assert!(has_engine(), "there is no engine to test with");
+    if std::env::var_os(OWNER).is_some() {
+        let sandbox = create().await;
+        println!("container {}.", container(&sandbox));
+        return sleep(PATIENCE).await;
+    }
+    let name = container_of_a_killed_owner("nothing_is_left_of_a_killed_owner").await;
     assert!(is_gone(&name).await, "{name} outlives its owner");
+}
+
+/// Nothing in it can hear that its connection has ended, so the next owner removes it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_a_killed_owner_has_paused_is_removed_by_the_next_one() {
+    assert!(has_engine(), "there is no engine to test with");
+    if std::env::var_os(OWNER).is_some() {
+        let sandbox = create().await;
+        sandbox.pause().await.unwrap();
+        println!("container {}.", container(&sandbox));
+        return sleep(PATIENCE).await;
+    }
+    let test = "what_a_killed_owner_has_paused_is_removed_by_the_next_one";
+    let name = container_of_a_killed_owner(test).await;
+    let sandbox = create().await;
+    assert!(is_gone(&name).await, "{name} stays");
+    sandbox.terminate().await.unwrap();
+    // One that somebody lets go on hears it, and ends. Another test may have removed it by now.
+    let name = container_of_a_killed_owner(test).await;
+    Command::new("docker").args(["unpause", &name]).output().await.unwrap();
+    assert!(is_gone(&name).await, "{name} goes on without its owner");
 }
 
 #[tokio::test]
@@ -308,6 +338,36 @@ async fn files_that_no_limit_counts_are_refused() {
     let error = unlimited.create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
     assert!(error.message().contains("writable_root"), "{error:?}");
+}
+
+/// An engine without privileges has a limit of its own, and cannot raise it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_is_said_of_open_files_holds() {
+    assert!(has_engine(), "there is no engine to test with");
+    let limits = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)";
+    let sandbox = create().await;
+    let fewer = sandbox.info().unwrap().metadata.get("open_files").and_then(|most| most.as_u64());
+    let most = fewer.unwrap_or(4096);
+    let expected = format!("({}, {most})", most.min(1024));
+    assert_eq!(sandbox.run_code(limits).await.unwrap().text(), Some(&*expected));
+    let command = sandbox.commands().run("ulimit -Hn").await.unwrap();
+    assert_eq!(command.stdout.trim(), most.to_string());
+    sandbox.terminate().await.unwrap();
+    for asked in [500, 5000] {
+        let asking = Sandbox::builder(Arc::new(DockerBackend::default())).open_files(asked);
+        match asking.create().await {
+            Ok(sandbox) => {
+                let found = sandbox.run_code(limits).await.unwrap();
+                assert_eq!(found.text(), Some(&*format!("({asked}, {asked})")));
+                sandbox.terminate().await.unwrap();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+                assert!(fewer.is_some_and(|most| most < asked.into()), "{error:?}");
+            }
+        }
+    }
 }
 
 /// Whoever waits for a container that somebody else ends is told at once that it has ended, and what the engine knows of it.

@@ -32,6 +32,6 @@ pub use made::Made;
 pub use packages::{Packages, is_option as is_pip_option, pip_options};
 pub use place::{Described, Place, PlaceSpec, Using};
 pub use snapshots::{
-    Draft, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore, Snapshots, Stored,
-    StoredContext, check_snapshot_name,
+    Draft, EngineImage, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore,
+    Snapshots, Stored, StoredContext, check_snapshot_name,
 };

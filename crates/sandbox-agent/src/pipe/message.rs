@@ -210,6 +210,8 @@ pub(crate) enum FromAgent<'a> {
         version: i64,
         nonce: String,
         python: String,
+        /// As many as each process may have open; a negative number for any.
+        open_files: i64,
     },
     Started {
         key: i64,
@@ -259,6 +261,7 @@ impl<'a> FromAgent<'a> {
                 version: fields.int("version")?,
                 nonce: fields.text("nonce")?,
                 python: fields.text("python")?,
+                open_files: fields.int("open files")?,
             },
             STARTED => Self::Started { key: fields.int("key")?, pid: fields.number("pid")? },
             NOT_STARTED => Self::NotStarted {

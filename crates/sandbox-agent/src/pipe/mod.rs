@@ -33,7 +33,7 @@ use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
-pub use self::program::{PROCESSES, arguments};
+pub use self::program::{OpenFiles, PROCESSES, arguments};
 pub use self::python::PipePython;
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{Listener, PipePorts, Speaker, Tunnel};
@@ -52,8 +52,14 @@ const MOST_GREETING: usize = 64 << 10;
 /// A box at the other end of a connection. Dropping it, and everything that came from it, ends the box.
 pub struct PipeBox {
     link: Arc<Link>,
-    python: String,
+    greeting: Greeting,
     memory: Option<ByteSize>,
+}
+
+/// What an agent says of its box when it arrives.
+struct Greeting {
+    python: String,
+    open_files: Option<u32>,
 }
 
 impl fmt::Debug for PipeBox {
@@ -80,13 +86,13 @@ impl PipeBox {
             send_agent(&mut into).await.map_err(|error| {
                 refused("the agent could not be sent", &heard).with_source(error)
             })?;
-            let python = hello(&mut from, &mut heard, nonce).await?;
-            Ok((heard.freeze(), python))
+            let greeting = hello(&mut from, &mut heard, nonce).await?;
+            Ok((heard.freeze(), greeting))
         };
-        let (rest, python) = timeout(ARRIVAL, arrival)
+        let (rest, greeting) = timeout(ARRIVAL, arrival)
             .await
             .map_err(|_| refused("the agent was not there in time", &[]))??;
-        Ok(Self { link: Link::open(from, rest, into), python, memory: None })
+        Ok(Self { link: Link::open(from, rest, into), greeting, memory: None })
     }
 
     /// Says which limit it was, when the kernel ends a process for its memory.
@@ -98,7 +104,13 @@ impl PipeBox {
 
     /// The version of the interpreter in the box.
     pub fn python(&self) -> &str {
-        &self.python
+        &self.greeting.python
+    }
+
+    /// How many files each process in it may have open at most: what was asked for, or all there are. `None` when nothing
+    /// limits them.
+    pub fn open_files(&self) -> Option<u32> {
+        self.greeting.open_files
     }
 
     /// The files in it. Relative paths begin at `base`. They do not keep the box alive.
@@ -275,7 +287,7 @@ async fn send_agent(into: &mut IntoBox) -> std::io::Result<()> {
 }
 
 /// Waits for the agent's own greeting. Leaves what came after it.
-async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Result<String> {
+async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Result<Greeting> {
     loop {
         let mut frames = FrameReader::new();
         frames.push(heard);
@@ -286,10 +298,12 @@ async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Resu
         };
         match found {
             None => more(from, heard).await?,
-            Some(Ok(FromAgent::Hello { version: VERSION, nonce, python })) if nonce == expected => {
+            Some(Ok(FromAgent::Hello { version: VERSION, nonce, python, open_files }))
+                if nonce == expected =>
+            {
                 let length = heard.len() - frames.pending();
                 drop(heard.split_to(length));
-                return Ok(python);
+                return Ok(Greeting { python, open_files: u32::try_from(open_files).ok() });
             }
             Some(_) => return Err(refused("the agent has not greeted", heard)),
         }

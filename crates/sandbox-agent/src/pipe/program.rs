@@ -33,13 +33,26 @@ pub(crate) fn program() -> &'static str {
     PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MUX))
 }
 
+/// How many files each process in a box may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFiles {
+    /// Unless it allows itself more.
+    pub usual: u32,
+    /// At most.
+    pub most: u32,
+}
+
 /// The arguments of an interpreter that becomes the agent. It says the nonce before it takes anything in.
 ///
-/// `open_files` is as many as what runs there may ever have open, each process for itself; 0 for as many as the agent. So
-/// the agent, which has some for each of them, can be allowed more.
+/// `open_files` is about what runs there, and not about the agent, which has some for each process and so can be allowed
+/// more. Without it they have as many as the agent. What it has itself is the most in any case: see
+/// [`PipeBox::open_files`](super::PipeBox::open_files).
 #[must_use]
-pub fn arguments(nonce: &str, open_files: u32) -> Vec<String> {
-    let open_files = open_files.to_string();
+pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
+    let open_files = open_files.map_or_else(
+        || "0:0".to_owned(),
+        |open_files| format!("{}:{}", open_files.usual, open_files.most),
+    );
     ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
 }
 

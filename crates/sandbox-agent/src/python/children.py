@@ -31,7 +31,11 @@ LAST_PAUSE = 0.0005
 SIGINT = 2
 HELD_BACK = 0.05
 # How often, and for how many milliseconds each time, a new process is waited for until it is its program.
-BECOMING_ROUNDS, BECOMING = 20, 250
+BECOMING_ROUNDS, BECOMING = 250, 20
+# In the flags of a process that has executed nothing yet (PF_FORKNOEXEC).
+ONLY_FORKED = 0x40
+# Not empty once this kernel has told that of a process: not every one does.
+TELLS_OF_FORKS = []
 ETIMEDOUT = 110
 NICE = 10
 
@@ -402,25 +406,39 @@ class WorkerRequest:
 def said_before_the_program(status, pid):
     """What a new process says when it cannot be the program: at which stage, and why.
 
-    Others of its user can stop it before that, or keep its end of this open. It is killed then.
+    Others of its user can stop it before that, and it is killed then. They can keep its end of this open, too, so the
+    kernel is asked whether it is the program already.
     """
     ready = poll()
     ready.register(status, POLLIN)
     problem = b""
     for _ in range(BECOMING_ROUNDS):
-        if ready.poll(BECOMING):
+        is_program, is_stopped = progress(look(pid))
+        if ready.poll(0 if is_program else BECOMING):
             problem = read(status, 64)
             if not problem:
                 return None
             break
-        about = look(pid)
-        if about is not None and about[2] in (b"T", b"t"):
+        if is_program:
+            return None
+        if is_stopped:
             break
     kill_quietly(pid, SIGKILL)
     stage, errno = problem[:1], problem[1:]
     if stage in (NEW_PROCESS, DIRECTORY, PROGRAM) and errno.isdigit():
         return stage, int(errno)
     return NEW_PROCESS, ETIMEDOUT
+
+
+def progress(about):
+    """Of a new process: whether it has become its program, or has ended, as far as the kernel tells; whether it is held."""
+    if about is None:
+        return False, False
+    _, _, state, _, flags = about
+    if flags & ONLY_FORKED and not TELLS_OF_FORKS:
+        TELLS_OF_FORKS.append(True)
+    executes = bool(TELLS_OF_FORKS) and not flags & ONLY_FORKED
+    return executes or state in (b"Z", b"X"), state in (b"T", b"t")
 
 
 def become_program(children, files, tell, argv, env, directory, has_terminal):

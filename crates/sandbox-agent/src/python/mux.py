@@ -95,11 +95,16 @@ class Mux:
         self.watch(near, EPOLLIN, died)
 
     def keep_open_files(self):
-        """More than others have: one that runs out of them could start nothing, and say so to nobody."""
+        """More than others have, if there are more: one that runs out of them could start nothing, and say so to nobody.
+
+        Gives as many as others may have at most.
+        """
         soft, hard = getrlimit(RLIMIT_NOFILE)
         setrlimit(RLIMIT_NOFILE, (hard, hard))
-        most = OPEN_FILES or hard
-        self.children.open_files = (RLIMIT_NOFILE, min(soft, most), most)
+        usual, most = OPEN_FILES
+        theirs = load("worker")["lowered"](hard, usual or soft, most or hard)
+        self.children.open_files = (RLIMIT_NOFILE, *theirs)
+        return theirs[1]
 
     def become(self, request):
         """In a new process, which shall be a worker."""
@@ -305,8 +310,9 @@ def main():
     load("calls")["keep_login"]()
     worker["prctl"](worker["PR_SET_DUMPABLE"], 0)
     MUX = Mux()
-    MUX.keep_open_files()
-    MUX.say(HELLO, number(VERSION), text(NONCE), text("%d.%d.%d" % sys.version_info[:3]))
+    open_files = MUX.keep_open_files()
+    python = text("%d.%d.%d" % sys.version_info[:3])
+    MUX.say(HELLO, number(VERSION), text(NONCE), python, number(open_files))
     MUX.flush()
     load("driver")
     load("warm")["warm"](REHEARSALS)

@@ -1,9 +1,11 @@
-"""Forks whose child is nobody's child but that of the first process here.
+"""Forks whose child is nobody's child but that of the first process here, or without one of who starts workers.
 
 Code that waits for children does not meet it. There is a process in between for a moment: it is forked, gives all its
 memory to a process of its own, and ends. So the memory of a large interpreter is taken down and copied once, and not twice.
 Where this process has one thread, the one in between is a child that ends without a signal, which only those are told of who
 ask for such children. Then nobody has to wait for its end.
+
+A process that adopts orphans would get its copy back as a child. It adopts none from the fork to the end of the one in between.
 """
 
 import gc
@@ -23,6 +25,7 @@ CLONE_CHILD_SETTID = 0x01000000
 # With no signal at its end.
 FORK = CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID
 HAND_OVER = FORK | CLONE_VM | CLONE_VFORK | SIGCHLD
+PR_GET_CHILD_SUBREAPER = 37
 PR_GET_TID_ADDRESS = 40
 # Of x86_64. Where the arguments have another order, a second fork does.
 SYS_CLONE = 56
@@ -44,9 +47,14 @@ def leave_copy(later=False):
     thread = own_thread()  # found before, so that the copy finds it at once
     ours, theirs = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     quiet = thread is not None and is_alone()
+    adopts = adopts_orphans()
     try:
+        if adopts:
+            adopt_orphans(0)
         middle = thread.fork() if quiet else fork()
     except BaseException as error:
+        if adopts:
+            adopt_orphans(1)
         ours.close()
         theirs.close()
         return None, "it cannot be copied (%s: %s)" % (type(error).__name__, error)
@@ -58,7 +66,21 @@ def leave_copy(later=False):
         in_between(theirs)
         return None, None
     theirs.close()
-    return (middle, ours, quiet), None
+    return (middle, ours, quiet, adopts), None
+
+
+def adopts_orphans():
+    """Whether orphans below this process become its children."""
+    found = load("worker")["_Long"]()
+    try:
+        load("worker")["prctl"](PR_GET_CHILD_SUBREAPER, addressof(found))
+    except OSError:
+        return False
+    return found.value & 0xFFFFFFFF != 0
+
+
+def adopt_orphans(whether):
+    load("worker")["prctl"](load("worker")["PR_SET_CHILD_SUBREAPER"], whether)
 
 
 def is_alone():
@@ -69,28 +91,32 @@ def is_alone():
         return False
 
 
-def begin(middle, ours, quiet):
+def begin(middle, ours, quiet, adopts):
     """Tells a copy for later that it is later."""
     ours.send(b"b")
 
 
-def forget(middle, ours, quiet):
+def forget(middle, ours, quiet, adopts):
     """Takes the process in between, unless it stays. Where nobody meets it, it is taken when there is time: see `take`."""
-    if quiet:
+    if quiet and not adopts:
         ours.setblocking(False)
         ENDING[middle] = [ours, 0]
     else:
-        wait_for(middle, ours, quiet)
+        wait_for(middle, ours, quiet, adopts)
 
 
-def wait_for(middle, ours, quiet):
+def wait_for(middle, ours, quiet, adopts):
     """The same, at once."""
-    ours.recv(1)  # until both have let go of the other end
-    ours.close()
-    for n in range(WAITS):
-        if has_ended(middle):
-            return
-        sleep(SHORTEST * 2**n)
+    try:
+        ours.recv(1)  # until both have let go of the other end
+        ours.close()
+        for n in range(WAITS):
+            if has_ended(middle):
+                return
+            sleep(SHORTEST * 2**n)
+    finally:
+        if adopts:
+            adopt_orphans(1)
 
 
 def take():

@@ -77,12 +77,12 @@ def own_children():
 
 
 def look(pid):
-    """Its parent, start in ticks, state and session."""
+    """Its parent, start in ticks, state, session and what the kernel notes of it (`flags`)."""
     try:
         fields = contents("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     except OSError:
         return None
-    return int(fields[1]), int(fields[19]), fields[0], int(fields[3])
+    return int(fields[1]), int(fields[19]), fields[0], int(fields[3]), int(fields[6])
 
 
 def processes():

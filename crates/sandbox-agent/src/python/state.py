@@ -10,7 +10,7 @@ from _io import open as open_file
 from _signal import ITIMER_REAL, SIG_DFL, SIG_IGN, SIGALRM, SIGINT, setitimer
 from _signal import signal as set_signal
 from _socket import AF_UNIX, SOCK_STREAM, socket
-from posix import O_WRONLY, _exit, close, open, setsid
+from posix import O_WRONLY, _exit, close, open, setpgid
 from posix import write as write_bytes
 from types import FunctionType, ModuleType
 
@@ -105,7 +105,8 @@ def write_and_end(driver, channel):
 
 def write(driver, channel):
     """A piece that tells what it has and what is missing, then the pieces of that."""
-    setsid()
+    # A group of its own, for signals; and the session of the interpreter, which tells whose it is.
+    setpgid(0, 0)
     set_signal(SIGINT, SIG_IGN)
     set_signal(SIGALRM, SIG_DFL)
     setitimer(ITIMER_REAL, LONGEST)

@@ -2,8 +2,9 @@
 
 import marshal
 import sys
-from _signal import SIGKILL
-from posix import WNOHANG, _exit, close, fork, getpid, kill, listdir, open, read, wait4, write
+from _signal import SIG_DFL, SIGCHLD, SIGKILL
+from _signal import signal as set_signal
+from posix import WNOHANG, _exit, close, fork, getpid, getsid, kill, listdir, open, read, wait4, write
 from posix import O_CLOEXEC, O_RDONLY
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, socket
@@ -75,6 +76,7 @@ class Zygote:
         self.imported = []
         self.own_pids = None
         self.in_cell = False
+        self.waits = False
 
     def send(self, kind, *fields):
         try:
@@ -87,7 +89,9 @@ class Zygote:
         self.send(ERROR, self.codec["text"](cut))
 
     def receive(self):
+        self.waits = True
         data, ancillary, _, _ = self.socket.recvmsg(PACKET, CMSG_SPACE(4 * 8), MSG_CMSG_CLOEXEC)
+        self.waits = False
         if not data:
             self.finish()
         return data[0], self.codec["split"](data[1:]), self.codec["received_files"](ancillary)
@@ -125,6 +129,7 @@ class Zygote:
 
     def serve(self):
         """Handles requests. Returns only in a new worker, with what it was asked to be."""
+        set_signal(SIGCHLD, self.heard_of_death)
         while True:
             kind, fields, files = self.receive()
             forked = None
@@ -158,6 +163,8 @@ class Zygote:
             pid = fork()
         else:
             pid = self.fork_into(request.cell)
+        if pid == 0:
+            set_signal(SIGCHLD, SIG_DFL)
         if pid:
             self.workers.add(pid)
             self.send(FORKED, self.codec["number"](pid))
@@ -203,10 +210,24 @@ class Zygote:
             number(usage.ru_maxrss),
         )
 
+    def heard_of_death(self, signum, frame):
+        # Otherwise it may be that of a process which is about to be known as a worker.
+        if self.waits:
+            self.take_dead_orphans()
+
+    def take_dead_orphans(self):
+        for pid in children():
+            if pid not in self.workers:
+                wait4(pid, WNOHANG)
+
     def clear_orphans(self):
-        """Ends what dead workers left to this process, until nothing of it is left."""
+        """Ends what dead workers left to this process, until nothing of it is left.
+
+        What is of the session of a living one is its copy, which stores variables.
+        """
         while True:
-            orphans = [pid for pid in children() if pid not in self.workers]
+            self.take_dead_orphans()
+            orphans = [pid for pid in children() if not {pid, getsid(pid)} & self.workers]
             if not orphans:
                 return
             for pid in orphans:
@@ -220,6 +241,7 @@ class Zygote:
             kill(pid, SIGKILL)
         for pid in self.workers:
             wait4(pid, 0)
+        self.workers.clear()
         self.clear_orphans()
         _exit(0)
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::{EndReason, InterpreterContext, RunRequest, ToolSet};
+use sandbox_agent::pipe::OpenFiles;
 use sandbox_core::{CallContext, ErrorKind, EventKind, PtySize, RunCode};
 use tokio::time::{sleep, timeout};
 
@@ -40,6 +41,60 @@ async fn what_cannot_start_says_why() {
     spec.cwd = "/no/such/directory".into();
     assert_eq!(place.pipe.spawn(spec).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
+
+/// What a box cannot have is told, and what it can have holds.
+#[tokio::test]
+async fn open_files_are_as_many_as_asked_for_or_as_there_are() {
+    let asked = OpenFiles { usual: 200, most: 400 };
+    for (there, usual, most) in [(1000, 200, 400), (300, 200, 300), (150, 150, 150)] {
+        let place = TestBox::start_with_open_files(there, asked).await;
+        assert_eq!(place.pipe.open_files(), Some(most));
+        let spawned = place.pipe.spawn(place.shell("ulimit -Sn; ulimit -Hn")).await.unwrap();
+        let said = String::from_utf8(read_all(&*spawned.stdout).await).unwrap();
+        assert_eq!(said, format!("{usual}\n{most}\n"));
+    }
+}
+
+/// Code may open what another process of its user has open, and so keep open by what a new process tells of itself.
+#[tokio::test]
+async fn a_process_that_holds_what_others_have_open_delays_no_start() {
+    let place = TestBox::start().await;
+    let mut holder = place.shell("");
+    holder.argv = ["python3", "-c", HOLDER].map(str::to_owned).to_vec();
+    let holder = place.pipe.spawn(holder).await.unwrap();
+    let caught = place.path("caught");
+    let began = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while !std::fs::exists(&caught).unwrap() || slowest == Duration::ZERO {
+        assert!(began.elapsed() < SOON, "nothing was ever held, so this shows nothing");
+        let start = Instant::now();
+        // One that is met while it is stopped is refused, which is no matter here.
+        if let Ok(spawned) = place.pipe.spawn(place.shell("exit 7")).await {
+            assert_eq!(spawned.process.exit().await.unwrap().code, Some(7));
+        }
+        slowest = slowest.max(start.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    holder.process.kill_tree().await.unwrap();
+}
+
+/// Stops each sibling as soon as it is there, opens what it has as descriptor 3, and lets it go on.
+const HOLDER: &str = "
+import os, signal
+siblings = '/proc/%d/task/%d/children' % (os.getppid(), os.getppid())
+held = []
+while True:
+    for pid in open(siblings).read().split():
+        if int(pid) == os.getpid(): continue
+        try:
+            os.kill(int(pid), signal.SIGSTOP)
+            if os.readlink('/proc/%s/fd/3' % pid).startswith('pipe:'):
+                held.append(os.open('/proc/%s/fd/3' % pid, os.O_WRONLY))
+        except OSError: pass
+        try: os.kill(int(pid), signal.SIGCONT)
+        except OSError: pass
+        if held: open('caught', 'w').close()
+";
 
 #[tokio::test]
 async fn more_than_any_window_comes_whole_in_both_directions() {

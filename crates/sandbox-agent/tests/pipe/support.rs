@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use futures_util::{StreamExt as _, stream};
 use sandbox_agent::box_io::{Readable, Spawn};
-use sandbox_agent::pipe::{PipeBox, arguments};
+use sandbox_agent::pipe::{OpenFiles, PipeBox, arguments};
 use sandbox_core::{ByteStream, Result};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
@@ -32,9 +32,24 @@ impl TestBox {
     }
 
     async fn start_that(closes: bool) -> Self {
+        Self::start_program(Command::new("python3"), closes, None).await
+    }
+
+    /// One that has no more open files than that itself.
+    pub(crate) async fn start_with_open_files(there: u32, asked: OpenFiles) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {there}; exec python3 \"$@\""), "sh"]);
+        Self::start_program(shell, true, Some(asked)).await
+    }
+
+    async fn start_program(
+        mut program: Command,
+        closes: bool,
+        open_files: Option<OpenFiles>,
+    ) -> Self {
         let nonce = "0123456789abcdef";
-        let mut agent = Command::new("python3")
-            .args(arguments(nonce, 0))
+        let mut agent = program
+            .args(arguments(nonce, open_files))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

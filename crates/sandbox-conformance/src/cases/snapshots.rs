@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         it_is_listed_until_it_is_deleted;
         its_files_are_those_of_the_workspace;
         the_sandbox_goes_on;
+        code_meets_no_child_that_it_has_not_started;
         it_outlives_its_sandbox;
         others_start_with_the_variables_that_it_has;
         what_cannot_be_stored_is_named;
@@ -121,6 +122,24 @@ async fn the_sandbox_goes_on(f: Fixture) -> Checked {
     let after = sandbox.run_code("x += 1; (x, open('a').read())").await?;
     ensure_eq!(after.text(), Some("(2, '1')"));
     name.delete(&f).await
+}
+
+/// Its variables are written aside, and whoever does that is none of the code's business.
+async fn code_meets_no_child_that_it_has_not_started(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    ok(&sandbox, "import os, threading, time\nx = [bytes(1 << 20) for _ in range(8)]").await?;
+    let children =
+        "try: found = os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError: found = 'none'\nfound";
+    // A copy is made in one way of an interpreter with one thread, and in another of one with more.
+    for before in ["0", "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"] {
+        ok(&sandbox, before).await?;
+        let name = Name::new();
+        let taken = sandbox.create_snapshot(&name.0).await?;
+        ensure!(has_variables(&taken), "they are stored: {taken:?}");
+        ensure_eq!(text(&sandbox, children).await?, "'none'");
+        name.delete(&f).await?;
+    }
+    Ok(())
 }
 
 async fn it_outlives_its_sandbox(f: Fixture) -> Checked {

@@ -9,7 +9,7 @@ const CARRIER: &str = include_str!("../python/sidecar.py");
 
 /// One statement that leaves no name behind.
 pub(super) fn source(word: &str, nonce: &str, folder: &str) -> String {
-    let settings = json!({"word": word, "arguments": arguments(nonce, 0), "folder": folder});
+    let settings = json!({"word": word, "arguments": arguments(nonce, None), "folder": folder});
     let names = json!({"SETTINGS": settings, "__name__": "sandbox_sidecar"});
     format!(
         "exec(compile({}, '<sandbox sidecar>', 'exec'), __import__('json').loads({}))",

@@ -11,7 +11,7 @@ use sandbox_agent::interpreter::{
 };
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
 
-use super::{Draft, SnapshotStore, Stored, StoredContext};
+use super::{Draft, EngineImage, SnapshotStore, Stored, StoredContext};
 use crate::hold::{pause_context, pause_contexts};
 use crate::place::Place;
 
@@ -46,6 +46,11 @@ impl Snapshots {
     /// Kept in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
     pub fn new(store: SnapshotStore, python: Option<String>, preimport: Vec<String>) -> Self {
         Self { store, python, preimport, copies: Mutex::default() }
+    }
+
+    /// Where they are kept.
+    pub fn store(&self) -> &SnapshotStore {
+        &self.store
     }
 
     /// The version of its Python.
@@ -255,7 +260,7 @@ impl Snapshots {
         contexts: &Contexts,
         name: &str,
         description: &str,
-        image: Option<String>,
+        image: Option<EngineImage>,
     ) -> Result<SnapshotInfo> {
         place.check_snapshot(CREATE)?;
         let mut draft = self.store.begin(CREATE, name)?;

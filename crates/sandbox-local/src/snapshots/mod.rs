@@ -20,7 +20,7 @@ pub use self::interpreters::Snapshots;
 pub(crate) use self::interpreters::load_variables;
 use self::store::Notes;
 pub use self::store::{
-    Draft, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,
+    Draft, EngineImage, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,
     check_snapshot_name,
 };
 use crate::place::Place;
@@ -112,8 +112,9 @@ impl Place {
         info.left_out.extend(self.running_commands());
         let (wanted, _) = self.known_packages().await;
         let packages_inside = self.layout().packages_inside;
-        let image = draft.image.take();
-        let notes = Notes { packages_inside, wanted, python, preimport, variables, image };
+        let image = draft.image.take().map(|image| (image.name, image.engine));
+        let (image, engine) = image.unzip();
+        let notes = Notes { packages_inside, wanted, python, preimport, variables, image, engine };
         draft.finish(operation, info, notes)
     }
 

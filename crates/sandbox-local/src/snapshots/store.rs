@@ -3,6 +3,8 @@
 //! A snapshot is made under a hidden name and renamed when it is complete, so others see all of it or nothing. Whoever
 //! makes or removes one holds a lock on its directory; what has a hidden name and no lock was left by somebody who died.
 
+mod images;
+
 use std::env;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -18,6 +20,8 @@ use sandbox_core::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+pub use self::images::EngineImage;
 
 /// Names another directory for snapshots. It is made when it is missing.
 pub const STATE_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_STATE_DIR";
@@ -73,6 +77,9 @@ pub(super) struct Notes {
     /// The image of an engine that has changes to files outside of the archives.
     #[serde(default)]
     pub(super) image: Option<String>,
+    /// Where that engine was.
+    #[serde(default)]
+    pub(super) engine: Option<String>,
 }
 
 /// A context whose variables are stored.
@@ -98,8 +105,8 @@ pub struct Draft {
     _lock: File,
     parts: Vec<(String, u64)>,
     pub(super) variables: Vec<StoredContext>,
-    /// An image of an engine that belongs to it.
-    pub(super) image: Option<String>,
+    /// What an engine has of it.
+    pub(super) image: Option<EngineImage>,
     done: bool,
 }
 

@@ -1,0 +1,141 @@
+//! What dead owners have left at an engine: containers, and images of snapshots that do not exist.
+
+use std::collections::HashMap;
+
+use bollard::Docker;
+use bollard::models::ImageSummary;
+use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
+use sandbox_local::SnapshotStore;
+
+use crate::committed::{self, MAKER_LABEL, NAME, STORE_LABEL};
+use crate::made::remove;
+use crate::owner::{OWNER_LABEL, Owner};
+
+/// Removes what belongs to the dead, as far as that is known for certain.
+pub(crate) async fn sweep(docker: &Docker, snapshots: &SnapshotStore) {
+    containers(docker).await;
+    images(docker, snapshots).await;
+}
+
+fn with_label(label: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([("label".to_owned(), vec![label.to_owned()])])
+}
+
+fn is_dead(owner: Option<&String>) -> bool {
+    owner.and_then(|owner| Owner::parse(owner)).is_some_and(|owner| owner.is_dead())
+}
+
+async fn containers(docker: &Docker) {
+    let filters = with_label(OWNER_LABEL);
+    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+    let Ok(containers) = docker.list_containers(Some(options)).await else { return };
+    for container in containers {
+        let owner = container.labels.as_ref().and_then(|labels| labels.get(OWNER_LABEL));
+        if let (true, Some(id)) = (is_dead(owner), &container.id) {
+            remove(docker, id).await;
+        }
+    }
+}
+
+/// Images for snapshots in this store that never came to be, or are deleted.
+async fn images(docker: &Docker, snapshots: &SnapshotStore) {
+    let filters = with_label(MAKER_LABEL);
+    let options = ListImagesOptionsBuilder::default().filters(&filters).build();
+    let Ok(mut images) = docker.list_images(Some(options)).await else { return };
+    images.retain(|image| is_dead(image.labels.get(MAKER_LABEL)));
+    if images.is_empty() {
+        return;
+    }
+    // Nobody who is dead gives a snapshot its name any more, so what is found now is all there is.
+    let known =
+        snapshots.number("create").and_then(|store| Ok((store, snapshots.images("create")?)));
+    let Ok((store, known)) = known else { return };
+    images.retain(|image| image.labels.get(STORE_LABEL) == Some(&store));
+    for name in images.iter().flat_map(names) {
+        if !known.contains(name)
+            && let Err(error) = committed::remove(docker, name).await
+        {
+            tracing::debug!(name, %error, "the image of a snapshot could not be removed");
+        }
+    }
+}
+
+/// The names of an image that are those of snapshots. Other images may have been made from it, with its labels.
+fn names(image: &ImageSummary) -> impl Iterator<Item = &str> {
+    let names = image.repo_tags.iter().map(|name| name.strip_prefix("localhost/").unwrap_or(name));
+    names.filter(|name| name.strip_prefix(NAME).is_some_and(|rest| rest.starts_with(':')))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_engine::{Answer, FakeEngine, store_snapshot};
+
+    fn dead() -> String {
+        let own = Owner::this_process().unwrap().to_string();
+        let (rest, start) = own.rsplit_once(':').unwrap();
+        format!("{rest}:{}", start.parse::<u64>().unwrap() + 1)
+    }
+
+    fn image(name: &str, maker: &str, store: &str) -> Value {
+        json!({
+            "Id": name, "ParentId": "", "RepoTags": [name, "other:name"], "RepoDigests": [], "Created": 0, "Size": 1,
+            "SharedSize": 0, "Containers": 0, "Labels": {MAKER_LABEL: maker, STORE_LABEL: store},
+        })
+    }
+
+    async fn removed(images: Vec<Value>, store: &SnapshotStore) -> Vec<String> {
+        let engine = FakeEngine::start(move |request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match (request.method.as_str(), path) {
+                ("GET", "images/json") => Answer::now(200, Value::from(images.clone())),
+                ("GET", _) => Answer::now(200, json!([])),
+                _ => {
+                    said.add(path.trim_start_matches("images/"));
+                    Answer::now(200, json!([]))
+                }
+            }
+        });
+        sweep(&engine.docker(), store).await;
+        engine.said()
+    }
+
+    #[tokio::test]
+    async fn images_of_the_dead_are_removed_unless_a_snapshot_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SnapshotStore::new(Some(folder.path().join("snapshots")));
+        let number = store.number("test").unwrap();
+        store_snapshot(&store, "one", json!({"image": "code-sandboxes-snapshot:kept"}));
+        let (alive, dead) = (Owner::this_process().unwrap().to_string(), dead());
+        let images = vec![
+            image("code-sandboxes-snapshot:kept", &dead, &number),
+            image("code-sandboxes-snapshot:left", &dead, &number),
+            image("localhost/code-sandboxes-snapshot:podman", &dead, &number),
+            image("code-sandboxes-snapshot:alive", &alive, &number),
+            image("code-sandboxes-snapshot:elsewhere", &dead, "1:2"),
+            image("code-sandboxes-snapshot:unknown", "", &number),
+            image("made-from:it", &dead, &number),
+        ];
+        let left = ["code-sandboxes-snapshot:left", "code-sandboxes-snapshot:podman"];
+        assert_eq!(
+            store.images("test").unwrap().into_iter().collect::<Vec<_>>(),
+            ["code-sandboxes-snapshot:kept"]
+        );
+        assert_eq!(removed(images.clone(), &store).await, left);
+        // One that cannot be read may have any of them.
+        store_snapshot(&store, "two", json!({}));
+        let two = store.directory().unwrap().join("two/snapshot.json");
+        fs::write(&two, "nonsense").unwrap();
+        assert_eq!(removed(images.clone(), &store).await, [""; 0]);
+        fs::remove_file(two).unwrap();
+        // Nor is anything known of a store that others can write to.
+        let open = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(store.directory().unwrap(), open).unwrap();
+        assert_eq!(removed(images, &store).await, [""; 0]);
+    }
+}
