@@ -11,6 +11,8 @@
 //! With I/O, each behind a feature: `kernelspec`, `zmq`, `websocket`, `test_kernel`; and `client`, which the
 //! clients have in common. It can be had alone, for what works with a client of whichever transport.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod channel;
 #[cfg(feature = "client")]
 #[cfg_attr(
