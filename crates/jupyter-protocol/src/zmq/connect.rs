@@ -30,6 +30,9 @@ const WAITING: usize = 64;
 /// [`ClientError::Closed`] when a channel cannot be connected within
 /// [`connect_timeout`](crate::client::ClientOptions::connect_timeout), [`ClientError::Unsupported`] for a kernel whose
 /// connections are encrypted with CURVE, [`ClientError::Local`] when this machine has no place for a private socket.
+///
+/// # Cancellation
+/// Dropping the future closes what was connected. The kernel is not touched, and this can be called again.
 pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, ClientError> {
     if info.curve_publickey.is_some() || info.curve_secretkey.is_some() {
         let what = "connections that are encrypted with CURVE; use Unix sockets".to_owned();
