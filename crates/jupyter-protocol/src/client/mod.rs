@@ -34,7 +34,8 @@ use mailbox::Mailbox;
 pub struct ClientOptions {
     /// Bounds on what is accepted.
     pub limits: Limits,
-    /// Who we are. Default: a new session. On a Jupyter Server, two clients of the same kernel need two.
+    /// The session that the messages of this client carry. Default: a new one. On a Jupyter Server, two clients of the same
+    /// kernel need two.
     pub session: Arc<Session>,
     /// How long an execution waits for what is missing.
     pub grace: Grace,
@@ -251,17 +252,21 @@ impl Client {
         self.hub().kernel_state().borrow().clone()
     }
 
-    /// How often it has turned out that the process of the kernel is a new one, or dead: what it had before is gone. The
-    /// kernel says so, or replies as another one.
+    /// How often the kernel has lost its state, as far as is known: its process was started again or has died. The kernel
+    /// or its server says so, it replies as another process, or this client was [told](Client::kernel_died). A death and the
+    /// start after it may count as two; so compare with an earlier number, and nothing else.
     #[must_use]
-    pub fn renewals(&self) -> u64 {
-        *self.hub().renewals().borrow()
+    pub fn restarts(&self) -> u64 {
+        *self.hub().restarts().borrow()
     }
 
-    /// Waits until [`Client::renewals`] are not that many.
-    pub async fn renewed(&self, before: u64) {
+    /// Waits until [`Client::restarts`] is another number than `before`: until what the kernel knew then is gone.
+    ///
+    /// # Cancellation
+    /// Dropping the future changes nothing, and this can be called again.
+    pub async fn restarted(&self, before: u64) {
         // The sender lives as long as this client.
-        let _ = self.hub().renewals().wait_for(|renewals| *renewals != before).await;
+        let _ = self.hub().restarts().wait_for(|restarts| *restarts != before).await;
     }
 
     /// Whether everything is connected that is needed to run code.
@@ -298,14 +303,14 @@ impl Client {
         self.hub().rejected()
     }
 
-    /// Who we are.
+    /// The session that the messages of this client carry.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.hub().session
     }
 
     /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it:
-    /// executions, requests and [`Client::ready`]. Watches are told, and it counts as a [renewal](Client::renewals).
+    /// executions, requests and [`Client::ready`]. Watches are told, and it counts as one of the [restarts](Client::restarts).
     ///
     /// What the kernel said last may still be on its way; wait a moment before this. The connection stays, and a kernel that
     /// is started again behind the same addresses can be used when it is [ready](Client::ready).

@@ -89,14 +89,14 @@ impl Server {
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }
 
-    /// The same server with connections of its own. Connections are worked on by the runtime that made them: whoever blocks
-    /// that one, or outlives it, asks by others.
+    /// The same server with an HTTP connection pool of its own. Connections belong to the async runtime that made them:
+    /// another runtime needs others, to be independent of one that is blocked or has ended.
     ///
     /// # Errors
     /// As [`Server::new`].
-    pub fn anew(&self) -> Result<Self, ServerError> {
+    pub fn with_own_connections(&self) -> Result<Self, ServerError> {
         let Inner { address, token, options, http } = &*self.0;
-        let http = http.anew(token, options)?;
+        let http = http.with_own_connections(token, options)?;
         let (address, token, options) = (address.clone(), token.clone(), options.clone());
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }

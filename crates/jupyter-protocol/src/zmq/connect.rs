@@ -56,7 +56,7 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
         () = client.hub().wait_closed() => {}
     }
     match client.close_reason() {
-        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::NotSent }),
+        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::None }),
         None => Ok(client),
     }
 }
