@@ -1,6 +1,6 @@
 //! What the README says of the protocol is what the crate has.
-
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 
 use jupyter_protocol::Content;

@@ -46,6 +46,9 @@ pub enum CloseReason {
         /// What the other side did.
         why: String,
     },
+    /// The process of the kernel has ended, as the `manager` found that had started it.
+    #[error("the kernel died")]
+    KernelDied,
     /// The server refuses this client, and would again.
     #[error("the server refused the connection: {0}")]
     Refused(String),
