@@ -291,7 +291,7 @@ async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Resu
                 drop(heard.split_to(length));
                 return Ok(python);
             }
-            Some(_) => return Err(refused("the agent has not greeted", heard)),
+            Some(_) => return Err(refused("the agent did not answer as expected", heard)),
         }
     }
 }
