@@ -3,6 +3,7 @@
 mod beside;
 mod create;
 mod open;
+mod presence;
 mod process;
 mod server;
 mod source;

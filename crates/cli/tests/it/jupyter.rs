@@ -8,7 +8,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use self::server::{JupyterServer, TOKEN, free_port, interpreter};
+pub(crate) use self::server::interpreter;
+use self::server::{JupyterServer, TOKEN, free_port};
 use crate::detached::World;
 use crate::support::{run, sandboxes};
 
