@@ -1,5 +1,4 @@
 //! What the README says of the protocol is what the crate has.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
 

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::jupyter::interpreter;
-
 use super::pty::{CTRL_C, DONE, Home, PROMPT, Terminal, UP};
+use crate::jupyter::interpreter;
 
 #[test]
 fn a_session_keeps_what_was_defined_and_shows_values() {
