@@ -21,6 +21,7 @@
 //! Everything of [`sandbox_core`] is here too.
 
 #![warn(clippy::missing_errors_doc)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "blocking")]
 pub mod blocking;

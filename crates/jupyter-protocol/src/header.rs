@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::json::{JsonMap, ShapeError, check_object, is_empty_object, written};
+use crate::json::{JsonMap, ShapeError, check_object, is_empty_object, parse, written};
 use crate::limits::Limits;
 
 /// The header of a message.
@@ -181,7 +181,7 @@ struct Reading {
 
 impl Reading {
     fn of(text: &[u8]) -> Result<Self, HeaderError> {
-        serde_json::from_slice(text).map_err(|error| HeaderError::Json(error.to_string()))
+        parse(text).map_err(|error| HeaderError::Json(error.to_string()))
     }
 
     /// What is no text, or not in the specification, is kept as it is. The last of a name counts.

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use memchr::memchr2;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::limits::{Limits, MAX_JSON_DEPTH};
@@ -56,6 +57,44 @@ pub(crate) fn check_object(text: &[u8], limits: &Limits) -> Result<(), ShapeErro
     let end = end_of_object(&text[start..], limits)?;
     let rest = &text[start + end..];
     if rest.iter().all(|byte| is_space(*byte)) { Ok(()) } else { Err(ShapeError::Trailing) }
+}
+
+/// Parses text, whatever numbers are in it.
+///
+/// Numbers of Python have no bounds. What 64 bits do not hold is rounded to a float by the parser, and refused where a float
+/// does not hold it either. One such number must not cost a whole message, so it becomes the float that is nearest.
+pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(text).or_else(|error| match within_floats(text) {
+        Some(text) => serde_json::from_slice(&text).map_err(|_| error),
+        None => Err(error),
+    })
+}
+
+/// The text with floats for numbers that no float holds. `None` if there are none.
+fn within_floats(text: &[u8]) -> Option<Vec<u8>> {
+    let (mut new, mut copied, mut at) = (Vec::new(), 0, 0);
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => at += 1 + end_of_string(&text[at + 1..]).ok()?,
+            b'-' | b'0'..=b'9' => {
+                let is_more =
+                    |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+                let length = text[at..].iter().take_while(|byte| is_more(byte)).count();
+                let number = std::str::from_utf8(&text[at..at + length]).ok()?.parse::<f64>();
+                if let Ok(number) = number
+                    && number.is_infinite()
+                {
+                    new.extend_from_slice(&text[copied..at]);
+                    new.extend_from_slice(format!("{:e}", f64::MAX.copysign(number)).as_bytes());
+                    copied = at + length;
+                }
+                at += length;
+            }
+            _ => at += 1,
+        }
+    }
+    new.extend_from_slice(&text[copied..]);
+    (copied > 0).then_some(new)
 }
 
 /// A value as text. One that is always an object, with keys of text, can always be written.
@@ -187,6 +226,7 @@ fn memory_of(value: &serde_json::Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     fn shape(text: &str) -> Result<(), ShapeError> {
         check_object(text.as_bytes(), &Limits::default())
@@ -226,6 +266,20 @@ mod tests {
         assert_eq!(check_object(b"{\"a\":[1,2]}", &limits), Ok(()));
         let error = ShapeError::TooManyValues { limit: 4 };
         assert_eq!(check_object(b"{\"a\":[1,2,3]}", &limits), Err(error));
+    }
+
+    #[test]
+    fn numbers_have_no_bounds() {
+        let huge = format!("1{}", "0".repeat(400));
+        let text =
+            format!(r#"{{"a":[-{huge},1e999, 5],"1{huge}":"{huge}","b":18446744073709551616}}"#);
+        let value: Value = parse(text.as_bytes()).unwrap();
+        assert_eq!(value["a"], serde_json::json!([-f64::MAX, f64::MAX, 5]));
+        assert_eq!(value[format!("1{huge}")], huge, "strings are left alone");
+        assert_eq!(value["b"], 18_446_744_073_709_551_616.0);
+        for text in ["{\"a\":1e999", "{\"a\":1e999-}", "{\"a\":-}", "{\"a\":NaN}"] {
+            assert!(parse::<Value>(text.as_bytes()).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -8,8 +8,10 @@
 //! - [`readiness`], [`execution`]: state machines that tell when a kernel can be used and when code has ended.
 //! - [`outputs`]: the outputs of an execution as a notebook shows them.
 //!
-//! With I/O, each behind a feature: `kernelspec`, `zmq`, `websocket`, `test_kernel`; and `client`, which the
+//! With I/O, each behind a feature: `kernelspec`, `zmq`, `manager`, `websocket`, `test_kernel`; and `client`, which the
 //! clients have in common. It can be had alone, for what works with a client of whichever transport.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod channel;
 #[cfg(feature = "client")]
@@ -29,6 +31,8 @@ mod json;
 #[cfg(all(feature = "kernelspec", unix))]
 pub mod kernelspec;
 mod limits;
+#[cfg(all(feature = "manager", unix))]
+pub mod manager;
 mod media;
 mod message;
 pub mod outputs;

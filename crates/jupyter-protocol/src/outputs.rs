@@ -37,9 +37,7 @@ pub enum Output {
 ///
 /// let mut outputs = Outputs::new(1024 * 1024);
 /// for text in ["a", "b"] {
-///     let mut stream = Stream::default();
-///     stream.text = text.to_owned();
-///     outputs.apply(&Event::Stream(Box::new(stream)));
+///     outputs.apply(&Event::Stream(Box::new(Stream::stdout(text))));
 /// }
 /// assert!(matches!(&outputs.items()[..], [Output::Stream { text, .. }] if text == "ab"));
 /// ```

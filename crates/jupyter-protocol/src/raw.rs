@@ -265,7 +265,7 @@ fn parse_metadata(text: &[u8], limits: &Limits) -> Result<JsonMap, String> {
         return Ok(JsonMap::new());
     }
     check_object(text, limits).map_err(|error| error.to_string())?;
-    serde_json::from_slice(text).map_err(|error| error.to_string())
+    json::parse(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -292,6 +292,33 @@ mod tests {
         assert_eq!(raw.clone().detached(), raw);
         assert_eq!((raw.msg_type(), raw.parent().msg_id()), ("stream", Some("p")));
         assert_eq!(raw.size(), frames.join().iter().map(Bytes::len).sum::<usize>() - 9);
+    }
+
+    /// Integers of Python have no bounds. The text is the only form that has them all.
+    #[test]
+    fn a_number_of_any_size_loses_no_message() {
+        let huge = format!("1{}", "0".repeat(400));
+        let text = |rest: &str| Bytes::from(format!("{{{rest}\"x\":{huge}}}"));
+        let frames = Frames {
+            header: text("\"msg_type\":\"display_data\","),
+            parent_header: text("\"msg_id\":\"p\","),
+            metadata: text(""),
+            content: text("\"data\":{\"text/plain\":\"1\"},"),
+            ..Frames::default()
+        };
+        let raw = RawMessage::from_frames(frames.clone(), &Limits::default()).unwrap();
+        assert_eq!(raw.to_frames(), frames);
+        let encoded = crate::framing::v0::encode(Channel::IoPub, &raw).unwrap();
+        let crate::framing::v0::Encoded::Text(encoded) = encoded else { panic!("{encoded:?}") };
+        let again = crate::framing::v0::decode_text(&encoded.into(), &Limits::default()).unwrap();
+        assert_eq!(again, (Channel::IoPub, raw.clone()));
+        let message = raw.parse(&Limits::default());
+        assert_eq!(message.parent_id(), Some("p"));
+        let Content::DisplayData(display) = &message.content else { panic!("{message:?}") };
+        assert_eq!(display.data.plain().as_deref(), Some("1"));
+        for map in [&message.header.extra, &message.metadata, &display.extra] {
+            assert_eq!(map["x"], f64::MAX);
+        }
     }
 
     #[test]

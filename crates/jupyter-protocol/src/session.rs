@@ -1,4 +1,4 @@
-//! Who we are: makes messages with headers of their own.
+//! Sessions: the ids of clients and kernels, and messages with headers of their own.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};

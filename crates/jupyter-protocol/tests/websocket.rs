@@ -129,7 +129,7 @@ async fn refusals_are_told_at_once() {
             error.to_string().contains("because") && !error.to_string().contains("secret"),
             "{error}"
         );
-        assert_eq!(error.effect(), Effect::NotSent);
+        assert_eq!(error.effect(), Effect::None);
     }
 }
 
@@ -263,7 +263,7 @@ async fn answers_are_errors_as_data() {
     assert!(matches!(ask(json("200 OK", "{")).await, ServerError::Malformed { .. }));
     let unreachable = Server::new("http://127.0.0.1:1", Token::new("secret")).unwrap();
     let error = unreachable.kernels().await.unwrap_err();
-    assert_eq!(error.effect(), Effect::NotSent);
+    assert_eq!(error.effect(), Effect::None);
     assert!(!format!("{error} {error:?} {unreachable:?}").contains("secret"));
 }
 

@@ -8,6 +8,8 @@
 //! On top of that: [`box_io`], what every local backend is written against, and [`interpreter`],
 //! contexts and runs on any box, and [`commands`], the same for programs.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod box_io;
 #[cfg(feature = "cell")]
 pub mod cell;

@@ -207,9 +207,9 @@ impl Maker {
     /// Dropping the future kills whatever came of it.
     pub async fn cell(&self, spec: &CellSpec) -> Result<Cell, Error> {
         match (spec.isolation, self.inner.privilege) {
-            (CellKind::Strict, Privilege::Plain) => {
-                Err(Error::Invalid("this maker makes only cells without isolation".to_owned()))
-            }
+            (CellKind::Strict, Privilege::Plain) => Err(Error::Invalid(
+                "isolation is off here, and cells with isolation cannot be made".to_owned(),
+            )),
             (CellKind::Off | CellKind::Confined, Privilege::Root | Privilege::User) => {
                 // Programs in it must have the rights of the host process, not of this maker.
                 self.inner.plain.get_or_try_init(Self::start_off).await?.make(spec).await

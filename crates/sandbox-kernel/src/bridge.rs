@@ -45,7 +45,7 @@ pub(crate) struct Bridge {
     streams: [Arc<Buffer>; 2],
     runs: i64,
     /// How often the kernel had been another process when it was prepared.
-    renewals: u64,
+    restarts: u64,
 }
 
 /// A run that goes on.
@@ -89,8 +89,8 @@ impl Bridge {
         program: Option<Program>,
         streams: [Arc<Buffer>; 2],
     ) -> Self {
-        let renewals = client.renewals();
-        Self { client, process, program, streams, runs: 0, renewals }
+        let restarts = client.restarts();
+        Self { client, process, program, streams, runs: 0, restarts }
     }
 
     /// Runs the program of ours.
@@ -120,12 +120,12 @@ impl Bridge {
     /// Takes requests until nobody asks any more, or the kernel is of no use.
     pub(crate) async fn serve(mut self, mut served: Served) {
         let client = self.client.clone();
-        let before = self.renewals;
-        let mut renewed = pin!(client.renewed(before));
+        let before = self.restarts;
+        let mut restarted = pin!(client.restarted(before));
         loop {
             let asked = tokio::select! {
                 biased;
-                () = &mut renewed => {
+                () = &mut restarted => {
                     // What the next run would build on is lost.
                     self.process.gone();
                     break;
@@ -446,7 +446,7 @@ impl Bridge {
                 return Err(Gone);
             }
         }
-        if self.client.renewals() != self.renewals {
+        if self.client.restarts() != self.restarts {
             // It ran in a process that has nothing of what was there before.
             self.process.gone();
             return Err(Gone);

@@ -9,6 +9,8 @@
 //! single run, scripts, standard input, exit statuses, variables as JSON, tools of the host. Any other kernel is used as
 //! it is, and what it cannot do is refused.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod bridge;
 mod buffer;
 mod control;

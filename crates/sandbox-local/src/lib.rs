@@ -4,6 +4,8 @@
 //! interpreters, and every verb of a sandbox; a backend adds what its [`LocalKind`] does otherwise.
 //! With the feature `cells`, `makers` makes the cells that such boxes are, and `view` says what they show of this host.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod background;
 mod cache_directory;
 #[cfg(feature = "cells")]

@@ -22,7 +22,7 @@ impl SidecarSource for SidecarKernels {
             error.with_hint("files and commands take a kernel of their own on the server")
         })?;
         match (&away.origin, opened) {
-            (Origin::Started { .. }, Opened { id: Some(id), client, info })
+            (Origin::Started { .. }, Opened { id: Some(id), client, info, .. })
                 if is_ipython(&info) =>
             {
                 let server = away.kept().ok_or_else(over)?;

@@ -3,6 +3,7 @@
 mod beside;
 mod create;
 mod open;
+mod presence;
 mod process;
 mod server;
 mod source;
@@ -172,7 +173,7 @@ impl Origin {
 
 /// The same by connections of its own. What could be asked once can be asked again.
 fn kept(server: &Server) -> Server {
-    server.anew().unwrap_or_else(|_| server.clone())
+    server.with_own_connections().unwrap_or_else(|_| server.clone())
 }
 
 fn over() -> Error {

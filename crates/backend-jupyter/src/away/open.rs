@@ -10,9 +10,10 @@ use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
 use sandbox_kernel::server::{Reached, delete_kernel, keeper, reach};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
+use super::presence::Presence;
 use super::server::{not_connected, refused};
 use super::{Away, Origin, over};
 
@@ -32,6 +33,8 @@ pub(super) struct Opened {
     pub(super) id: Option<String>,
     pub(super) client: Client,
     pub(super) info: KernelInfoReply,
+    /// Of one that only its connection file leads to: what tells that it is not there any more.
+    pub(super) gone: Option<watch::Receiver<bool>>,
 }
 
 impl Away {
@@ -46,7 +49,7 @@ impl Away {
                     }
                     error = dies(server, &model.id) => return Err(error),
                 };
-                Ok(Opened { id: Some(model.id), client, info })
+                Ok(Opened { id: Some(model.id), client, info, gone: None })
             }
             Origin::Running { server, id, turn } => {
                 let _turn = turn.lock().await;
@@ -54,7 +57,7 @@ impl Away {
                 let Reached { client, info } = reach(server, id, RUNNING_BOUND)
                     .await
                     .map_err(|error| not_connected(&error))?;
-                Ok(Opened { id: Some(id.clone()), client, info })
+                Ok(Opened { id: Some(id.clone()), client, info, gone: None })
             }
             Origin::Connected(info) => connected(info).await,
         }
@@ -114,7 +117,8 @@ fn no_kernel(id: &str, error: &ServerError) -> Error {
 }
 
 async fn connected(info: &ConnectionInfo) -> Result<Opened> {
-    let mut options = Options::default();
+    let (presence, gone) = Presence::of(info);
+    let mut options = Options::default().with_dialer(presence);
     options.client.connect_timeout = RUNNING_BOUND;
     options.client.buffered = BUFFERED;
     options.client.reconnect_timeout = Duration::from_secs(10);
@@ -123,5 +127,5 @@ async fn connected(info: &ConnectionInfo) -> Result<Opened> {
     };
     let client = connect(info, options).await.map_err(unreachable)?;
     let ready = client.ready(RUNNING_BOUND).await.map_err(unreachable)?;
-    Ok(Opened { id: None, client, info: ready.kernel_info })
+    Ok(Opened { id: None, client, info: ready.kernel_info, gone: Some(gone) })
 }

@@ -7,11 +7,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandbox_agent::box_io::{Exit, Process};
 use sandbox_core::{Error, Result};
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// How long what the kernel said last may still be on its way.
+const LAST_MESSAGES: Duration = Duration::from_millis(100);
 
 /// A process that somebody else looks after. Its code is interrupted by messages, and it cannot be ended from here.
 #[derive(Debug)]
-pub(crate) struct Elsewhere;
+pub(crate) struct Elsewhere {
+    /// Whether it does not listen any more.
+    pub(super) gone: watch::Receiver<bool>,
+}
 
 #[async_trait]
 impl Process for Elsewhere {
@@ -32,7 +39,13 @@ impl Process for Elsewhere {
     }
 
     async fn exit(&self) -> Result<Exit> {
-        pending().await
+        if self.gone.clone().wait_for(|gone| *gone).await.is_err() {
+            // The connection was given up, which says nothing of the process.
+            return pending().await;
+        }
+        sleep(LAST_MESSAGES).await;
+        let zero = Duration::ZERO;
+        Ok(Exit { code: None, signal: None, user: zero, system: zero, max_rss: 0 })
     }
 
     fn signal(&self, _signal: i32) -> Result<()> {

@@ -77,7 +77,7 @@ pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
         _ => Error::new(ErrorKind::Unavailable, operation, message),
     };
     known.with_effect(match error.effect() {
-        jupyter_protocol::client::Effect::NotSent => Effect::NotSent,
+        jupyter_protocol::client::Effect::None => Effect::NotSent,
         _ => Effect::Unknown,
     })
 }

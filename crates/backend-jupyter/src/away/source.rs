@@ -7,6 +7,7 @@ use sandbox_agent::box_io::WorkerSpec;
 use sandbox_core::Result;
 use sandbox_kernel::server::{Ending, ServerProcess, prepare};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
+use tokio::sync::watch;
 
 use super::open::Opened;
 use super::process::Elsewhere;
@@ -24,7 +25,7 @@ pub(super) struct Kernels {
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Opened { id, client, info } = match first {
+        let Opened { id, client, info, gone } = match first {
             Some(first) => first,
             None => self.away.open().await?,
         };
@@ -50,7 +51,11 @@ impl KernelSource for Kernels {
                 let inner = Arc::new(ServerProcess::new(server.clone(), id, ending));
                 KernelProcess::borrowed(inner, Interrupt::Signal)
             }
-            _ => KernelProcess::borrowed(Arc::new(Elsewhere), Interrupt::Message(client.clone())),
+            _ => {
+                let gone = gone.unwrap_or_else(|| watch::channel(false).1);
+                let inner = Arc::new(Elsewhere { gone });
+                KernelProcess::borrowed(inner, Interrupt::Message(client.clone()))
+            }
         };
         self.away.add_live(&client, &process)?;
         Ok(StartedKernel { client, process, streams: None, program })

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use jupyter_protocol::websocket::KernelModel;
-use sandbox_core::{ErrorKind, EventKind, Fixed, InterpreterState, Sandbox, SandboxBuilder};
+use sandbox_core::{
+    ErrorKind, EventKind, FailureKind, Fixed, InterpreterState, Sandbox, SandboxBuilder,
+};
 use tempfile::TempDir;
 
 use super::support::interpreter;
@@ -157,8 +159,12 @@ async fn the_death_of_a_kernel_with_a_connection_file_is_told() {
     let Some(mut kernel) = Kernel::start() else { return };
     let sandbox = at(&kernel.file).create().await.unwrap();
     text(&sandbox, "x = 5").await;
+    let begun = Instant::now();
     let result = sandbox.run_code("import os; os._exit(3)").await.unwrap();
     assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
+    assert_eq!(result.failure.unwrap().kind, FailureKind::KernelDied);
+    // Nobody listens any more, which is seen long before a connection is given up.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let error = sandbox.run_code("1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let begun = Instant::now();

@@ -97,7 +97,8 @@ pub(crate) async fn ended(
     // A supervisor of an older version does not tell.
     let remembered = about.remove("ended").unwrap_or_else(|| json!([]));
     let mut ended: Vec<SandboxInfo> = serde_json::from_value(remembered).map_err(|error| {
-        Error::new(ErrorKind::Protocol, "list", "the supervisor tells nonsense").with_source(error)
+        Error::new(ErrorKind::Protocol, "list", "the answer of the supervisor is not understood")
+            .with_source(error)
     })?;
     ended.retain(|info| has_labels(info, labels) && variant.is_none_or(|v| v == info.variant));
     Ok(ended)

@@ -8,7 +8,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use self::server::{JupyterServer, TOKEN, free_port, interpreter};
+pub(crate) use self::server::interpreter;
+use self::server::{JupyterServer, TOKEN, free_port};
+use crate::detached::World;
 use crate::support::{run, sandboxes};
 
 #[test]
@@ -47,6 +49,33 @@ fn a_kernel_of_this_host_is_named() {
         .output();
     assert_eq!(outcome.status, 125, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("bash") && outcome.stderr.contains("python3"));
+}
+
+#[test]
+fn a_sandbox_that_stays_knows_the_language_of_its_kernel() {
+    let Some(python) = interpreter() else { return };
+    let world = World::new();
+    let call =
+        |arguments: &[&str]| world.call(arguments).env("CODE_SANDBOXES_PYTHON", &python).output();
+    let made = call(&["create", "--name", "shell", "--kernel", "bash"]);
+    assert_eq!(made.status, 0, "{}", made.transcript());
+    call(&["exec", "shell", "--lang", "bash", "y=5"]).assert(0, "");
+    call(&["exec", "shell", "--lang", "bash", "echo $y"]).assert(0, "5\n");
+    call(&["exec", "-p", "local-jupyter", "shell", "--lang", "kernel", "echo $y"]).assert(0, "5\n");
+    call(&["exec", "shell", "--lang", "bash", "--context", "b", "echo [$y]"]).assert(0, "[]\n");
+    // Programs are programs, and other languages have no kernel there.
+    let file = world.path().join("program.sh");
+    fs::write(&file, "echo \"$1 [$y]\"").unwrap();
+    let file = file.to_str().unwrap();
+    call(&["exec", "shell", "--file", file, "--", "one"]).assert(0, "one []\n");
+    call(&["exec", "shell", "--lang", "sh", "echo [$y]"]).assert(0, "[]\n");
+    let refused = call(&["exec", "shell", "--lang", "sh", "--context", "b", "echo 1"]);
+    assert!(refused.stderr.contains("--context is for code"), "{}", refused.stderr);
+    // The environment of a sandbox names its kernel too.
+    let by_environment = ["run", "-p", "local-jupyter", "--environment", "bash", "--lang", "bash"];
+    let shows = [&by_environment[..], &["--json", "echo $0"]].concat();
+    assert_eq!(call(&shows).json()["language"], "bash");
+    assert_eq!(call(&["rm", "shell"]).status, 0);
 }
 
 #[test]

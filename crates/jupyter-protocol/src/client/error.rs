@@ -8,15 +8,16 @@ use crate::channel::Channel;
 use crate::content::{ErrorContent, Malformed};
 use crate::readiness::ReadyState;
 
-/// Whether a request that failed had an effect. Decides if it may be sent again.
+/// Whether a request that failed had an effect. Decides if it may be sent again: see [`ClientError::effect`] and
+/// `ServerError::effect`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// The kernel did not get the request.
-    NotSent,
-    /// The kernel may have got it, and may still work on it.
+    /// None: it was not sent, it only asks, or a server refused it before anything was done. To send it again does no harm.
+    None,
+    /// The other side may have got it, and may still work on it.
     Unknown,
-    /// The kernel got it and answered.
+    /// The kernel got it and answered. Its answer says what it did.
     Answered,
 }
 
@@ -45,7 +46,10 @@ pub enum CloseReason {
         /// What the other side did.
         why: String,
     },
-    /// The other side refuses us, and would again.
+    /// The process of the kernel has ended, as the `manager` found that had started it.
+    #[error("the kernel died")]
+    KernelDied,
+    /// The server refuses this client, and would again.
     #[error("the server refused the connection: {0}")]
     Refused(String),
 }
@@ -114,7 +118,7 @@ impl ClientError {
     pub fn effect(&self) -> Effect {
         match self {
             Self::Closed { effect, .. } => *effect,
-            Self::Unsupported(_) | Self::Local { .. } => Effect::NotSent,
+            Self::Unsupported(_) | Self::Local { .. } => Effect::None,
             Self::NotReady { .. } | Self::ReplyLost | Self::KernelRestarted | Self::KernelDied => {
                 Effect::Unknown
             }
@@ -123,7 +127,7 @@ impl ClientError {
     }
 
     pub(crate) fn not_sent(reason: CloseReason) -> Self {
-        Self::Closed { reason, effect: Effect::NotSent }
+        Self::Closed { reason, effect: Effect::None }
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     state: Mutex<State>,
     kernel_state: watch::Sender<Option<ExecutionState>>,
-    renewals: watch::Sender<u64>,
+    restarts: watch::Sender<u64>,
     is_closed: watch::Sender<bool>,
 }
 
@@ -83,7 +83,7 @@ impl Hub {
             limits,
             state: Mutex::default(),
             kernel_state: watch::Sender::new(None),
-            renewals: watch::Sender::new(0),
+            restarts: watch::Sender::new(0),
             is_closed: watch::Sender::new(false),
         }
     }
@@ -103,7 +103,7 @@ impl Hub {
                         .kernel
                         .as_ref()
                         .is_some_and(|kernel| *kernel != message.header().session);
-                self.renewals.send_modify(|renewals| *renewals += u64::from(again));
+                self.restarts.send_modify(|restarts| *restarts += u64::from(again));
                 state
                     .executions
                     .values()
@@ -114,7 +114,7 @@ impl Hub {
         match channel {
             Channel::Shell | Channel::Control => {
                 if state.is_of_another_process(&message) {
-                    self.renewals.send_modify(|renewals| *renewals += 1);
+                    self.restarts.send_modify(|restarts| *restarts += 1);
                 }
                 state.deliver_reply(channel, message);
             }
@@ -210,7 +210,7 @@ impl Hub {
             own.push_note(Item::KernelDied);
         }
         state.note(&Item::KernelDied);
-        self.renewals.send_modify(|renewals| *renewals += 1);
+        self.restarts.send_modify(|restarts| *restarts += 1);
     }
 
     /// Why it is closed, if it is.
@@ -270,8 +270,8 @@ impl Hub {
     }
 
     /// How often the kernel said that its process is a new one, or dead.
-    pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
-        self.renewals.subscribe()
+    pub(crate) fn restarts(&self) -> watch::Receiver<u64> {
+        self.restarts.subscribe()
     }
 
     fn kernel_state_of(&self, channel: Channel, message: &RawMessage) -> Option<ExecutionState> {

@@ -34,7 +34,8 @@ use mailbox::Mailbox;
 pub struct ClientOptions {
     /// Bounds on what is accepted.
     pub limits: Limits,
-    /// Who we are. Default: a new session. On a Jupyter Server, two clients of the same kernel need two.
+    /// The session that the messages of this client carry. Default: a new one. On a Jupyter Server, two clients of the same
+    /// kernel need two.
     pub session: Arc<Session>,
     /// How long an execution waits for what is missing.
     pub grace: Grace,
@@ -116,10 +117,16 @@ impl Client {
 
     /// Runs code.
     ///
-    /// Returns when the request is on its way. Code that fails is no error: see [`Running`].
+    /// Returns when the request is on its way; while the connection is being made again, it waits to be sent. Code that fails
+    /// is no error: see [`Running`]. Where the code may ask for input, this first waits until the stdin channel is connected,
+    /// for a second at most.
     ///
     /// # Errors
     /// [`ClientError::Closed`]. The code was not sent.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it has completed, the code was not sent and this can be called again. To stop code
+    /// that was sent, interrupt the kernel.
     pub async fn execute(&self, request: ExecuteRequest) -> Result<Running, ClientError> {
         self.execute_message(self.session().request(request)).await
     }
@@ -128,6 +135,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::execute`], and [`ClientError::Unsupported`] when it is no `execute_request`.
+    ///
+    /// # Cancellation
+    /// As [`Client::execute`].
     pub async fn execute_message(&self, request: Message) -> Result<Running, ClientError> {
         match &request.content {
             Content::ExecuteRequest(request) if request.allow_stdin => self.connect_stdin().await,
@@ -147,14 +157,17 @@ impl Client {
         Ok(running)
     }
 
-    /// Asks the kernel something and waits for the answer, for as long as it takes. A busy kernel answers on the
-    /// shell channel when it is done.
+    /// Asks the kernel something and waits for the answer, for as long as it takes: there is no timeout. A busy kernel
+    /// answers on the shell channel when it is done, and one that does not know the request does not answer at all.
     ///
-    /// Dropping the future stops waiting; the kernel still gets the request. A reply that says that it went wrong is no
-    /// error: look at [`Reply::status`](crate::Reply::status).
+    /// A reply that says that it went wrong is no error: look at [`Reply::status`](crate::Reply::status).
     ///
     /// # Errors
     /// [`ClientError`], see its variants and [`ClientError::effect`].
+    ///
+    /// # Cancellation
+    /// Dropping the future stops waiting. Nearly always the request is on its way by then, and the kernel deals with it all
+    /// the same; its answer is ignored. Calling this again sends another request.
     pub async fn request<R: Request>(&self, request: R) -> Result<R::Reply, ClientError> {
         self.request_on(R::CHANNEL, request).await
     }
@@ -162,6 +175,9 @@ impl Client {
     /// As [`Client::request`], on a channel of your choice. `kernel_info_request` is answered on control too.
     ///
     /// # Errors
+    /// As [`Client::request`], and [`ClientError::Unsupported`] for a channel that no requests are sent on.
+    ///
+    /// # Cancellation
     /// As [`Client::request`].
     pub async fn request_on<R: Request>(
         &self,
@@ -181,7 +197,10 @@ impl Client {
     /// Sends any request and waits for the message that answers it on the same channel.
     ///
     /// # Errors
-    /// As [`Client::request`].
+    /// As [`Client::request_on`].
+    ///
+    /// # Cancellation
+    /// As [`Client::request`]. Make a new message to ask again: kernels may ignore one whose signature they have seen.
     pub async fn exchange(
         &self,
         channel: Channel,
@@ -206,7 +225,11 @@ impl Client {
     /// Returns when the message is on its way, which is no proof that it arrives.
     ///
     /// # Errors
-    /// [`ClientError::Closed`]. The message was not sent.
+    /// [`ClientError::Closed`], and [`ClientError::Unsupported`] for a channel that nothing is sent on. The message was not
+    /// sent.
+    ///
+    /// # Cancellation
+    /// If the future is dropped before it has completed, the message was not sent and this can be called again.
     pub async fn send(&self, channel: Channel, message: Message) -> Result<(), ClientError> {
         self.post(channel, message.into_raw()).await
     }
@@ -229,17 +252,21 @@ impl Client {
         self.hub().kernel_state().borrow().clone()
     }
 
-    /// How often it has turned out that the process of the kernel is a new one, or dead: what it had before is gone. The
-    /// kernel says so, or replies as another one.
+    /// How often the kernel has lost its state, as far as is known: its process was started again or has died. The kernel
+    /// or its server says so, it replies as another process, or this client was [told](Client::kernel_died). A death and the
+    /// start after it may count as two; so compare with an earlier number, and nothing else.
     #[must_use]
-    pub fn renewals(&self) -> u64 {
-        *self.hub().renewals().borrow()
+    pub fn restarts(&self) -> u64 {
+        *self.hub().restarts().borrow()
     }
 
-    /// Waits until [`Client::renewals`] are not that many.
-    pub async fn renewed(&self, before: u64) {
+    /// Waits until [`Client::restarts`] is another number than `before`: until what the kernel knew then is gone.
+    ///
+    /// # Cancellation
+    /// Dropping the future changes nothing, and this can be called again.
+    pub async fn restarted(&self, before: u64) {
         // The sender lives as long as this client.
-        let _ = self.hub().renewals().wait_for(|renewals| *renewals != before).await;
+        let _ = self.hub().restarts().wait_for(|restarts| *restarts != before).await;
     }
 
     /// Whether everything is connected that is needed to run code.
@@ -260,7 +287,11 @@ impl Client {
         self.hub().closed()
     }
 
-    /// Waits until the connection is closed for good, and says why.
+    /// Waits until the connection is closed for good, and says why. That a kernel is dead does not close it at once: see
+    /// [`ClientOptions::reconnect_timeout`].
+    ///
+    /// # Cancellation
+    /// Dropping the future changes nothing, and this can be called again.
     pub async fn closed(&self) -> CloseReason {
         self.hub().wait_closed().await;
         self.close_reason().unwrap_or(CloseReason::Closed)
@@ -272,14 +303,14 @@ impl Client {
         self.hub().rejected()
     }
 
-    /// Who we are.
+    /// The session that the messages of this client carry.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.hub().session
     }
 
     /// The kernel is known to be dead, for example because its process has ended. Ends everything that waits for it:
-    /// executions, requests and [`Client::ready`]. Watches are told, and it counts as a [renewal](Client::renewals).
+    /// executions, requests and [`Client::ready`]. Watches are told, and it counts as one of the [restarts](Client::restarts).
     ///
     /// What the kernel said last may still be on its way; wait a moment before this. The connection stays, and a kernel that
     /// is started again behind the same addresses can be used when it is [ready](Client::ready).

@@ -14,7 +14,12 @@ impl Client {
     /// Asks on the control channel too, so that a kernel that is busy with the code of somebody else is found ready.
     ///
     /// # Errors
-    /// [`ClientError::NotReady`] after `timeout`, and [`ClientError::Closed`].
+    /// [`ClientError::NotReady`] after `timeout`, [`ClientError::KernelDied`] as soon as this client is
+    /// [told so](Client::kernel_died), and [`ClientError::Closed`].
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves at most some requests for the kernel's information on their way, which alter nothing. This
+    /// can be called again, at any time.
     pub async fn ready(&self, timeout: Duration) -> Result<Ready, ClientError> {
         let mailbox = self.mailbox(Interest::Everything);
         let mut readiness = Readiness::default();

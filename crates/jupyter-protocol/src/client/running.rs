@@ -43,7 +43,11 @@ impl Running {
 
     /// The next event. The last is [`Event::Finished`]; after it, `None`.
     ///
-    /// Waits as long as the code runs. Dropping the future loses nothing.
+    /// Waits as long as the code runs: there is no timeout. When something is missing at its end, it waits no longer than
+    /// [`Grace`](crate::execution::Grace) says.
+    ///
+    /// # Cancellation
+    /// Dropping the future loses nothing, and this can be called again.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.execution.poll_event() {
@@ -90,7 +94,11 @@ impl Running {
         answer.is_ok_and(|reply| reply.is_ok_and(|reply| reply.header.session != kernel))
     }
 
-    /// Waits for the end. Output that was not taken is dropped.
+    /// Waits for the end, as long as the code runs. Output that was not taken is dropped.
+    ///
+    /// # Cancellation
+    /// Dropping the future drops the execution with it: the code goes on, and nobody is told how it ends. To wait for a
+    /// time and keep it, take events with [`Running::next`].
     pub async fn outcome(mut self) -> Outcome {
         loop {
             if let Some(outcome) = self.execution.outcome() {
@@ -107,7 +115,8 @@ impl Running {
     /// [`ClientError::Unsupported`] when there is no question that was not answered, [`ClientError::Closed`].
     ///
     /// # Cancellation
-    /// The answer may be on its way or not, and cannot be given again. Dropping the future is for giving up the execution.
+    /// If the future is dropped before it has completed, the answer was not sent and cannot be given again: do so only
+    /// when the execution is given up too.
     pub async fn reply_input(&mut self, line: impl Into<String>) -> Result<(), ClientError> {
         match self.execution.input_reply(&self.client.hub().session, line) {
             Some(reply) => self.client.send(Channel::Stdin, reply).await,

@@ -42,7 +42,8 @@ impl Watch {
 
     /// The next thing there is to see. `None` when the connection is closed: see [`Watch::close_reason`].
     ///
-    /// Dropping the future loses nothing.
+    /// # Cancellation
+    /// Dropping the future loses nothing, and this can be called again.
     pub async fn next(&mut self) -> Option<Seen> {
         while self.closed.is_none() {
             match self.mailbox.next().await {

@@ -1,9 +1,51 @@
 //! What messages say: one type per message, and an enum of all of them.
+//!
+//! The specification may add fields to any message, so contents are made with `new`, `default` and others, and then changed.
+//! Fields that it does not know are in `extra`. This is how a kernel of your own answers:
+//!
+//! ```
+//! use jupyter_protocol::content::{
+//!     ErrorContent, ExecuteReply, ExecuteResult, KernelInfoReply, LanguageInfo, Status, Stream,
+//! };
+//! use jupyter_protocol::{Content, Message, MimeBundle, Session};
+//!
+//! /// What to publish, and then the reply.
+//! fn answer(kernel: &Session, request: &Message) -> (Vec<Message>, Option<Message>) {
+//!     let mut published: Vec<Content> = vec![Status::busy().into()];
+//!     let reply: Option<Content> = match &request.content {
+//!         Content::KernelInfoRequest(_) => {
+//!             let language = LanguageInfo::new("echo", "1.0", "text/plain", ".txt");
+//!             Some(KernelInfoReply::new("echo-kernel", "0.1", language).into())
+//!         }
+//!         Content::ExecuteRequest(execute) if execute.code.is_empty() => {
+//!             let error = ErrorContent::new("Empty", "there is no code");
+//!             published.push(error.clone().into());
+//!             Some(ExecuteReply::failed(error).into())
+//!         }
+//!         Content::ExecuteRequest(execute) => {
+//!             published.push(Stream::stdout("running\n").into());
+//!             published.push(ExecuteResult::new(1, MimeBundle::text(&execute.code)).into());
+//!             Some(ExecuteReply::new(1).into())
+//!         }
+//!         _ => None,
+//!     };
+//!     published.push(Status::idle().into());
+//!     let published = published.into_iter().map(|content| kernel.reply(request, content));
+//!     (published.collect(), reply.map(|content| kernel.reply(request, content)))
+//! }
+//!
+//! let (client, kernel) = (Session::new("me"), Session::new("kernel"));
+//! let request = client.request(jupyter_protocol::ExecuteRequest::new("hello"));
+//! let (published, reply) = answer(&kernel, &request);
+//! assert_eq!(published.len(), 4);
+//! assert!(matches!(reply.unwrap().content, Content::ExecuteReply(reply) if reply.status.is_ok()));
+//! ```
 
 mod ask;
 mod control;
 mod execute;
 mod kernel_info;
+mod make;
 mod output;
 mod registry;
 pub(crate) mod structs;

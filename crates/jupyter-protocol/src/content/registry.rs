@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::json::{check_object, written};
+use crate::json::{check_object, parse, written};
 use crate::limits::Limits;
 
 /// Defines [`Content`] from one list, so that nothing is forgotten in any of its functions.
@@ -39,7 +39,7 @@ macro_rules! contents {
 
             fn parse(msg_type: &str, text: &Bytes) -> Result<Self, serde_json::Error> {
                 Ok(match msg_type {
-                    $( $msg_type => Self::$variant(serde_json::from_slice(text)?), )*
+                    $( $msg_type => Self::$variant(parse(text)?), )*
                     _ => Self::Unknown(Unknown {
                         msg_type: msg_type.to_owned(),
                         text: text.clone(),

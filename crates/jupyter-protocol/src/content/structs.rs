@@ -52,6 +52,20 @@ macro_rules! content_struct {
             }
         }
 
+        impl $name {
+            /// An answer that says that the request went wrong, and how.
+            #[must_use]
+            pub fn failed(error: crate::content::ErrorContent) -> Self {
+                Self {
+                    status: crate::content::ReplyStatus::Error,
+                    ename: Some(error.ename),
+                    evalue: Some(error.evalue),
+                    traceback: Some(error.traceback),
+                    ..Self::default()
+                }
+            }
+        }
+
         impl crate::content::Reply for $name {
             fn status(&self) -> &crate::content::ReplyStatus {
                 &self.status

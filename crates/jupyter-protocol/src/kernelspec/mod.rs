@@ -2,7 +2,8 @@
 //!
 //! A kernel is described by a folder with a file `kernel.json`. Such folders are searched in an order
 //! that depends on environment variables and on the Python environment in use. [`Search`] knows the order,
-//! and [`KernelSpec`] what the file says and how to start the kernel from it.
+//! and [`KernelSpec`] what the file says and how to start the kernel from it. The module `manager` starts one and looks after it;
+//! this is how to do it yourself:
 //!
 //! ```no_run
 //! use jupyter_protocol::kernelspec::{Launch, Search};

@@ -53,6 +53,9 @@ impl TestServer {
     ///
     /// # Errors
     /// When an address cannot be listened on.
+    ///
+    /// # Cancellation
+    /// Dropping the future ends what listens already, and this can be called again.
     pub async fn start(
         info: &ConnectionInfo,
         behaviour: Behaviour,

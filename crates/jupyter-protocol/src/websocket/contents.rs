@@ -111,6 +111,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others. A file that is no text cannot be had as text.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
     pub async fn contents(
         &self,
         path: &str,
@@ -132,6 +135,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, it may be written or not. This can be called again.
     pub async fn save_contents(
         &self,
         path: &str,
@@ -146,6 +152,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, it may be moved or not. This can be called again, and finds nothing then if it is.
     pub async fn rename_contents(&self, path: &str, to: &str) -> Result<Contents, ServerError> {
         let body = json!({"path": to});
         self.http().json(Method::PATCH, self.contents_url(path), Some(&body)).await
@@ -155,6 +164,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, it may be deleted or not. This can be called again, and finds nothing then if it is.
     pub async fn delete_contents(&self, path: &str) -> Result<(), ServerError> {
         self.http().done(Method::DELETE, self.contents_url(path), None).await
     }

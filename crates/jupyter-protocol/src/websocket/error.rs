@@ -1,4 +1,4 @@
-//! What can go wrong between us and a server.
+//! What can go wrong between a client and a server.
 
 use thiserror::Error;
 
@@ -22,7 +22,7 @@ pub enum ServerError {
         /// Whether the request had an effect.
         effect: Effect,
     },
-    /// The server does not know us, or does not let us do this.
+    /// The server does not know the token, or does not permit this.
     #[error("the server refuses access ({status}): {message}")]
     Unauthorized {
         /// The HTTP status: 401 or 403.
@@ -69,9 +69,11 @@ impl ServerError {
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
-            Self::Address { .. } | Self::Tls { .. } => Effect::NotSent,
+            Self::Address { .. }
+            | Self::Tls { .. }
+            | Self::Unauthorized { .. }
+            | Self::NotFound { .. } => Effect::None,
             Self::Unreachable { effect, .. } => *effect,
-            Self::Unauthorized { .. } | Self::NotFound { .. } => Effect::NotSent,
             Self::Status { .. } | Self::Malformed { .. } | Self::TooLong { .. } => Effect::Unknown,
         }
     }

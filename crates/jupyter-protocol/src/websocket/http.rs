@@ -32,7 +32,11 @@ impl Http {
     }
 
     /// The same with connections of its own.
-    pub(super) fn anew(&self, token: &Token, options: &ServerOptions) -> Result<Self, ServerError> {
+    pub(super) fn with_own_connections(
+        &self,
+        token: &Token,
+        options: &ServerOptions,
+    ) -> Result<Self, ServerError> {
         Self::with_tls(token, options, Arc::clone(&self.tls))
     }
 
@@ -90,7 +94,7 @@ impl Http {
             request = request.header("content-type", "application/json").body(body.to_string());
         }
         let response = request.send().await.map_err(|error| ServerError::Unreachable {
-            effect: if safe || error.is_connect() { Effect::NotSent } else { Effect::Unknown },
+            effect: if safe || error.is_connect() { Effect::None } else { Effect::Unknown },
             why: describe(&error),
         })?;
         let status = response.status();

@@ -41,6 +41,9 @@ impl Default for ServerOptions {
 }
 
 /// A Jupyter Server. Cloning is cheap.
+///
+/// Each request may take [`ServerOptions::timeout`], and is then [`ServerError::Unreachable`]. None is tried again by
+/// itself: [`ServerError::effect`] tells whether that would be safe.
 #[derive(Clone)]
 pub struct Server(Arc<Inner>);
 
@@ -86,14 +89,14 @@ impl Server {
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }
 
-    /// The same server with connections of its own. Connections are worked on by the runtime that made them: whoever blocks
-    /// that one, or outlives it, asks by others.
+    /// The same server with an HTTP connection pool of its own. Connections belong to the async runtime that made them:
+    /// another runtime needs others, to be independent of one that is blocked or has ended.
     ///
     /// # Errors
     /// As [`Server::new`].
-    pub fn anew(&self) -> Result<Self, ServerError> {
+    pub fn with_own_connections(&self) -> Result<Self, ServerError> {
         let Inner { address, token, options, http } = &*self.0;
-        let http = http.anew(token, options)?;
+        let http = http.with_own_connections(token, options)?;
         let (address, token, options) = (address.clone(), token.clone(), options.clone());
         Ok(Self(Arc::new(Inner { address, token, options, http })))
     }
@@ -102,6 +105,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
     pub async fn version(&self) -> Result<String, ServerError> {
         let answer: Value = self.get(&["api"]).await?;
         let version = answer.get("version").and_then(Value::as_str).map(str::to_owned);
@@ -112,6 +118,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
     pub async fn status(&self) -> Result<Value, ServerError> {
         self.get(&["api", "status"]).await
     }
@@ -120,6 +129,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
     pub async fn kernelspecs(&self) -> Result<ServerKernelSpecs, ServerError> {
         self.get(&["api", "kernelspecs"]).await
     }
@@ -128,6 +140,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
     pub async fn kernels(&self) -> Result<Vec<KernelModel>, ServerError> {
         self.get(&["api", "kernels"]).await
     }
@@ -136,6 +151,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
     pub async fn kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
         self.get(&["api", "kernels", id]).await
     }
@@ -144,6 +162,10 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`], see its variants. A kernel may have been started when the effect is unknown.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, the server may have started the kernel, or still does. [`Server::kernels`] lists it then.
+    /// Calling this again starts another one.
     pub async fn start_kernel(
         &self,
         name: &str,
@@ -160,6 +182,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, the kernel may be interrupted or not. This can be called again.
     pub async fn interrupt_kernel(&self, id: &str) -> Result<(), ServerError> {
         let url = self.0.address.resource(["api", "kernels", id, "interrupt"]);
         self.0.http.done(Method::POST, url, None).await
@@ -169,6 +194,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, the kernel may be started again or not. Calling this again starts it once more.
     pub async fn restart_kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
         self.request(Method::POST, &["api", "kernels", id, "restart"], None).await
     }
@@ -177,6 +205,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, the kernel may be ended or not. This can be called again, and finds nothing then if it is.
     pub async fn delete_kernel(&self, id: &str) -> Result<(), ServerError> {
         let url = self.0.address.resource(["api", "kernels", id]);
         self.0.http.done(Method::DELETE, url, None).await
@@ -187,8 +218,12 @@ impl Server {
     /// Returns when the connection is made. To know that the kernel answers, call [`Client::ready`].
     ///
     /// # Errors
-    /// [`ClientError::Closed`], with [`CloseReason::Refused`](crate::client::CloseReason::Refused) when there is no such
-    /// kernel or the server does not let us.
+    /// [`ClientError::Closed`]: with [`CloseReason::Refused`](crate::client::CloseReason::Refused) at once when there is no
+    /// such kernel or the server does not permit it, and otherwise after
+    /// [`connect_timeout`](crate::client::ClientOptions::connect_timeout).
+    ///
+    /// # Cancellation
+    /// Dropping the future closes what was connected. The kernel is not touched, and this can be called again.
     pub async fn connect(&self, id: &str, options: Options) -> Result<Client, ClientError> {
         task::connect(self.clone(), id, options).await
     }

@@ -71,7 +71,7 @@ pub(super) async fn connect(
     // The sender goes away only when it is closed.
     let _ = connected.wait_for(|connected| *connected).await;
     match client.close_reason() {
-        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::NotSent }),
+        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::None }),
         None => Ok(client),
     }
 }

@@ -26,10 +26,37 @@ const WAITING: usize = 64;
 /// Shell, control and IOPub are connected at the same time, stdin when it is needed first. Returns when they are. To know
 /// that the kernel answers, call [`Client::ready`].
 ///
+/// No connection shows that the process of the kernel has ended before it listened. So whoever started it watches the
+/// process beside this, and need not wait for the time to be over; the `manager` of this crate does:
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use jupyter_protocol::client::Client;
+/// use jupyter_protocol::{ConnectionInfo, zmq};
+///
+/// async fn connect(
+///     info: &ConnectionInfo,
+///     kernel: &mut tokio::process::Child,
+/// ) -> Result<Client, Box<dyn std::error::Error>> {
+///     let connecting = async {
+///         let client = zmq::connect(info, zmq::Options::default()).await?;
+///         client.ready(Duration::from_secs(60)).await?;
+///         Ok(client)
+///     };
+///     tokio::select! {
+///         connected = connecting => connected,
+///         status = kernel.wait() => Err(format!("the kernel ended: {}", status?).into()),
+///     }
+/// }
+/// ```
+///
 /// # Errors
 /// [`ClientError::Closed`] when a channel cannot be connected within
 /// [`connect_timeout`](crate::client::ClientOptions::connect_timeout), [`ClientError::Unsupported`] for a kernel whose
 /// connections are encrypted with CURVE, [`ClientError::Local`] when this machine has no place for a private socket.
+///
+/// # Cancellation
+/// Dropping the future closes what was connected. The kernel is not touched, and this can be called again.
 pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, ClientError> {
     if info.curve_publickey.is_some() || info.curve_secretkey.is_some() {
         let what = "connections that are encrypted with CURVE; use Unix sockets".to_owned();
@@ -53,7 +80,7 @@ pub async fn connect(info: &ConnectionInfo, options: Options) -> Result<Client, 
         () = client.hub().wait_closed() => {}
     }
     match client.close_reason() {
-        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::NotSent }),
+        Some(reason) => Err(ClientError::Closed { reason, effect: Effect::None }),
         None => Ok(client),
     }
 }

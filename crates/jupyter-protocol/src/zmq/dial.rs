@@ -26,6 +26,9 @@ pub trait Dialer: Send + Sync + 'static {
     ///
     /// # Errors
     /// When it could not be opened. It is tried again.
+    ///
+    /// # Cancellation
+    /// The future is dropped when the time to connect is over or the client is closed, and must leave nothing behind then.
     async fn dial(&self, channel: Channel) -> io::Result<Box<dyn Io>>;
 }
 

@@ -32,7 +32,7 @@ mod connect;
 mod dial;
 mod heartbeat;
 mod link;
-mod private;
+pub(crate) mod private;
 mod pump;
 
 use std::fmt;

@@ -13,7 +13,7 @@ use crate::session::random_hex;
 
 /// A folder of our own, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct PrivateFolder {
+pub(crate) struct PrivateFolder {
     path: PathBuf,
     next: AtomicU64,
 }
@@ -27,7 +27,7 @@ pub(super) struct PrivateSocket {
 
 impl PrivateFolder {
     /// Makes a folder that only this user can enter.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let name = format!("jupyter-{}", random_hex(8));
         let fits =
             |folder: &PathBuf| folder.as_os_str().len() + name.len() + 24 < Endpoint::MAX_PATH;
@@ -41,6 +41,12 @@ impl PrivateFolder {
                 Err(error) => last = error,
             }
         }
+    }
+
+    /// Where it is.
+    #[cfg(feature = "manager")]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// A new socket.

@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jupyter_protocol::client::{Client, Seen};
+use jupyter_protocol::client::{Client, Seen, Watch};
 use jupyter_protocol::content::{
     CommInfoRequest, CompleteRequest, ConnectRequest, CreateSubshellRequest, DebugRequest,
-    HistoryRequest, InspectRequest, InterruptRequest, IsCompleteRequest, ListSubshellRequest,
-    ShutdownRequest, UsageRequest,
+    DeleteSubshellRequest, HistoryRequest, InputRequest, InspectRequest, InterruptRequest,
+    IsCompleteRequest, ListSubshellRequest, ShutdownRequest, UsageRequest,
 };
-use jupyter_protocol::{Channel, Content, ExecuteRequest, KernelInfoRequest, Request};
+use jupyter_protocol::execution::Event;
+use jupyter_protocol::{
+    Channel, Content, ExecuteRequest, JsonMap, KernelInfoRequest, MessageContent as _, Request,
+};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Case;
-use crate::harness::{Kernel, execute, run};
+use crate::harness::{Kernel, READY, execute, run};
 
 pub(crate) const CASES: &[Case] = &[("the_table_of_the_readme_is_true", table)];
 
@@ -69,19 +72,17 @@ fn table() {
 }
 
 async fn of_kernel(name: &str, code: &str) -> Vec<(String, &'static str)> {
-    let kernel = Kernel::start(name);
+    let mut kernel = Kernel::start(name);
     let client = kernel.client().await;
     let mut watch = client.watch();
     let mut found = Vec::new();
     assert!(execute(&client, code).await.outcome.is_ok());
     execute(&client, "an error of any language (").await;
-    let deadline = Instant::now() + LATE;
-    while let Ok(Some(seen)) = timeout_at(deadline, watch.next()).await {
-        if let Seen::Message { message, channel: Channel::IoPub } = seen {
-            found.push((message.header().msg_type.clone(), "yes"));
-        }
-    }
-    drop(watch);
+    found.extend(asked_by(&client).await);
+    // A debugger that begins says so. A kernel without one does not answer.
+    let debug = DebugRequest::new(1, "initialize", JsonMap::new());
+    let _ = timeout(LATE, client.request(debug)).await;
+    found.extend(published(&mut watch).await);
     let here = |code: &str| json!({"code": code, "cursor_pos": code.len()});
     let tail = json!({"hist_access_type": "tail", "n": 1, "output": false, "raw": true});
     let debug = json!({"type": "request", "seq": 1, "command": "debugInfo", "arguments": {}});
@@ -96,9 +97,40 @@ async fn of_kernel(name: &str, code: &str) -> Vec<(String, &'static str)> {
     found.push(asked(&client, UsageRequest::default()).await);
     found.push(asked::<DebugRequest>(&client, of(debug)).await);
     found.push(asked(&client, CreateSubshellRequest::default()).await);
+    let subshell = client.request(CreateSubshellRequest::default()).await.unwrap().subshell_id;
+    found.push(asked::<DeleteSubshellRequest>(&client, of(json!({"subshell_id": subshell}))).await);
     found.push(asked(&client, ListSubshellRequest::default()).await);
     found.push(asked(&client, InterruptRequest::default()).await);
     found.push(asked(&client, ShutdownRequest::default()).await);
+    // The first words of a process come before a client of it can watch, unless it is of an earlier one.
+    kernel.replace();
+    client.ready(READY).await.unwrap();
+    found.extend(published(&mut watch).await);
+    found
+}
+
+/// What was published until now, and in a moment.
+async fn published(watch: &mut Watch) -> Vec<(String, &'static str)> {
+    let deadline = Instant::now() + LATE;
+    let mut found = Vec::new();
+    while let Ok(Some(seen)) = timeout_at(deadline, watch.next()).await {
+        if let Seen::Message { message, channel: Channel::IoPub } = seen {
+            found.push((message.header().msg_type.clone(), "yes"));
+        }
+    }
+    found
+}
+
+/// What the kernel asks its user, if it can.
+async fn asked_by(client: &Client) -> Option<(String, &'static str)> {
+    let mut running = client.execute(ExecuteRequest::new("input()").with_stdin()).await.unwrap();
+    let mut found = None;
+    while let Some(event) = running.next().await {
+        if let Event::InputRequest(_) = event {
+            found = Some((InputRequest::MSG_TYPE.to_owned(), "yes"));
+            running.reply_input("").await.unwrap();
+        }
+    }
     found
 }
 

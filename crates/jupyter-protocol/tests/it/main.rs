@@ -11,6 +11,7 @@ mod execute;
 mod harness;
 mod kernelspecs;
 mod life;
+mod manager;
 mod protocol;
 mod server;
 
@@ -27,6 +28,7 @@ fn main() {
         ("execute", execute::CASES),
         ("kernelspecs", kernelspecs::CASES),
         ("life", life::CASES),
+        ("manager", manager::CASES),
         ("protocol", protocol::CASES),
         ("server", server::CASES),
     ];

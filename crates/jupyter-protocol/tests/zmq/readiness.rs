@@ -67,5 +67,5 @@ async fn a_kernel_that_is_not_there_is_given_up() {
         matches!(&error, ClientError::Closed { reason: CloseReason::Unreachable { .. }, .. }),
         "{error}"
     );
-    assert_eq!(error.effect(), Effect::NotSent);
+    assert_eq!(error.effect(), Effect::None);
 }

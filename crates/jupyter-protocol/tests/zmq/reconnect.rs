@@ -60,7 +60,7 @@ async fn requests_of_a_dead_kernel_fail() {
     let error = behind.await.unwrap().unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown, "{error}");
     let error = client.execute(ExecuteRequest::new("x")).await.unwrap_err();
-    assert_eq!(error.effect(), Effect::NotSent);
+    assert_eq!(error.effect(), Effect::None);
     assert!(client.ready(READY).await.is_err());
 }
 
@@ -138,7 +138,7 @@ async fn a_kernel_that_is_known_to_be_dead_is_not_waited_for() {
         let client = client.clone();
         async move { client.request(CompleteRequest::default()).await }
     });
-    let (mut watch, before) = (client.watch(), client.renewals());
+    let (mut watch, before) = (client.watch(), client.restarts());
     // Nothing answers, because the kernel sleeps.
     let readying = tokio::spawn({
         let client = client.clone();
@@ -148,7 +148,7 @@ async fn a_kernel_that_is_known_to_be_dead_is_not_waited_for() {
     client.kernel_died();
     assert!(matches!(readying.await.unwrap(), Err(ClientError::KernelDied)));
     while !matches!(watch.next().await.expect("the connection stays"), Seen::KernelDied) {}
-    assert_eq!(client.renewals(), before + 1);
+    assert_eq!(client.restarts(), before + 1);
     while running.next().await.is_some() {}
     assert_eq!(running.outcome().await.end, End::KernelDied, "it can be asked afterwards too");
     assert!(matches!(waiting.await.unwrap(), Err(ClientError::KernelDied)));

@@ -357,7 +357,11 @@ impl Process for WokenProcess {
     async fn exit(&self) -> Result<Exit> {
         let wait = async {
             let Some(process) = self.process.get() else {
-                return Err(Error::new(ErrorKind::Unavailable, "wait", "it was never a worker"));
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "wait",
+                    "the interpreter has never begun",
+                ));
             };
             let exit = process.wait().await.map_err(lost)?;
             let (code, signal) = match exit.status {

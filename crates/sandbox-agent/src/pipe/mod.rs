@@ -305,7 +305,7 @@ async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Resu
                 drop(heard.split_to(length));
                 return Ok(Greeting { python, open_files: u32::try_from(open_files).ok() });
             }
-            Some(_) => return Err(refused("the agent has not greeted", heard)),
+            Some(_) => return Err(refused("the agent did not answer as expected", heard)),
         }
     }
 }

@@ -240,13 +240,16 @@ impl Carrier {
         }
         match (&outcome.end, &outcome.error) {
             (End::Replied, Some(error)) => {
-                format!("the agent could not run: {}: {}", error.ename, error.evalue)
+                format!(
+                    "files and commands cannot be worked with here: {}: {}",
+                    error.ename, error.evalue
+                )
             }
             (End::ConnectionLost, _) => "the connection with the server was lost".to_owned(),
             (End::KernelDied | End::KernelRestarted, _) => {
                 "the kernel that works with files and commands has died".to_owned()
             }
-            _ => "the agent has ended".to_owned(),
+            _ => "the process for files and commands has ended".to_owned(),
         }
     }
 }
@@ -273,9 +276,9 @@ fn said(word: &str, message: &Message) -> Option<(Said, Value)> {
 fn how_it_ended(content: &Value) -> String {
     let status = content.get("status").and_then(Value::as_i64).unwrap_or_default();
     let how = match status {
-        0 => "the agent has ended".to_owned(),
-        ..0 => format!("the agent was ended by signal {}", -status),
-        1.. => format!("the agent has failed with status {status}"),
+        0 => "the process for files and commands has ended".to_owned(),
+        ..0 => format!("the process for files and commands was ended by signal {}", -status),
+        1.. => format!("the process for files and commands has failed with status {status}"),
     };
     let words = content.get("words").and_then(Value::as_str).unwrap_or_default();
     match words.lines().rev().find(|line| !line.trim().is_empty()) {
@@ -315,11 +318,11 @@ mod tests {
     fn the_end_of_an_agent_is_told_in_words() {
         let told =
             |status: i64, words: &str| how_it_ended(&json!({"status": status, "words": words}));
-        assert_eq!(told(0, ""), "the agent has ended");
-        assert_eq!(told(-9, "\n"), "the agent was ended by signal 9");
+        assert_eq!(told(0, ""), "the process for files and commands has ended");
+        assert_eq!(told(-9, "\n"), "the process for files and commands was ended by signal 9");
         assert_eq!(
             told(1, "Traceback\nOSError: x\n"),
-            "the agent has failed with status 1: OSError: x"
+            "the process for files and commands has failed with status 1: OSError: x"
         );
     }
 }

@@ -217,6 +217,12 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Whether the kernel came from a connection file. There is no other one when it is lost.
+    fn is_of_somebody_else(&self) -> bool {
+        let info = self.found.sandbox.info();
+        info.is_some_and(|info| info.metadata.contains_key("connection_file"))
+    }
+
     fn context(&self) -> &str {
         self.found.extras.context.as_deref().unwrap_or(DEFAULT_CONTEXT)
     }
@@ -247,6 +253,11 @@ impl<'a> Session<'a> {
             Ok(Cell::Ended(result)) => {
                 if let Some(end) = end_of_sandbox(&result) {
                     return self.tell(&end.into());
+                }
+                if result.state == InterpreterState::Lost && self.is_of_somebody_else() {
+                    say_failure(self.printer, &result);
+                    let why = "the kernel of that connection file is not there any more";
+                    return self.tell(&Error::new(ErrorKind::Terminated, "repl", why).into());
                 }
                 self.conclude(&result);
                 Ok(())

@@ -61,6 +61,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
         let id = sandbox.id().unwrap_or_default();
         printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
     }
+    let task = task.in_sandbox(&sandbox);
     let visit = Visit { task, timeout, extras, stays, tty: args.tty, export };
     visit.attend(&sandbox, &mut interrupts, printer).await
 }

@@ -11,8 +11,9 @@ use code_sandboxes::{
 use tracing::debug;
 
 use super::guest;
-use super::source::{Fetch, Program};
-use crate::languages::Runner;
+use super::source::{Fetch, Program, Source, Task};
+use crate::languages::{self, Language, Runner};
+use crate::notebook::plain_language;
 use crate::problem::Problem;
 
 /// Makes a directory for the program `$1`, fills the file from standard input, and says where it is.
@@ -27,6 +28,28 @@ printf '%s\n' "$directory/$1"
 
 /// What follows when no runner is usable.
 const NO_RUNNER: &str = "none";
+
+impl Task {
+    /// The same in a sandbox that is there. Inline code in the language of its kernel is a cell of that kernel: so it is
+    /// when the kernel is named, and the sandbox names it too.
+    pub(crate) fn in_sandbox(mut self, sandbox: &Sandbox) -> Self {
+        if let Source::Program(program) = &self.source
+            && program.is_inline
+            && kernel_language(sandbox).is_some_and(|own| own.name == program.language)
+            && let Ok(code) = std::str::from_utf8(&program.text)
+        {
+            self.source = Source::Cell(code.to_owned());
+        }
+        self
+    }
+}
+
+/// The language of the sandbox's kernel, if it has one.
+fn kernel_language(sandbox: &Sandbox) -> Option<&'static Language> {
+    let info = sandbox.info()?;
+    let name = info.metadata.get("language")?.as_str()?;
+    languages::find(&plain_language(name)).ok()
+}
 
 /// A program in the sandbox, and what runs it.
 #[derive(Debug)]
@@ -228,6 +251,7 @@ mod tests {
                 runners,
                 install,
                 text: Bytes::new(),
+                is_inline: false,
                 name: String::new(),
                 arguments: Vec::new(),
                 dependencies: None,

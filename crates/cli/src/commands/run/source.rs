@@ -56,6 +56,11 @@ impl Source {
         matches!(self, Self::Cell(_) | Self::Script { .. } | Self::Notebook { .. })
     }
 
+    /// Whether only a sandbox that is there can tell if it is code: see [`Task::in_sandbox`].
+    pub(crate) fn depends_on_sandbox(&self) -> bool {
+        matches!(self, Self::Program(program) if program.is_inline)
+    }
+
     /// What the sandbox is needed for, when that is a single run.
     pub(crate) fn purpose(&self) -> Option<SingleUse> {
         match self {
@@ -82,6 +87,8 @@ pub(crate) struct Program {
     pub(crate) runners: &'static [Runner],
     pub(crate) install: &'static str,
     pub(crate) text: Bytes,
+    /// Whether it is one word of the command line, and nothing but code.
+    pub(crate) is_inline: bool,
     /// Its file name, without a directory.
     pub(crate) name: String,
     pub(crate) arguments: Vec<String>,
@@ -153,6 +160,7 @@ impl Task {
                     Code::Inline(_) | Code::Stdin => None,
                 };
                 let name = language.file_name(path);
+                let is_inline = matches!(code, Code::Inline(_)) && !args.deps && !args.tty;
                 let text = text(code)?.into();
                 let language = language.name;
                 Source::Program(Program {
@@ -160,6 +168,7 @@ impl Task {
                     runners,
                     install,
                     text,
+                    is_inline,
                     name,
                     arguments,
                     dependencies,

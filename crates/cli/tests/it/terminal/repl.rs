@@ -3,11 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::pty::{CTRL_C, DONE, Home, PROMPT, Terminal, UP};
+use crate::jupyter::interpreter;
 
 #[test]
 fn a_session_keeps_what_was_defined_and_shows_values() {
@@ -378,4 +380,31 @@ fn a_session_on_a_simple_terminal_works_too() {
     terminal.expect("n is 1\r\n");
     terminal.expect(PROMPT);
     terminal.leave();
+}
+
+/// Nobody can start a kernel again that somebody else has started, and there is nothing to wait for.
+#[test]
+fn a_session_ends_with_the_kernel_of_a_connection_file() {
+    let Some(python) = interpreter() else { return };
+    let home = Home::new();
+    let file = home.path().join("kernel.json");
+    let mut kernel = Command::new(python);
+    kernel.args(["-m", "ipykernel_launcher", "-f"]).arg(&file).env("IPYTHONDIR", home.path());
+    kernel.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut kernel = kernel.spawn().unwrap();
+    let began = Instant::now();
+    while !file.exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "no kernel");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let file = file.to_str().unwrap();
+    let mut terminal = home.repl(&["--connection-file", file, "--isolation", "off"]);
+    assert!(terminal.cell("6 * 7").contains("\r\n42\r\n"));
+    let began = Instant::now();
+    terminal.press("import os; os._exit(3)\r");
+    terminal.expect("the kernel of that connection file is not there any more");
+    let (status, _) = terminal.end();
+    assert_eq!(status, 125);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    kernel.wait().unwrap();
 }

@@ -1,0 +1,134 @@
+//! Kernels from their start to their end.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use jupyter_protocol::client::{Client, ClientError, CloseReason};
+use jupyter_protocol::execution::{End, Event};
+use jupyter_protocol::manager::{Kernel, KernelOptions};
+use jupyter_protocol::{ExecuteRequest, Transport};
+
+use crate::Case;
+use crate::harness::{collect, execute, installed, run};
+
+pub(crate) const CASES: &[Case] = &[
+    ("a_kernel_is_started_used_and_ended", whole_life),
+    ("kernels_of_both_transports_are_interrupted_and_started_again", interrupted_and_restarted),
+    ("a_kernel_that_dies_is_told_at_once_and_can_be_started_again", dies),
+    ("nothing_outlives_a_kernel_that_is_dropped", dropped),
+    ("environment_and_working_directory_are_the_options", options),
+];
+
+/// Far below what the loss of a connection takes to be noticed.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+const SLEEPS: &str = "print('in', flush=True)\nimport time\ntime.sleep(60)";
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+fn is_there(pid: &str) -> bool {
+    let mut kill = Command::new("kill");
+    kill.args(["-0", pid]).stderr(Stdio::null()).status().unwrap().success()
+}
+
+/// Code that has begun.
+async fn begun(client: &Client, code: &str) -> jupyter_protocol::client::Running {
+    let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
+    while !matches!(running.next().await, Some(Event::Stream(_))) {}
+    running
+}
+
+fn whole_life() {
+    run(async {
+        let kernel = Kernel::start(&installed("python3")).await.unwrap();
+        assert_eq!(kernel.kernel_info().implementation, "ipython");
+        let file = kernel.connection_file().to_owned();
+        assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+        assert_eq!(execute(kernel.client(), "6 * 7").await.value().as_deref(), Some("42"));
+        assert!(kernel.is_alive());
+        let (client, pid) = (kernel.client().clone(), kernel.pid().unwrap().to_string());
+        let status = kernel.shutdown().await.unwrap();
+        assert!(status.unwrap().success(), "it ended by itself: {status:?}");
+        assert!(!is_there(&pid));
+        assert!(matches!(client.closed().await, CloseReason::KernelDied));
+        assert!(!file.parent().unwrap().exists());
+    });
+}
+
+fn interrupted_and_restarted() {
+    run(async {
+        for transport in [Transport::Ipc, Transport::Tcp] {
+            let mut options = KernelOptions::default();
+            options.transport = transport;
+            let mut kernel = Kernel::start_with(&installed("python3"), options).await.unwrap();
+            let running = begun(kernel.client(), SLEEPS).await;
+            kernel.interrupt().await.unwrap();
+            assert_eq!(collect(running).await.outcome.error.unwrap().ename, "KeyboardInterrupt");
+
+            assert!(execute(kernel.client(), "x = 1").await.outcome.is_ok());
+            let running = begun(kernel.client(), SLEEPS).await;
+            let before = kernel.pid();
+            kernel.restart().await.unwrap();
+            assert_ne!(kernel.pid(), before);
+            assert_eq!(collect(running).await.outcome.end, End::KernelDied);
+            assert_eq!(
+                execute(kernel.client(), "x").await.outcome.error.unwrap().ename,
+                "NameError"
+            );
+        }
+    });
+}
+
+fn dies() {
+    run(async {
+        let mut kernel = Kernel::start(&installed("python3")).await.unwrap();
+        let before = Instant::now();
+        let code = "import os; os.write(2, b'last words\\n'); os._exit(3)";
+        let ran = execute(kernel.client(), code).await;
+        assert_eq!(ran.outcome.end, End::KernelDied);
+        assert_eq!(kernel.wait().await.unwrap().code(), Some(3));
+        let error = kernel.client().execute(ExecuteRequest::new("1")).await.unwrap_err();
+        let reason = CloseReason::KernelDied;
+        assert!(matches!(&error, ClientError::Closed { reason: found, .. } if *found == reason));
+        assert_eq!(error.to_string(), "not connected: the kernel died");
+        assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+        assert!(!kernel.is_alive());
+        kernel.restart().await.unwrap();
+        assert_eq!(execute(kernel.client(), "1 + 1").await.value().as_deref(), Some("2"));
+    });
+}
+
+fn dropped() {
+    run(async {
+        let kernel = Kernel::start(&installed("python3")).await.unwrap();
+        let code = "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid)";
+        let child = execute(kernel.client(), code).await.stdout.trim().to_owned();
+        let own = kernel.pid().unwrap().to_string();
+        let folder = kernel.connection_file().parent().unwrap().to_owned();
+        assert!(is_there(&child) && is_there(&own) && folder.exists());
+        drop(kernel);
+        let before = Instant::now();
+        while is_there(&child) || is_there(&own) || folder.exists() {
+            assert!(before.elapsed() < AT_ONCE, "something is left");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
+fn options() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = KernelOptions::default();
+        options.working_directory = Some(folder.path().to_owned());
+        options.env.push(("GREETING".to_owned(), "hello".to_owned()));
+        let kernel = Kernel::start_with(&installed("bash"), options).await.unwrap();
+        let ran = execute(kernel.client(), "echo $GREETING; pwd -P").await;
+        let expected = folder.path().canonicalize().unwrap();
+        assert_eq!(ran.stdout, format!("hello\n{}\n", expected.display()));
+        kernel.shutdown().await.unwrap();
+    });
+}
