@@ -118,8 +118,9 @@ impl Running {
     ) -> Result<Self> {
         let (options, nonce) = (wanted.options, random_hex(16));
         let request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
+        let platform = options.platform.as_deref();
         let (made, created) =
-            Made::create(docker, name, options.platform.as_deref(), request).await?;
+            Made::create(docker, name, platform, wanted.origin.cloned(), request).await?;
         let created = created.map_err(|error| {
             let missing = matches!(
                 &error,
@@ -368,7 +369,8 @@ mod tests {
         let (spec, files, known) =
             (CreateSpec::default(), HostFiles::default(), KnownExtras::default());
         let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        let wanted = Wanted { spec: &spec, options, files: &files, way: Way::Closed };
+        let (way, origin) = (Way::Closed, None);
+        let wanted = Wanted { spec: &spec, options, files: &files, way, origin };
         let started = async |id| {
             let docker = engine.docker();
             let error = DockerBox::start(&docker, "here", &wanted, &known, id).await.unwrap_err();

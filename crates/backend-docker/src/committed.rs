@@ -3,9 +3,9 @@
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::ContainerConfig;
-use bollard::query_parameters::{CommitContainerOptionsBuilder, RemoveImageOptionsBuilder};
+use bollard::query_parameters::{CommitContainerOptionsBuilder, RemoveImageOptions};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_local::Stored;
+use sandbox_local::{SnapshotStore, Stored};
 use tokio::runtime::Handle;
 
 use crate::config::DockerConfig;
@@ -122,12 +122,40 @@ pub(crate) async fn engine_of(
         )))
 }
 
-/// Removes the image of a snapshot, if it is there. Containers of it keep what they need.
-pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<(), Cause> {
-    let options = RemoveImageOptionsBuilder::default().force(true).build();
-    match docker.remove_image(image, Some(options), None).await {
-        Ok(_) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+/// What has become of an image that was to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removed {
+    /// It is no more.
+    Gone,
+    /// A container has it. Removed by force it would lose its name and stay, or take that container with it.
+    InUse,
+}
+
+/// Removes the image of a snapshot, if it is there and no container has it.
+pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<Removed, Cause> {
+    match docker.remove_image(image, None::<RemoveImageOptions>, None).await {
+        Ok(_) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => Ok(Removed::Gone),
+        Err(Cause::DockerResponseServerError { status_code: 409, .. }) => Ok(Removed::InUse),
         Err(error) => Err(error),
+    }
+}
+
+/// The image of a snapshot as that of a container. It ends with its snapshot, or later with its last container.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) image: String,
+    pub(crate) snapshots: SnapshotStore,
+}
+
+impl Origin {
+    /// Removes the image if its snapshot was deleted while a container had it. Whether it need not be looked at again.
+    pub(crate) async fn end(&self, docker: &Docker) -> bool {
+        match self.snapshots.images("terminate") {
+            Ok(known) if known.contains(&self.image) => true,
+            Ok(_) => matches!(remove(docker, &self.image).await, Ok(Removed::Gone)),
+            // What is not known to be deleted stays.
+            Err(_) => true,
+        }
     }
 }
 
@@ -184,6 +212,44 @@ mod tests {
         assert!(error.message().contains(IMAGE) && error.hint().is_some(), "{error:?}");
         assert!(is_there);
         assert_eq!((with.said(), without.said()), (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn an_image_in_use_ends_with_its_last_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("snapshots");
+        let store = SnapshotStore::new(Some(directory.clone()));
+        let engine = FakeEngine::start(|request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            let asks_for_force = request.path.contains("force=true");
+            match (request.method.as_str(), path) {
+                ("DELETE", path) if path.starts_with("images/") => {
+                    assert!(!asks_for_force, "it would take the container with it");
+                    let is_free = said.has("freed");
+                    said.add(if is_free { "removed" } else { "in use" });
+                    match is_free {
+                        true => Answer::now(200, json!([])),
+                        false => Answer::now(409, json!({"message": "conflict"})),
+                    }
+                }
+                _ => Answer::now(200, json!({"Id": "x", "ApiVersion": "1.41"})),
+            }
+        });
+        let docker = engine.docker();
+        let origin = Origin { image: IMAGE.into(), snapshots: store.clone() };
+        store_snapshot(&store, "one", json!({"image": IMAGE, "engine": engine.address()}));
+        // A container ends before the snapshot does.
+        assert!(origin.end(&docker).await);
+        assert_eq!(engine.said(), [""; 0]);
+        let mut config = DockerConfig::default();
+        (config.host, config.snapshot_directory) = (Some(engine.address()), Some(directory));
+        let backend = DockerBackend::new(config);
+        backend.delete_snapshot(&CallContext::new(), "one").await.unwrap();
+        // Another container still has it, and then none.
+        assert!(!origin.end(&docker).await);
+        engine.add("freed");
+        assert!(origin.end(&docker).await);
+        assert_eq!(engine.said(), ["in use", "in use", "freed", "removed"]);
     }
 
     #[tokio::test]

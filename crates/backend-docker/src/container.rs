@@ -9,6 +9,7 @@ use bollard::models::{
 use sandbox_agent::pipe::{OpenFiles, arguments};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 
+use crate::committed::Origin;
 use crate::config::{Options, User};
 use crate::extras::Extras;
 use crate::mounts::HostFiles;
@@ -100,6 +101,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) options: &'a Options,
     pub(crate) files: &'a HostFiles,
     pub(crate) way: Way,
+    /// The image, when it is a snapshot's.
+    pub(crate) origin: Option<&'a Origin>,
 }
 
 /// The request for a container whose first process takes in the agent.
@@ -140,7 +143,7 @@ pub(crate) fn body(
 }
 
 fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
-    let Wanted { spec, options, files, way } = *wanted;
+    let Wanted { spec, options, files, way, .. } = *wanted;
     let limits = Limits::of(spec);
     let memory = signed(limits.memory.as_u64());
     HostConfig {
@@ -275,7 +278,7 @@ mod tests {
     fn host_with(spec: &CreateSpec, way: Way, extras: Extras) -> HostConfig {
         let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
         let files = HostFiles::default();
-        let wanted = Wanted { spec, options: &options, files: &files, way };
+        let wanted = Wanted { spec, options: &options, files: &files, way, origin: None };
         body(&wanted, extras, "id", "nonce", None).host_config.unwrap()
     }
 

@@ -21,6 +21,7 @@ use tokio::sync::OnceCell;
 
 use crate::backend::{DockerBackend, capabilities, image};
 use crate::boxed::DockerBox;
+use crate::committed::Origin;
 use crate::config::{Engine, Options};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
 use crate::engine::address;
@@ -57,7 +58,9 @@ impl DockerBackend {
         let id = SandboxId::random(Variant::LocalDocker);
         let host = address(&self.config);
         let Plan { options, files, way, .. } = &plan;
-        let wanted = Wanted { spec, options, files, way: *way };
+        let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
+        let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
+        let wanted = Wanted { spec, options, files, way: *way, origin: origin.as_ref() };
         let made = DockerBox::start(docker, &host, &wanted, &self.extras, id.local()).await?;
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;

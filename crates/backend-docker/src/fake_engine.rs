@@ -94,6 +94,10 @@ impl FakeEngine {
         Docker::connect_with_unix(&self.address(), 120, API_DEFAULT_VERSION).unwrap()
     }
 
+    pub(crate) fn add(&self, what: &str) {
+        self.said.add(what);
+    }
+
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.0.lock().unwrap().clone()
     }

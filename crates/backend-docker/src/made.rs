@@ -13,6 +13,8 @@ use sandbox_local::background;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
+use crate::committed::Origin;
+
 /// How long an answer is waited for when nobody waits for the container any more: what is made then has to be removed.
 const LONGEST_CREATE: Duration = Duration::from_hours(1);
 
@@ -31,6 +33,8 @@ pub(crate) struct Made {
     pub(crate) name: String,
     pub(crate) runtime: Handle,
     pub(crate) end: Arc<End>,
+    /// The snapshot's image that it was made of.
+    origin: Option<Origin>,
     /// Whether it may come to exist after it was removed.
     may_come: bool,
 }
@@ -56,6 +60,7 @@ impl Made {
         docker: &Docker,
         name: String,
         platform: Option<&str>,
+        origin: Option<Origin>,
         request: ContainerCreateBody,
     ) -> Result<(Self, std::result::Result<ContainerCreateResponse, Cause>)> {
         let mut options = CreateContainerOptionsBuilder::default().name(&name);
@@ -68,7 +73,7 @@ impl Made {
             let created = patient.create_container(Some(options), request).await;
             let may_come = created.as_ref().is_err_and(|error| !has_answered(error));
             let (runtime, end) = (Handle::current(), Arc::default());
-            (Self { docker, name, runtime, end, may_come }, created)
+            (Self { docker, name, runtime, end, origin, may_come }, created)
         });
         timeout(limit, making).await.unwrap_or_else(|_| Err(slow(limit)))
     }
@@ -90,26 +95,35 @@ fn slow(limit: Duration) -> Error {
 impl Drop for Made {
     fn drop(&mut self) {
         let (docker, name) = (self.docker.clone(), self.name.clone());
-        let may_come = self.may_come;
-        // It has ended with its connection by then, and the engine removes it itself. This is for one that has not.
+        let (origin, may_come) = (self.origin.take(), self.may_come);
+        // It has ended with its connection by then, and the engine removes it itself. This is for one that has not, and for
+        // the image that it had.
         self.runtime.spawn(async move {
-            let mut is_gone = remove(&docker, &name).await;
+            let end = async || {
+                let is_gone = remove(&docker, &name).await;
+                match &origin {
+                    Some(origin) if is_gone => origin.end(&docker).await,
+                    _ => is_gone,
+                }
+            };
+            let mut is_over = end().await;
             for pause in LATER {
-                if is_gone && !may_come {
+                if is_over && !may_come {
                     break;
                 }
                 sleep(pause).await;
-                is_gone = remove(&docker, &name).await;
+                is_over = end().await;
             }
         });
     }
 }
 
-/// Removes a container, whatever state it is in. Whether it is gone, or about to be.
+/// Removes a container, whatever state it is in. Whether it is gone; one that is being removed is not yet.
 pub(crate) async fn remove(docker: &Docker, name: &str) -> bool {
     let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
     match docker.remove_container(name, Some(options)).await {
-        Ok(()) | Err(Cause::DockerResponseServerError { status_code: 404 | 409, .. }) => true,
+        Ok(()) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => true,
+        Err(Cause::DockerResponseServerError { status_code: 409, .. }) => false,
         Err(error) => {
             tracing::debug!(name, %error, "a container could not be removed");
             false
@@ -131,7 +145,7 @@ mod tests {
     async fn create(engine: &FakeEngine, limit: Duration) -> Result<Option<Cause>> {
         let docker = engine.docker().with_timeout(limit);
         let body = ContainerCreateBody::default();
-        let (_made, created) = Made::create(&docker, "late".to_owned(), None, body).await?;
+        let (_made, created) = Made::create(&docker, "late".to_owned(), None, None, body).await?;
         Ok(created.err())
     }
 
@@ -158,14 +172,15 @@ mod tests {
     async fn a_container_that_is_made_after_the_limit_is_removed() {
         let engine = FakeEngine::start(|request, said| match request.method.as_str() {
             "POST" => {
-                Answer::after(Duration::from_secs(2), 201, json!({"Id": "x", "Warnings": []}))
+                Answer::after(Duration::from_secs(3), 201, json!({"Id": "x", "Warnings": []}))
                     .saying("made")
             }
             _ => removes(said),
         });
         let began = Instant::now();
-        let error = create(&engine, Duration::from_millis(200)).await.unwrap_err();
-        assert!(began.elapsed() < Duration::from_millis(1900), "{:?}", began.elapsed());
+        // The least that the client can be given.
+        let error = create(&engine, Duration::from_secs(1)).await.unwrap_err();
+        assert!(began.elapsed() < Duration::from_millis(2900), "{:?}", began.elapsed());
         assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Temporary));
         until_removed(&engine).await;
     }
