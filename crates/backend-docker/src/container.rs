@@ -87,6 +87,7 @@ pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
     match way {
         Way::Closed => layers.push("no-network"),
         Way::Gate => layers.push("network-gate"),
+        Way::Proxy => layers.push("network-proxy"),
         Way::Engine => {}
     }
     let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();

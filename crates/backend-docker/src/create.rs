@@ -54,7 +54,7 @@ impl DockerBackend {
         spec: &CreateSpec,
         options: Options,
     ) -> Result<DockerInstance> {
-        let plan = self.plan(docker, spec, options).await?;
+        let mut plan = self.plan(docker, spec, options).await?;
         let id = SandboxId::random(Variant::LocalDocker);
         let host = address(&self.config);
         let Plan { options, files, way, .. } = &plan;
@@ -66,6 +66,12 @@ impl DockerBackend {
         files.compare(&made, &options.python).await?;
         let network =
             network::open(*way, spec, docker, &made, &self.makers, &options.python).await?;
+        for (name, value) in network.variables() {
+            // What the caller says of the environment holds all the same.
+            if !spec.env.contains_key(&name) && !spec.secrets.contains_key(&name) {
+                plan.env.insert(name, value);
+            }
+        }
         let instance = self.assemble(spec, &plan, id, made, network).await?;
         let python = instance.kind.snapshots.python();
         instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
@@ -78,7 +84,7 @@ impl DockerBackend {
         let files = HostFiles::open(docker, &host, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
         files.check(options.user())?;
-        let way = Way::of(spec, &options, &host, &self.makers).await?;
+        let way = Way::of(spec, &options, &host, &self.makers).await;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
@@ -178,7 +184,7 @@ impl DockerBackend {
                 way: Box::new(Tunnels { there: ports, transport }),
                 parent: KERNEL_FILES.to_owned(),
                 home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
-                isolated: place.network.hint().is_some(),
+                isolated: place.network.is_closed(),
             };
             interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
         }

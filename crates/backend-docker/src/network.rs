@@ -1,6 +1,8 @@
 //! What code in a container may reach: nothing, what a gate lets out, or all that the engine's network leads to.
 //!
-//! A gate is opened in the container's own network, which is empty but for its loopback, before any code runs there.
+//! A gate is opened in the container's own network, which is empty but for its loopback, before any code runs there. Where
+//! that network cannot be reached from here, programs ask the gate as they would ask a proxy, over the loopback and the
+//! agent: the container has no other way out.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -8,7 +10,10 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
-use sandbox_core::{Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkMode, Result};
+use futures_util::stream;
+use sandbox_core::{
+    Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkMode, NetworkPolicy, Result,
+};
 use sandbox_isolation::Privilege;
 use sandbox_local::makers::{Makers, no_isolation};
 use sandbox_local::network::Network;
@@ -21,9 +26,8 @@ use crate::engine::address;
 const COMPARE: &str =
     "import os, sys; sys.exit(str(os.stat('/proc/self/ns/net').st_ino) != sys.argv[1])";
 
-/// What to do where there can be no gate.
-const HINT: &str =
-    "use an engine of this host as root; or `--network none`, or `--network all` without lists";
+/// What would make a gate of a proxy.
+const HINT: &str = "use an engine of this host as root";
 
 /// How code gets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,35 +36,29 @@ pub(crate) enum Way {
     Closed,
     /// Through a gate of ours.
     Gate,
+    /// Through a gate of ours, for programs that ask it as a proxy.
+    Proxy,
     /// As the engine has it for containers.
     Engine,
 }
 
 impl Way {
     /// The way for what is asked for. `host` is the engine's address.
-    ///
-    /// # Errors
-    /// `Unsupported` when a list is to be enforced and there can be no gate.
     pub(crate) async fn of(
         spec: &CreateSpec,
         options: &Options,
         host: &str,
         makers: &Makers,
-    ) -> Result<Self> {
+    ) -> Self {
         let lists = match spec.network.mode {
-            NetworkMode::None | NetworkMode::Inherit => return Ok(Self::Closed),
+            NetworkMode::None | NetworkMode::Inherit => return Self::Closed,
             NetworkMode::Allowlist => true,
             NetworkMode::All => !spec.network.deny.is_empty() || !spec.network.allow.is_empty(),
         };
         match obstacle(options.runtime.as_deref(), host, makers).await {
-            None => Ok(Self::Gate),
-            Some(_) if !lists => Ok(Self::Engine),
-            Some(why) => {
-                let message =
-                    "network policies with lists cannot be enforced here: ".to_owned() + why;
-                let error = Error::unsupported("create", message).with_context("field", "network");
-                Err(error.with_hint(HINT))
-            }
+            None => Self::Gate,
+            Some(_) if lists => Self::Proxy,
+            Some(_) => Self::Engine,
         }
     }
 
@@ -96,8 +94,9 @@ pub(crate) async fn check(config: &DockerConfig, makers: &Makers) -> Check {
     match obstacle(None, &address(config), makers).await {
         None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
         Some(why) => {
-            let detail = format!("none, so that lists of hosts are refused: {why}");
-            Check { name, ok: false, detail, fix: Some(HINT.to_owned()) }
+            let detail =
+                format!("lists of hosts are enforced by a proxy that programs have to heed: {why}");
+            Check { name, ok: true, detail, fix: Some(HINT.to_owned()) }
         }
     }
 }
@@ -118,6 +117,7 @@ pub(crate) async fn open(
     match way {
         Way::Closed => return Ok(Network::closed(policy)),
         Way::Engine => return Ok(Network::unrestricted(policy)),
+        Way::Proxy => return proxy(policy, made).await,
         Way::Gate => {}
     }
     let found = docker.inspect_container(made.name(), None::<InspectContainerOptions>).await;
@@ -139,6 +139,17 @@ pub(crate) async fn open(
     Network::gated(policy, sockets)
 }
 
+/// Connections to a port of the container's loopback, which the agent hands on.
+async fn proxy(policy: NetworkPolicy, made: &DockerBox) -> Result<Network> {
+    let listener = made.pipe().ports().listen().await?;
+    let port = listener.port();
+    let connections = stream::unfold(listener, async |listener| {
+        // It fails when the container has ended.
+        listener.accept().await.ok().map(|connection| (connection, listener))
+    });
+    Ok(Network::proxied(policy, port, connections))
+}
+
 fn not_found(why: &str) -> Error {
     let message = format!("the network of the container was not found: {why}");
     Error::new(ErrorKind::Unavailable, "create", message)
@@ -147,12 +158,10 @@ fn not_found(why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use sandbox_core::NetworkPolicy;
-
     use super::*;
     use crate::config::DockerConfig;
 
-    async fn way(policy: NetworkPolicy, host: &str) -> Result<Way> {
+    async fn way(policy: NetworkPolicy, host: &str) -> Way {
         let mut spec = CreateSpec::default();
         spec.network = policy;
         let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
@@ -160,16 +169,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_elsewhere_enforces_no_lists_and_is_never_open_because_of_one() {
+    async fn where_there_is_no_gate_lists_are_for_a_proxy_and_never_open_the_container() {
         const FAR: &str = "tcp://198.51.100.1:2376";
-        assert_eq!(way(NetworkPolicy::none(), FAR).await.unwrap(), Way::Closed);
-        assert_eq!(way(NetworkPolicy::default(), FAR).await.unwrap(), Way::Closed);
-        assert_eq!(way(NetworkPolicy::all(), FAR).await.unwrap(), Way::Engine);
+        assert_eq!(way(NetworkPolicy::none(), FAR).await, Way::Closed);
+        assert_eq!(way(NetworkPolicy::default(), FAR).await, Way::Closed);
+        assert_eq!(way(NetworkPolicy::all(), FAR).await, Way::Engine);
         let mut all_but_one = NetworkPolicy::all();
         all_but_one.deny = vec!["evil.example".parse().unwrap()];
         for policy in [NetworkPolicy::allowlist(["a.example"]).unwrap(), all_but_one] {
-            let error = way(policy, FAR).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            let way = way(policy, FAR).await;
+            assert_eq!((way, way.mode()), (Way::Proxy, "none"));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sandbox_core::{DenialReason, NetworkDenial};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
@@ -12,7 +13,7 @@ use tracing::debug;
 use crate::gate::Shared;
 use crate::inspect::{Inspector, Refusal};
 use crate::names::stands_for_a_name;
-use crate::relay::{End, relay};
+use crate::relay::{End, Outward, relay};
 use crate::rules::Source;
 
 /// Addresses of one name that are tried.
@@ -22,40 +23,60 @@ const MOST_TRIED: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// What code in the sandbox wanted to reach.
-struct Meant {
+#[derive(Debug)]
+pub(crate) struct Meant {
     /// The name, or the address as text.
-    host: String,
-    port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     source: Source,
 }
 
 impl Meant {
+    /// A name in lower case and without a final dot.
+    pub(crate) fn name(host: String, port: u16) -> Self {
+        Self { host, port, source: Source::Name }
+    }
+
+    pub(crate) fn address(address: IpAddr, port: u16) -> Self {
+        Self { host: address.to_canonical().to_string(), port, source: Source::Literal }
+    }
+
     fn denial(&self, reason: DenialReason, allow: Option<String>) -> NetworkDenial {
         NetworkDenial { host: self.host.clone(), port: Some(self.port), reason, allow, count: 1 }
     }
 }
 
-/// Serves one connection to its end. What is refused is noted, and the connection reset.
+/// Serves one connection to its end. What is refused is noted, and the connection reset. Its local address is what was
+/// meant.
 pub(crate) async fn serve(shared: &Shared, mut client: TcpStream) {
     let served = match client.local_addr() {
         Ok(meant) => pass(shared, &mut client, meant).await,
         Err(error) => Err(Failed::Broken(error)),
     };
-    match served {
-        Ok(()) => return,
-        Err(Failed::Denied(denial)) => {
-            debug!(%denial, reason = denial.reason.as_str(), "refused");
-            shared.denials.add(denial);
-        }
-        Err(Failed::Broken(error)) => debug!(%error, "a connection broke"),
+    if let Err(failed) = served {
+        failed.note(shared);
+        // A reset, so that code does not take it for an end.
+        let _ = client.set_zero_linger();
     }
-    // A reset, so that code does not take it for an end.
-    let _ = client.set_zero_linger();
 }
 
-enum Failed {
+/// Why a connection is none, or has ended early.
+#[derive(Debug)]
+pub(crate) enum Failed {
     Denied(NetworkDenial),
     Broken(io::Error),
+}
+
+impl Failed {
+    pub(crate) fn note(self, shared: &Shared) {
+        match self {
+            Self::Denied(denial) => {
+                debug!(%denial, reason = denial.reason.as_str(), "refused");
+                shared.denials.add(denial);
+            }
+            Self::Broken(error) => debug!(%error, "a connection broke"),
+        }
+    }
 }
 
 async fn pass(shared: &Shared, client: &mut TcpStream, to: SocketAddr) -> Result<(), Failed> {
@@ -64,37 +85,55 @@ async fn pass(shared: &Shared, client: &mut TcpStream, to: SocketAddr) -> Result
         IpAddr::V4(v4) => shared.names().name(v4),
         IpAddr::V6(_) => None,
     };
-    let (meant, addresses) = match name {
-        Some(name) => {
-            let meant = Meant { host: name.to_string(), port: to.port(), source: Source::Name };
-            let found = of_name(shared, &meant).await?;
-            (meant, found)
-        }
-        None => {
-            let host = address.to_string();
-            let meant = Meant { host, port: to.port(), source: Source::Literal };
-            check_literal(shared, &meant, address)?;
-            (meant, vec![address])
-        }
+    let meant = match name {
+        Some(name) => Meant::name(name.to_string(), to.port()),
+        None => Meant::address(address, to.port()),
     };
-    let connecting = connect(shared, &addresses, to.port());
-    let connected = timeout(shared.limits.connect, connecting).await;
-    let mut server =
-        connected.map_err(|error| Failed::Broken(error.into()))?.map_err(Failed::Broken)?;
-    check_peer(shared, &meant, &server)?;
-    let inspector = Inspector::new(shared.rules.inspection(meant.source, meant.port), meant.port);
+    let server = reach(shared, &meant).await?;
     // What is small and waits would wait for nothing: both ends have decided what they send.
     let _ = client.set_nodelay(true);
-    match relay(client, &mut server, inspector, &shared.rules, &shared.limits).await {
-        Ok(()) => Ok(()),
-        Err(end) => {
-            let _ = server.set_zero_linger();
-            match end {
-                End::Refused(refusal) => Err(Failed::Denied(refused(&meant, refusal))),
-                End::Broken => Err(Failed::Broken(io::ErrorKind::ConnectionReset.into())),
-            }
+    carry(shared, &meant, client.split(), server, Vec::new()).await
+}
+
+/// Connects to what was meant, if it may be.
+pub(crate) async fn reach(shared: &Shared, meant: &Meant) -> Result<TcpStream, Failed> {
+    let addresses = match (meant.source, meant.host.parse()) {
+        (Source::Literal, Ok(address)) => {
+            check_literal(shared, meant, address)?;
+            vec![address]
         }
-    }
+        _ => of_name(shared, meant).await?,
+    };
+    let connecting = connect(shared, &addresses, meant.port);
+    let connected = timeout(shared.limits.connect, connecting).await;
+    let server =
+        connected.map_err(|error| Failed::Broken(error.into()))?.map_err(Failed::Broken)?;
+    check_peer(shared, meant, &server)?;
+    Ok(server)
+}
+
+/// Passes bytes on to their end. `said` is what the client has said already.
+pub(crate) async fn carry<R, W>(
+    shared: &Shared,
+    meant: &Meant,
+    client: (R, W),
+    mut server: TcpStream,
+    said: Vec<u8>,
+) -> Result<(), Failed>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let rules = &shared.rules;
+    let inspector = Inspector::new(rules.inspection(meant.source, meant.port), meant.port);
+    let outward = Outward { said, inspector, rules };
+    relay(client, &mut server, outward, &shared.limits).await.map_err(|end| {
+        let _ = server.set_zero_linger();
+        match end {
+            End::Refused(refusal) => Failed::Denied(refused(meant, refusal)),
+            End::Broken => Failed::Broken(io::ErrorKind::ConnectionReset.into()),
+        }
+    })
 }
 
 fn refused(meant: &Meant, refusal: Refusal) -> NetworkDenial {

@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::{Stream, StreamExt as _};
 use sandbox_core::{DenialReason, NetworkDenial, NetworkMode};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
@@ -16,6 +18,7 @@ use crate::connection;
 use crate::denials::Denials;
 use crate::names::Names;
 use crate::outside::Outside;
+use crate::proxy;
 use crate::questions;
 use crate::resolver::Resolver;
 use crate::rules::{Rules, Source};
@@ -35,7 +38,7 @@ pub struct Sockets {
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Shared>,
-    tasks: [AbortHandle; 3],
+    tasks: Vec<AbortHandle>,
 }
 
 /// What all tasks of a gate share.
@@ -50,6 +53,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(mut config: GateConfig) -> Self {
+        if !matches!(config.policy.mode, NetworkMode::Allowlist | NetworkMode::All) {
+            config.policy.mode = NetworkMode::Allowlist;
+            config.policy.allow.clear();
+        }
+        Self {
+            rules: Rules::new(config.policy),
+            limits: config.limits,
+            resolver: Resolver::new(Arc::clone(&config.outside), config.limits.connect),
+            outside: config.outside,
+            denials: Denials::default(),
+            names: Mutex::new(Names::new(config.limits.names)),
+        }
+    }
+
     pub(crate) fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,19 +88,8 @@ impl Gate {
     ///
     /// # Errors
     /// When the descriptors are no such sockets.
-    pub fn open(sockets: Sockets, mut config: GateConfig) -> io::Result<Self> {
-        if !matches!(config.policy.mode, NetworkMode::Allowlist | NetworkMode::All) {
-            config.policy.mode = NetworkMode::Allowlist;
-            config.policy.allow.clear();
-        }
-        let shared = Arc::new(Shared {
-            rules: Rules::new(config.policy),
-            limits: config.limits,
-            resolver: Resolver::new(Arc::clone(&config.outside), config.limits.connect),
-            outside: config.outside,
-            denials: Denials::default(),
-            names: Mutex::new(Names::new(config.limits.names)),
-        });
+    pub fn open(sockets: Sockets, config: GateConfig) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(config));
         let listener = |fd: OwnedFd| TcpListener::from_std(fd.into());
         let connections = listener(sockets.connections)?;
         let packets = Arc::new(UdpSocket::from_std(sockets.dns_packets.into())?);
@@ -92,7 +99,22 @@ impl Gate {
             tokio::spawn(questions::packets(Arc::clone(&shared), packets)),
             tokio::spawn(questions::connections(Arc::clone(&shared), questions)),
         ];
-        Ok(Self { shared, tasks: tasks.map(|task| task.abort_handle()) })
+        Ok(Self { shared, tasks: tasks.map(|task| task.abort_handle()).into() })
+    }
+
+    /// Begins to serve connections on which programs say themselves where they want to, as they say it to a proxy for
+    /// HTTP (`CONNECT`, or a request with an absolute target): for sandboxes whose network cannot be looked into. Where
+    /// the connections come from is the caller's business; there must be no other way out. In a task of the current tokio
+    /// runtime; the gate ends with that runtime.
+    ///
+    /// What is refused is answered with status 403 and the reason, what cannot be reached with 502.
+    pub fn proxy<S>(connections: S, config: GateConfig) -> Self
+    where
+        S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
+    {
+        let shared = Arc::new(Shared::new(config));
+        let task = tokio::spawn(proxied(Arc::clone(&shared), connections));
+        Self { shared, tasks: vec![task.abort_handle()] }
     }
 
     /// Ends every connection; nothing leaves the sandbox any more. May be repeated.
@@ -117,6 +139,15 @@ impl Drop for Gate {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Takes connections until no more can come; they end with this task.
+async fn proxied<S>(shared: Arc<Shared>, connections: S)
+where
+    S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
+{
+    let each = |client| proxy::serve(&shared, client);
+    connections.for_each_concurrent(shared.limits.connections, each).await;
 }
 
 /// Accepts connections for ever; they end with this task. Beyond the limit they wait in the kernel's queue.

@@ -4,8 +4,8 @@
 //! other side reads.
 
 /// A head of a request with all its fields.
-const LONGEST_HEAD: usize = 64 * 1024;
-const MOST_FIELDS: usize = 128;
+pub(crate) const LONGEST_HEAD: usize = 64 * 1024;
+pub(crate) const MOST_FIELDS: usize = 128;
 /// The length of a piece, and the fields after the last one.
 const LONGEST_LINE: usize = 8 * 1024;
 
@@ -184,22 +184,25 @@ fn piece_size(line: &[u8]) -> Result<u64, Wrong> {
 }
 
 /// Ends what is not HTTP before it is as long as a head may be.
-fn may_be_a_head(bytes: &[u8]) -> bool {
+pub(crate) fn may_be_a_head(bytes: &[u8]) -> bool {
     const LONGEST_METHOD: usize = 24;
     let method = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
     method.len() <= LONGEST_METHOD
         && method.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'-')
 }
 
-/// The host of a request and the length of its body.
-fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), Wrong> {
-    // A line feed alone, or a carriage return alone, ends a line for some and not for others.
-    let lines_are_plain = head.iter().enumerate().all(|(at, byte)| match byte {
+/// A line feed alone, or a carriage return alone, ends a line for some and not for others.
+pub(crate) fn has_plain_lines(head: &[u8]) -> bool {
+    head.iter().enumerate().all(|(at, byte)| match byte {
         b'\n' => at > 0 && head[at - 1] == b'\r',
         b'\r' => head.get(at + 1) == Some(&b'\n'),
         0 => false,
         _ => true,
-    });
+    })
+}
+
+/// The host of a request and the length of its body.
+fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), Wrong> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     let whole =
@@ -209,7 +212,7 @@ fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), Wrong> {
     else {
         return Err(Wrong::Protocol);
     };
-    if !whole || !lines_are_plain || !may_be_a_head(head) || method == "CONNECT" {
+    if !whole || !has_plain_lines(head) || !may_be_a_head(head) || method == "CONNECT" {
         return Err(Wrong::Protocol);
     }
     let values = |name: &str| -> Vec<&[u8]> {

@@ -13,6 +13,9 @@
 //! - **Everything else** is closed: UDP, ICMP, IPv6 from the inside. An allowed name may lead to an IPv6 address.
 //! - **Denials** are kept, so that a result can name them with the rule that would allow each ([`Gate::denied_since`]).
 //!
+//! Where the network of a sandbox cannot be looked into, as in a container of an engine elsewhere, the same rules hold for
+//! programs that ask for each connection as one asks a proxy ([`Gate::proxy`]).
+//!
 //! When the gate is dropped, every connection ends and no other begins.
 //!
 //! Where the sockets come from is not the gate's business; those of a cell come from `sandbox-isolation`.
@@ -28,6 +31,7 @@ mod http;
 mod inspect;
 mod names;
 mod outside;
+mod proxy;
 mod questions;
 mod relay;
 mod resolver;

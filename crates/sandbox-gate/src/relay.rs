@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
@@ -29,19 +29,29 @@ impl From<io::Error> for End {
     }
 }
 
+/// What code in a sandbox says on a connection, as far as it is known when its bytes begin to be passed on.
+pub(crate) struct Outward<'a> {
+    /// What it has said already.
+    pub(crate) said: Vec<u8>,
+    pub(crate) inspector: Inspector,
+    pub(crate) rules: &'a Rules,
+}
+
 /// Passes bytes on until both sides have ended. Whoever ends first only ends its own direction.
-pub(crate) async fn relay(
-    client: &mut TcpStream,
+pub(crate) async fn relay<R, W>(
+    (from_client, to_client): (R, W),
     server: &mut TcpStream,
-    inspector: Inspector,
-    rules: &Rules,
+    outward: Outward<'_>,
     limits: &Limits,
-) -> Result<(), End> {
+) -> Result<(), End>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let clock = Clock::new();
-    let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     let both = async {
-        let out = outward(from_client, to_server, inspector, rules, limits, &clock);
+        let out = outward.pass(from_client, to_server, limits, &clock);
         tokio::try_join!(out, inward(from_server, to_client, &clock)).map(drop)
     };
     tokio::select! {
@@ -50,40 +60,56 @@ pub(crate) async fn relay(
     }
 }
 
-async fn outward(
-    mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
-    mut inspector: Inspector,
-    rules: &Rules,
-    limits: &Limits,
-    clock: &Clock,
-) -> Result<(), End> {
-    let deadline = Instant::now() + limits.first_bytes;
-    let mut buffer = vec![0; PIECE];
-    let mut held = Vec::new();
-    loop {
-        let read = from.read(&mut buffer);
-        let count = if inspector.is_decided() {
-            read.await?
-        } else {
-            timeout_at(deadline, read).await.map_err(|_| End::Broken)??
-        };
-        if count == 0 {
-            return Ok(to.shutdown().await?);
+impl Outward<'_> {
+    async fn pass(
+        mut self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: WriteHalf<'_>,
+        limits: &Limits,
+        clock: &Clock,
+    ) -> Result<(), End> {
+        let deadline = Instant::now() + limits.first_bytes;
+        let mut held = Vec::new();
+        let said = std::mem::take(&mut self.said);
+        self.pass_on(&said, &mut held, &mut to).await?;
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let read = from.read(&mut buffer);
+            let count = if self.inspector.is_decided() {
+                read.await?
+            } else {
+                timeout_at(deadline, read).await.map_err(|_| End::Broken)??
+            };
+            if count == 0 {
+                return Ok(to.shutdown().await?);
+            }
+            clock.tick();
+            self.pass_on(&buffer[..count], &mut held, &mut to).await?;
+            clock.tick();
         }
-        clock.tick();
-        if inspector.is_open() {
-            to.write_all(&buffer[..count]).await?;
-        } else {
-            inspector.push(&buffer[..count], &mut held, rules).map_err(End::Refused)?;
-            to.write_all(&held).await?;
-            held.clear();
+    }
+
+    async fn pass_on(
+        &mut self,
+        bytes: &[u8],
+        held: &mut Vec<u8>,
+        to: &mut WriteHalf<'_>,
+    ) -> Result<(), End> {
+        if self.inspector.is_open() {
+            return Ok(to.write_all(bytes).await?);
         }
-        clock.tick();
+        self.inspector.push(bytes, held, self.rules).map_err(End::Refused)?;
+        to.write_all(held).await?;
+        held.clear();
+        Ok(())
     }
 }
 
-async fn inward(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, clock: &Clock) -> Result<(), End> {
+async fn inward(
+    mut from: ReadHalf<'_>,
+    mut to: impl AsyncWrite + Unpin,
+    clock: &Clock,
+) -> Result<(), End> {
     let mut buffer = vec![0; PIECE];
     loop {
         let count = from.read(&mut buffer).await?;

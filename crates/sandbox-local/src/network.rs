@@ -1,5 +1,6 @@
 //! The network of one sandbox: what guards it, and what results tell of what was refused.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,10 @@ use sandbox_core::{
 /// What code without network hears. It names what opens the network.
 const NO_NETWORK: &str = "Network access is disabled in this sandbox; `--allow HOST` opens it to one host and \
                           `--network all` to the public internet, or .network(NetworkPolicy::allowlist([\"HOST\"])?)";
+
+/// What code hears whose network is a proxy, and which has not asked that one.
+const PROXY_ALONE: &str = "this sandbox reaches the network through the proxy that HTTPS_PROXY and HTTP_PROXY name, and not \
+                           otherwise: use a program that heeds them";
 
 /// What lets out of a sandbox what its policy allows, and nothing else.
 pub(crate) trait Guard: fmt::Debug + Send + Sync {
@@ -32,22 +37,45 @@ pub struct Network {
     pub(crate) gate: Option<Arc<dyn Guard>>,
     pub(crate) isolated: bool,
     pub(crate) policy: NetworkPolicy,
+    /// The port of the sandbox's loopback where programs ask for connections, if they have to.
+    pub(crate) proxy: Option<u16>,
 }
 
 impl Network {
     /// The network of a sandbox that nothing here restricts.
     pub fn unrestricted(policy: NetworkPolicy) -> Self {
-        Self { gate: None, isolated: false, policy }
+        Self { gate: None, isolated: false, policy, proxy: None }
     }
 
     /// The network of a sandbox that has none, which somebody else sees to.
     pub fn closed(policy: NetworkPolicy) -> Self {
-        Self { gate: None, isolated: true, policy }
+        Self { gate: None, isolated: true, policy, proxy: None }
     }
 
     /// What to add to an error about the network. With a gate, the denials say it better.
     pub fn hint(&self) -> Option<String> {
+        if self.proxy.is_some() {
+            return Some(PROXY_ALONE.to_owned());
+        }
         (self.isolated && self.gate.is_none()).then(|| NO_NETWORK.to_owned())
+    }
+
+    /// Whether nothing at all can be reached.
+    pub fn is_closed(&self) -> bool {
+        self.isolated && self.gate.is_none()
+    }
+
+    /// The variables by which programs find the network.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        const NAMES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
+        let Some(port) = self.proxy else { return BTreeMap::new() };
+        let proxy = NAMES.map(|name| (name, format!("http://127.0.0.1:{port}")));
+        // What runs in the sandbox itself is not behind the proxy.
+        let own = ("no_proxy", "localhost,127.0.0.1,::1".to_owned());
+        let both = |(name, value): (&str, String)| {
+            [(name.to_owned(), value.clone()), (name.to_ascii_uppercase(), value)]
+        };
+        proxy.into_iter().chain([own]).flat_map(both).collect()
     }
 
     /// What is allowed, for people.
@@ -67,6 +95,9 @@ impl Network {
         }
         if !self.policy.deny.is_empty() {
             text += &format!("; denied: {}", patterns(&self.policy.deny));
+        }
+        if self.proxy.is_some() {
+            text += " (through a proxy)";
         }
         text
     }

@@ -36,7 +36,7 @@ use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{OpenFiles, PROCESSES, arguments};
 pub use self::python::PipePython;
 use self::streams::{ControlStream, Reader, Writer};
-pub use self::tunnel::{Listener, PipePorts, Speaker, Tunnel};
+pub use self::tunnel::{Listener, PipeListener, PipePorts, Speaker, Tunnel};
 pub use self::usage::PipeUsage;
 use crate::box_io::{
     BoxIo, Channel, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,

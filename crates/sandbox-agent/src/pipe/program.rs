@@ -12,7 +12,7 @@ pub const PROCESSES: &str = include_str!("../python/processes.py");
 
 pub(super) const MUX: &str = include_str!("../python/mux.py");
 
-pub(super) const AGENT_PARTS: [(&str, &str); 12] = [
+pub(super) const AGENT_PARTS: [(&str, &str); 13] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
     ("calls", include_str!("../python/calls.py")),
@@ -25,6 +25,7 @@ pub(super) const AGENT_PARTS: [(&str, &str); 12] = [
     ("glob", include_str!("../python/glob.py")),
     ("watch", include_str!("../python/watch.py")),
     ("tunnel", include_str!("../python/tunnel.py")),
+    ("listeners", include_str!("../python/listeners.py")),
 ];
 
 /// The whole agent as one Python source.

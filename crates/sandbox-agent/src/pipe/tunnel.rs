@@ -93,9 +93,60 @@ impl PipePorts {
         }
     }
 
+    /// Listens on a port of the box's loopback that nobody else listens on. Whoever can connect to that port there reaches
+    /// whoever takes its connections here. It stays for as long as the box lives.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when the box has no port or no descriptor left; `Terminated` when it has ended.
+    pub async fn listen(&self) -> Result<PipeListener> {
+        let answer = Call::begin(&self.link, "listen", &[])?.answer().await;
+        let fields = answer.map_err(|trouble| self.not_listening(&trouble))?;
+        let port = fields.first().and_then(|field| field.get(..2)?.try_into().ok());
+        let port = port.map(u16::from_le_bytes).ok_or_else(|| self.link.lost())?;
+        Ok(PipeListener { link: Arc::clone(&self.link), port })
+    }
+
+    fn not_listening(&self, trouble: &Trouble) -> Error {
+        if self.link.is_closed() {
+            return self.link.lost();
+        }
+        let message = format!("the sandbox cannot listen on its loopback: {}", why(trouble));
+        Error::new(ErrorKind::ResourceExhausted, "listen", message)
+    }
+
     /// Waits until the box has ended.
     pub async fn closed(&self) {
         self.link.closed().await;
+    }
+}
+
+/// A port of a box's loopback whose connections are taken here. It does not keep the box alive.
+#[derive(Debug)]
+pub struct PipeListener {
+    link: Arc<Link>,
+    port: u16,
+}
+
+impl PipeListener {
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next connection. Those that nobody has asked for yet wait in the box.
+    ///
+    /// # Cancellation
+    /// A connection that comes at that moment is ended.
+    ///
+    /// # Errors
+    /// `Terminated` when the box has ended.
+    pub async fn accept(&self) -> Result<Tunnel> {
+        let arguments = [number(self.port.into())];
+        let (call, reader, writer) = Call::both_ways(&self.link, "accept", &arguments)?;
+        match call.answer().await {
+            Ok(_) => Ok(Tunnel::new(reader, writer)),
+            Err(_) => Err(self.link.lost()),
+        }
     }
 }
 

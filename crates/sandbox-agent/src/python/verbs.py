@@ -24,6 +24,8 @@ def begin(job, verb, arguments):
         return at_once(children.resize, *[as_number(field) for field in arguments])
     if verb == "connect":
         return load("tunnel")["connect"](job, *arguments)
+    if verb in ("listen", "accept"):
+        return load("listeners")[verb](job, *arguments)
     if verb == "watch":
         return load("watch")["watch"](job, *arguments)
     for part in ("files", "trees"):

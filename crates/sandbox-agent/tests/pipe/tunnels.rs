@@ -226,3 +226,67 @@ async fn a_socket_that_is_not_there_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("socket /no/such/socket"), "{error}");
 }
+
+#[tokio::test]
+async fn connections_inside_are_taken_here_in_their_order() {
+    let place = TestBox::start().await;
+    let listener = place.pipe.ports().listen().await.unwrap();
+    // They wait until somebody asks for them.
+    let mut inside = Vec::new();
+    for number in 0..40_u8 {
+        let mut client = TcpStream::connect(("127.0.0.1", listener.port())).await.unwrap();
+        client.write_all(&[number]).await.unwrap();
+        inside.push(client);
+    }
+    let mut here = Vec::new();
+    for number in 0..40_u8 {
+        let mut tunnel = timeout(SOON, listener.accept()).await.unwrap().unwrap();
+        assert_eq!(tunnel.read_u8().await.unwrap(), number);
+        here.push(tunnel);
+    }
+    // Each with more than any window, in both directions at once, and their ends.
+    let sent: Vec<u8> = (0..1_500_000u32).map(|n| (n % 251) as u8).collect();
+    let talks = inside.into_iter().take(8).zip(here).map(|(client, tunnel)| {
+        let talk = async |stream: Box<dyn Both>| {
+            let (mut from, mut to) = tokio::io::split(stream);
+            let mut heard = Vec::new();
+            let write = async {
+                to.write_all(&sent).await.unwrap();
+                to.shutdown().await.unwrap();
+            };
+            let (read, ()) = tokio::join!(from.read_to_end(&mut heard), write);
+            read.unwrap();
+            assert!(heard == sent, "{} bytes", heard.len());
+        };
+        async move { tokio::join!(talk(Box::new(client)), talk(Box::new(tunnel))) }
+    });
+    timeout(SOON, futures_util::future::join_all(talks)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_accept_that_was_given_up_takes_no_connection() {
+    let place = TestBox::start().await;
+    let listener = place.pipe.ports().listen().await.unwrap();
+    for _ in 0..3 {
+        let given_up = timeout(Duration::from_millis(20), listener.accept()).await;
+        assert!(given_up.is_err());
+    }
+    // The agent has heard of it when it answers something else.
+    place.pipe.ports().listen().await.unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", listener.port())).await.unwrap();
+    client.write_all(b"x").await.unwrap();
+    let mut tunnel = timeout(SOON, listener.accept()).await.unwrap().unwrap();
+    assert_eq!(tunnel.read_u8().await.unwrap(), b'x');
+    drop(tunnel);
+    assert_eq!(timeout(SOON, client.read(&mut [0])).await.unwrap().unwrap_or(0), 0);
+    // The end of the box is its end.
+    let waiting = tokio::spawn(async move { listener.accept().await.map(drop) });
+    drop(place);
+    let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminated);
+}
+
+/// What a connection is at both of its ends.
+trait Both: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Both for T {}

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test relies on must hold")]
 
 mod hostile;
+mod proxy;
 mod reach;
 mod support;
 mod tls;

@@ -40,7 +40,7 @@ impl World {
 
 /// The world as something that a gate can hold.
 #[derive(Clone, Debug)]
-struct Shared(Arc<World>);
+pub(crate) struct Shared(pub(crate) Arc<World>);
 
 #[async_trait::async_trait]
 impl Outside for Shared {
@@ -114,14 +114,19 @@ impl Behind {
         output.await.unwrap()
     }
 
-    /// What was refused so far: host, port, reason, what would allow it, how often.
+    /// What was refused so far.
     pub(crate) fn denied(&self) -> Vec<String> {
-        let show = |denial: &NetworkDenial| {
-            let allow = denial.allow.as_deref().unwrap_or("nothing");
-            format!("{denial} {} {allow} {}", denial.reason.as_str(), denial.count)
-        };
-        self.gate.denied_since(0).iter().map(show).collect()
+        denied(&self.gate)
     }
+}
+
+/// What was refused so far: host, port, reason, what would allow it, how often.
+pub(crate) fn denied(gate: &Gate) -> Vec<String> {
+    let show = |denial: &NetworkDenial| {
+        let allow = denial.allow.as_deref().unwrap_or("nothing");
+        format!("{denial} {} {allow} {}", denial.reason.as_str(), denial.count)
+    };
+    gate.denied_since(0).iter().map(show).collect()
 }
 
 const PRELUDE: &str = "

@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
+use futures_util::Stream;
 use sandbox_core::{
     Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkDenial, NetworkMode, NetworkPolicy,
     Result,
 };
 use sandbox_gate::{Gate, GateConfig, Sockets};
 use sandbox_isolation::{Cell, CellSpec, GateSockets};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::makers::{Makers, no_isolation};
 use crate::network::{Guard, Network};
+
+/// Connections through a proxy at a time, further ones wait. What one does not read stays under way, and is together never
+/// more than half of what may be.
+const MOST_PROXIED: usize = 32;
 
 /// Whether what leaves the cell goes through a gate. Otherwise nothing leaves a strict one.
 pub(super) fn needs_gate(spec: &CreateSpec) -> bool {
@@ -45,7 +51,7 @@ impl Network {
         };
         let policy = spec.network.clone();
         if !needs_gate(spec) {
-            return Ok(Self { gate: None, isolated, policy });
+            return Ok(Self { gate: None, isolated, policy, proxy: None });
         }
         let failed = |why: &str| Error::new(ErrorKind::Unavailable, "create", why.to_owned());
         let sockets = cell.take_gate().ok_or_else(|| failed("the cell has no gate"))?;
@@ -66,7 +72,19 @@ impl Network {
             let message = "the gate could not be opened";
             Error::new(ErrorKind::Unavailable, "create", message).with_source(error)
         })?;
-        Ok(Self { gate: Some(Arc::new(gate)), isolated: true, policy })
+        Ok(Self { gate: Some(Arc::new(gate)), isolated: true, policy, proxy: None })
+    }
+
+    /// The network of a sandbox that has none but what its programs ask a proxy for, on that port of its loopback. The
+    /// connections to that port are given here.
+    pub fn proxied<S>(policy: NetworkPolicy, port: u16, connections: S) -> Self
+    where
+        S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
+    {
+        let mut config = GateConfig::new(policy.clone());
+        config.limits.connections = MOST_PROXIED;
+        let gate = Gate::proxy(connections, config);
+        Self { gate: Some(Arc::new(gate)), isolated: true, policy, proxy: Some(port) }
     }
 }
 
