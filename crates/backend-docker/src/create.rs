@@ -64,8 +64,9 @@ impl DockerBackend {
         let made = DockerBox::start(docker, &host, &wanted, &self.extras, id.local()).await?;
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;
-        let network =
+        let (network, way) =
             network::open(*way, spec, docker, &made, &self.makers, &options.python).await?;
+        plan.way = way;
         for (name, value) in network.variables() {
             // What the caller says of the environment holds all the same.
             if !spec.env.contains_key(&name) && !spec.secrets.contains_key(&name) {

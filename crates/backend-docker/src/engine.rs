@@ -17,6 +17,9 @@ use crate::config::DockerConfig;
 /// How long an engine may take to say that it is there.
 const BOUND: Duration = Duration::from_secs(5);
 
+/// Stands before the name of a context that has no address.
+const CONTEXT: &str = "context:";
+
 const DOCKER: &str = "/var/run/docker.sock";
 
 /// Connects to the engine and agrees with it on a version.
@@ -38,11 +41,8 @@ pub(crate) fn address(config: &DockerConfig) -> String {
     let settings = set("DOCKER_CONFIG")
         .map(PathBuf::from)
         .or_else(|| set("HOME").map(|home| Path::new(&home).join(".docker")));
-    let in_context = settings.and_then(|settings| {
-        let name = set("DOCKER_CONTEXT").or_else(|| current_context(&settings))?;
-        context_host(&settings, &name)
-    });
-    if let Some(host) = in_context {
+    let by_context = settings.and_then(|settings| in_context(&settings, set("DOCKER_CONTEXT")));
+    if let Some(host) = by_context {
         return host;
     }
     let runtime = set("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -61,9 +61,16 @@ fn json(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
+/// The address in the context that is named, or else in the current one.
+fn in_context(settings: &Path, named: Option<String>) -> Option<String> {
+    let name = named.or_else(|| current_context(settings)).filter(|name| name != "default")?;
+    // Another engine is not what was asked for.
+    Some(context_host(settings, &name).unwrap_or_else(|| format!("{CONTEXT}{name}")))
+}
+
 fn current_context(settings: &Path) -> Option<String> {
     let config = json(&settings.join("config.json"))?;
-    config["currentContext"].as_str().filter(|name| *name != "default").map(str::to_owned)
+    config["currentContext"].as_str().map(str::to_owned)
 }
 
 /// The address in a context of that name.
@@ -82,6 +89,11 @@ fn unreachable(host: &str, error: Cause) -> Error {
             .with_effect(Effect::NotSent)
             .with_context("engine", host.to_owned())
     };
+    if let Some(name) = host.strip_prefix(CONTEXT) {
+        let message = format!("the context {name:?} of docker is not there, or has no address");
+        return make(ErrorKind::InvalidArgument, message)
+            .with_hint("`docker context ls` lists them; DOCKER_CONTEXT and `docker context use` name one, DOCKER_HOST an engine");
+    }
     if is_denied(&error) || !may_use(host) {
         return make(
             ErrorKind::PermissionDenied,
@@ -211,9 +223,18 @@ mod tests {
         let context = r#"{"Name":"far","Endpoints":{"docker":{"Host":"tcp://far:2376"}}}"#;
         fs::write(meta.join("meta.json"), context).unwrap();
         fs::write(directory.join("config.json"), r#"{"currentContext":"far"}"#).unwrap();
-        let name = current_context(&directory).unwrap();
-        assert_eq!(context_host(&directory, &name).as_deref(), Some("tcp://far:2376"));
-        assert_eq!(context_host(&directory, "other"), None);
+        let host = |named: Option<&str>| in_context(&directory, named.map(str::to_owned));
+        for named in [None, Some("far")] {
+            assert_eq!(host(named).as_deref(), Some("tcp://far:2376"));
+        }
+        assert_eq!(host(Some("default")), None);
+        // No other engine takes its place.
+        let address = host(Some("othre")).unwrap();
+        let error =
+            Docker::connect_with_host(&address).map_err(|error| unreachable(&address, error));
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("\"othre\"") && error.hint().is_some(), "{error:?}");
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -11,9 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
 use futures_util::stream;
-use sandbox_core::{
-    Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkMode, NetworkPolicy, Result,
-};
+use sandbox_core::{Check, CreateSpec, IsolationMode, NetworkMode, NetworkPolicy, Result};
 use sandbox_isolation::Privilege;
 use sandbox_local::makers::{Makers, no_isolation};
 use sandbox_local::network::Network;
@@ -101,10 +99,11 @@ pub(crate) async fn check(config: &DockerConfig, makers: &Makers) -> Check {
     }
 }
 
-/// The network of a container that has started and runs no code yet.
+/// The network of a container that has started and runs no code yet, and the way out that it has. Where its network turns
+/// out not to be one of this host, that is the proxy.
 ///
 /// # Errors
-/// `Unsupported` when the kernel has no gates, `Unavailable` when the container's network is not to be found.
+/// `Unsupported` when the kernel has no gates.
 pub(crate) async fn open(
     way: Way,
     spec: &CreateSpec,
@@ -112,31 +111,49 @@ pub(crate) async fn open(
     made: &DockerBox,
     makers: &Makers,
     python: &str,
-) -> Result<Network> {
+) -> Result<(Network, Way)> {
     let policy = spec.network.clone();
-    match way {
-        Way::Closed => return Ok(Network::closed(policy)),
-        Way::Engine => return Ok(Network::unrestricted(policy)),
-        Way::Proxy => return proxy(policy, made).await,
-        Way::Gate => {}
-    }
+    let network = match way {
+        Way::Closed => Network::closed(policy),
+        Way::Engine => Network::unrestricted(policy),
+        Way::Proxy => proxy(policy, made).await?,
+        Way::Gate => match find(docker, made, python).await? {
+            Ok(network) => {
+                let maker = makers.get(IsolationMode::Strict).await?;
+                let sockets = maker.gate(network.as_fd()).await.map_err(no_isolation)?;
+                Network::gated(policy, sockets)?
+            }
+            Err(why) => {
+                tracing::debug!(why, "the network of the container was not found: a proxy it is");
+                return Ok((proxy(policy, made).await?, Way::Proxy));
+            }
+        },
+    };
+    Ok((network, way))
+}
+
+/// The network that a container is in, if it is one of this host; otherwise why not.
+async fn find(
+    docker: &Docker,
+    made: &DockerBox,
+    python: &str,
+) -> Result<std::result::Result<File, &'static str>> {
     let found = docker.inspect_container(made.name(), None::<InspectContainerOptions>).await;
     let state = found.ok().and_then(|container| container.state);
     let pid = state.and_then(|state| state.pid).filter(|pid| *pid > 0);
-    let pid = pid.ok_or_else(|| not_found("the engine does not say what its first process is"))?;
-    let network = File::open(format!("/proc/{pid}/ns/net"))
-        .map_err(|error| not_found("its first process is not on this host").with_source(error))?;
-    let inode = network
-        .metadata()
-        .map_err(|error| not_found("it cannot be looked at").with_source(error))?
-        .ino();
+    let Some(pid) = pid else {
+        return Ok(Err("the engine does not say what its first process is"));
+    };
+    let network = File::open(format!("/proc/{pid}/ns/net"));
+    let opened = network.and_then(|network| Ok((network.metadata()?.ino(), network)));
+    let Ok((inode, network)) = opened else {
+        return Ok(Err("its first process is not on this host"));
+    };
     // A number of a process says little: what was opened must be where code will be.
     if made.run(python, COMPARE, vec![inode.to_string()]).await? != Some(0) {
-        return Err(not_found("the process that the engine names is another one here"));
+        return Ok(Err("the process that the engine names is another one here"));
     }
-    let maker = makers.get(IsolationMode::Strict).await?;
-    let sockets = maker.gate(network.as_fd()).await.map_err(no_isolation)?;
-    Network::gated(policy, sockets)
+    Ok(Ok(network))
 }
 
 /// Connections to a port of the container's loopback, which the agent hands on.
@@ -148,12 +165,6 @@ async fn proxy(policy: NetworkPolicy, made: &DockerBox) -> Result<Network> {
         listener.accept().await.ok().map(|connection| (connection, listener))
     });
     Ok(Network::proxied(policy, port, connections))
-}
-
-fn not_found(why: &str) -> Error {
-    let message = format!("the network of the container was not found: {why}");
-    Error::new(ErrorKind::Unavailable, "create", message)
-        .with_hint("use an engine of this host, whose processes are seen here; or `--network none`")
 }
 
 #[cfg(test)]

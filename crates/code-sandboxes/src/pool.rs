@@ -20,8 +20,10 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use sandbox_core::{Error, ErrorKind, Result, SandboxBuilder, SandboxStatus};
 use serde::Serialize;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -30,6 +32,9 @@ use crate::{Registry, Sandbox};
 
 /// How old a sandbox that nobody has used may become.
 pub const MAX_AGE: Duration = Duration::from_secs(600);
+
+/// One that is younger has lost nothing of its time.
+const FRESH: Duration = Duration::from_millis(100);
 
 /// The code of whoever took one runs first, and the next one is made after that beside it: both would take longer on few
 /// processors.
@@ -47,6 +52,8 @@ type Recipe = dyn Fn() -> SandboxBuilder<Registry> + Send + Sync;
 ///
 /// A sandbox of the pool has one owner, once: what is released is ended, and a new one is made in its place. So nothing of
 /// one owner is there for the next.
+///
+/// Lifetimes and idle timeouts begin anew when somebody takes a sandbox, where its variant can set them.
 ///
 /// The pool belongs to the runtime it was started on. When its last handle is dropped, those that nobody has end.
 #[derive(Clone)]
@@ -104,6 +111,26 @@ impl Member {
     fn is_fit(&self) -> bool {
         let lives = |status| status == SandboxStatus::Running;
         self.made.elapsed() < MAX_AGE && self.sandbox.info().is_some_and(|info| lives(info.status))
+    }
+
+    /// Lifetime and idle timeout begin with the owner, where that can be had.
+    fn begin(&self) {
+        if self.made.elapsed() < FRESH || !self.sandbox.capabilities().set_lifetime {
+            return;
+        }
+        let info = self.sandbox.info();
+        let whole = info.and_then(|info| Some(info.end_at? - info.created_at));
+        let Some(whole) = whole.and_then(|whole| Duration::try_from_secs_f64(whole).ok()) else {
+            return;
+        };
+        let sandbox = self.sandbox.clone();
+        let mut renewing = Box::pin(async move { sandbox.set_lifetime(whole).await });
+        // Where somebody else has to be asked that is done beside its first use.
+        if (&mut renewing).now_or_never().is_none()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(renewing);
+        }
     }
 }
 
@@ -196,6 +223,9 @@ impl SandboxPool {
             taken
         };
         shared.changed.notify_one();
+        if let Some(member) = &taken {
+            member.begin();
+        }
         Ok(taken.map(|member| PooledSandbox { sandbox: member.sandbox, pool: Arc::clone(shared) }))
     }
 
@@ -306,6 +336,12 @@ impl Shared {
         let mut state = self.state();
         state.starting = starting;
         let problem = match made {
+            // It is ended by being dropped, after the lock: what comes after the end of the pool is nobody's.
+            Some(Ok(Ok(sandbox))) if state.closed => {
+                drop(state);
+                drop(sandbox);
+                return true;
+            }
             Some(Ok(Ok(sandbox))) => {
                 state.last_error = None;
                 state.ready.push_back(Member { sandbox, made: Instant::now() });

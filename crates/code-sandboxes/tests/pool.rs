@@ -101,6 +101,23 @@ async fn one_that_died_is_given_to_nobody() {
 }
 
 #[tokio::test]
+async fn the_time_of_a_sandbox_begins_with_its_owner() {
+    let recipe = || {
+        let (lifetime, idle) = (Duration::from_secs(8), Duration::from_secs(4));
+        Sandbox::builder().lifetime(lifetime).idle_timeout(idle)
+    };
+    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    until(&pool, |status| status.available == 1).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let sandbox = pool.acquire().await.unwrap();
+    let left = sandbox.info().unwrap().remaining_time().unwrap();
+    assert!(left > 7.0, "{left}");
+    // Longer than what was left of being idle.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(sandbox.run_code("1").await.unwrap().text(), Some("1"));
+}
+
+#[tokio::test]
 async fn a_closed_pool_ends_what_nobody_has() {
     let pool = SandboxPool::start(2, Sandbox::builder).await.unwrap();
     let mine = pool.acquire().await.unwrap();

@@ -175,8 +175,16 @@ pub trait Process: fmt::Debug + Send + Sync {
         Duration::from_secs(2)
     }
 
-    /// Why, when it is dead by SIGKILL because its box had too much memory: in words, with who ended it. Asked once.
-    fn out_of_memory(&self) -> Option<String> {
+    /// How many processes of its box the kernel has ended so far for their memory: a moment for
+    /// [`Process::out_of_memory`], as where a run begins. Takes a microsecond or two.
+    fn memory_ends(&self) -> u64 {
+        0
+    }
+
+    /// Why, when it is dead by SIGKILL because its box had too much memory after that moment: in words, with who ended it.
+    /// Asked once.
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        let _ = before;
         None
     }
 

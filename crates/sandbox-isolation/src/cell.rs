@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -91,8 +90,6 @@ pub(crate) struct Link {
     pidfd: Arc<OwnedFd>,
     kind: CellKind,
     limits: Limits,
-    /// How many ends by the kernel somebody was told of.
-    told: AtomicU64,
     gone: watch::Sender<bool>,
 }
 
@@ -153,7 +150,6 @@ impl Cell {
             pidfd: Arc::new(ready.pidfd),
             kind: ready.kind,
             limits: ready.limits,
-            told: AtomicU64::new(0),
             gone: watch::Sender::new(false),
         });
         tokio::spawn(listen(Guard { link: Arc::clone(&link), private: ready.private, group }));
@@ -220,11 +216,20 @@ impl Cell {
         self.inner.link.limits.group.as_ref().map_or(Ok(()), |group| group.enter(pid))
     }
 
-    /// Whether a process that a SIGKILL ended was ended because the cell had too much memory. `pid` is its number inside.
-    /// Says so once for each.
+    /// How many processes the kernel has ended so far because the cell had too much memory: for
+    /// [`Cell::ended_for_memory`]. Takes about a microsecond.
     #[must_use]
-    pub fn ended_for_memory(&self, pid: u32) -> Option<OutOfMemory> {
-        self.inner.link.ended_for_memory(pid)
+    pub fn memory_ends(&self) -> u64 {
+        self.inner.link.memory_ends()
+    }
+
+    /// Whether a process that a SIGKILL ended was ended because the cell had too much memory. `pid` is its number inside.
+    ///
+    /// The kernel does not say which process it has ended, so with a control group it counts whether it has ended any after
+    /// `before` ([`Cell::memory_ends`]), a moment of the caller. Of those that were ended here it says so once for each.
+    #[must_use]
+    pub fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {
+        self.inner.link.ended_for_memory(pid, before)
     }
 
     /// The layers in force, such as `user-namespace` and `seccomp`: what the steps of the set-up, all of which succeeded,
@@ -333,14 +338,17 @@ impl Link {
         self.replies.close();
     }
 
-    pub(crate) fn ended_for_memory(&self, pid: u32) -> Option<OutOfMemory> {
+    pub(crate) fn memory_ends(&self) -> u64 {
+        self.limits.group.as_ref().map_or(0, |group| group.memory_ends())
+    }
+
+    pub(crate) fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {
         let Limits { memory: limit, watched, group, .. } = &self.limits;
         if watched.as_ref().is_some_and(|watched| watched.has_ended(pid)) {
             return Some(OutOfMemory { limit: *limit, by: Enforcer::Watchdog });
         }
-        let ends = group.as_ref()?.memory_ends();
-        let told = self.told.swap(ends, Ordering::Relaxed);
-        (ends > told).then_some(OutOfMemory { limit: *limit, by: Enforcer::Kernel })
+        let by_kernel = group.as_ref()?.memory_ends() > before;
+        by_kernel.then_some(OutOfMemory { limit: *limit, by: Enforcer::Kernel })
     }
 
     fn exits(&self) -> MutexGuard<'_, HashMap<u32, watch::Sender<Option<Exit>>>> {

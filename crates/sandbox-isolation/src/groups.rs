@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -170,7 +171,8 @@ fn sweep(directory: &Path) {
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     parts: Vec<Part>,
-    memory: Option<PathBuf>,
+    /// The file that says how often memory ran out.
+    memory: Option<File>,
 }
 
 #[derive(Debug)]
@@ -192,7 +194,7 @@ impl Group {
             set_if_there(&directory, "memory.memsw.limit_in_bytes", &limit)?;
         }
         let events = if hierarchy.unified { "memory.events" } else { "memory.oom_control" };
-        self.memory = Some(directory.join(events));
+        self.memory = File::open(directory.join(events)).ok();
         Ok(())
     }
 
@@ -248,11 +250,11 @@ impl Group {
 
     /// How many processes the kernel has ended because the group had too much memory.
     pub(crate) fn memory_ends(&self) -> u64 {
-        let text = self.memory.as_ref().and_then(|file| fs::read_to_string(file).ok());
-        text.as_deref().map_or(0, |text| {
-            let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-            count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-        })
+        let mut text = [0; 512];
+        let length = self.memory.as_ref().and_then(|file| file.read_at(&mut text, 0).ok());
+        let text = str::from_utf8(&text[..length.unwrap_or(0)]).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Removes it now, if its processes are gone.

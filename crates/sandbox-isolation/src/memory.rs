@@ -23,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Adding up may take that part of the time, so that many large processes do not keep a processor busy.
 const SHARE: u32 = 10;
 
+/// How long processes are looked at exactly when there may be too much. What is left then counts for what it has at most.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// A cell that takes longer than this to look at waits alone for what it took more, so that none keeps the others from
 /// being looked at.
 const QUICK: Duration = Duration::from_millis(1);
@@ -137,8 +140,12 @@ impl Watched {
 
     /// Ends the largest processes when there is too much. An error means that the cell is gone.
     fn end_what_is_too_much(&self) -> io::Result<()> {
-        let files = self.used()?;
-        let mut all = self.all(read_exactly)?;
+        let (files, begin) = (self.used()?, Instant::now());
+        // Code decides how long that takes; meanwhile it goes on to take memory.
+        let mut all = self.all(|processes, pid| match begin.elapsed() < PATIENCE {
+            true => read_exactly(processes, pid),
+            false => read_roughly(processes, pid),
+        })?;
         all.sort_by_key(|has| has.all());
         while total(&all, files) > self.limit {
             let Some(largest) = all.pop() else { return Ok(()) };
@@ -167,7 +174,7 @@ impl Watched {
         }
     }
 
-    fn all(&self, read: fn(&OwnedFd, u32) -> Option<Has>) -> io::Result<Vec<Has>> {
+    fn all(&self, read: impl Fn(&OwnedFd, u32) -> Option<Has>) -> io::Result<Vec<Has>> {
         let mut all = Vec::new();
         for entry in Dir::read_from(&self.processes)? {
             let name = entry?;
@@ -193,10 +200,13 @@ fn used(files: impl AsFd) -> io::Result<u64> {
     Ok(state.f_blocks.saturating_sub(state.f_bfree).saturating_mul(size))
 }
 
+/// The field with what a process has of page tables: a page of memory for each 2 MiB that it has only looked at.
+const PAGE_TABLES: &str = "VmPTE:";
+
 /// What a process has, or more: what it shares with others counts for each. Reading that takes little.
 fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<Has> {
     let text = read(processes, &format!("{pid}/status"))?;
-    let private = field(&text, "RssAnon:") + field(&text, "VmSwap:");
+    let private = field(&text, "RssAnon:") + field(&text, "VmSwap:") + field(&text, PAGE_TABLES);
     Some(Has { pid, private, shared: field(&text, "RssShmem:") })
 }
 
@@ -206,7 +216,8 @@ fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
     let Some(text) = read(processes, &format!("{pid}/smaps_rollup")) else {
         return read_roughly(processes, pid);
     };
-    let private = field(&text, "Pss_Anon:") + field(&text, "SwapPss:");
+    let tables = read(processes, &format!("{pid}/status")).map(|text| field(&text, PAGE_TABLES));
+    let private = field(&text, "Pss_Anon:") + field(&text, "SwapPss:") + tables.unwrap_or(0);
     Some(Has { pid, private, shared: field(&text, "Pss_Shmem:") })
 }
 

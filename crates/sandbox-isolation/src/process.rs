@@ -231,10 +231,16 @@ impl CellProcess {
         exit.ok_or(Error::Closed)
     }
 
+    /// Like [`Cell::memory_ends`](crate::Cell::memory_ends), of the cell of this program.
+    #[must_use]
+    pub fn memory_ends(&self) -> u64 {
+        self.root.link.memory_ends()
+    }
+
     /// Like [`Cell::ended_for_memory`], for this program.
     #[must_use]
-    pub fn ended_for_memory(&self) -> Option<OutOfMemory> {
-        self.root.link.ended_for_memory(self.pid)
+    pub fn ended_for_memory(&self, before: u64) -> Option<OutOfMemory> {
+        self.root.link.ended_for_memory(self.pid, before)
     }
 
     /// Like [`Root::signal`].

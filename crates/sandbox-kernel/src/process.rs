@@ -227,8 +227,12 @@ impl Process for KernelProcess {
         self.inner.kill_bound()
     }
 
-    fn out_of_memory(&self) -> Option<String> {
-        self.inner.out_of_memory()
+    fn memory_ends(&self) -> u64 {
+        self.inner.memory_ends()
+    }
+
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        self.inner.out_of_memory(before)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {

@@ -99,10 +99,11 @@ impl Expiry {
         self.shared.state().end_at
     }
 
-    /// Sets the lifetime anew, from now.
+    /// Sets the lifetime anew, from now, which is a use.
     pub fn set_lifetime(&self, lifetime: Duration) {
         let mut state = self.shared.state();
-        state.end = Instant::now() + lifetime;
+        state.last_used = Instant::now();
+        state.end = state.last_used + lifetime;
         state.end_at = unix_now() + lifetime.as_secs_f64();
         drop(state);
         self.shared.changed.notify_one();

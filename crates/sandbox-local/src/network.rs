@@ -81,7 +81,8 @@ impl Network {
     /// What is allowed, for people.
     pub fn description(&self) -> String {
         if self.gate.is_none() {
-            return if self.isolated { "none" } else { "all" }.to_owned();
+            let all = "all, private networks included";
+            return if self.isolated { "none" } else { all }.to_owned();
         }
         let mut text = match self.policy.mode {
             NetworkMode::All => "all public addresses".to_owned(),

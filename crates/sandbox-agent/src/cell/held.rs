@@ -407,8 +407,12 @@ impl Process for WokenProcess {
         }
     }
 
-    fn out_of_memory(&self) -> Option<String> {
-        self.home.cell.ended_for_memory(self.pid()).map(memory_words)
+    fn memory_ends(&self) -> u64 {
+        self.home.cell.memory_ends()
+    }
+
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        self.home.cell.ended_for_memory(self.pid(), before).map(memory_words)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {

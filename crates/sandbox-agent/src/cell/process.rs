@@ -199,8 +199,12 @@ impl Process for WorkerProcess {
         }
     }
 
-    fn out_of_memory(&self) -> Option<String> {
-        self.cell.ended_for_memory(self.pid()).map(memory_words)
+    fn memory_ends(&self) -> u64 {
+        self.cell.memory_ends()
+    }
+
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        self.cell.ended_for_memory(self.pid(), before).map(memory_words)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
@@ -293,8 +297,12 @@ impl Process for ProgramProcess {
         }
     }
 
-    fn out_of_memory(&self) -> Option<String> {
-        self.process.ended_for_memory().map(memory_words)
+    fn memory_ends(&self) -> u64 {
+        self.process.memory_ends()
+    }
+
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        self.process.ended_for_memory(before).map(memory_words)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {

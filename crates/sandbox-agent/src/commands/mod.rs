@@ -150,6 +150,7 @@ impl Commands {
             started,
             limit: request.timeout,
             output_limit: request.output_limit,
+            memory_ends: process.memory_ends(),
             end: Arc::clone(&end),
             tasks,
             ended: Arc::clone(&self.ended),

@@ -78,6 +78,8 @@ pub(super) struct Running {
     pub(super) limit: Option<Duration>,
     /// Bytes that it may put out.
     pub(super) output_limit: Option<ByteSize>,
+    /// How many processes the kernel had ended for their memory when it was started.
+    pub(super) memory_ends: u64,
     pub(super) end: Arc<End>,
     /// Ends with the events.
     pub(super) tasks: Vec<AbortHandle>,
@@ -217,8 +219,9 @@ impl Running {
             Some(Ok(exit)) => {
                 outcome.exit_code = exit.status();
                 outcome.signal = exit.signal;
+                let killed = exit.signal == Some(SIGKILL);
                 if let Some(why) =
-                    self.process.out_of_memory().filter(|_| exit.signal == Some(SIGKILL))
+                    killed.then(|| self.process.out_of_memory(self.memory_ends)).flatten()
                 {
                     outcome.failure = Some(failure(FailureKind::OutOfMemory, &why));
                 }

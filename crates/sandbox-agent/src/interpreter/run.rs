@@ -48,6 +48,8 @@ pub(crate) struct ActiveRun {
     /// The end was not later than that.
     at_most: Option<Instant>,
     cpu_before: Option<Duration>,
+    /// How many processes the kernel had ended for their memory when it began.
+    memory_ends: u64,
     limit: String,
     ended: Arc<EndReason>,
     calls: Arc<ToolCalls>,
@@ -77,7 +79,9 @@ impl ActiveRun {
         ended: Arc<EndReason>,
         calls: Arc<ToolCalls>,
     ) -> Self {
-        let cpu_before = slot.worker.as_ref().and_then(|worker| worker.io.process.cpu_time());
+        let process = slot.worker.as_ref().map(|worker| &worker.io.process);
+        let cpu_before = process.and_then(|process| process.cpu_time());
+        let memory_ends = process.map_or(0, |process| process.memory_ends());
         Self {
             slot: Some(slot),
             id,
@@ -89,6 +93,7 @@ impl ActiveRun {
             answered: false,
             at_most: None,
             cpu_before,
+            memory_ends,
             limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
             ended,
             calls,
@@ -347,7 +352,7 @@ impl ActiveRun {
         self.died_of = process.lost().map(|why| (FailureKind::ConnectionLost, why));
         let exit = worker.bury().await;
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
-            let out_of_memory = process.out_of_memory();
+            let out_of_memory = process.out_of_memory(self.memory_ends);
             self.died_of =
                 out_of_memory.map(|why| (FailureKind::OutOfMemory, why)).or(self.died_of.take());
         }

@@ -193,7 +193,8 @@ impl Process for BoxProcess {
         Duration::from_secs(6)
     }
 
-    fn out_of_memory(&self) -> Option<String> {
+    /// The agent says it of each process.
+    fn out_of_memory(&self, _before: u64) -> Option<String> {
         let limit = self.memory?;
         let words = format!("the memory limit of {limit} was reached; the kernel ended it");
         std::mem::take(&mut self.life.state().out_of_memory).then_some(words)

@@ -62,9 +62,11 @@ class Child:
         self.terminal = None
         self.status = None
         self.told = False
+        self.kills = kills_for_memory()
 
     def died(self, status, usage):
-        by_kernel = status & 0x7F == SIGKILL and self.children.memory_ran_out()
+        # Which process it was the kernel does not say: one that has ended since this one began.
+        by_kernel = status & 0x7F == SIGKILL and kills_for_memory() > self.kills
         self.status = (
             status,
             int(by_kernel),
@@ -94,7 +96,6 @@ class Children:
         self.mux = mux
         self.all = {}
         self.owners = {}  # by process id: which of them it is, or has left behind
-        self.kills = kills_for_memory()
 
     # Starting.
 
@@ -318,11 +319,6 @@ class Children:
             self.owners.pop(pid, None)
             if owner is not None and owner.pid == pid:
                 owner.died(status, usage)
-
-    def memory_ran_out(self):
-        """Whether the kernel has ended something for its memory since this was asked last."""
-        before, self.kills = self.kills, kills_for_memory()
-        return self.kills > before
 
     def take_in(self, owner):
         """Notes whose the processes are that are new here."""

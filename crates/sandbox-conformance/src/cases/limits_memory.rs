@@ -9,6 +9,7 @@ use crate::support::{PATIENCE, describe, failed_with, is_usable, refused, run, t
 pub(super) fn cases() -> Vec<Case> {
     cases!("limits_memory", [limit_memory], {
         a_run_says_that_it_was_ended_for_its_memory needs run_code;
+        a_death_after_that_of_a_program_is_one_of_its_own needs run_code;
         a_command_says_that_it_was_ended_for_its_memory needs run_code, commands;
         what_this_host_does_not_have_is_refused needs local;
         files_are_memory needs limit_disk, local, strict;
@@ -47,6 +48,19 @@ async fn a_run_says_that_it_was_ended_for_its_memory(f: Fixture) -> Checked {
     explains(&result.failure.map(|failure| failure.message).unwrap_or_default())?;
     ensure!(is_usable(&sandbox).await?.restarted, "the next run does not say `restarted`");
     // A death of another kind is not mistaken for it.
+    let result = run(&sandbox, "import os; os.kill(os.getpid(), 9)").await?;
+    failed_with(&result, FailureKind::KernelDied)?;
+    Ok(())
+}
+
+async fn a_death_after_that_of_a_program_is_one_of_its_own(f: Fixture) -> Checked {
+    let sandbox = limited(&f).await?;
+    // Several, of which each alone has less than the limit: where the kernel ends one it is not the interpreter.
+    let code = "import subprocess, sys
+more = \"import time; x = b'x' * (60 << 20); time.sleep(3)\"
+all = [subprocess.Popen([sys.executable, '-c', more]) for _ in range(4)]
+-9 in [program.wait() for program in all]";
+    ensure_eq!(text(&sandbox, code).await?, "True");
     let result = run(&sandbox, "import os; os.kill(os.getpid(), 9)").await?;
     failed_with(&result, FailureKind::KernelDied)?;
     Ok(())

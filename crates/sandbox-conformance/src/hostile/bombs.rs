@@ -25,6 +25,8 @@ pub(super) fn cases() -> Vec<Case> {
         memory_behind_descriptors needs limit_memory, strict;
         memory_in_shared_segments needs limit_memory, strict;
         memory_that_is_let_go_of needs limit_memory, strict;
+        memory_in_page_tables needs limit_memory, strict;
+        memory_in_semaphores needs limit_memory, strict;
         directories_without_end;
         descriptors_in_flight needs strict;
         timers_and_epolls_without_end needs strict;
@@ -196,6 +198,30 @@ except OSError: pass
 zero = os.open('/dev/zero', os.O_RDWR)
 for n in range(32): hold(mmap.mmap(zero, 32 << 20))
 raise SystemExit('2 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_page_tables(f: Fixture) -> Checked {
+    // Where nothing was written all pages are the same one, and what leads to it is memory all the same.
+    let sandbox = small(&f).await?;
+    let code = "
+import mmap
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+held = mmap.mmap(-1, 1 << 42, flags=flags, prot=mmap.PROT_READ)
+for at in range(0, 1 << 42, 1 << 21): held[at]
+raise SystemExit('8 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_semaphores(f: Fixture) -> Checked {
+    // They belong to no process: the end of none would free them.
+    let sandbox = small(&f).await?;
+    let code = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for n in range(500):
+    if libc.semget(0, 32_000, 0o600) == -1: raise OSError(ctypes.get_errno(), 'no semaphores')
+raise SystemExit('1 GiB of it')";
     ends_for_memory(&sandbox, code).await
 }
 

@@ -180,21 +180,28 @@ const OF_THIS_ARCHITECTURE: &[Rule] = always!(NotPermitted:
 const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 
 /// Memory that a process can hold without having it mapped, so that adding up what processes have does not find it.
-/// Mappings that are shared and anonymous keep their pages when a process lets go of them, or of all but one.
+/// Mappings that are shared and anonymous keep their pages when a process lets go of them, or of all but one. Semaphores
+/// and queues belong to no process at all.
 const UNCOUNTED_MEMORY: &[Rule] = &[
     rule!(SYS_memfd_create, When::Always, NotThere),
     rule!(SYS_shmget, When::Always, NotThere),
+    rule!(SYS_semget, When::Always, NotThere),
+    rule!(SYS_msgget, When::Always, NotThere),
     rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
 ];
 /// `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` that `MAP_PRIVATE` has not.
 const ANONYMOUS: u32 = 0x20;
 const SHARED: u32 = 0x1;
 
-/// The same calls where a control group counts: all but pages that the host has put aside, which nothing counts.
-const HUGE_PAGES: &[Rule] = &[
+/// The same calls where a control group counts, or nobody: all but pages that the host has put aside, which nothing counts,
+/// and large sets of semaphores, which the end of no process frees. Of small ones the kernel allows some 40 MiB.
+const MEMORY_OF_NOBODY: &[Rule] = &[
     rule!(SYS_memfd_create, When::AnyBit(1, HUGE_FILE), NoMemory),
     rule!(SYS_shmget, When::AnyBit(2, HUGE_SEGMENT), NoMemory),
+    rule!(SYS_semget, When::AnyBit(1, !MOST_SEMAPHORES), NoMemory),
 ];
+/// The bits of the largest number of semaphores in a set.
+const MOST_SEMAPHORES: u32 = 0xf;
 /// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
 const HUGE_MAPPING: u32 = 0x4_0000;
 const HUGE_FILE: u32 = 0x4;
@@ -312,7 +319,7 @@ impl Filter {
             OF_THIS_ARCHITECTURE,
         ];
         rules.extend(always.concat());
-        rules.extend(if purpose.counts_memory { UNCOUNTED_MEMORY } else { HUGE_PAGES });
+        rules.extend(if purpose.counts_memory { UNCOUNTED_MEMORY } else { MEMORY_OF_NOBODY });
         if purpose.keeps_set_id {
             rules.extend([SET_ID_FILES, SET_ID_FILES_OF_THIS_ARCHITECTURE].concat());
         }

@@ -55,10 +55,11 @@ async fn all_processes_together_get_no_more_than_the_limit() {
     for process in &all {
         if let Ok(exit) = tokio::time::timeout(Duration::from_secs(3), process.wait()).await {
             assert_eq!(exit.unwrap().status, KILLED);
-            let why = cell.ended_for_memory(process.pid());
+            let why = cell.ended_for_memory(process.pid(), 0);
             let by = host_limits().memory;
             assert_eq!(why, Some(OutOfMemory { limit: 128 * MIB, by }));
-            assert_eq!(cell.ended_for_memory(process.pid()), None, "said once");
+            let now = cell.memory_ends();
+            assert_eq!(cell.ended_for_memory(process.pid(), now), None, "not after that");
             ended += 1;
         }
     }

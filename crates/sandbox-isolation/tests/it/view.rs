@@ -341,3 +341,16 @@ async fn the_probe_finds_every_layer() {
     assert_eq!(probe.layers.len(), 12);
     assert!(probe.layers.iter().all(|layer| layer.available), "{probe:?}");
 }
+
+#[tokio::test]
+async fn what_runs_in_a_cell_is_ended_before_the_host_when_memory_runs_out() {
+    let score = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.trim().parse::<i32>().unwrap()
+    };
+    let before = score("/proc/self/oom_score_adj");
+    let cell = strict_cell().await;
+    let inside = output(&cell, shell("cat /proc/self/oom_score_adj")).await;
+    assert_eq!(inside.trim().parse::<i32>().unwrap(), before.max(500));
+    assert_eq!(score("/proc/self/oom_score_adj"), before);
+}

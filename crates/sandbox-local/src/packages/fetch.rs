@@ -57,6 +57,8 @@ pub fn is_option(option: &str) -> bool {
 pub(super) struct Pip {
     executable: PathBuf,
     options: Vec<String>,
+    /// What it has itself says nothing of the box.
+    is_elsewhere: bool,
 }
 
 /// One distribution to install.
@@ -120,7 +122,12 @@ pub(super) fn canonical(name: &str) -> String {
 
 impl Pip {
     pub(super) fn new(executable: PathBuf, options: Vec<String>) -> Self {
-        Self { executable, options }
+        Self { executable, options, is_elsewhere: false }
+    }
+
+    /// For an interpreter that is not this one, and has none of its packages.
+    pub(super) fn elsewhere(executable: PathBuf, options: Vec<String>) -> Self {
+        Self { executable, options, is_elsewhere: true }
     }
 
     async fn run(&self, verb: &str, directory: &Path, arguments: &[String]) -> Result<()> {
@@ -157,7 +164,7 @@ impl Pip {
 
     /// The program that writes a report of what would be installed.
     pub(super) fn resolving(&self, report: &str, requirements: &[String]) -> Vec<String> {
-        self.program("install", resolving(report, requirements))
+        self.program("install", self.resolution(report, requirements))
     }
 
     /// The program that fetches the wheels of exactly those into a directory.
@@ -165,11 +172,18 @@ impl Pip {
         self.program("download", downloading(directory, pinned))
     }
 
+    fn resolution(&self, report: &str, requirements: &[String]) -> Vec<String> {
+        let ignoring = self.is_elsewhere.then(|| "--ignore-installed".to_owned());
+        let fixed = ["--dry-run".to_owned(), format!("--report={report}")];
+        let requirements = requirements.iter().cloned();
+        fixed.into_iter().chain(ignoring).chain(["--".to_owned()]).chain(requirements).collect()
+    }
+
     /// Everything that has to be installed beside what the interpreter has.
     pub(super) async fn resolve(&self, requirements: &[String]) -> Result<Vec<Pinned>> {
         let directory = tempfile::tempdir().map_err(host_problem)?;
         let report = directory.path().join("report.json");
-        let arguments = resolving(&report.display().to_string(), requirements);
+        let arguments = self.resolution(&report.display().to_string(), requirements);
         self.run("install", directory.path(), &arguments).await?;
         pinned(&fs::read(&report).map_err(host_problem)?)
     }
@@ -194,12 +208,6 @@ impl Pip {
         names.sort();
         Ok(Wheels { directory, names })
     }
-}
-
-fn resolving(report: &str, requirements: &[String]) -> Vec<String> {
-    let mut arguments = vec!["--dry-run".to_owned(), format!("--report={report}"), "--".to_owned()];
-    arguments.extend_from_slice(requirements);
-    arguments
 }
 
 fn downloading(directory: &str, pinned: &[Pinned]) -> Vec<String> {
@@ -322,6 +330,20 @@ mod tests {
         ] {
             assert_eq!(one(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad:?}");
         }
+    }
+
+    /// Otherwise a package that this host happens to have would be missing there, and nobody would be told.
+    #[test]
+    fn what_this_host_has_counts_only_where_it_is_there_too() {
+        let ignores = |pip: Pip| {
+            let words = pip.resolving("report.json", &["numpy".to_owned()]);
+            let (at, end) =
+                (words.iter().position(|word| word == "--ignore-installed"), words.len());
+            assert_eq!(words[end - 2..], ["--", "numpy"]);
+            at.is_some_and(|at| at < end - 2)
+        };
+        assert!(!ignores(Pip::new("python3".into(), Vec::new())));
+        assert!(ignores(Pip::elsewhere("python3".into(), Vec::new())));
     }
 
     #[test]

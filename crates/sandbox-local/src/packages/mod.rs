@@ -64,12 +64,15 @@ pub struct Packages {
 impl Packages {
     /// None yet. They are for that interpreter, and come from where `options` of pip say.
     pub fn new(executable: PathBuf, options: Vec<String>) -> Self {
-        Self::between(executable.clone(), executable, options)
+        Self::with(Pip::new(executable.clone(), options), executable)
     }
 
     /// The same, fetched by an interpreter of this host for one of the same version in the box.
     pub fn between(here: PathBuf, there: PathBuf, options: Vec<String>) -> Self {
-        let pip = Pip::new(here, options);
+        Self::with(Pip::elsewhere(here, options), there)
+    }
+
+    fn with(pip: Pip, there: PathBuf) -> Self {
         let (inside, site, wanted, any) = (false, None, Mutex::default(), AtomicBool::new(false));
         Self { pip, executable: there, inside, site, wanted, any }
     }

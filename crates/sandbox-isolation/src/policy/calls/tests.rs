@@ -95,6 +95,9 @@ fn arguments_decide_where_they_should() {
         (libc::SYS_memfd_create, &[0, 5], Some(libc::ENOMEM)),
         (libc::SYS_shmget, &[0, 4096, 0o1600], None),
         (libc::SYS_shmget, &[0, 4096, 0o5600], Some(libc::ENOMEM)),
+        (libc::SYS_semget, &[0, 15, 0o600], None),
+        (libc::SYS_semget, &[0, 16, 0o600], Some(libc::ENOMEM)),
+        (libc::SYS_semget, &[0, 32_000, 0o600], Some(libc::ENOMEM)),
         (libc::SYS_clone, &[17], None),
         (libc::SYS_unshare, &[0x1000_0000], EPERM),
         (libc::SYS_unshare, &[0x80], EPERM),
@@ -149,7 +152,7 @@ fn other_numberings_and_newer_calls_are_closed() {
 #[test]
 fn purposes_add_rules() {
     let counting = Purpose { counts_memory: true, ..Purpose::default() };
-    for number in [libc::SYS_memfd_create, libc::SYS_shmget] {
+    for number in [libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_semget, libc::SYS_msgget] {
         assert_eq!(refused_with(counting, number, &[]), Some(libc::ENOSYS));
     }
     // Private, of a file, shared, and shared in the newer way.
