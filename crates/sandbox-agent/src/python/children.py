@@ -64,6 +64,10 @@ class Child:
         self.told = False
         self.kills = kills_for_memory()
 
+    def heard(self):
+        """Something is asked of it: what the kernel has ended before is none of that's business."""
+        self.kills = kills_for_memory()
+
     def died(self, status, usage):
         # Which process it was the kernel does not say: one that has ended since this one began.
         by_kernel = status & 0x7F == SIGKILL and kills_for_memory() > self.kills
@@ -192,7 +196,7 @@ class Children:
         child.sources.append(
             pipes["ControlSource"](self.mux, copy, key << 2 | CONTROL, list(child.sources))
         )
-        child.control = pipes["ControlSink"](self.mux, control, key << 2 | STDIN)
+        child.control = pipes["ControlSink"](self.mux, control, key << 2 | STDIN, child.heard)
 
     # Signals.
 

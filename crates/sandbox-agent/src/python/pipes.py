@@ -301,10 +301,15 @@ class SocketSink(Sink):
 class ControlSink(Sink):
     """The control stream of a worker; a descriptor may ride on what is written."""
 
-    def __init__(self, mux, control, stream):
+    def __init__(self, mux, control, stream, heard):
         self.control = control
+        self.heard = heard
         self.once_written = []
         super().__init__(mux, control.fileno(), stream)
+
+    def feed(self, data):
+        self.heard()
+        super().feed(data)
 
     def feed_with_input(self, data, stream):
         theirs, ours = pipe2(O_CLOEXEC)
@@ -317,6 +322,7 @@ class ControlSink(Sink):
         self.feed_with(data, theirs.detach())
 
     def feed_with(self, data, file):
+        self.heard()
         self.queue.append((data, file))
         if len(self.queue) == 1:
             self.ready()

@@ -130,6 +130,10 @@ impl Pip {
         Self { executable, options, is_elsewhere: true }
     }
 
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.is_elsewhere
+    }
+
     async fn run(&self, verb: &str, directory: &Path, arguments: &[String]) -> Result<()> {
         let mut pip = Command::new(&self.executable);
         pip.args(self.words(verb))

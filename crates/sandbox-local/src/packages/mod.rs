@@ -149,6 +149,9 @@ impl Place {
         }
         let packages = self.packages()?;
         let mut wanted = packages.wanted.lock().await;
+        if self.has_all(packages, &names).await? {
+            return Ok(());
+        }
         // The last word about a package counts.
         let is_new = |name: &String| names.iter().any(|new| fetch::is_same(new, name));
         let mut all: Vec<_> = wanted.iter().filter(|name| !is_new(name)).cloned().collect();
@@ -170,6 +173,21 @@ impl Place {
         }
         *wanted = all;
         Ok(())
+    }
+
+    /// Whether the interpreter of the box has all of that, where that is not the one here.
+    async fn has_all(&self, packages: &Packages, wanted: &[String]) -> Result<bool> {
+        if !packages.pip.is_elsewhere() {
+            return Ok(false);
+        }
+        let python = packages.executable.to_string_lossy();
+        let look = [&*python, "-m", "pip", "install", "--dry-run", "--no-index", "--quiet", "--"];
+        let program = look.into_iter().map(str::to_owned).chain(wanted.iter().cloned()).collect();
+        let not_all = |_: &str| Error::new(ErrorKind::NotFound, OPERATION, "something is missing");
+        match self.run(program, not_all).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            looked => looked.map(|()| true),
+        }
     }
 
     async fn missing(&self, pinned: Vec<Pinned>) -> Result<Vec<Pinned>> {
