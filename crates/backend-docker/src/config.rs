@@ -92,6 +92,8 @@ pub(crate) struct Options {
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
     pub(crate) lazy: bool,
+    /// An image that the engine does not have is fetched.
+    pub(crate) pull: bool,
     pub(crate) pip: Vec<String>,
 }
 
@@ -113,6 +115,7 @@ impl Options {
             platform: None,
             writable_root: false,
             lazy: spec.single_use == Some(SingleUse::Commands),
+            pull: false,
             pip: Vec::new(),
         };
         for (key, value) in &spec.provider_options {
@@ -133,6 +136,8 @@ impl Options {
                 ("writable_root", Value::Bool(writable)) => options.writable_root = *writable,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
+                ("pull", Value::String(when)) if when == "missing" => options.pull = true,
+                ("pull", Value::String(when)) if when == "never" => options.pull = false,
                 ("pip", Value::Array(given)) => options.pip = pip_options(given)?,
                 _ => return Err(unknown(key, value)),
             }
@@ -190,7 +195,7 @@ fn unknown(key: &str, value: &Value) -> Error {
         format!(
             "of local-docker have no {key:?} = {value}; known: engine (\"python\", \"jupyter\" or \"jupyter:\" and the name \
              of a kernel), transport (\"ipc\" or \"tcp\"), python (program in the image), user (\"uid:gid\"), runtime (name), platform (\"os/architecture\"), writable_root (true or false), \
-             interpreter (\"eager\" or \"lazy\"), pip (list of options of pip)"
+             interpreter (\"eager\" or \"lazy\"), pull (\"missing\" or \"never\"), pip (list of options of pip)"
         ),
     )
 }

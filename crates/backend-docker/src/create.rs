@@ -25,6 +25,7 @@ use crate::committed::Origin;
 use crate::config::{Engine, Options};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
 use crate::engine::address;
+use crate::images::Images;
 use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
 use crate::kernels::Tunnels;
@@ -94,6 +95,11 @@ impl DockerBackend {
                 return Err(Error::invalid("image", message.to_owned()));
             }
             image.clone_into(&mut options.image);
+        }
+        // The image of a snapshot is in no registry.
+        if options.pull && snapshot.as_ref().and_then(Stored::image).is_none() {
+            let progress = |step: &str| tracing::info!(image = options.image, "{step}");
+            Images::of(docker).pull_missing(&options.image, progress).await?;
         }
         let image = image(docker, &options.image).await;
         let image = image.map_err(|error| match &snapshot {

@@ -56,6 +56,10 @@ pub struct Image {
 }
 
 impl Images {
+    pub(crate) fn of(docker: &Docker) -> Self {
+        Self { docker: docker.clone() }
+    }
+
     /// Those of the engine that a [`crate::DockerBackend`] would use.
     ///
     /// # Errors
@@ -114,6 +118,20 @@ impl Images {
             })
         });
         tell(words, progress).await.map_err(|error| not_pulled(name, error))
+    }
+
+    /// Fetches an image as [`Images::pull`] does, unless the engine has it. Whether it was fetched.
+    ///
+    /// # Errors
+    /// Those of [`Images::pull`].
+    pub async fn pull_missing(&self, name: &str, progress: impl FnMut(&str)) -> Result<bool> {
+        match self.docker.inspect_image(name).await {
+            Ok(_) => Ok(false),
+            Err(Cause::DockerResponseServerError { status_code: 404, .. }) => {
+                self.pull(name, progress).await.map(|()| true)
+            }
+            Err(error) => Err(refused(PULL, error)),
+        }
     }
 
     /// Builds the image of this project. `progress` is told each line. Its name, once it is done.
@@ -254,11 +272,43 @@ fn not_built(name: &str, error: Cause) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::fake_engine::{Answer, FakeEngine};
 
     fn with(packages: &[&str]) -> ImageBuild {
         let packages = packages.iter().map(|package| (*package).to_owned()).collect();
         ImageBuild { packages, ..ImageBuild::default() }
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_has_is_not_fetched() {
+        let engine = FakeEngine::start(|request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match (request.method.as_str(), path) {
+                ("GET", _) if path.contains("there") || said.has("pulled") => {
+                    Answer::now(200, json!({"Id": "x"}))
+                }
+                ("POST", "images/create") if request.path.contains("far") => {
+                    said.add("pulled");
+                    Answer::now(200, json!({"id": "layer", "status": "Pull complete"}))
+                }
+                _ => Answer::now(404, json!({"message": "No such image"})),
+            }
+        });
+        let images = Images::of(&engine.docker());
+        assert!(!images.pull_missing("there:1", |_| panic!("no step")).await.unwrap());
+        let mut steps = Vec::new();
+        assert!(images.pull_missing("far:1", |step| steps.push(step.to_owned())).await.unwrap());
+        assert_eq!(
+            (steps, engine.said()),
+            (vec!["layer: Pull complete".to_owned()], vec!["pulled".to_owned()])
+        );
+        let nowhere = FakeEngine::start(|_, _| Answer::now(404, json!({"message": "not found"})));
+        let images = Images::of(&nowhere.docker());
+        let error = images.pull_missing("nowhere:1", |_| {}).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -341,6 +341,11 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
 
+    /// Fetch that image first if the container engine does not have it
+    #[cfg(feature = "docker")]
+    #[arg(long)]
+    pub(crate) pull: bool,
+
     /// Snapshot to start from; `sandboxes snapshot ls` lists them
     #[arg(long, value_name = "NAME")]
     pub(crate) snapshot: Option<String>,
@@ -384,6 +389,8 @@ impl SandboxArgs {
             gpu: None,
             environment: None,
             image: None,
+            #[cfg(feature = "docker")]
+            pull: false,
             snapshot: None,
             label: Vec::new(),
             lifetime: None,

@@ -360,7 +360,7 @@ impl Bridge {
         let Some(program) = &self.program else { return Ok(()) };
         match said(&program.word, message) {
             Some(Said::Control(piece)) => {
-                let calls = tool_calls(&mut active.frames, &piece).map_err(|_| Gone)?;
+                let calls = tool_calls(&mut active.frames, &piece, active.id).map_err(|_| Gone)?;
                 for call in calls {
                     served.reply(&call);
                 }

@@ -51,15 +51,23 @@ pub(crate) fn said(word: &str, message: &Message) -> Option<Said> {
     }
 }
 
-/// Puts the pieces together. Only what belongs to tools is let through: the rest of a run is the kernel's own to tell.
-pub(crate) fn tool_calls(frames: &mut FrameReader, piece: &[u8]) -> Result<Vec<Reply>, String> {
+/// Puts the pieces together. Only what belongs to tools is let through: the rest of a run is the kernel's own to tell. What
+/// the run before has still asked for as it ended comes late, and nobody waits for it any more.
+pub(crate) fn tool_calls(
+    frames: &mut FrameReader,
+    piece: &[u8],
+    run: i64,
+) -> Result<Vec<Reply>, String> {
     frames.push(piece);
     let mut calls = Vec::new();
     while let Some(frame) = frames.next_frame().map_err(|error| error.to_string())? {
         match Reply::decode(frame).map_err(|error| error.to_string())? {
-            call
-            @ (Reply::ToolCall { .. } | Reply::ListTools { .. } | Reply::CancelTool { .. }) => {
-                calls.push(call);
+            call @ (Reply::ToolCall { id, .. }
+            | Reply::ListTools { id, .. }
+            | Reply::CancelTool { id, .. }) => {
+                if id == run {
+                    calls.push(call);
+                }
             }
             _ => return Err("a message that no kernel sends".to_owned()),
         }
@@ -99,10 +107,11 @@ mod tests {
         call.encode(&mut frame).unwrap();
         let mut frames = FrameReader::new();
         let (first, second) = frame.split_at(5);
-        assert_eq!(tool_calls(&mut frames, first), Ok(Vec::new()));
-        assert_eq!(tool_calls(&mut frames, second), Ok(vec![call]));
+        assert_eq!(tool_calls(&mut frames, first, 1), Ok(Vec::new()));
+        assert_eq!(tool_calls(&mut frames, second, 1), Ok(vec![call]));
+        assert_eq!(tool_calls(&mut frames, &frame, 2), Ok(Vec::new()), "of the run before");
         let mut forged = Vec::new();
         Reply::Exit { id: 1, code: 0 }.encode(&mut forged).unwrap();
-        tool_calls(&mut frames, &forged).unwrap_err();
+        tool_calls(&mut frames, &forged, 1).unwrap_err();
     }
 }

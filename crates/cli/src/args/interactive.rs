@@ -87,6 +87,8 @@ impl SandboxArgs {
             ("--gpu", self.gpu.is_some()),
             ("--environment", self.environment.is_some()),
             ("--image", self.image.is_some()),
+            #[cfg(feature = "docker")]
+            ("--pull", self.pull),
             ("--snapshot", self.snapshot.is_some()),
             ("--label", !self.label.is_empty()),
             ("--lifetime", self.lifetime.is_some()),

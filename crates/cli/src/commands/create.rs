@@ -27,8 +27,12 @@ pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, P
     if let Some(name) = &args.name {
         builder = builder.name(name);
     }
-    let make =
-        async { if args.reuse { builder.get_or_create().await } else { builder.create().await } };
+    let make = async {
+        #[cfg(feature = "docker")]
+        super::image::pull_missing(&args.sandbox, printer).await?;
+        let made = if args.reuse { builder.get_or_create().await } else { builder.create().await };
+        made.map_err(Problem::from)
+    };
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
         created = make => created?,

@@ -1,14 +1,15 @@
 //! `sandboxes image`
 
 use code_sandboxes::docker::{DockerConfig, Image, ImageBuild, Images};
-use code_sandboxes::{ByteSize, unix_now};
+use code_sandboxes::{ByteSize, Variant, unix_now};
 use serde_json::{Value, json};
 
 use super::list::span;
-use crate::args::{BuildArgs, ImageArgs, ImageCommand};
+use crate::args::{BuildArgs, ImageArgs, ImageCommand, SandboxArgs};
 use crate::exit;
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
+use crate::settings;
 
 /// Builds, lists and fetches images of the engine. What the engine says meanwhile goes to standard error.
 pub(crate) async fn image(args: &ImageArgs, printer: &Printer) -> Result<u8, Problem> {
@@ -30,6 +31,23 @@ pub(crate) async fn image(args: &ImageArgs, printer: &Printer) -> Result<u8, Pro
         }
     }
     Ok(exit::SUCCESS)
+}
+
+/// Fetches the image of a sandbox that is about to be made, if that is asked for and the engine does not have it.
+pub(crate) async fn pull_missing(args: &SandboxArgs, printer: &Printer) -> Result<(), Problem> {
+    if !args.pull {
+        return Ok(());
+    }
+    if settings::variant(&args.provider)? != Variant::LocalDocker {
+        let message = "--pull is for the images of a container engine";
+        return Err(Problem::usage(message, "say -p local-docker, too"));
+    }
+    let Some(name) = &args.image else {
+        return Err(Problem::usage("--pull needs an image", "name it with --image"));
+    };
+    let images = Images::connect(&DockerConfig::default()).await?;
+    images.pull_missing(name, |step| printer.progress(step)).await?;
+    Ok(())
 }
 
 fn build(args: &BuildArgs) -> Result<ImageBuild, Problem> {

@@ -46,6 +46,8 @@ pub(super) async fn find(
             }
             None => {
                 let extras = Extras::of(&[], None, context)?;
+                #[cfg(feature = "docker")]
+                super::image::pull_missing(args, printer).await?;
                 let sandbox = create(args).await?;
                 warn_of_weak_isolation(&sandbox, printer);
                 Ok(Found { sandbox, stays: false, timeout, extras })

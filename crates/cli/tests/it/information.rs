@@ -134,6 +134,7 @@ fn the_help_of_run_tells_every_flag() {
           --gpu <TYPE>              GPU type, such as T4
           --environment <NAME>      Environment to start from; `sandboxes environments` lists them
       -i, --image <IMAGE>           Container image to start from
+          --pull                    Fetch that image first if the container engine does not have it
           --snapshot <NAME>         Snapshot to start from; `sandboxes snapshot ls` lists them
       -l, --label <KEY=VALUE>       Label of the sandbox
           --lifetime <SECONDS>      Seconds the sandbox lives at most

@@ -60,6 +60,8 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["--network", "allowlist", "ls"], "without any host"),
         (&["--network", "none", "--allow", "pypi.org", "ls"], "only allowed with `allowlist`"),
         (&["--network", "all", "--allow", "pypi.org", "ls"], "only allowed with `allowlist`"),
+        (&["--pull", "--image", "x", "ls"], "images of a container engine"),
+        (&["-p", "local-docker", "--pull", "ls"], "--pull needs an image"),
         (&["--network", "all", "--deny", "*.com", "ls"], "has the pattern"),
         (&["--network", "allowlist", "--allow", "a b", "ls"], "`allow` has the pattern"),
         (&["--environment", "a b", "ls"], "`environment` must be"),

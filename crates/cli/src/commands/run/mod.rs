@@ -48,8 +48,12 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
         extras = Extras::of(&args.sandbox.env, args.sandbox.workdir.clone(), None)?;
     }
     extras.cpu_time = cpu_time;
-    let create =
-        async { if args.reuse { builder.get_or_create().await } else { builder.create().await } };
+    let create = async {
+        #[cfg(feature = "docker")]
+        super::image::pull_missing(&args.sandbox, printer).await?;
+        let made = if args.reuse { builder.get_or_create().await } else { builder.create().await };
+        made.map_err(Problem::from)
+    };
     let mut interrupts = Interrupts::listen()?;
     let sandbox = tokio::select! {
         created = create => created?,
