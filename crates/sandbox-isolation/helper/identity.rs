@@ -62,6 +62,10 @@ pub fn outside(root_mode: bool) -> Result<Outside> {
     Ok(Outside { uid: id, gid: id, change: true })
 }
 
+/// Instances of inotify that a cell may have, and what they may watch together.
+const MOST_INOTIFY_INSTANCES: &[u8] = b"32";
+const MOST_INOTIFY_WATCHES: &[u8] = b"16384";
+
 /// Becomes `uid` and `gid` in a user namespace of our own, in which no other can be made.
 ///
 /// Mounts keep belonging to the outer namespace, so nothing inside can undo them.
@@ -83,6 +87,9 @@ pub fn take(outside: Outside, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
     map(c"", c"/proc/self/gid_map", gid, outside.gid)?;
     // A nested user namespace would give back capabilities, and with them a great deal of kernel.
     sys::write_file(sysctl, c"user/max_user_namespaces", b"0")?;
+    // Those of the host user count these too, and would have none left. A kernel without them has nothing to bound.
+    let _ = sys::write_file(sysctl, c"user/max_inotify_instances", MOST_INOTIFY_INSTANCES);
+    let _ = sys::write_file(sysctl, c"user/max_inotify_watches", MOST_INOTIFY_WATCHES);
     sys::close(sysctl);
     Ok(())
 }

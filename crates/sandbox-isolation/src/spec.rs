@@ -146,7 +146,7 @@ const MIB: u64 = 1024 * 1024;
 
 impl CellSpec {
     /// An isolated cell: 1 GiB and 262,144 files of disk, 64 MiB of shared memory, 256 processes,
-    /// 1024 descriptors (at most 4096), no core dumps, files up to the size of the disk.
+    /// 1024 descriptors (at most 4096), 1024 queued signals, no core dumps, files up to the size of the disk.
     #[must_use]
     pub fn strict() -> Self {
         let disk_bytes = 1024 * MIB;
@@ -169,6 +169,7 @@ impl CellSpec {
                 Rlimit::fixed(Resource::Processes, 256),
                 Rlimit { resource: Resource::OpenFiles, soft: 1024, hard: 4096 },
                 Rlimit::fixed(Resource::LockedMemory, MIB / 16),
+                Rlimit::fixed(Resource::PendingSignals, 1024),
                 Rlimit::fixed(Resource::MessageQueues, 0),
             ],
         }

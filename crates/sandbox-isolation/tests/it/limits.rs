@@ -147,3 +147,20 @@ fn groups_of_this_process() -> usize {
     let names = places.filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
     names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
+
+/// The kernel counts these for the user of the host as well, where the cell's is that one.
+#[tokio::test]
+async fn what_is_counted_for_the_user_of_the_host_is_not_used_up() {
+    let cell = crate::support::strict_cell().await;
+    let script = "import ctypes, resource, time
+libc = ctypes.CDLL(None)
+count = 0
+while count < 1000 and libc.inotify_init() >= 0: count += 1
+print(count, resource.getrlimit(resource.RLIMIT_SIGPENDING)[1], flush=True)
+time.sleep(60)";
+    let (_holding, line) = start_until_line(&cell, python(script)).await;
+    let figures: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert!(figures[0] <= 32 && figures[0] > 4 && figures[1] <= 1024, "{line}");
+    let here = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC);
+    assert!(here.is_ok(), "{here:?}");
+}
