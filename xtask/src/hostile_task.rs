@@ -21,10 +21,19 @@ pub(crate) fn hostile(arguments: &[String]) -> Result<bool, String> {
     }
 }
 
+/// How many live one after the other when nothing is said. Among the other tests it is a tenth of that.
+const LIVES: &str = "10000";
+
 /// Runs the soak: `--count N`, `--alive N`, `--json FILE`.
 pub(crate) fn soak(arguments: &[String]) -> Result<bool, String> {
-    run(&SOAK, &variables(arguments)?)
+    let mut variables = variables(arguments)?;
+    if variables.iter().all(|(name, _)| *name != COUNT) {
+        variables.push((COUNT, LIVES.to_owned()));
+    }
+    run(&SOAK, &variables)
 }
+
+const COUNT: &str = "SANDBOX_SOAK_COUNT";
 
 fn variables(arguments: &[String]) -> Result<Vec<(&'static str, String)>, String> {
     let mut variables = Vec::new();
@@ -33,7 +42,7 @@ fn variables(arguments: &[String]) -> Result<Vec<(&'static str, String)>, String
         let value = rest.next().ok_or_else(|| format!("{argument} needs a value"))?;
         let is_number = value.parse::<usize>().is_ok_and(|number| number > 0);
         variables.push(match argument.as_str() {
-            "--count" if is_number => ("SANDBOX_SOAK_COUNT", value.clone()),
+            "--count" if is_number => (COUNT, value.clone()),
             "--alive" if is_number => ("SANDBOX_SOAK_ALIVE", value.clone()),
             "--json" => ("SANDBOX_SOAK_JSON", value.clone()),
             other => return Err(format!("unknown argument {other:?} {value:?}")),
