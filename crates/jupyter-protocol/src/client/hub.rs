@@ -172,9 +172,12 @@ impl Hub {
     /// Nothing more will come: tells everybody.
     pub(crate) fn close(&self, reason: &CloseReason) {
         let mut state = self.state();
-        if state.closed.is_some() {
-            return;
+        if state.closed.is_none() {
+            self.close_in(&mut state, reason);
         }
+    }
+
+    fn close_in(&self, state: &mut State, reason: &CloseReason) {
         state.closed = Some(reason.clone());
         state.connected = Default::default();
         for (_, pending) in state.pending.drain() {
@@ -199,7 +202,19 @@ impl Hub {
 
     /// The kernel is dead: tells everybody who waits for it. The connection stays, for the next kernel.
     pub(crate) fn kernel_died(&self) {
+        self.tell_of_the_death(&mut self.state());
+    }
+
+    /// The kernel is dead, and with it the connection: whoever has heard of the one finds the other.
+    pub(crate) fn close_with_kernel(&self) {
         let mut state = self.state();
+        self.tell_of_the_death(&mut state);
+        if state.closed.is_none() {
+            self.close_in(&mut state, &CloseReason::KernelDied);
+        }
+    }
+
+    fn tell_of_the_death(&self, state: &mut State) {
         for (_, pending) in state.pending.drain() {
             if let Waiter::Reply(waiter) = pending.waiter {
                 // Nobody waits any more.

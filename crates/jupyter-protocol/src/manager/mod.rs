@@ -32,7 +32,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use crate::channel::Channel;
-use crate::client::{Client, ClientError, CloseReason};
+use crate::client::{Client, ClientError};
 use crate::connection::{ConnectionError, ConnectionInfo, Endpoint, ReservedPorts, Transport};
 use crate::content::{InterruptRequest, KernelInfoReply, ShutdownRequest};
 use crate::kernelspec::{InstalledKernel, InterruptMode, Launch, LaunchError, PythonEnvironment};
@@ -353,8 +353,7 @@ fn tell_of_the_end(process: &Process, client: Client) {
     tokio::spawn(async move {
         end.await;
         tokio::time::sleep(LAST_MESSAGES).await;
-        client.kernel_died();
-        client.hub().close(&CloseReason::KernelDied);
+        client.hub().close_with_kernel();
     });
 }
 
