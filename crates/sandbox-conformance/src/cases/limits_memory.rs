@@ -54,11 +54,11 @@ async fn a_run_says_that_it_was_ended_for_its_memory(f: Fixture) -> Checked {
 }
 
 async fn a_death_after_that_of_a_program_is_one_of_its_own(f: Fixture) -> Checked {
-    let sandbox = limited(&f).await?;
-    // Several, of which each alone has less than the limit: where the kernel ends one it is not the interpreter.
+    let sandbox = f.create(|b| b.memory(ByteSize::mib(384))).await?;
+    // Each alone has less than the limit, and when it is reached the largest has more than an interpreter.
     let code = "import subprocess, sys
-more = \"import time; x = b'x' * (60 << 20); time.sleep(3)\"
-all = [subprocess.Popen([sys.executable, '-c', more]) for _ in range(4)]
+more = \"import time; x = b'x' * (160 << 20); time.sleep(3)\"
+all = [subprocess.Popen([sys.executable, '-c', more]) for _ in range(3)]
 -9 in [program.wait() for program in all]";
     ensure_eq!(text(&sandbox, code).await?, "True");
     let result = run(&sandbox, "import os; os.kill(os.getpid(), 9)").await?;
