@@ -206,6 +206,7 @@ impl Hub {
     }
 
     /// The kernel is dead, and with it the connection: whoever has heard of the one finds the other.
+    #[cfg(feature = "manager")]
     pub(crate) fn close_with_kernel(&self) {
         let mut state = self.state();
         self.tell_of_the_death(&mut state);
