@@ -14,6 +14,7 @@ use crate::row::{Bar, Row, Yardstick};
 use crate::sample::{Measured, alone, apart, bare, compare, fed, median, settle, since, text};
 use crate::sandboxes;
 use crate::setup::Setup;
+use crate::turns::Turns;
 
 /// As much as our containers are kept in, as far as a command line can say it.
 const HARDENED: [&str; 16] = [
@@ -34,6 +35,8 @@ const HARDENED: [&str; 16] = [
     "--tmpfs=/tmp",
     "--tmpfs=/var/tmp",
 ];
+
+type Compared = (f64, Yardstick);
 
 /// How many are alive at once.
 const MANY: usize = 50;
@@ -60,6 +63,16 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
             Bar::Ratio(1.0),
         ),
         below("container: from a pool to first result", pooled(setup).await, 10.0),
+        Row::compared(
+            "container: kernel, create to first result",
+            create_kernel(setup, image).await,
+            Bar::Ratio(1.0),
+        ),
+        Row::compared(
+            "container: kernel, warm run_code",
+            warm_kernel(setup, image).await,
+            Bar::Ratio(1.3),
+        ),
         Row::compared("container: command `true`", command(setup, image).await, Bar::Ratio(0.06)),
         below("container: warm run_code", warm(setup).await, 1.0),
         below("container: file write and read of 1 KiB", small(setup).await, 2.0),
@@ -81,20 +94,37 @@ fn builder() -> SandboxBuilder<Registry> {
     Sandbox::builder().variant("local-docker")
 }
 
-async fn create(setup: &Setup, image: &str) -> Measured<(f64, Yardstick)> {
-    let ours = async || {
-        let (took, sandbox) = sandboxes::create(builder(), "1+1", "2").await?;
-        let container = Container::of(&sandbox)?;
-        sandbox.terminate().await.map_err(text)?;
-        // The command line removes its own before it ends.
-        container.wait_for_end().await?;
-        Ok(took)
-    };
-    let bare = async || {
-        let mut docker = Command::new("docker");
-        bare(docker.args(HARDENED).args([image, "python3", "-c", "pass"]))
-    };
+fn with_kernel() -> SandboxBuilder<Registry> {
+    builder().provider_option("engine", "jupyter")
+}
+
+async fn create(setup: &Setup, image: &str) -> Measured<Compared> {
+    let ours = async || created(builder()).await;
+    let bare = async || docker_run(image);
     compare(setup.slow_samples(), "docker run python3 -c pass", ours, bare).await
+}
+
+/// Beside a container that does nothing, and 1.1 times what its kernel needs for a first result without us.
+async fn create_kernel(setup: &Setup, image: &str) -> Measured<Compared> {
+    let other = Other::start(image)?;
+    let mut kernel = other.turns("start")?;
+    let ours = async || created(with_kernel()).await;
+    let bare = async || Ok(docker_run(image)? + 1.1 * kernel.sample()?);
+    compare(setup.slow_samples(), "docker run, and 1.1 times its ipykernel", ours, bare).await
+}
+
+/// Creates one, and waits off the clock until it is gone: the command line removes its own before it ends, too.
+async fn created(builder: SandboxBuilder<Registry>) -> Measured {
+    let (took, sandbox) = sandboxes::create(builder, "1+1", "2").await?;
+    let container = Container::of(&sandbox)?;
+    sandbox.terminate().await.map_err(text)?;
+    container.wait_for_end().await?;
+    Ok(took)
+}
+
+fn docker_run(image: &str) -> Measured {
+    let mut docker = Command::new("docker");
+    bare(docker.args(HARDENED).args([image, "python3", "-c", "pass"]))
 }
 
 async fn pooled(setup: &Setup) -> Measured {
@@ -114,7 +144,7 @@ async fn pooled(setup: &Setup) -> Measured {
     took
 }
 
-async fn command(setup: &Setup, image: &str) -> Measured<(f64, Yardstick)> {
+async fn command(setup: &Setup, image: &str) -> Measured<Compared> {
     let sandbox = builder().create().await.map_err(text)?;
     let other = Other::start(image)?;
     let ours = async || sandboxes::command(&sandbox).await;
@@ -132,6 +162,15 @@ async fn warm(setup: &Setup) -> Measured {
     alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
 }
 
+/// Beside sockets that block, in the container of such a kernel.
+async fn warm_kernel(setup: &Setup, image: &str) -> Measured<Compared> {
+    let other = Other::start(image)?;
+    let mut kernel = other.turns("own")?;
+    let sandbox = sandboxes::warm(with_kernel()).await?;
+    let ours = async || sandboxes::run(&sandbox).await;
+    compare(setup.samples(), "the kernel's own reply", ours, async || kernel.sample()).await
+}
+
 async fn small(setup: &Setup) -> Measured {
     let sandbox = builder().create().await.map_err(text)?;
     alone(setup.samples(), async || sandboxes::small_file(&sandbox).await).await
@@ -142,8 +181,6 @@ async fn roomy() -> Measured<Sandbox> {
     let builder = builder().memory(ByteSize::gib(2)).disk(ByteSize::mib(1536));
     builder.create().await.map_err(text)
 }
-
-type Compared = (f64, Yardstick);
 
 /// Into a container and out of it, beside as many bytes over the standard streams of one.
 async fn large(setup: &Setup, image: &str) -> Measured<(Compared, Compared)> {
@@ -239,6 +276,13 @@ impl Other {
             return Ok(Self { id: String::from_utf8_lossy(&output.stdout).trim().to_owned() });
         }
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+
+    /// A yardstick in it.
+    fn turns(&self, what: &str) -> Measured<Turns> {
+        let mut docker = Command::new("docker");
+        docker.args(["exec", "--interactive", &self.id, "python3"]);
+        Turns::with(docker, &[what])
     }
 }
 

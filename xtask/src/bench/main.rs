@@ -59,11 +59,12 @@ enum Measurement {
     PeerCodeSandboxes,
     PeerJupyter,
     PeerDocker,
+    PeerContainers,
     PeerBwrap,
 }
 
 impl Measurement {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 26] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -89,6 +90,7 @@ impl Measurement {
         Self::PeerCodeSandboxes,
         Self::PeerJupyter,
         Self::PeerDocker,
+        Self::PeerContainers,
         Self::PeerBwrap,
     ];
 
@@ -119,6 +121,7 @@ impl Measurement {
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
             Self::PeerJupyter => "peer-jupyter",
             Self::PeerDocker => "peer-docker",
+            Self::PeerContainers => "peer-containers",
             Self::PeerBwrap => "peer-bwrap",
         }
     }
@@ -160,6 +163,7 @@ impl Measurement {
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),
             Self::PeerJupyter => peers::jupyter(setup),
             Self::PeerDocker => vec![peers::docker(setup).await],
+            Self::PeerContainers => peers::containers_of_code_sandboxes(setup),
             Self::PeerBwrap => vec![peers::bwrap(setup).await],
         }
     }

@@ -39,6 +39,23 @@ class CodeSandboxes:
         sandbox.stop()
 
 
+class Docker(CodeSandboxes):
+    """Runs code in a kernel of a Jupyter Server in a container."""
+
+    def __init__(self):
+        # What it needs for containers is optional there.
+        import docker  # noqa: F401
+        from code_sandboxes.remote.docker_sandbox import LocalDockerSandbox
+
+        self.make = LocalDockerSandbox
+
+    def start(self):
+        sandbox = self.make()
+        sandbox.start()
+        self.run(sandbox)
+        return sandbox
+
+
 class Jupyter:
     """Runs code in a kernel."""
 
@@ -64,7 +81,7 @@ class Jupyter:
 
 
 def main():
-    peer = {"code-sandboxes": CodeSandboxes, "jupyter": Jupyter}[sys.argv[1]]()
+    peer = {"code-sandboxes": CodeSandboxes, "docker": Docker, "jupyter": Jupyter}[sys.argv[1]]()
     # The first start pays for imports that a host pays once.
     peer.stop(peer.start())
     first, warm = [], []

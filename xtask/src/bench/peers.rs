@@ -1,5 +1,6 @@
 //! What others need for the same. Information; one that is not installed says so.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -10,23 +11,39 @@ use crate::setup::Setup;
 
 const SCRIPT: &str = include_str!("peers.py");
 
-/// An image that is used when it is here already; nothing is pulled.
+/// Images that are used when they are here already; nothing is pulled.
 const IMAGE: &str = "python:3-slim";
+const IMAGE_OF_CODE_SANDBOXES: &str = "code-sandboxes-jupyter:latest";
 
 /// The Python package whose code runs in the process of its caller.
 pub(crate) fn code_sandboxes(setup: &Setup) -> Vec<Row> {
     let samples = if setup.quick { 10 } else { 50 };
-    python_peer(setup, "code-sandboxes from PyPI, no isolation", "code-sandboxes", samples)
+    let label = "code-sandboxes from PyPI, no isolation";
+    python_peer(&setup.peers_python, label, "code-sandboxes", samples)
+}
+
+/// The same package with containers, whose image is its own.
+pub(crate) fn containers_of_code_sandboxes(setup: &Setup) -> Vec<Row> {
+    let samples = if setup.quick { 1 } else { 5 };
+    let label = "code-sandboxes from PyPI, local-docker";
+    if let Err(why) = has_image(IMAGE_OF_CODE_SANDBOXES) {
+        return rows(label, Err(why));
+    }
+    python_peer(&setup.datalayer_python, label, "docker", samples)
 }
 
 /// A kernel of its own.
 pub(crate) fn jupyter(setup: &Setup) -> Vec<Row> {
     let samples = if setup.quick { 2 } else { 10 };
-    python_peer(setup, "jupyter_client with ipykernel", "jupyter", samples)
+    python_peer(&setup.peers_python, "jupyter_client with ipykernel", "jupyter", samples)
 }
 
-fn python_peer(setup: &Setup, label: &str, script_name: &str, samples: usize) -> Vec<Row> {
-    let (first, warm) = apart(timed_by_script(setup, script_name, samples));
+fn python_peer(python: &Path, label: &str, script_name: &str, samples: usize) -> Vec<Row> {
+    rows(label, timed_by_script(python, script_name, samples))
+}
+
+fn rows(label: &str, measured: Measured<(f64, f64)>) -> Vec<Row> {
+    let (first, warm) = apart(measured);
     vec![
         Row::information(format!("peer: {label}, start to first result"), first),
         Row::information(format!("peer: {label}, warm run"), warm),
@@ -34,8 +51,8 @@ fn python_peer(setup: &Setup, label: &str, script_name: &str, samples: usize) ->
 }
 
 /// Runs the script that times a Python library; the medians of the first and of later results.
-fn timed_by_script(setup: &Setup, name: &str, samples: usize) -> Measured<(f64, f64)> {
-    let mut command = Command::new(&setup.peers_python);
+fn timed_by_script(python: &Path, name: &str, samples: usize) -> Measured<(f64, f64)> {
+    let mut command = Command::new(python);
     command.args(["-c", SCRIPT, name, &samples.to_string()]);
     let Ok(output) = command.output() else { return Err("not installed".to_owned()) };
     if !output.status.success() {
@@ -59,11 +76,16 @@ fn timed_by_script(setup: &Setup, name: &str, samples: usize) -> Measured<(f64, 
 pub(crate) async fn docker(setup: &Setup) -> Row {
     let samples = if setup.quick { 2 } else { 10 };
     let arguments = ["run", "--rm", "--network", "none", IMAGE, "python3", "-c", "1+1"];
-    let measured = match whole(Command::new("docker").args(["image", "inspect", IMAGE])) {
-        Ok(_) => alone((samples, 1), async || whole(Command::new("docker").args(arguments))).await,
-        Err(_) => Err(format!("not installed, or no image {IMAGE}")),
+    let measured = match has_image(IMAGE) {
+        Ok(()) => alone((samples, 1), async || whole(Command::new("docker").args(arguments))).await,
+        Err(why) => Err(why),
     };
     Row::information("peer: docker run python3 -c 1+1", measured)
+}
+
+fn has_image(name: &str) -> Measured<()> {
+    let found = whole(Command::new("docker").args(["image", "inspect", name]));
+    found.map(drop).map_err(|_| format!("not installed, or no image {name}"))
 }
 
 /// A fresh interpreter in fresh namespaces.

@@ -3,6 +3,7 @@
 Arguments: what to sample, and what that needs. A first line, `ready`, says that samples can be asked for.
 """
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -92,34 +93,49 @@ class Kernel:
         self.iopub.close()
 
 
+@contextlib.contextmanager
+def started():
+    """A kernel of this interpreter, which answers. It ends with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "kernel.json")
+        names = ("shell", "iopub", "stdin", "control", "hb")
+        told = {"%s_port" % name: number for number, name in enumerate(names, 1)}
+        told.update(
+            transport="ipc", ip=os.path.join(folder, "k"), key=uuid.uuid4().hex,
+            signature_scheme="hmac-sha256", kernel_name="python3",
+        )
+        with open(file, "w") as text:
+            json.dump(told, text)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ipykernel_launcher", "-f", file],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        try:
+            kernel = Kernel(file)
+            kernel.wait_until_ready()
+            yield kernel
+            kernel.close()
+        finally:
+            process.kill()
+            process.wait()
+
+
 class Start:
     """From nothing to a first result of a kernel."""
 
     def sample(self):
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "kernel.json")
-            names = ("shell", "iopub", "stdin", "control", "hb")
-            told = {"%s_port" % name: number for number, name in enumerate(names, 1)}
-            told.update(
-                transport="ipc", ip=os.path.join(folder, "k"), key=uuid.uuid4().hex,
-                signature_scheme="hmac-sha256", kernel_name="python3",
-            )
-            with open(file, "w") as text:
-                json.dump(told, text)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "ipykernel_launcher", "-f", file],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-            try:
-                kernel = Kernel(file)
-                kernel.wait_until_ready()
-                kernel.sample()
-                took = time.perf_counter()
-                kernel.close()
-            finally:
-                process.kill()
-                process.wait()
-            return took
+        with started() as kernel:
+            kernel.sample()
+            return time.perf_counter()
+
+
+class Own:
+    """A run in a kernel of its own."""
+
+    def __init__(self):
+        # Leaves the block with this process.
+        self.block = started()
+        self.sample = self.block.__enter__().sample
 
 
 class Client:
@@ -157,7 +173,8 @@ class Server:
 def main():
     # What a library prints is not for whoever asks.
     answers, sys.stdout = sys.stdout, sys.stderr
-    sampled = {"kernel": Kernel, "start": Start, "client": Client, "server": Server}[sys.argv[1]](*sys.argv[2:])
+    kinds = {"kernel": Kernel, "start": Start, "own": Own, "client": Client, "server": Server}
+    sampled = kinds[sys.argv[1]](*sys.argv[2:])
     print("ready", file=answers, flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()

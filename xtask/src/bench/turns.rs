@@ -23,7 +23,11 @@ pub(crate) struct Turns {
 impl Turns {
     /// Starts it, and waits until it can take samples.
     pub(crate) fn start(python: &Path, arguments: &[impl AsRef<OsStr>]) -> Measured<Self> {
-        let mut command = Command::new(python);
+        Self::with(Command::new(python), arguments)
+    }
+
+    /// The same with a command that has an interpreter take what follows.
+    pub(crate) fn with(mut command: Command, arguments: &[impl AsRef<OsStr>]) -> Measured<Self> {
         command.args(["-c", SCRIPT]).args(arguments);
         let said = tempfile::tempfile().map_err(text)?;
         let errors = said.try_clone().map_err(text)?;
