@@ -13,5 +13,8 @@ use support::differences::of_kernels;
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
-    sandbox_conformance::main(of_kernels(Target::new("local-jupyter", make)))
+    // A kernel takes most of a second to start, and half of the cases have no use for one. Those in `it` start it at once.
+    let target = Target::new("local-jupyter", make)
+        .configure(|builder| builder.provider_option("interpreter", "lazy"));
+    sandbox_conformance::main(of_kernels(target))
 }
