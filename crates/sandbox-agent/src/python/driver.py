@@ -115,6 +115,7 @@ class Driver:
         self.streams = STREAMS
         self.cells = cell["Cells"](self)
         self.recursion_limit = getrecursionlimit()
+        self.modules = 0  # how many there are before any code runs
 
     def adopt(self, request):
         """This process is now the worker that was asked for."""
@@ -127,6 +128,7 @@ class Driver:
         self.streams.burst.deliver_interrupt = self.deliver
         self.cells.hook_up(self.cells.main)
         self.isolated = request.isolated
+        self.modules = len(sys.modules)
 
     def retire(self):
         """Ends a driver that only rehearsed."""
