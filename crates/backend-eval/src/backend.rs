@@ -148,7 +148,7 @@ impl Backend for EvalBackend {
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         if let Some(stored) = &snapshot {
             stored.check_whole()?;
-            options.begin_like(stored);
+            options.begin_like(stored, spec.isolation);
         }
         let (python, maker) =
             tokio::join!(locate(&options), self.workshop.makers.get(spec.isolation));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandbox_core::{Error, Result, SingleUse};
+use sandbox_core::{Error, IsolationMode, Result, SingleUse};
 use sandbox_local::{Stored, pip_options};
 use serde_json::{Map, Value};
 
@@ -24,6 +24,10 @@ pub struct EvalConfig {
 pub(crate) struct Options {
     pub(crate) python: Option<PathBuf>,
     pub(crate) preimport: Vec<String>,
+    /// Begin with what the interpreters of a template had imported.
+    pub(crate) template_imports: bool,
+    /// What that is. Code in a sandbox has said so.
+    pub(crate) imports: Vec<String>,
     /// Prepare the interpreter for many sandboxes instead of one.
     pub(crate) warm: bool,
     /// Start no interpreter before the first run.
@@ -38,6 +42,8 @@ impl Options {
         Self {
             python: config.python.clone(),
             preimport: config.preimport.clone(),
+            template_imports: true,
+            imports: Vec::new(),
             warm: true,
             lazy: false,
             pip: Vec::new(),
@@ -59,6 +65,7 @@ impl Options {
             match (key.as_str(), value) {
                 ("python", Value::String(path)) => options.python = Some(path.into()),
                 ("preimport", Value::Array(modules)) => options.preimport = module_names(modules)?,
+                ("template_imports", Value::Bool(begin)) => options.template_imports = *begin,
                 ("warm", Value::Bool(warm)) => options.warm = *warm,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
@@ -71,8 +78,12 @@ impl Options {
 }
 
 impl Options {
-    /// Modules that the sandbox of a snapshot had from the beginning are there from the beginning.
-    pub(crate) fn begin_like(&mut self, stored: &Stored) {
+    /// Modules that the sandbox of a snapshot had from the beginning are there from the beginning. So is what its
+    /// interpreters had imported, where that pays and a cell is around it.
+    pub(crate) fn begin_like(&mut self, stored: &Stored, isolation: IsolationMode) {
+        if self.template_imports && self.warm && isolation == IsolationMode::Strict {
+            self.imports = stored.imports();
+        }
         let new = stored.preimport().iter().filter(|name| !self.preimport.contains(name));
         let new: Vec<_> = new.cloned().collect();
         self.preimport.extend(new);
@@ -106,7 +117,8 @@ fn unknown(key: &str, value: &Value) -> Error {
         "provider_options",
         format!(
             "of local-eval have no {key:?} = {value}; known: python (path), preimport (list of modules), \
-             warm (true or false), interpreter (\"eager\" or \"lazy\"), pip (list of options of pip)"
+             template_imports (true or false), warm (true or false), interpreter (\"eager\" or \"lazy\"), \
+             pip (list of options of pip)"
         ),
     )
 }
@@ -147,6 +159,7 @@ mod tests {
             json!({"warm": "yes"}),
             json!({"preimport": ["os; import sys"]}),
             json!({"preimport": [1]}),
+            json!({"template_imports": ["numpy"]}),
             json!({"interpreter": "never"}),
             json!({"pip": ["--target=/x"]}),
             json!({"pip": "--no-index"}),

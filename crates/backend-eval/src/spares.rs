@@ -1,11 +1,14 @@
 //! One sandbox ahead: who makes one after the other finds the next one made.
 //!
-//! From the second alike sandbox on, the next one is made while the last one works, and kept for a short time. It is
+//! From the second alike sandbox on, or the first from a snapshot, the next one is made while the last one works, and kept
+//! for a short time. It is
 //! as fresh as any other: nothing ever ran in it, and it has one owner.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sandbox_core::ByteSize;
+use sandbox_local::Stored;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -15,6 +18,9 @@ use crate::workshop::{Recipe, Workshop};
 
 /// The last sandbox shall have run its first code before the next one is made beside it.
 const DELAY: Duration = Duration::from_millis(2);
+
+/// A snapshot on disk that one sandbox may be made of for nobody.
+const SMALL: ByteSize = ByteSize::mib(64);
 
 /// How long a spare waits for somebody who wants it.
 const KEPT: Duration = Duration::from_secs(2);
@@ -57,14 +63,17 @@ impl Spares {
         claimed.await.ok().filter(|instance| instance.place.is_running())
     }
 
-    /// Has the next sandbox made, once there were two alike.
+    /// Has the next sandbox made, once there were two alike. Those from a snapshot, unless it is large, are made again and
+    /// take time: there one is enough.
     pub(crate) fn prepare(&self, workshop: &Arc<Workshop>, recipe: Recipe) {
         // What is mounted is what is there when somebody asks, and not a moment before.
         if recipe.spec.single_use.is_some() || !recipe.spec.mounts.is_empty() {
             return;
         }
         let mut state = self.state();
-        let again = state.last.as_ref().is_some_and(|last| last.is_like(&recipe));
+        let small = |stored: &Stored| stored.info.size <= SMALL.as_u64();
+        let again = recipe.snapshot.as_ref().is_some_and(small)
+            || state.last.as_ref().is_some_and(|last| last.is_like(&recipe));
         let wanted = state.spare.as_ref().is_none_or(|spare| spare.claim.is_closed());
         if again && wanted {
             let (claim, claims) = oneshot::channel();

@@ -81,7 +81,8 @@ impl Workshop {
         place.describe("python", json!(python.executable.to_string_lossy()));
         let box_io: Arc<dyn BoxIo> = cell_box;
         let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
-        let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone());
+        let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone())
+            .with_imports(&options.imports);
         let instance = EvalInstance { place, contexts, kind: Worker { snapshots } };
         let python = instance.kind.snapshots.python();
         instance.prepare_from(snapshot.as_ref(), python, spec, options.lazy).await?;

@@ -1,9 +1,9 @@
 //! Warm interpreters, shared by all sandboxes of a backend that want the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_agent::Start;
 use sandbox_agent::cell::{Program, Zygote, ZygoteSource};
@@ -22,6 +22,8 @@ use crate::python::{Fingerprint, Layout, Python, remember};
 struct Flavor {
     executable: PathBuf,
     preimport: Vec<String>,
+    /// What a template had.
+    imports: Vec<String>,
     warm: bool,
     /// With privileges over cells, or with those of the host process.
     privilege: Privilege,
@@ -29,10 +31,25 @@ struct Flavor {
 
 type Shared = Arc<OnceCell<Arc<Zygote>>>;
 
+/// Interpreters with what templates had that are kept. One is started again when it is needed.
+const MOST_OF_TEMPLATES: usize = 4;
+
+/// Lists of modules of templates that are known to do no good. After that many, all are tried again.
+const MOST_USELESS: usize = 64;
+
 /// The warm interpreters of one backend.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Zygotes {
-    by_flavor: Arc<Mutex<HashMap<Flavor, Shared>>>,
+    all: Arc<Mutex<All>>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    by_flavor: HashMap<Flavor, Shared>,
+    /// Those with what templates had, the one used last at the end.
+    of_templates: Vec<Flavor>,
+    /// With these, no interpreter starts.
+    useless: HashSet<Flavor>,
 }
 
 impl Zygotes {
@@ -43,15 +60,45 @@ impl Zygotes {
         python: &Python,
         options: &Options,
     ) -> Result<Arc<Zygote>> {
-        let flavor = Flavor {
+        let mut flavor = Flavor {
             executable: python.executable.clone(),
             preimport: options.preimport.clone(),
+            imports: options.imports.clone(),
             warm: options.warm,
             privilege: maker.privilege(),
         };
+        if !flavor.imports.is_empty() && !self.all().useless.contains(&flavor) {
+            match self.start(&flavor, maker, python, options).await {
+                Ok(zygote) => return Ok(zygote),
+                // Whatever that is, a template gets no say in whether there is an interpreter.
+                Err(error) => {
+                    tracing::debug!(%error, "without the imports of a template");
+                    let mut all = self.all();
+                    if all.useless.len() >= MOST_USELESS {
+                        all.useless.clear();
+                    }
+                    all.useless.insert(flavor.clone());
+                }
+            }
+        }
+        flavor.imports.clear();
+        self.start(&flavor, maker, python, options).await
+    }
+
+    async fn start(
+        &self,
+        flavor: &Flavor,
+        maker: &Maker,
+        python: &Python,
+        options: &Options,
+    ) -> Result<Arc<Zygote>> {
         let shared = self.shared(flavor);
         let start = || async {
-            let start = Start { preimports: options.preimport.clone(), warm: options.warm };
+            let start = Start {
+                preimports: flavor.preimport.clone(),
+                template_imports: flavor.imports.clone(),
+                warm: flavor.warm,
+            };
             let (maker, executable) = (maker.clone(), python.executable.clone());
             let zygote = background(start_quickly(maker, executable, start)).await??;
             let layout = Layout::from_hello(zygote.hello());
@@ -64,9 +111,22 @@ impl Zygotes {
         shared.get_or_try_init(start).await.cloned()
     }
 
-    fn shared(&self, flavor: Flavor) -> Shared {
-        let mut all = self.by_flavor.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = all.entry(flavor).or_default();
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shared(&self, flavor: &Flavor) -> Shared {
+        let mut all = self.all();
+        if !flavor.imports.is_empty() {
+            all.of_templates.retain(|known| known != flavor);
+            all.of_templates.push(flavor.clone());
+            if all.of_templates.len() > MOST_OF_TEMPLATES {
+                // Its workers have it until they end.
+                let oldest = all.of_templates.remove(0);
+                all.by_flavor.remove(&oldest);
+            }
+        }
+        let shared = all.by_flavor.entry(flavor.clone()).or_default();
         if shared.get().is_some_and(|zygote| !zygote.is_alive()) {
             *shared = Shared::default();
         }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use backend_eval::EvalBackend;
 use sandbox_core::{
-    ByteSize, ErrorKind, Fixed, IsolationMode, NetworkPolicy, Sandbox, SandboxBuilder,
+    Backend, ByteSize, CallContext, ErrorKind, Fixed, IsolationMode, NetworkPolicy, Sandbox,
+    SandboxBuilder,
 };
 use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
 
@@ -48,6 +49,11 @@ async fn where_there_are_none() {
     }
     let strict = builder().isolation(IsolationMode::Strict).create().await;
     assert_eq!(strict.expect_err("no cells here").kind(), ErrorKind::IsolationUnavailable);
+    // Who is told that strict isolation is not to be had learns what is.
+    let health = EvalBackend::default().health(&CallContext::default()).await.expect("health");
+    let row = health.checks.iter().find(|check| check.name == "best effort").expect("a row");
+    assert!(row.ok && row.detail.contains("landlock, seccomp, rlimits"), "{row:?}");
+    assert!(row.fix.as_ref().is_some_and(|fix| fix.contains("--isolation best-effort")), "{row:?}");
     let sandbox = builder().create().await.expect("a sandbox");
     let isolation = sandbox.info().and_then(|info| info.isolation).expect("isolation");
     assert_eq!(

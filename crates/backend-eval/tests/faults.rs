@@ -85,6 +85,20 @@ impl Faulty {
         self.processes().into_iter().find(|pid| parent(*pid) == Some(own)).expect("a maker")
     }
 
+    /// The interpreter outside of the cell that workers are forked from.
+    fn warm_interpreter(&self) -> u32 {
+        let own = std::process::id();
+        let of_maker = |pid: &u32| parent(*pid).and_then(parent) == Some(own);
+        let is_python = |pid: &u32| {
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            command.contains("/dev/fd/4")
+        };
+        self.processes()
+            .into_iter()
+            .find(|pid| of_maker(pid) && is_python(pid))
+            .expect("a warm interpreter")
+    }
+
     /// The first process of the cell.
     fn init(&self) -> u32 {
         let is_init = |pid: &u32| inner_pid(*pid) == Some(1);
@@ -163,6 +177,32 @@ async fn a_dead_maker_is_the_end() {
     Faulty::kill(faulty.maker());
     faulty.is_terminated().await;
     faulty.leaves_nothing().await;
+}
+
+/// What it forked dies with it, and is a zombie where nobody takes orphans.
+#[tokio::test]
+async fn a_dead_warm_interpreter_is_replaced() {
+    for isolation in [IsolationMode::Strict, IsolationMode::Off] {
+        let faulty = Faulty::start(isolation).await;
+        for round in 0..3 {
+            let set = faulty.sandbox.run_code("kept = 1; open('file', 'w').close()").await;
+            assert!(set.expect("a result").success(), "round {round}");
+            Faulty::kill(faulty.warm_interpreter());
+            // A run that comes before the death is known is told of it; the next one has a new interpreter.
+            let began = Instant::now();
+            let result = loop {
+                assert!(began.elapsed() < Duration::from_secs(10), "round {round}: no interpreter");
+                let code = "import os; 'kept' in globals(), os.path.exists('file')";
+                let result = timeout(SOON * 10, faulty.sandbox.run_code(code)).await;
+                let result = result.expect("an answer").expect("a result");
+                if result.text() != Some("(True, True)") && result.success() {
+                    break result;
+                }
+            };
+            assert_eq!(result.text(), Some("(False, True)"), "round {round}: {result:?}");
+        }
+        faulty.leaves_nothing().await;
+    }
 }
 
 #[tokio::test]

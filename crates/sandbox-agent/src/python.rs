@@ -23,7 +23,7 @@ pub(crate) const ZYGOTE: &str = include_str!("python/zygote.py");
 pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub(crate) const PARTS: [(&str, &str); 20] = [
+pub(crate) const PARTS: [(&str, &str); 22] = [
     ("codec", include_str!("python/codec.py")),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
@@ -40,10 +40,12 @@ pub(crate) const PARTS: [(&str, &str); 20] = [
     ("holder", include_str!("python/holder.py")),
     ("state", include_str!("python/state.py")),
     ("values", include_str!("python/values.py")),
+    ("imported", include_str!("python/imported.py")),
     ("inline", include_str!("python/inline.py")),
     ("magics", include_str!("python/magics.py")),
     ("installed", include_str!("python/installed.py")),
     ("warm", include_str!("python/warm.py")),
+    ("template", include_str!("python/template.py")),
 ];
 
 /// The whole program as one Python source: a table of the parts, then the zygote.

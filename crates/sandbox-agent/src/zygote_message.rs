@@ -24,6 +24,10 @@ pub struct Start {
     /// Modules to import before the first fork. One that fails, or leaves a thread running, ends
     /// the zygote with `Error`.
     pub preimports: Vec<String>,
+    /// Modules to import after those, as code in a sandbox named them. Only those that are the interpreter's own are
+    /// imported, and one that cannot be is left out. One that leaves a thread or a process running ends the zygote with
+    /// `Error`, and one that takes too long just ends it.
+    pub template_imports: Vec<String>,
     /// Load and exercise all of the driver now, so that workers start and answer faster. Not
     /// worth it for a single worker.
     pub warm: bool,
@@ -60,7 +64,7 @@ pub enum ZygoteRequest {
     /// The first packet. Answer: `Hello`, or `Error` and the end. A descriptor may ride along: a
     /// file that gets the program as byte code before the answer.
     ///
-    /// Fields: preimports (list), warm.
+    /// Fields: preimports (list), warm, template_imports (list).
     Start(Start),
     /// Forks a worker. Descriptors ride along in this order: control stream, standard input,
     /// output, error, the pidfd of the cell when `isolated`, and a Landlock ruleset when `ruleset`.
@@ -156,6 +160,7 @@ impl ZygoteRequest {
             Self::Start(start) => put_packet(out, START, |out| {
                 out.list(&start.preimports, |out, name| out.text(name));
                 out.flag(start.warm);
+                out.list(&start.template_imports, |out, name| out.text(name));
             }),
             Self::Fork(fork) => put_packet(out, FORK, |out| fork.write(out)),
             Self::Reap { pid } => put_packet(out, REAP, |out| out.int(i64::from(*pid))),
@@ -173,6 +178,7 @@ impl ZygoteRequest {
             START => Self::Start(Start {
                 preimports: fields.list("preimports", |name| name.text("name"))?,
                 warm: fields.flag("warm")?,
+                template_imports: fields.list("template_imports", |name| name.text("name"))?,
             }),
             FORK => Self::Fork(Fork::read(&mut fields)?),
             REAP => Self::Reap { pid: fields.number("pid")? },

@@ -74,7 +74,11 @@ fn replies() -> Vec<Reply> {
 
 fn zygote_requests() -> Vec<ZygoteRequest> {
     vec![
-        ZygoteRequest::Start(Start { preimports: vec!["numpy".into()], warm: true }),
+        ZygoteRequest::Start(Start {
+            preimports: vec!["numpy".into()],
+            warm: true,
+            ..Start::default()
+        }),
         ZygoteRequest::Fork(Fork {
             isolated: true,
             uid: 1000,

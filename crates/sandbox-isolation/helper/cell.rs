@@ -344,6 +344,12 @@ impl Cell {
     fn take_tag(&mut self, pid: i32) -> Result<u32> {
         let tag = processes::tag(pid).ok_or(ESRCH)?;
         self.note_adopted_deaths();
+        // Whoever is dead has given its tag back, also while nobody has taken it: its parent may be dead as well.
+        for root in self.roots.all().iter_mut().filter(|root| root.tag == tag) {
+            if root.phase == Phase::Running && root.is_adopted() && processes::is_dead(root.pidfd) {
+                root.phase = Phase::Dead;
+            }
+        }
         // Without a tag of its own its tree could not be told from others.
         let taken = self.roots.find(|root| root.tag == tag && root.phase != Phase::Dead);
         if tag == self.own_tag || taken.is_some() {

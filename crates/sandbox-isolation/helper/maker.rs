@@ -89,9 +89,9 @@ fn start(argument: &CStr) -> Started<Maker> {
     // SAFETY: zero is a number and `false`.
     let children = step(b"prepare", unsafe { sys::table(CHILDREN_MAX) })?;
     let mut snapshot = None;
+    // What a killed program leaves behind comes to this process, and nobody else may end it or take it when it is dead.
+    step(b"prepare", identity::adopt_orphans())?;
     if mode == Mode::Plain {
-        // What a killed program leaves behind comes to this process, and nobody else would end it.
-        step(b"prepare", identity::adopt_orphans())?;
         snapshot = Some(step(b"prepare", Snapshot::new())?);
     }
     let maker = Maker { mode, deaths, children, snapshot };

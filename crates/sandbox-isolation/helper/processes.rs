@@ -104,6 +104,12 @@ pub fn pid_of(pidfd: i32) -> Option<i32> {
     i32::try_from(pid).ok().filter(|pid| *pid > 0)
 }
 
+/// Whether a process is dead, taken or not.
+pub fn is_dead(pidfd: i32) -> bool {
+    let mut ready = [sys::Poll { fd: pidfd, events: sys::POLLIN, revents: 0 }];
+    sys::poll(&mut ready, Some(0)).is_ok_and(|count| count > 0)
+}
+
 /// Whether a process is dead and taken. Its number may then be another's.
 pub fn is_gone(pidfd: i32) -> bool {
     sys::pidfd_signal(pidfd, 0) == Err(ESRCH)

@@ -1,13 +1,15 @@
 //! Control groups of cells, where this process may make some: limits that the kernel keeps for all processes of a cell
 //! together.
 //!
-//! A group has one owner. So none is made below a group that a service manager, a container engine or a job runner has
-//! put this process into: only root makes groups, and only where this process is in the topmost group of a hierarchy.
+//! A group has one owner. So none is made below a group that a service manager, a container engine or a job runner keeps for
+//! itself: root makes groups where this process is in the topmost group of a hierarchy, or where its manager says that
+//! they are for others to make (`Delegate=yes`); an ordinary user makes them beside this process where all of that is the
+//! user's. Processes that are there already stay where they are.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +19,12 @@ use crate::spec::CellSpec;
 
 /// Names of groups are this, the number of the process that made it, and a serial number.
 const PREFIX: &str = "code-sandboxes-";
+
+/// Whoever writes the number of a process there moves it into the group.
+const PROCESSES: &str = "cgroup.procs";
+
+/// The limit of memory in the older hierarchies.
+const MEMORY_OLDER: &str = "memory.limit_in_bytes";
 
 /// How often the end of a group is tried, and how long between: its last processes have to be gone.
 const REMOVALS: u32 = 200;
@@ -72,17 +80,15 @@ pub(crate) struct Groups {
 impl Groups {
     /// Looks at what this process is in.
     pub(crate) fn detect() -> Self {
-        if !rustix::process::geteuid().is_root() {
-            return Self::default();
-        }
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
-        let enabled = |directory: &Path| {
-            let file = directory.join("cgroup.subtree_control");
-            fs::read_to_string(file).unwrap_or_default()
-        };
-        let find = |controller| find(controller, &own, &mounts, enabled);
-        let groups = Self { memory: find("memory"), cpu: find("cpu") };
+        let user = rustix::process::geteuid().as_raw();
+        let is_ours = |directory: &Path| is_delegated(directory, user);
+        let find = |controller| find(controller, &own, &mounts, user, is_ours);
+        // What looks as if it could be had may be read-only, or forbidden. Only trying tells.
+        let memory = find("memory").filter(|found| found.works(&["memory.max", MEMORY_OLDER]));
+        let cpu = find("cpu").filter(|found| found.works(&["cpu.max", "cpu.cfs_quota_us"]));
+        let groups = Self { memory, cpu };
         for hierarchy in groups.memory.iter().chain(&groups.cpu) {
             sweep(&hierarchy.directory);
         }
@@ -115,8 +121,40 @@ fn no_cpu() -> Error {
     Error::Unavailable {
         missing: "a share of the processors takes a control group, and this process may make none"
             .to_owned(),
-        fix: "run as root in the topmost control group, or leave the limit out".to_owned(),
+        fix: "run as root in the topmost control group, or in a group below one that is yours to divide \
+              (`systemd-run --user --scope -p Delegate=yes`), or leave the limit out"
+            .to_owned(),
     }
+}
+
+impl Hierarchy {
+    /// Whether a group can be made there that has one of those files, and be entered from the outside.
+    fn works(&self, files: &[&str]) -> bool {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = self.directory.join(format!("{PREFIX}{}-try{serial}", std::process::id()));
+        if fs::create_dir(&directory).is_err() {
+            return false;
+        }
+        let writable = |path: PathBuf| File::options().write(true).open(path).is_ok();
+        // Whoever moves a process must be allowed to in what both groups are in.
+        let works = writable(directory.join(PROCESSES))
+            && writable(self.directory.join(PROCESSES))
+            && files.iter().any(|file| writable(directory.join(file)));
+        fs::remove_dir(&directory).is_ok() && works
+    }
+}
+
+/// Whether those who keep a group leave it to this user to make groups there.
+fn is_delegated(directory: &Path, user: u32) -> bool {
+    let said = ["trusted.delegate", "user.delegate"].iter().any(|name| {
+        let mut value = [0; 8];
+        rustix::fs::getxattr(directory, *name, &mut value[..])
+            .is_ok_and(|size| value[..size] == *b"1")
+    });
+    let owner = || fs::metadata(directory).ok().map(|meta| meta.uid());
+    // For root the owner says nothing: everything is root's.
+    said || user != 0 && owner() == Some(user)
 }
 
 /// Where groups with a controller can be made, from what the kernel says of this process.
@@ -124,23 +162,41 @@ fn find(
     controller: &str,
     own: &str,
     mounts: &str,
-    enabled: impl Fn(&Path) -> String,
+    user: u32,
+    is_ours: impl Fn(&Path) -> bool,
 ) -> Option<Hierarchy> {
+    let has = |directory: &Path| {
+        let enabled = fs::read_to_string(directory.join("cgroup.subtree_control"));
+        enabled.is_ok_and(|enabled| enabled.split_whitespace().any(|name| name == controller))
+    };
     let older = own.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let mut older =
         older.filter(|(controllers, _)| controllers.split(',').any(|c| c == controller));
     if let Some((_, path)) = older.next() {
-        let directory = (path == "/").then(|| mounted(mounts, "cgroup", Some(controller)))??;
-        return Some(Hierarchy { directory, unified: false });
+        let topmost = path == "/" && user == 0;
+        let (root, directory) = topmost.then(|| mounted(mounts, "cgroup", Some(controller)))??;
+        return (root == "/").then_some(Hierarchy { directory, unified: false });
     }
-    let unified = own.lines().any(|line| line == "0::/");
-    let directory = unified.then(|| mounted(mounts, "cgroup2", None))??;
-    let has = enabled(&directory).split_whitespace().any(|name| name == controller);
-    has.then_some(Hierarchy { directory, unified: true })
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let (root, top) = mounted(mounts, "cgroup2", None)?;
+    // This process is in a group, and one with processes hands out no controllers, but the topmost. So it is made beside.
+    let directory = match path {
+        "/" if root == "/" && user == 0 => top,
+        _ => {
+            let inside = Path::new(path).strip_prefix(root).ok()?;
+            let parent = top.join(inside.parent()?);
+            is_ours(&parent).then_some(parent)?
+        }
+    };
+    has(&directory).then_some(Hierarchy { directory, unified: true })
 }
 
-/// Where a hierarchy is mounted, from its topmost group on.
-fn mounted(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBuf> {
+/// Which group of a hierarchy is mounted, and where.
+fn mounted<'a>(
+    mounts: &'a str,
+    kind: &str,
+    controller: Option<&str>,
+) -> Option<(&'a str, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (place, source) = line.split_once(" - ")?;
         let mut place = place.split(' ').skip(3);
@@ -150,7 +206,7 @@ fn mounted(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBuf
             && controller.is_none_or(|name| {
                 source.nth(1).is_some_and(|options| options.split(',').any(|o| o == name))
             });
-        (matches && root == "/").then(|| PathBuf::from(at))
+        matches.then(|| (root, PathBuf::from(at)))
     })
 }
 
@@ -190,7 +246,7 @@ impl Group {
             set(&directory, "memory.max", &limit)?;
             set_if_there(&directory, "memory.swap.max", "0")?;
         } else {
-            set(&directory, "memory.limit_in_bytes", &limit)?;
+            set(&directory, MEMORY_OLDER, &limit)?;
             set_if_there(&directory, "memory.memsw.limit_in_bytes", &limit)?;
         }
         let events = if hierarchy.unified { "memory.events" } else { "memory.oom_control" };
@@ -221,7 +277,7 @@ impl Group {
         let name = format!("{PREFIX}{}-{serial}", std::process::id());
         let directory = hierarchy.directory.join(name);
         fs::create_dir(&directory).map_err(Error::io(CONTEXT))?;
-        let entrance = File::options().write(true).open(directory.join("cgroup.procs"));
+        let entrance = File::options().write(true).open(directory.join(PROCESSES));
         match entrance {
             Ok(entrance) => {
                 let part = Part { directory: directory.clone(), entrance: entrance.into() };
@@ -314,27 +370,83 @@ mod tests {
         32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
         33 30 0:29 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
-    fn found(controller: &str, own: &str, mounts: &str, enabled: &str) -> Option<Hierarchy> {
-        find(controller, own, mounts, |_| enabled.to_owned())
+    fn found(controller: &str, own: &str, mounts: &str) -> Option<Hierarchy> {
+        find(controller, own, mounts, 0, |_| false)
     }
 
     #[test]
-    fn groups_are_made_in_the_topmost_group_only() {
+    fn of_the_older_hierarchies_root_uses_the_topmost_group_only() {
         let cpu = Hierarchy { directory: "/sys/fs/cgroup/cpu,cpuacct".into(), unified: false };
-        assert_eq!(found("cpu", "4:cpu,cpuacct:/\n0::/\n", MOUNTS, ""), Some(cpu));
+        let own = "4:cpu,cpuacct:/\n0::/\n";
+        assert_eq!(found("cpu", own, MOUNTS), Some(cpu));
+        assert_eq!(find("cpu", own, MOUNTS, 1000, |_| true), None);
         for own in ["4:cpu,cpuacct:/user.slice\n0::/\n", "4:cpuset:/\n", "0::/user.slice\n", ""] {
-            assert_eq!(found("cpu", own, MOUNTS, "cpu"), None, "{own}");
+            assert_eq!(found("cpu", own, MOUNTS), None, "{own}");
         }
         // What is mounted is only a part of the hierarchy.
-        assert_eq!(found("memory", "5:memory:/\n0::/\n", MOUNTS, ""), None);
+        assert_eq!(found("memory", "5:memory:/\n0::/\n", MOUNTS), None);
+    }
+
+    /// A tree of groups, each with the controllers that it hands to those below.
+    fn tree(groups: &[(&str, &str)]) -> (tempfile::TempDir, String) {
+        let top = tempfile::tempdir().unwrap();
+        for (path, controllers) in groups {
+            let directory = top.path().join(path);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup.subtree_control"), controllers).unwrap();
+        }
+        let mounts = format!("31 30 0:27 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        (top, mounts)
     }
 
     #[test]
     fn the_one_hierarchy_is_used_as_far_as_it_has_the_controller() {
-        let all = Hierarchy { directory: "/sys/fs/cgroup/unified".into(), unified: true };
-        assert_eq!(found("memory", "0::/\n", MOUNTS, "cpu memory pids\n"), Some(all));
-        assert_eq!(found("memory", "0::/\n", MOUNTS, "cpu\n"), None);
-        assert_eq!(found("memory", "0::/a\n", MOUNTS, "memory\n"), None);
+        let (top, mounts) = tree(&[("", "cpu memory pids\n"), ("a", "memory\n")]);
+        let all = Hierarchy { directory: top.path().into(), unified: true };
+        assert_eq!(found("memory", "0::/\n", &mounts), Some(all));
+        assert_eq!(found("io", "0::/\n", &mounts), None);
+        assert_eq!(found("memory", "0::/a/b\n", &mounts), None, "it is somebody else's");
+    }
+
+    #[test]
+    fn what_is_left_to_a_user_is_used_beside_the_process() {
+        let user = "user.slice/user-1000.slice/user@1000.service";
+        let (slice, scope) = (format!("{user}/app.slice"), format!("{user}/app.slice/x.scope"));
+        let (top, mounts) = tree(&[("", "cpu memory\n"), (&slice, "memory pids\n"), (&scope, "")]);
+        let ours = |directory: &Path| directory.starts_with(top.path().join(user));
+        let found = |controller, own: &str| find(controller, own, &mounts, 1000, ours);
+        let own = format!("0::/{scope}\n");
+        let beside = Hierarchy { directory: top.path().join(&slice), unified: true };
+        assert_eq!(found("memory", &own), Some(beside.clone()));
+        assert_eq!(found("cpu", &own), None, "it is not handed on");
+        assert_eq!(find("memory", &own, &mounts, 1000, |_| false), None);
+        // Where this process is, groups cannot have controllers; and above is the system's.
+        assert_eq!(found("memory", &format!("0::/{user}\n")), None);
+        assert_eq!(found("memory", "0::/\n"), None);
+        assert_eq!(found("memory", "0::/user.slice\n"), None);
+        // A container sees a part of the hierarchy, under names of the whole.
+        let part = format!(
+            "31 30 0:27 /{user} {} rw - cgroup2 cgroup2 rw\n",
+            top.path().join(user).display()
+        );
+        assert_eq!(find("memory", &own, &part, 1000, ours), Some(beside));
+        assert_eq!(find("memory", "0::/elsewhere/x\n", &part, 1000, ours), None);
+    }
+
+    #[test]
+    fn a_place_that_only_looks_like_one_is_none() {
+        let files = ["memory.max"];
+        let read_only = Hierarchy { directory: "/proc".into(), unified: true };
+        assert!(!read_only.works(&files));
+        // Without a kernel that fills it, a directory is no group.
+        let (top, _) = tree(&[("", "memory\n")]);
+        let before = fs::read_dir(top.path()).unwrap().count();
+        assert!(!Hierarchy { directory: top.path().into(), unified: true }.works(&files));
+        assert_eq!(fs::read_dir(top.path()).unwrap().count(), before, "nothing is left");
+        assert!(!is_delegated(top.path(), 0), "that root owns it says nothing");
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(is_delegated(top.path(), own), own != 0);
+        assert!(!is_delegated(top.path(), own + 1));
     }
 
     #[test]

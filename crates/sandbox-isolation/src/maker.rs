@@ -362,8 +362,8 @@ impl Maker {
     /// Where groups for cells can be made.
     fn groups(&self) -> &Groups {
         self.inner.groups.get_or_init(|| match self.inner.privilege {
-            Privilege::Root => Groups::detect(),
-            Privilege::User | Privilege::Plain => Groups::default(),
+            Privilege::Root | Privilege::User => Groups::detect(),
+            Privilege::Plain => Groups::default(),
         })
     }
 

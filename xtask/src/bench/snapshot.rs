@@ -6,6 +6,7 @@ use code_sandboxes::{IsolationMode, Sandbox, SandboxBuilder};
 
 use crate::row::{Bar, Row, Yardstick};
 use crate::sample::{Measured, alone, compare, settle, since, text};
+use crate::sandboxes::first_result;
 use crate::setup::Setup;
 
 /// In pages of 4 KiB, each of which a fork has to look at.
@@ -29,8 +30,18 @@ pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
         Row::compared(names[1], restoring(setup).await, Bar::RatioAnd(2.0, 2.0)),
         Row::information("create_snapshot of it, to its end", storing(setup).await),
         Row::information("create from a snapshot of 100 files", starting(setup).await),
+        Row::plain(
+            "create from a template with numpy and pandas imported",
+            "ms",
+            from_template(setup).await,
+            Bar::Below(20.0),
+        ),
     ]
 }
+
+/// What a template is prepared with, and what its sandboxes are asked.
+const PREPARED: &str = "import numpy, pandas\nprices = pandas.DataFrame({'a': [1, 2, 3]})";
+const ASKED: &str = "int(prices.a.sum())";
 
 async fn large() -> Result<Sandbox, String> {
     let sandbox =
@@ -109,6 +120,28 @@ async fn restoring(setup: &Setup) -> Measured<(f64, Yardstick)> {
     };
     let fork = async || bare_fork(&sandbox).await;
     let measured = compare(setup.samples(), "bare fork()", restore, fork).await;
+    delete(&name).await?;
+    measured
+}
+
+/// To its first result. None is made ahead, and the interpreter that has the modules is warm.
+async fn from_template(setup: &Setup) -> Measured {
+    let python = setup.packages_python.to_string_lossy().into_owned();
+    let builder =
+        || Setup::builder(IsolationMode::Strict).provider_option("python", python.clone());
+    let (template, name) = (builder().create().await.map_err(text)?, name());
+    let made = template.run_code(PREPARED).await.map_err(text)?;
+    if !made.success() {
+        return Err(format!("{:?}", made.code_error));
+    }
+    template.create_snapshot(&name).await.map_err(text)?;
+    let mut count = 0;
+    let start = async || {
+        count += 1;
+        let builder = builder().snapshot_name(&name).env("COUNT", count.to_string());
+        first_result(builder, ASKED, "6").await
+    };
+    let measured = alone(setup.samples(), start).await;
     delete(&name).await?;
     measured
 }

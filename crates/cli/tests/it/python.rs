@@ -206,6 +206,23 @@ fn weak_isolation_is_told_in_one_line() {
 }
 
 #[test]
+fn code_that_closes_the_way_to_its_host_has_not_succeeded() {
+    for code in [
+        "import os; os.closerange(3, 4096)\nraise SystemExit(9)",
+        "import os; os.closerange(0, 4096)",
+    ] {
+        let outcome = python(code).output();
+        assert_eq!(outcome.status, 125, "{code}: {outcome:?}");
+        assert!(outcome.stderr.contains("lost its connection"), "{code}: {outcome:?}");
+        let outcome = run(["--json", "--lang", "python", code]).output();
+        assert_eq!(outcome.status, 125, "{code}: {outcome:?}");
+        assert!(outcome.text().contains("\"connection_lost\""), "{code}: {outcome:?}");
+    }
+    // That is what the code itself wanted.
+    python("import os; os._exit(0)").output().assert(0, "");
+}
+
+#[test]
 fn what_is_kept_for_the_next_start_may_be_anything() {
     let cache = tempfile::tempdir().unwrap();
     let one = || python("6*7").env("XDG_CACHE_HOME", cache.path()).output().assert(0, "42\n");

@@ -55,6 +55,9 @@ pub fn alive(outcome: &mut RunOutcome, cause: Option<Cause>, limit: &str) {
     }
 }
 
+/// The signal by which an interpreter ends when it cannot speak with its host any more.
+const LOST: i32 = 64;
+
 /// The interpreter is dead. `ended` says why the sandbox is, if it is.
 pub fn dead(
     outcome: &mut RunOutcome,
@@ -85,6 +88,15 @@ pub fn dead(
     };
     failure.signal = exit.and_then(|exit| exit.signal);
     outcome.failure = Some(failure);
+    if exit.is_some_and(|exit| exit.signal == Some(LOST)) {
+        let why =
+            "the interpreter lost its connection with its host, so how the code ended is not known";
+        died_of(outcome, FailureKind::ConnectionLost, why.to_owned());
+        outcome.hint = Some(
+            "code that closes descriptors must spare those that it did not open: from 100 on they are the interpreter's"
+                .to_owned(),
+        );
+    }
 }
 
 /// The interpreter is dead, and there is a reason for that: it was ended for its memory, or the way to it is lost, so that

@@ -28,6 +28,9 @@ const LARGEST: usize = 2 << 30;
 /// How long it may take to read them, which runs code of users.
 const RESTORE_BOUND: Duration = Duration::from_secs(120);
 
+/// Modules that one may tell of. An honest one stops there.
+const MOST_IMPORTED: usize = 256;
+
 /// Bytes of a piece, and of what is said before the first one.
 const PIECE: usize = 256 << 10;
 
@@ -51,9 +54,9 @@ impl Storing {
     pub async fn told(mut self) -> Result<StoredVariables, String> {
         match timeout_at(self.deadline, head(&mut self.ours)).await.ok().flatten() {
             None => Err("the copy that was to give them out ended".to_owned()),
-            Some(Head { count, left_out }) => {
+            Some(Head { count, left_out, imported }) => {
                 let content = pieces(self.ours, self.deadline);
-                Ok(StoredVariables { count, left_out, content })
+                Ok(StoredVariables { count, left_out, imported, content })
             }
         }
     }
@@ -65,6 +68,8 @@ pub struct StoredVariables {
     pub count: u64,
     /// What is missing, in words.
     pub left_out: Vec<String>,
+    /// Modules that it has imported, as it says. Whatever is done with that has to stand names that are made up.
+    pub imported: Vec<String>,
     /// All of them, to be given to [`Paused::restore`] as they are. It ends with an error when whoever writes them dies.
     pub content: ByteStream,
 }
@@ -79,6 +84,7 @@ impl fmt::Debug for StoredVariables {
 struct Head {
     count: u64,
     left_out: Vec<String>,
+    imported: Vec<String>,
 }
 
 impl Paused {
@@ -166,7 +172,9 @@ fn unreadable(problem: String) -> Error {
 async fn head(ours: &mut UnixStream) -> Option<Head> {
     Head::read(&piece(ours).await?).ok().filter(|head| {
         let notes = &head.left_out;
-        notes.len() <= MOST_NOTES && !notes.iter().any(|note| is_long(note))
+        notes.len() <= MOST_NOTES
+            && !notes.iter().any(|note| is_long(note))
+            && head.imported.len() <= MOST_IMPORTED
     })
 }
 
@@ -176,6 +184,7 @@ impl Head {
         let head = Self {
             count: fields.number("count")?,
             left_out: fields.list("left_out", |note| note.text("note"))?,
+            imported: fields.list("imported", |name| name.text("name"))?,
         };
         fields.finish()?;
         Ok(head)

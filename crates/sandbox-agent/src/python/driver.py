@@ -8,13 +8,13 @@ is dead or useless, and the host finds that out by itself.
 
 import builtins
 import sys
-from _signal import SIGINT, SIGURG
+from _signal import SIG_DFL, SIGINT, SIGURG
 from _signal import pthread_kill as signal_thread
 from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import _exit, chdir, getcwd, getpid, mkdir, register_at_fork, stat, write
+from posix import _exit, chdir, getcwd, getpid, kill, mkdir, register_at_fork, stat, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET, socket
@@ -44,6 +44,8 @@ def timeval(seconds):
     return b"".join(part.to_bytes(8, sys.byteorder) for part in (0, int(seconds * 1e6)))
 
 
+# The signal that ends a worker whose control stream is lost. Nothing else uses it.
+LOST = 64
 # A worker that nobody has asked for that long is one that was made ahead.
 MADE_AHEAD = timeval(0.002)
 FOR_EVER = timeval(0)
@@ -68,6 +70,16 @@ def cut(value):
     if len(value) <= TEXT_LIMIT:
         return value
     return "%s\n... [cut: %d characters in all]" % (value[:TEXT_LIMIT], len(value))
+
+
+def lost():
+    """The host is gone, or code has closed what leads to it. No status of an exit says so: each may be one that code chose."""
+    try:
+        set_signal(LOST, SIG_DFL)
+    except Exception:
+        pass  # only the main thread may
+    kill(getpid(), LOST)
+    _exit(1)
 
 
 class Run:
@@ -115,6 +127,7 @@ class Driver:
         self.streams = STREAMS
         self.cells = cell["Cells"](self)
         self.recursion_limit = getrecursionlimit()
+        self.modules = 0  # how many there are before any code runs
 
     def adopt(self, request):
         """This process is now the worker that was asked for."""
@@ -127,6 +140,7 @@ class Driver:
         self.streams.burst.deliver_interrupt = self.deliver
         self.cells.hook_up(self.cells.main)
         self.isolated = request.isolated
+        self.modules = len(sys.modules)
 
     def retire(self):
         """Ends a driver that only rehearsed."""
@@ -146,7 +160,7 @@ class Driver:
             while view:
                 view = view[write(self.control, view) :]
         except OSError:
-            _exit(0)  # the host is gone
+            lost()
         finally:
             self.masked -= 1
 
@@ -216,8 +230,10 @@ class Driver:
             return
         except OSError:
             data = b""
-        if not data or getpid() != self.pid:
+        if getpid() != self.pid:
             _exit(0)
+        if not data:
+            lost()
         if not self.buffer:
             self.buffer = data
         elif type(self.buffer) is bytearray:

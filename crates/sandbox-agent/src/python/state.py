@@ -104,7 +104,7 @@ def write_and_end(driver, channel):
 
 
 def write(driver, channel):
-    """A piece that tells what it has and what is missing, then the pieces of that."""
+    """A piece that tells what it has, what is missing, and what is imported; then the pieces of that."""
     # A group of its own, for signals; and the session of the interpreter, which tells whose it is.
     setpgid(0, 0)
     set_signal(SIGINT, SIG_IGN)
@@ -112,10 +112,12 @@ def write(driver, channel):
     setitimer(ITIMER_REAL, LONGEST)
     go_first()
     sender = Sender(socket(AF_UNIX, SOCK_STREAM, 0, channel))
+    # Before this imports any itself.
+    imported = codec["several"](codec["text"](name) for name in load("imported")["names"](driver))
     dump = dumper(driver)
     namespace, notes = storable(driver.cells.main, dump)
     left_out = codec["several"](codec["text"](note) for note in cut(notes))
-    sender.piece(codec["number"](len(namespace)) + left_out)
+    sender.piece(codec["number"](len(namespace)) + left_out + imported)
     dump(namespace, sender)
     sender.piece(b"")
 

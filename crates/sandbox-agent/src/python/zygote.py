@@ -41,7 +41,7 @@ def thread_count():
     return len(listdir("/proc/self/task"))
 
 
-def preimport(names):
+def preimport(names, of_template):
     """Imports the modules with their thread pools held to one thread, or raises."""
     from os import environ
 
@@ -49,19 +49,38 @@ def preimport(names):
     environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
     for name in names:
         try:
-            __import__(name)
+            import_alone(name)
+        except Refusal:
+            raise
         except BaseException:
             import traceback
 
             raise Refusal("cannot import %s\n%s" % (name, traceback.format_exc()))
-        threads = thread_count()
-        if threads != 1:
-            raise Refusal("importing %s left %d threads running" % (name, threads))
+    if of_template:
+        load("template")["take"](of_template, import_if_possible)
     for name, value in before.items():
         if value is None:
             del environ[name]
         else:
             environ[name] = value
+
+
+def import_alone(name):
+    __import__(name)
+    threads = thread_count()
+    if threads != 1:
+        raise Refusal("importing %s left %d threads running" % (name, threads))
+
+
+def import_if_possible(name):
+    try:
+        import_alone(name)
+    except Refusal:
+        raise
+    except BaseException:
+        pass  # whoever needs it imports it, and is told why not
+    if children():
+        raise Refusal("importing %s left a process running" % name)
 
 
 class Refusal(Exception):
@@ -106,7 +125,9 @@ class Zygote:
         close_if_open(PROGRAM)
         self.imported = self.codec["as_texts"](fields[0])
         load("hooks")["install"](sys)
-        preimport(self.imported)
+        preimport(self.imported, self.codec["as_texts"](fields[2]))
+        if fields[2]:
+            reset_signals()
         load("worker")["prepare"]()
         load("driver")
         if self.codec["as_number"](fields[1]):

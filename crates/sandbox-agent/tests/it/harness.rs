@@ -35,8 +35,9 @@ pub(crate) static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 /// A warm zygote that the tests share.
-pub(crate) static WARM: LazyLock<Arc<Zygote>> =
-    LazyLock::new(|| Zygote::start(&Start { warm: true, preimports: vec![] }).expect("zygote"));
+pub(crate) static WARM: LazyLock<Arc<Zygote>> = LazyLock::new(|| {
+    Zygote::start(&Start { warm: true, preimports: vec![], ..Start::default() }).expect("zygote")
+});
 
 pub(crate) struct Zygote {
     control: Mutex<OwnedFd>,

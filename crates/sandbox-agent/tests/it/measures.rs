@@ -25,7 +25,8 @@ fn timed<T>(action: impl FnOnce() -> T) -> (Duration, T) {
 }
 
 fn speed() {
-    let start = |warm| timed(|| Zygote::start(&Start { warm, preimports: vec![] })).0;
+    let start =
+        |warm| timed(|| Zygote::start(&Start { warm, preimports: vec![], ..Start::default() })).0;
     eprintln!("zygote cold {:?}, warm {:?}", median(5, || start(false)), median(5, || start(true)));
     let fork = median(50, || timed(|| Worker::fork(&WARM, &plain_fork()).expect("worker")).0);
     eprintln!("fork to ready {fork:?}");

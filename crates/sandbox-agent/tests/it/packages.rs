@@ -91,7 +91,8 @@ fn a_backend_of_the_user_stays() {
 
 fn preimported() {
     let names = ["numpy", "pandas", "matplotlib.pyplot"].map(str::to_owned).to_vec();
-    let zygote = Zygote::start(&Start { preimports: names, warm: true }).expect("zygote");
+    let zygote = Zygote::start(&Start { preimports: names, warm: true, ..Start::default() })
+        .expect("zygote");
     let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
     let figure = worker.run("import matplotlib.pyplot as plt\nplt.plot([1]);");
     expect(&figure, &[(DisplayKind::Display, IMAGE)]);

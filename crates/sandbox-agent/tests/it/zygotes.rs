@@ -56,7 +56,7 @@ fn hello_tells_about_the_interpreter() {
 }
 
 fn preimports() {
-    let start = Start { preimports: vec!["decimal".into()], warm: false };
+    let start = Start { preimports: vec!["decimal".into()], warm: false, ..Start::default() };
     let zygote = Zygote::start(&start).expect("zygote");
     let ZygoteReply::Hello { imported, .. } = &zygote.hello else { panic!() };
     assert_eq!(imported, &["decimal"]);
@@ -67,7 +67,8 @@ fn preimports() {
             .text(),
         Some("(True, None)")
     );
-    let missing = Start { preimports: vec!["no_such_module".into()], warm: false };
+    let missing =
+        Start { preimports: vec!["no_such_module".into()], warm: false, ..Start::default() };
     let error = Zygote::start(&missing).map(|_| ()).expect_err("no such module");
     assert!(
         error.contains("cannot import no_such_module") && error.contains("ModuleNotFoundError"),
@@ -160,8 +161,12 @@ fn workers_are_separate() {
 }
 
 fn workers_draw_different_numbers() {
-    let zygote =
-        Zygote::start(&Start { preimports: vec!["random".into()], warm: false }).expect("zygote");
+    let zygote = Zygote::start(&Start {
+        preimports: vec!["random".into()],
+        warm: false,
+        ..Start::default()
+    })
+    .expect("zygote");
     let draw = || {
         let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
         worker.run("import random; random.random()").text().map(str::to_owned)

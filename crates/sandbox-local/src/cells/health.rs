@@ -1,19 +1,23 @@
 //! What this host has for cells.
 
-use sandbox_core::{Check, Health};
-use sandbox_isolation::{Enforcer, Layer, Probe, host_limits, probe};
+use sandbox_core::{Check, Health, IsolationMode};
+use sandbox_isolation::{CellSpec, Enforcer, Layer, Probe, host_limits, probe};
 
 use super::gate;
-use super::makers::Makers;
+use super::makers::{Makers, no_isolation};
+use crate::background::background;
 use crate::checks::health_of;
 
 /// The health of a backend whose sandboxes are cells with something in them.
 pub async fn health_in_cells(content: Check, what: &str, makers: &Makers) -> Health {
     let probe = probe().await;
-    let further = further_checks(&probe.layers);
+    let (further, probe_failed) = (further_checks(&probe.layers), probe.error.is_some());
     let mut checks = vec![content];
     checks.extend(isolation_checks(probe));
     let mut health = health_of(checks, what);
+    if probe_failed {
+        health.checks.push(best_effort(makers).await);
+    }
     health.checks.extend(further);
     // Told, and no reason against the variant: most sandboxes have no network.
     if health.usable {
@@ -47,12 +51,33 @@ fn isolation_checks(probe: Probe) -> Vec<Check> {
     probe.layers.into_iter().filter(|layer| layer.required).map(check).collect()
 }
 
+/// What code would be kept in by where there is no cell, as a cell of that kind says itself.
+async fn best_effort(makers: &Makers) -> Check {
+    let made = async {
+        let maker = makers.get(IsolationMode::BestEffort).await?;
+        let cell = async move { maker.cell(&CellSpec::confined()).await };
+        background(cell).await?.map_err(no_isolation)
+    };
+    let name = "best effort".to_owned();
+    match made.await {
+        Ok(cell) => {
+            let layers: Vec<_> = cell.layers().iter().map(ToString::to_string).collect();
+            let detail = format!("without a cell there is still: {}", layers.join(", "));
+            let fix = "for code that you trust somewhat: `--isolation best-effort`, or \
+                       .isolation(IsolationMode::BestEffort)";
+            Check { name, ok: true, detail, fix: Some(fix.to_owned()) }
+        }
+        Err(error) => Check { name, ok: false, detail: error.to_string(), fix: None },
+    }
+}
+
 /// What is good to have, and without which sandboxes are isolated all the same.
 fn further_checks(layers: &[Layer]) -> Vec<Check> {
     const LANDLOCK: &str = "use a kernel of version 5.19 or newer with `landlock` among its security modules \
                             (`lsm=` on its command line)";
-    const GROUPS: &str = "run as root in the topmost control group, or put the whole program into a group with \
-                          `systemd-run --scope -p MemoryMax=.. -p CPUQuota=..`";
+    const GROUPS: &str = "run as root in the topmost control group, or in a group below one that is yours to divide \
+                          (`Delegate=yes`), or put the whole program into a group with `systemd-run --scope -p \
+                          MemoryMax=.. -p CPUQuota=..`";
     let limits = host_limits();
     let row = |name: &str, ok: bool, detail: &str, fix: &str| Check {
         name: name.to_owned(),
@@ -71,9 +96,10 @@ fn further_checks(layers: &[Layer]) -> Vec<Check> {
     checks.push(match limits.memory {
         Enforcer::Kernel => row("memory limit", true, "kept by the kernel in a control group", ""),
         Enforcer::Watchdog => {
-            let detail =
-                "kept by the kernel for each process, and added up for all ten times a second";
-            row("memory limit", true, detail, "")
+            // It is kept, and less strictly than it could be.
+            let detail = "kept, and weaker than by a control group: the kernel limits each process alone, and all \
+                          together are added up ten times a second, so code may have more for a moment";
+            Check { fix: Some(GROUPS.to_owned()), ..row("memory limit", true, detail, "") }
         }
     });
     let detail = if limits.cpu { "kept by the kernel" } else { "missing: `cpu` is refused" };

@@ -29,6 +29,8 @@ pub struct Snapshots {
     python: Option<String>,
     /// Modules that its interpreters have from the beginning.
     preimport: Vec<String>,
+    /// Those that they have because it began from a template.
+    imports: Vec<String>,
     /// Interpreters of snapshots that were taken of it.
     copies: Mutex<Vec<Kept>>,
 }
@@ -45,7 +47,14 @@ struct Kept {
 impl Snapshots {
     /// Kept in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
     pub fn new(store: SnapshotStore, python: Option<String>, preimport: Vec<String>) -> Self {
-        Self { store, python, preimport, copies: Mutex::default() }
+        Self { store, python, preimport, imports: Vec::new(), copies: Mutex::default() }
+    }
+
+    /// Its interpreters have those modules as well, because that of a template had.
+    #[must_use]
+    pub fn with_imports(mut self, imports: &[String]) -> Self {
+        self.imports = imports.to_vec();
+        self
     }
 
     /// Where they are kept.
@@ -176,8 +185,12 @@ async fn write_variables(
 ) {
     for (context, storing) in storing {
         let mut notes = match storing.told().await {
-            Ok(StoredVariables { count: 0, left_out, .. }) => left_out,
-            Ok(StoredVariables { left_out, content, .. }) => {
+            Ok(StoredVariables { count: 0, left_out, imported, .. }) => {
+                draft.note_imports(&imported);
+                left_out
+            }
+            Ok(StoredVariables { left_out, imported, content, .. }) => {
+                draft.note_imports(&imported);
                 let written = draft.write_variables(CREATE, &context, left_out.clone(), content);
                 match written.await {
                     Ok(()) => left_out,
@@ -280,6 +293,7 @@ impl Snapshots {
         // All that is still missing is in copies, and code may go on.
         drop(paused);
         let copies = take_in(copies, &described, &mut storing, &mut info).await;
+        draft.note_imports(&self.imports);
         write_variables(&mut draft, storing, &mut info).await;
         let (python, preimport) = (self.python.clone(), self.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;

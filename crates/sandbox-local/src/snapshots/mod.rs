@@ -4,6 +4,7 @@
 //! is what the bytes of their variables mean.
 
 mod exchange;
+mod imports;
 mod interpreters;
 mod store;
 
@@ -114,7 +115,9 @@ impl Place {
         let packages_inside = self.layout().packages_inside;
         let image = draft.image.take().map(|image| (image.name, image.engine));
         let (image, engine) = image.unzip();
-        let notes = Notes { packages_inside, wanted, python, preimport, variables, image, engine };
+        let imports = std::mem::take(&mut draft.imports);
+        let notes =
+            Notes { packages_inside, wanted, python, preimport, imports, variables, image, engine };
         draft.finish(operation, info, notes)
     }
 

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub use self::images::EngineImage;
+use super::imports;
 
 /// Names another directory for snapshots. It is made when it is missing.
 pub const STATE_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_STATE_DIR";
@@ -71,6 +72,9 @@ pub(super) struct Notes {
     /// Modules that its interpreters had from the beginning.
     #[serde(default)]
     pub(super) preimport: Vec<String>,
+    /// Modules that its interpreters had imported, as they said.
+    #[serde(default)]
+    pub(super) imports: Vec<String>,
     /// Contexts whose variables are stored.
     #[serde(default)]
     pub(super) variables: Vec<StoredContext>,
@@ -105,6 +109,7 @@ pub struct Draft {
     _lock: File,
     parts: Vec<(String, u64)>,
     pub(super) variables: Vec<StoredContext>,
+    pub(super) imports: Vec<String>,
     /// What an engine has of it.
     pub(super) image: Option<EngineImage>,
     done: bool,
@@ -290,6 +295,7 @@ impl SnapshotStore {
             _lock: lock,
             parts: Vec::new(),
             variables: Vec::new(),
+            imports: Vec::new(),
             image: None,
             done: false,
         })
@@ -297,6 +303,12 @@ impl SnapshotStore {
 }
 
 impl Draft {
+    /// Notes modules that one of its interpreters has imported.
+    pub(super) fn note_imports(&mut self, names: &[String]) {
+        let all: Vec<_> = self.imports.iter().chain(names).cloned().collect();
+        self.imports = imports::checked(&all);
+    }
+
     /// Stores one archive.
     pub(super) async fn write(
         &mut self,
@@ -390,6 +402,12 @@ impl Stored {
     /// Modules that its interpreters had from the beginning.
     pub fn preimport(&self) -> &[String] {
         &self.notes.preimport
+    }
+
+    /// Modules that its interpreters had imported, as they said: names alone, few, and none that does more when it is
+    /// imported than a module should. Whether there are such modules is for whoever imports them to find out.
+    pub fn imports(&self) -> Vec<String> {
+        imports::checked(&self.notes.imports)
     }
 
     /// The image of an engine that has changes to files outside of its archives, if it has any.

@@ -1,0 +1,39 @@
+"""Which modules an interpreter has that it did not begin with, as names for interpreters that shall begin with them."""
+
+import sys
+from types import ModuleType
+
+MOST = 256
+LONGEST = 100
+
+
+def names(driver):
+    """Those that variables are of, then the others, none of files in the sandbox. Code may have made all of this useless."""
+    try:
+        known = list(sys.modules)
+        new = known[driver.modules :]
+        found = dict.fromkeys(of_variables(driver.cells.main))
+        # What is deeper comes with these, or is of a variable.
+        found.update(dict.fromkeys(name for name in new if "." not in name))
+        found.update(dict.fromkeys(name for name in new if name.count(".") == 1 and "._" not in name))
+        at_first = set(known[: driver.modules])
+        places = tuple(place.rstrip("/") + "/" for place in (driver.work_dir, driver.site) if place)
+        wanted = [name for name in found if name not in at_first and is_elsewhere(name, places)]
+        return wanted[:MOST]
+    except Exception:
+        return []
+
+
+def of_variables(main):
+    for value in list(main.__dict__.values()):
+        name = value.__name__ if type(value) is ModuleType else getattr(value, "__module__", None)
+        if type(name) is str and name in sys.modules:
+            yield name
+
+
+def is_elsewhere(name, places):
+    if len(name) > LONGEST or name == "__main__":
+        return False
+    module = sys.modules[name.partition(".")[0]]
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    return type(origin) is str and not origin.startswith(places)
