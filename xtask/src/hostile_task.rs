@@ -7,8 +7,14 @@ use crate::suites::{TestProgram, build, cargo};
 use crate::tally::Tally;
 
 /// The test programs of the hostile suite, one for each mode.
-const HOSTILE: [&str; 5] =
-    ["hostile", "hostile_best_effort", "hostile_off", "degraded", "broken_host"];
+const HOSTILE: [&str; 6] = [
+    "hostile",
+    "hostile_best_effort",
+    "hostile_off",
+    "hostile_without_landlock",
+    "degraded",
+    "broken_host",
+];
 const SOAK: [&str; 1] = ["soak"];
 /// Where they are.
 const PACKAGE: &str = "backend-eval";

@@ -188,6 +188,13 @@ pub trait Process: fmt::Debug + Send + Sync {
         None
     }
 
+    /// What is to be said of other processes of its box that were ended after that moment because the box had too much
+    /// memory, which its own end does not show.
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        let _ = before;
+        None
+    }
+
     /// Why nobody can tell what it does or did, when the way to it is lost.
     fn lost(&self) -> Option<String> {
         None

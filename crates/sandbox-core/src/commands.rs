@@ -278,6 +278,7 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
                 result.failure = outcome.failure;
                 result.duration = outcome.duration;
                 result.network_denied = outcome.network_denied;
+                result.hint = outcome.hint;
             }
         }
     }

@@ -311,6 +311,8 @@ pub struct CommandOutcome {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
+    pub hint: Option<String>,
 }
 
 /// Controls of a running command.

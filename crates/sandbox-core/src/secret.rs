@@ -3,8 +3,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
+use zeroize::{Zeroize as _, ZeroizeOnDrop};
 
 /// A credential. `Debug`, `Display` and serialization show `***`; only [`Secret::expose`] gives it.
+/// Its memory is overwritten when it is dropped; copies that whoever it was given to has made are not.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -32,6 +34,14 @@ impl From<&str> for Secret {
         Self(value.to_owned())
     }
 }
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,5 +71,16 @@ mod tests {
         let shown = format!("{secret} {secret:?} {}", serde_json::to_string(&secret).unwrap());
         assert_eq!(shown, "*** *** \"***\"");
         assert_eq!(secret.expose(), "hunter2");
+    }
+
+    #[test]
+    fn is_overwritten_at_its_end() {
+        fn ends(_: impl ZeroizeOnDrop) {}
+        let mut secret = Secret::new("hunter2");
+        // What dropping does; of what is freed nothing can be read.
+        secret.0.zeroize();
+        assert_eq!(secret.expose(), "");
+        ends(secret);
+        assert!(std::mem::needs_drop::<Secret>());
     }
 }

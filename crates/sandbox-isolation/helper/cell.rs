@@ -116,10 +116,11 @@ impl Cell {
         let mut packet = Packet::new(from_cell::READY);
         packet.u32(self.prepared.outside.uid).u32(self.prepared.outside.gid);
         let ruleset = self.prepared.confinement.ruleset;
-        packet.put(&[u8::from(ruleset.is_some())]);
-        let mut descriptors = [root; 2 + gate::SOCKETS];
+        let counts = self.prepared.socket_counts;
+        packet.put(&[u8::from(ruleset.is_some()), u8::from(counts.is_some())]);
+        let mut descriptors = [root; 3 + gate::SOCKETS];
         let gate = self.prepared.gate.iter().flatten();
-        let all = ruleset.iter().chain(gate);
+        let all = ruleset.iter().chain(&counts).chain(gate);
         let mut count = 1;
         for (place, descriptor) in descriptors[1..].iter_mut().zip(all) {
             *place = *descriptor;
@@ -128,7 +129,8 @@ impl Cell {
         let sent = packet.send_with(CONTROL, &descriptors[..count]);
         sys::close(root);
         // From here on they are the host's alone: when it lets go of them, the way out is closed.
-        self.prepared.gate.iter().flatten().for_each(|socket| sys::close(*socket));
+        let given = self.prepared.gate.iter().flatten().chain(&counts);
+        given.for_each(|socket| sys::close(*socket));
         sent.map(drop)
     }
 

@@ -18,6 +18,7 @@ const SOCK_RAW: usize = 3;
 const SOCK_NONBLOCK: usize = 0o4000;
 const NETLINK_ROUTE: usize = 0;
 const NETLINK_NETFILTER: usize = 12;
+const NETLINK_SOCK_DIAG: usize = 4;
 /// The kernel cuts it to what is allowed.
 const BACKLOG: usize = 1024;
 const DNS: ([u8; 4], u16) = ([127, 0, 0, 1], 53);
@@ -32,6 +33,11 @@ pub fn open(routes: &[u8], rules: &[u8]) -> Result<[i32; SOCKETS]> {
         sockets.iter().filter(|socket| **socket >= 0).for_each(|socket| sys::close(*socket));
     }
     outcome.map(|()| sockets)
+}
+
+/// A socket that tells of the sockets of this network namespace, whoever asks by it.
+pub fn socket_counts() -> Result<i32> {
+    sys::socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK, NETLINK_SOCK_DIAG)
 }
 
 fn make([connections, packets, questions]: &mut [i32; SOCKETS]) -> Result<()> {

@@ -28,6 +28,8 @@ pub struct Prepared {
     pub own_directory: Option<(i32, &'static CStr)>,
     /// Sockets for the host's gate.
     pub gate: Option<[i32; gate::SOCKETS]>,
+    /// A socket by which the host asks for the sockets of the cell.
+    pub socket_counts: Option<i32>,
     /// What every program gets.
     pub confinement: Confinement,
     oldroot: i32,
@@ -55,6 +57,7 @@ pub fn carry_out(
         limit_count: 0,
         own_directory: None,
         gate: None,
+        socket_counts: None,
         confinement: Confinement::NONE,
         oldroot: -1,
         sysctl: -1,
@@ -97,6 +100,7 @@ fn name(code: u8) -> &'static [u8] {
         op::MASK => b"mask",
         op::LOOPBACK => b"bring up loopback",
         op::GATE => b"open the gate",
+        op::SOCKET_COUNTS => b"count sockets",
         op::HOSTNAME => b"set hostname",
         op::LEAVE_HOST => b"detach the host's files",
         op::CHANGE_DIRECTORY => b"enter",
@@ -155,6 +159,10 @@ impl Prepared {
             op::LOOPBACK => loopback(),
             op::GATE => {
                 self.gate = Some(gate::open(plan.bytes()?, plan.bytes()?)?);
+                Ok(())
+            }
+            op::SOCKET_COUNTS => {
+                self.socket_counts = Some(gate::socket_counts()?);
                 Ok(())
             }
             op::HOSTNAME => sys::set_hostname(text(plan)?.to_bytes()).map(drop),

@@ -216,7 +216,7 @@ impl Cell {
         self.inner.link.limits.group.as_ref().map_or(Ok(()), |group| group.enter(pid))
     }
 
-    /// How many processes the kernel has ended so far because the cell had too much memory: for
+    /// How many of its processes were ended so far because the cell had too much memory, by whomever: for
     /// [`Cell::ended_for_memory`]. Takes about a microsecond.
     #[must_use]
     pub fn memory_ends(&self) -> u64 {
@@ -230,6 +230,13 @@ impl Cell {
     #[must_use]
     pub fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {
         self.inner.link.ended_for_memory(pid, before)
+    }
+
+    /// How many of its processes were ended after `before` ([`Cell::memory_ends`]) because it had too much memory, and by
+    /// whom. `None`: none.
+    #[must_use]
+    pub fn memory_ended_since(&self, before: u64) -> Option<(OutOfMemory, u64)> {
+        self.inner.link.memory_ended_since(before)
     }
 
     /// The layers in force, such as `user-namespace` and `seccomp`: what the steps of the set-up, all of which succeeded,
@@ -339,7 +346,16 @@ impl Link {
     }
 
     pub(crate) fn memory_ends(&self) -> u64 {
-        self.limits.group.as_ref().map_or(0, |group| group.memory_ends())
+        let by_kernel = self.limits.group.as_ref().map_or(0, |group| group.memory_ends());
+        by_kernel + self.limits.watched.as_ref().map_or(0, |watched| watched.memory_ends())
+    }
+
+    pub(crate) fn memory_ended_since(&self, before: u64) -> Option<(OutOfMemory, u64)> {
+        let ended = self.memory_ends().checked_sub(before).filter(|ended| *ended > 0)?;
+        let Limits { memory: limit, group, .. } = &self.limits;
+        let by_kernel = group.as_ref().is_some_and(|group| group.memory_ends() > 0);
+        let by = if by_kernel { Enforcer::Kernel } else { Enforcer::Watchdog };
+        Some((OutOfMemory { limit: *limit, by }, ended))
     }
 
     pub(crate) fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {

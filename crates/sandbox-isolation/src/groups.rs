@@ -248,6 +248,8 @@ impl Group {
         } else {
             set(&directory, MEMORY_OLDER, &limit)?;
             set_if_there(&directory, "memory.memsw.limit_in_bytes", &limit)?;
+            // The older hierarchy counts the buffers of TCP apart.
+            set_if_there(&directory, "memory.kmem.tcp.limit_in_bytes", &limit)?;
         }
         let events = if hierarchy.unified { "memory.events" } else { "memory.oom_control" };
         self.memory = File::open(directory.join(events)).ok();

@@ -16,7 +16,7 @@ use crate::error::{Error, SpawnStage};
 use crate::groups::Groups;
 use crate::helper;
 use crate::host_view::{Entry, HostView, What};
-use crate::memory::Watched;
+use crate::memory::{Wanted, Watched};
 use crate::memory_file;
 use crate::mount::HostMount;
 use crate::plan::Plan;
@@ -249,18 +249,19 @@ impl Maker {
             let source = io::Error::from_raw_os_error(errno);
             diagnosis::setup("make namespaces".to_owned(), source)
         })?;
-        let Report { identity, root, ruleset, gate } = ready(&socket, strict).await?;
+        let Report { identity, root, ruleset, socket_counts, gate } = ready(&socket, strict).await?;
         let confinement = Confinement { filter: Arc::clone(&plan.filter), ruleset };
         let mut layers = plan.layers.clone();
         if strict && self.inner.privilege == Privilege::Root {
             layers.push("unused-host-uid");
         }
-        let mut watched = None;
-        if let Some(limit) = spec.memory.filter(|_| plan.counts_memory) {
-            let begun = Watched::begin(limit, &root);
-            watched = Some(begun.map_err(Error::io("cannot watch the memory of the cell"))?);
-            layers.push("memory-watchdog");
-        }
+        let memory = spec.memory.filter(|_| plan.counts_memory).zip(socket_counts);
+        layers.extend(memory.is_some().then_some("memory-watchdog"));
+        let wanted = Wanted { memory, shares_user: self.inner.privilege != Privilege::Root };
+        let watched = (strict && (wanted.memory.is_some() || wanted.shares_user))
+            .then(|| Watched::begin(wanted, &root))
+            .transpose()
+            .map_err(no_watch)?;
         layers.extend(group.iter().flat_map(|group| group.layers()));
         let limits = Limits {
             memory: spec.memory.unwrap_or(u64::MAX),
@@ -370,7 +371,8 @@ impl Maker {
     fn purpose(&self, spec: &CellSpec) -> Purpose {
         let counts_memory = spec.memory.is_some() && !self.groups().keep_memory();
         let keeps_set_id = spec.mounts.iter().any(HostMount::is_writable);
-        Purpose { counts_memory, keeps_set_id, ..Purpose::default() }
+        let shares_user = self.inner.privilege != Privilege::Root;
+        Purpose { counts_memory, keeps_set_id, shares_user, ..Purpose::default() }
     }
 
     fn strict_plan(&self, spec: &CellSpec) -> Result<Arc<Prepared>, Error> {
@@ -395,6 +397,19 @@ fn prepare(plan: &Plan, spec: &CellSpec, purpose: Purpose) -> Result<Prepared, E
     let rlimits = policy::limits(spec, purpose);
     let counts_memory = purpose.counts_memory;
     Ok(Prepared { file, length: length(bytes.len()), filter, layers, rlimits, counts_memory })
+}
+
+fn no_watch(source: io::Error) -> Error {
+    if source.kind() != io::ErrorKind::Unsupported {
+        return Error::Io { context: "cannot watch the memory of the cell", source };
+    }
+    Error::Unavailable {
+        missing: "a limit of memory takes a control group, or a kernel that tells what sockets hold"
+            .to_owned(),
+        fix: "load the modules `unix_diag`, `tcp_diag` and `udp_diag`, run as root in the topmost control group, or leave \
+              the limit out"
+            .to_owned(),
+    }
 }
 
 /// Looks up what each bind is on the host. Parents come before what is inside them.

@@ -2,20 +2,32 @@
 //! ten times a second, and ends the largest.
 //!
 //! One process alone cannot get past the limit meanwhile, because it has a limit of its own in the kernel. What is
-//! added up is private memory, shared by as many as have it, and shared memory or files, whichever is more: a file that
-//! is mapped would otherwise count twice.
+//! added up is private memory, shared by as many as have it, shared memory or files, whichever is more, because a file that
+//! is mapped would otherwise count twice; and what the kernel holds for processes: what waits in sockets and pipes, and
+//! what epolls watch.
+//!
+//! Some of the latter the kernel counts for each user of the host. Where the cell's user is one, the same thread sees to it
+//! that the others have some left.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Dir, Mode, OFlags, fstatfs, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Signal, pidfd_send_signal};
+
+use self::held::{Process, Share, at_most, charge};
+use self::processes::{read, total};
+use self::sockets::Sockets;
+
+mod descriptors;
+mod held;
+mod processes;
+mod sockets;
 
 /// How often memory is added up.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -33,53 +45,64 @@ const QUICK: Duration = Duration::from_millis(1);
 /// Ended processes that nobody has asked about. Who does not ask in time is not told.
 const REMEMBERED: usize = 1024;
 
-/// The first process of a cell.
-const FIRST: u32 = 1;
+/// Where only what is counted for the user is looked at, that is enough; a cell that could have too much is looked at as
+/// often as others.
+const SELDOM: Duration = Duration::from_secs(1);
 
-/// A cell whose memory is added up.
+/// What is watched of a cell.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Its limit of memory, and the socket by which the kernel tells of its sockets.
+    pub(crate) memory: Option<(u64, OwnedFd)>,
+    /// Its user is a user of the host.
+    pub(crate) shares_user: bool,
+}
+
+/// A cell whose memory is added up, or what the kernel counts for its user, or both.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    limit: u64,
+    memory: Option<(u64, Sockets)>,
+    share: Option<Share>,
     processes: OwnedFd,
     /// The file systems in memory of the cell.
     files: Vec<OwnedFd>,
     ended: Mutex<BTreeSet<u32>>,
+    /// How many processes were ended for their memory.
+    memory_ends: AtomicU64,
     /// When it may be looked at again.
     next: Mutex<Instant>,
     /// Its memory is being counted exactly, by a thread of its own.
     counting: AtomicBool,
 }
 
-/// What one process has, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Has {
-    pid: u32,
-    private: u64,
-    shared: u64,
-}
-
-impl Has {
-    fn all(self) -> u64 {
-        self.private.saturating_add(self.shared)
-    }
+/// What a cell has at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rough {
+    /// It has more memory than its limit.
+    memory: bool,
+    /// Its descriptors, of which several can be the same.
+    descriptors: u64,
 }
 
 impl Watched {
     /// Begins to watch the cell with this root directory.
-    pub(crate) fn begin(limit: u64, root: impl AsFd) -> io::Result<Arc<Self>> {
-        let watched = Arc::new(Self::new(limit, root)?);
+    pub(crate) fn begin(wanted: Wanted, root: impl AsFd) -> io::Result<Arc<Self>> {
+        let watched = Arc::new(Self::new(wanted, root)?);
         list().add(&watched)?;
         Ok(watched)
     }
 
-    fn new(limit: u64, root: impl AsFd) -> io::Result<Self> {
+    fn new(wanted: Wanted, root: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |path: &str| openat(&root, path, flags, Mode::empty());
+        let sockets = |(limit, kernel)| Sockets::new(kernel).map(|sockets| (limit, sockets));
         Ok(Self {
-            limit,
+            memory: wanted.memory.map(sockets).transpose()?,
+            share: wanted.shares_user.then(Share::of_this_host),
             processes: open("proc")?,
             files: vec![open(".")?, open("dev/shm")?],
             ended: Mutex::default(),
+            memory_ends: AtomicU64::new(0),
             next: Mutex::new(Instant::now()),
             counting: AtomicBool::new(false),
         })
@@ -88,6 +111,11 @@ impl Watched {
     /// Whether this process, as the cell counts, was ended for its memory. Says so once.
     pub(crate) fn has_ended(&self, pid: u32) -> bool {
         self.ended().remove(&pid)
+    }
+
+    /// How many processes were ended for their memory.
+    pub(crate) fn memory_ends(&self) -> u64 {
+        self.memory_ends.load(Ordering::Acquire)
     }
 
     fn ended(&self) -> MutexGuard<'_, BTreeSet<u32>> {
@@ -101,10 +129,16 @@ impl Watched {
             return Duration::ZERO;
         }
         // What is gone is no longer held by its handle, and so leaves the list.
-        if self.may_have_too_much().unwrap_or(false) {
+        let rough = self.look_roughly().unwrap_or_default();
+        let exceeded = |count| self.share.is_some_and(|share| share.may_be_exceeded_by(count));
+        if rough.memory || exceeded(rough.descriptors) {
             self.count_aside();
         }
-        self.rest(begin.elapsed()).min(QUICK)
+        let busy = self.rest(begin.elapsed());
+        if self.memory.is_none() && !exceeded(rough.descriptors.saturating_mul(2)) {
+            *self.next() = begin + SELDOM;
+        }
+        busy.min(QUICK)
     }
 
     /// Keeps away from the cell for as long as is fair after having been busy with it.
@@ -118,8 +152,18 @@ impl Watched {
     }
 
     /// An error means that the cell is gone.
-    fn may_have_too_much(&self) -> io::Result<bool> {
-        Ok(total(&self.all(read_roughly)?, self.used()?) > self.limit)
+    fn look_roughly(&self) -> io::Result<Rough> {
+        let pids = processes::all(&self.processes)?;
+        let count = |pid: &u32| descriptors::count(&self.processes, *pid);
+        let descriptors = pids.iter().map(count).sum();
+        let Some((limit, sockets)) = &self.memory else {
+            return Ok(Rough { memory: false, descriptors });
+        };
+        let has = |pid: &u32| processes::read_roughly(&self.processes, *pid);
+        let all: Vec<_> = pids.iter().filter_map(has).collect();
+        let held = sockets.count(&self.processes)?.total().saturating_add(at_most(descriptors));
+        let memory = total(&all, self.used()?).saturating_add(held) > *limit;
+        Ok(Rough { memory, descriptors })
     }
 
     /// Counts exactly on a thread of its own: code can make that slow.
@@ -140,100 +184,60 @@ impl Watched {
 
     /// Ends the largest processes when there is too much. An error means that the cell is gone.
     fn end_what_is_too_much(&self) -> io::Result<()> {
-        let (files, begin) = (self.used()?, Instant::now());
         // Code decides how long that takes; meanwhile it goes on to take memory.
-        let mut all = self.all(|processes, pid| match begin.elapsed() < PATIENCE {
-            true => read_exactly(processes, pid),
-            false => read_roughly(processes, pid),
-        })?;
+        let until = Instant::now() + PATIENCE;
+        let pids = processes::all(&self.processes)?;
+        let enough = Share::enough(self.share);
+        let open = |pid: &u32| Process::look(&self.processes, *pid, until, enough);
+        let mut open: Vec<_> = pids.iter().map(open).collect();
+        if let Some(share) = self.share {
+            for pid in share.too_much(&open) {
+                self.end(pid);
+                open.retain(|process| process.pid != pid);
+            }
+        }
+        let Some((limit, sockets)) = &self.memory else { return Ok(()) };
+        let (files, sockets) = (self.used()?, sockets.count(&self.processes)?);
+        let until = Instant::now() + PATIENCE;
+        let has = |process: &Process| match Instant::now() < until {
+            true => processes::read_exactly(&self.processes, process.pid),
+            false => processes::read_roughly(&self.processes, process.pid),
+        };
+        let mut all: Vec<_> = open.iter().filter_map(has).collect();
+        charge(&mut all, &open, &sockets);
         all.sort_by_key(|has| has.all());
-        while total(&all, files) > self.limit {
+        while total(&all, files) > *limit {
             let Some(largest) = all.pop() else { return Ok(()) };
-            self.end(largest.pid);
+            self.end_for_memory(largest.pid);
         }
         Ok(())
     }
 
     /// Bytes in the files of the cell.
     fn used(&self) -> io::Result<u64> {
-        self.files.iter().map(used).sum()
+        self.files.iter().map(processes::used).sum()
     }
 
-    fn end(&self, pid: u32) {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A directory of a process stands for that process, and for no later one with the same number.
-        let process = openat(&self.processes, pid.to_string(), flags, Mode::empty());
+    fn end_for_memory(&self, pid: u32) {
         let mut ended = self.ended();
         if ended.len() >= REMEMBERED {
             ended.pop_first();
         }
         ended.insert(pid);
-        let killed = process.is_ok_and(|process| pidfd_send_signal(process, Signal::KILL).is_ok());
-        if !killed {
+        // Whoever hears of the end finds it counted.
+        self.memory_ends.fetch_add(1, Ordering::AcqRel);
+        if !self.end(pid) {
             ended.remove(&pid);
+            self.memory_ends.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    fn all(&self, read: impl Fn(&OwnedFd, u32) -> Option<Has>) -> io::Result<Vec<Has>> {
-        let mut all = Vec::new();
-        for entry in Dir::read_from(&self.processes)? {
-            let name = entry?;
-            let pid = name.file_name().to_str().ok().and_then(|name| name.parse().ok());
-            let pid = pid.filter(|pid| *pid != FIRST);
-            all.extend(pid.and_then(|pid| read(&self.processes, pid)));
-        }
-        Ok(all)
+    fn end(&self, pid: u32) -> bool {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A directory of a process stands for that process, and for no later one with the same number.
+        let process = openat(&self.processes, pid.to_string(), flags, Mode::empty());
+        process.is_ok_and(|process| pidfd_send_signal(process, Signal::KILL).is_ok())
     }
-}
-
-/// What processes and files come to.
-fn total(all: &[Has], files: u64) -> u64 {
-    let private: u64 = all.iter().map(|has| has.private).sum();
-    let shared: u64 = all.iter().map(|has| has.shared).sum();
-    private.saturating_add(shared.max(files))
-}
-
-/// Bytes that a file system in memory has.
-fn used(files: impl AsFd) -> io::Result<u64> {
-    let state = fstatfs(files)?;
-    let size = u64::try_from(state.f_bsize).unwrap_or(0);
-    Ok(state.f_blocks.saturating_sub(state.f_bfree).saturating_mul(size))
-}
-
-/// The field with what a process has of page tables: a page of memory for each 2 MiB that it has only looked at.
-const PAGE_TABLES: &str = "VmPTE:";
-
-/// What a process has, or more: what it shares with others counts for each. Reading that takes little.
-fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<Has> {
-    let text = read(processes, &format!("{pid}/status"))?;
-    let private = field(&text, "RssAnon:") + field(&text, "VmSwap:") + field(&text, PAGE_TABLES);
-    Some(Has { pid, private, shared: field(&text, "RssShmem:") })
-}
-
-/// What a process has, its part of what it shares with others.
-fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
-    // A process may forbid to be looked into, and then counts for what it has at most.
-    let Some(text) = read(processes, &format!("{pid}/smaps_rollup")) else {
-        return read_roughly(processes, pid);
-    };
-    let tables = read(processes, &format!("{pid}/status")).map(|text| field(&text, PAGE_TABLES));
-    let private = field(&text, "Pss_Anon:") + field(&text, "SwapPss:") + tables.unwrap_or(0);
-    Some(Has { pid, private, shared: field(&text, "Pss_Shmem:") })
-}
-
-fn read(processes: &OwnedFd, path: &str) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = openat(processes, path, flags, Mode::empty()).ok()?;
-    let mut text = String::new();
-    File::from(file).read_to_string(&mut text).ok()?;
-    Some(text)
-}
-
-/// A field that the kernel gives in KiB.
-fn field(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    number.unwrap_or(0).saturating_mul(1024)
 }
 
 /// All cells that are watched, by one thread as long as there are any.
@@ -278,21 +282,18 @@ fn work() {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::File;
 
-    #[test]
-    fn what_is_mapped_from_files_counts_once() {
-        let has = |private, shared| Has { pid: 2, private, shared };
-        assert_eq!(total(&[], 7), 7);
-        assert_eq!(total(&[has(10, 5), has(1, 0)], 3), 16);
-        assert_eq!(total(&[has(10, 5), has(1, 0)], 8), 19);
-        assert_eq!(total(&[has(u64::MAX, 1)], 1), u64::MAX);
-    }
+    use super::*;
 
     #[test]
     fn a_cell_that_takes_long_waits_and_holds_nobody_up() {
         let host = File::open("/").unwrap();
-        let cell = Arc::new(Watched::new(u64::MAX, &host).unwrap());
+        let domain = rustix::net::AddressFamily::NETLINK;
+        let diagnosis = Some(rustix::net::netlink::SOCK_DIAG);
+        let kernel = rustix::net::socket(domain, rustix::net::SocketType::RAW, diagnosis).unwrap();
+        let wanted = Wanted { memory: Some((u64::MAX, kernel)), shares_user: false };
+        let cell = Arc::new(Watched::new(wanted, &host).unwrap());
         cell.rest(QUICK);
         assert!(*cell.next() <= Instant::now(), "as often as any other");
         let second = Duration::from_secs(1);
@@ -304,12 +305,5 @@ mod tests {
         *cell.next() = Instant::now();
         let busy = cell.visit();
         assert!(!busy.is_zero() && busy <= QUICK, "{busy:?}");
-    }
-
-    #[test]
-    fn fields_of_the_kernel_are_read_in_bytes() {
-        let text = "Name:\tx\nRssAnon:\t    12 kB\nRssShmem:\t0 kB\n";
-        assert_eq!((field(text, "RssAnon:"), field(text, "RssShmem:")), (12 * 1024, 0));
-        assert_eq!(field(text, "RssFile:"), 0);
     }
 }

@@ -97,6 +97,8 @@ pub(crate) enum Op {
     Loopback,
     /// Leads what leaves the cell to sockets for the host.
     Gate,
+    /// Lets the host ask the kernel for the cell's sockets.
+    SocketCounts,
     Hostname(String),
     LeaveHost,
     ChangeDirectory(PathBuf),
@@ -145,6 +147,7 @@ impl Op {
             }
             Self::Mask { path } => out.u8(op::MASK).text(path),
             Self::Loopback => out.u8(op::LOOPBACK),
+            Self::SocketCounts => out.u8(op::SOCKET_COUNTS),
             Self::Gate => out.u8(op::GATE).bytes(&netlink::routes()).bytes(&netlink::rules()),
             Self::Hostname(name) => out.u8(op::HOSTNAME).text(name),
             Self::LeaveHost => out.u8(op::LEAVE_HOST),
@@ -224,6 +227,7 @@ impl fmt::Display for Op {
             Self::Mask { path } => write!(f, "mask {}, if it exists", path.display()),
             Self::Loopback => write!(f, "loopback up"),
             Self::Gate => write!(f, "gate for what leaves"),
+            Self::SocketCounts => write!(f, "count of sockets for the host"),
             Self::Hostname(name) => write!(f, "host name {name}"),
             Self::LeaveHost => write!(f, "detach the host"),
             Self::ChangeDirectory(path) => write!(f, "enter {}", path.display()),

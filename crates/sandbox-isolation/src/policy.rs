@@ -9,7 +9,7 @@ use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
 use crate::policy::calls::{Filter, Purpose};
 use crate::policy::writes::Ruleset;
 use crate::private::workspace_in;
-use crate::spec::{CellKind, CellSpec, Resource, Rlimit};
+use crate::spec::{CellKind, CellSpec, Resource, Rlimit, USUAL_OPEN_FILES};
 
 pub(crate) mod calls;
 pub(crate) mod writes;
@@ -76,6 +76,9 @@ pub(crate) fn strict(
     if spec.gate {
         plan.op(Op::Gate);
     }
+    if purpose.counts_memory {
+        plan.op(Op::SocketCounts);
+    }
     plan.op(Op::Hostname(spec.hostname.clone()));
     plan.op(Op::LeaveHost);
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
@@ -140,7 +143,12 @@ pub(crate) fn confined(
     let readable: Vec<_> = shown.chain(own).chain(bound).collect();
     let ruleset = Ruleset::alone(host.landlock, &readable, directory).ok_or_else(no_landlock)?;
     let purpose =
-        Purpose { closes_network: spec.no_network, shares_processes: true, ..Purpose::default() };
+        Purpose {
+        closes_network: spec.no_network,
+        shares_processes: true,
+        shares_user: true,
+        ..Purpose::default()
+    };
     let mut plan = Builder::default();
     plan.op(Op::ChangeDirectory(workspace_in(directory)));
     plan.op(Op::Ruleset(ruleset));
@@ -198,8 +206,18 @@ pub(crate) fn limits(spec: &CellSpec, purpose: Purpose) -> Vec<Rlimit> {
         limits.retain(|limit| limit.resource != Resource::Data);
         limits.push(Rlimit::fixed(Resource::Data, memory));
     }
+    if purpose.shares_user || purpose.counts_memory {
+        for limit in limits.iter_mut().filter(|limit| **limit == USUAL_OPEN_FILES) {
+            (limit.soft, limit.hard) = (SHARED_OPEN_FILES, SHARED_OPEN_FILES);
+        }
+    }
     limits
 }
+
+/// What is the limit of open files where the user of the cell is the user of the host. Descriptors that are on their way
+/// through sockets are counted for that user: a process may send some as long as there are no more than it may have open,
+/// some 250 at once. So programs of the host, which may have 1,024 open, can do so whatever code in cells does.
+const SHARED_OPEN_FILES: u64 = 512;
 
 fn check_whole(spec: &CellSpec) -> Result<(), Error> {
     const LEAST_MEMORY: u64 = 16 * 1024 * 1024;
@@ -345,7 +363,9 @@ impl Builder {
         self.link("/dev/stdout", "/proc/self/fd/1");
         self.link("/dev/stderr", "/proc/self/fd/2");
         self.restrict("/dev", Attributes::READ_ONLY_DEVICES, false);
-        let terminals = "newinstance,ptmxmode=0666,mode=620".to_owned();
+        // All that are open on the host are counted together.
+        const TERMINALS: u32 = 64;
+        let terminals = format!("newinstance,ptmxmode=0666,mode=620,max={TERMINALS}");
         self.mount("devpts", "/dev/pts", Attributes::NO_EXEC_DEVICES, terminals);
         let shared = format!("size={shm_bytes},nr_inodes={SHM_INODES},mode=1777");
         self.mount("tmpfs", "/dev/shm", Attributes::PLAIN, shared);

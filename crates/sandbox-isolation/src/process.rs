@@ -243,6 +243,12 @@ impl CellProcess {
         self.root.link.ended_for_memory(self.pid, before)
     }
 
+    /// Like [`Cell::memory_ended_since`].
+    #[must_use]
+    pub fn memory_ended_since(&self, before: u64) -> Option<(OutOfMemory, u64)> {
+        self.root.link.memory_ended_since(before)
+    }
+
     /// Like [`Root::signal`].
     ///
     /// # Errors

@@ -57,8 +57,9 @@ pub(crate) mod to_cell {
 
 /// Messages from a cell's first process to the host.
 pub(crate) mod from_cell {
-    /// `u32 host uid, u32 host gid, u8 has a ruleset`; descriptors: the cell's root directory, the
-    /// ruleset if it has one, and with a gate its connections, its questions by packet, and its questions by connection.
+    /// `u32 host uid, u32 host gid, u8 has a ruleset, u8 has a socket that counts`; descriptors: the cell's root
+    /// directory, the ruleset and that socket if it has them, and with a gate its connections, its questions by packet,
+    /// and its questions by connection.
     pub(crate) const READY: u8 = 1;
     /// `i32 errno, text step`: the cell could not be set up; its process exits.
     pub(crate) const FAILED: u8 = 2;
@@ -124,6 +125,8 @@ pub(crate) mod op {
     /// `text source on the host, text target, u8 is directory, u8 is writable, u64 attributes, u32 major, u32 minor,
     /// u64 inode, u32 owner, u32 group`: shows a file of the host that must be this one.
     pub(crate) const HOST_MOUNT: u8 = 42;
+    /// A socket by which the host asks the kernel for the sockets of the cell.
+    pub(crate) const SOCKET_COUNTS: u8 = 43;
     /// `bytes routes, bytes rules`, both netlink messages: leads what the cell sends to sockets that the host gets.
     pub(crate) const GATE: u8 = 40;
 }

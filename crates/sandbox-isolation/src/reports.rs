@@ -41,6 +41,7 @@ pub(crate) struct Report {
     pub(crate) identity: Identity,
     pub(crate) root: OwnedFd,
     pub(crate) ruleset: Option<OwnedFd>,
+    pub(crate) socket_counts: Option<OwnedFd>,
     pub(crate) gate: Option<GateSockets>,
 }
 
@@ -53,14 +54,15 @@ pub(crate) async fn ready(socket: &Socket, strict: bool) -> Result<Report, Error
     match reader.u8()? {
         from_cell::READY => {
             let (maker_uid, maker_gid) = (reader.u32()?, reader.u32()?);
-            let has_ruleset = reader.u8()? != 0;
+            let (has_ruleset, has_counts) = (reader.u8()? != 0, reader.u8()? != 0);
             reader.end()?;
             let mut descriptors = packet.descriptors;
-            if descriptors.len() < 1 + usize::from(has_ruleset) {
-                return Err(Error::Protocol("no root directory, or no ruleset".to_owned()));
+            if descriptors.len() < 1 + usize::from(has_ruleset) + usize::from(has_counts) {
+                return Err(Error::Protocol("a descriptor is missing".to_owned()));
             }
             let root = descriptors.remove(0);
             let ruleset = has_ruleset.then(|| descriptors.remove(0));
+            let socket_counts = has_counts.then(|| descriptors.remove(0));
             let gate = GateSockets::from_report(descriptors)?;
             let (uid, gid) = if strict {
                 (policy::CELL_ID, policy::CELL_ID)
@@ -68,7 +70,7 @@ pub(crate) async fn ready(socket: &Socket, strict: bool) -> Result<Report, Error
                 (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
             };
             let identity = Identity { uid, gid, maker_uid, maker_gid };
-            Ok(Report { identity, root, ruleset, gate })
+            Ok(Report { identity, root, ruleset, socket_counts, gate })
         }
         from_cell::FAILED => {
             let source = io::Error::from_raw_os_error(reader.i32()?);

@@ -142,11 +142,15 @@ pub struct CellSpec {
     pub rlimits: Vec<Rlimit>,
 }
 
+/// The limit of descriptors that [`CellSpec::strict`] has. A cell that an ordinary user makes gets fewer in its place.
+pub(crate) const USUAL_OPEN_FILES: Rlimit =
+    Rlimit { resource: Resource::OpenFiles, soft: 1024, hard: 4096 };
+
 const MIB: u64 = 1024 * 1024;
 
 impl CellSpec {
     /// An isolated cell: 1 GiB and 262,144 files of disk, 64 MiB of shared memory, 256 processes,
-    /// 1024 descriptors (at most 4096), 1024 queued signals, no core dumps, files up to the size of the disk.
+    /// 1024 descriptors (at most 4096; 512 for a cell that an ordinary user makes), 1024 queued signals, no core dumps, files up to the size of the disk.
     #[must_use]
     pub fn strict() -> Self {
         let disk_bytes = 1024 * MIB;
@@ -167,7 +171,7 @@ impl CellSpec {
                 Rlimit::fixed(Resource::FileSize, disk_bytes),
                 Rlimit::fixed(Resource::Core, 0),
                 Rlimit::fixed(Resource::Processes, 256),
-                Rlimit { resource: Resource::OpenFiles, soft: 1024, hard: 4096 },
+                USUAL_OPEN_FILES,
                 Rlimit::fixed(Resource::LockedMemory, MIB / 16),
                 Rlimit::fixed(Resource::PendingSignals, 1024),
                 Rlimit::fixed(Resource::MessageQueues, 0),

@@ -235,6 +235,10 @@ impl Process for KernelProcess {
         self.inner.out_of_memory(before)
     }
 
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        self.inner.others_out_of_memory(before)
+    }
+
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
         self.inner.end_started(since, former).await;
     }

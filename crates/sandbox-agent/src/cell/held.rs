@@ -30,7 +30,7 @@ use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
 use tokio::time::{Instant, timeout};
 
 use super::process::family::{self, Started};
-use super::process::{Kills, kill_alone, lost, memory_words, peak_memory, raw_pid};
+use super::process::{Kills, kill_alone, lost, memory_hint, memory_words, peak_memory, raw_pid};
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
 use crate::box_io::{Channel, Exit, Expected, Held, NUDGE, Process, WorkerIo};
@@ -413,6 +413,10 @@ impl Process for WokenProcess {
 
     fn out_of_memory(&self, before: u64) -> Option<String> {
         self.home.cell.ended_for_memory(self.pid(), before).map(memory_words)
+    }
+
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        self.home.cell.memory_ended_since(before).map(memory_hint)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {

@@ -207,6 +207,10 @@ impl Process for WorkerProcess {
         self.cell.ended_for_memory(self.pid(), before).map(memory_words)
     }
 
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        self.cell.memory_ended_since(before).map(memory_hint)
+    }
+
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
         family::end(self.host_pid, Started::since(since, former)).await;
     }
@@ -305,6 +309,10 @@ impl Process for ProgramProcess {
         self.process.ended_for_memory(before).map(memory_words)
     }
 
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        self.process.memory_ended_since(before).map(memory_hint)
+    }
+
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
         if let Some(pid) = self.host_pid() {
             family::end(pid, Started::since(since, former)).await;
@@ -327,12 +335,26 @@ pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-pub(crate) fn memory_words(OutOfMemory { limit, by }: OutOfMemory) -> String {
+pub(crate) fn memory_words(reason: OutOfMemory) -> String {
+    let (limit, who) = limit_and_keeper(reason);
+    format!("the memory limit of {limit} was reached; the {who} ended it")
+}
+
+/// The same of processes that were ended beside.
+pub(crate) fn memory_hint((reason, count): (OutOfMemory, u64)) -> String {
+    let (limit, who) = limit_and_keeper(reason);
+    let processes = if count == 1 { "a process" } else { &format!("{count} processes") };
+    format!(
+        "the memory limit of {limit} was reached; the {who} ended {processes} of the sandbox meanwhile"
+    )
+}
+
+fn limit_and_keeper(OutOfMemory { limit, by }: OutOfMemory) -> (ByteSize, &'static str) {
     let who = match by {
         Enforcer::Kernel => "kernel",
         Enforcer::Watchdog => "watchdog",
     };
-    format!("the memory limit of {} was reached; the {who} ended it", ByteSize::bytes(limit))
+    (ByteSize::bytes(limit), who)
 }
 
 fn is_nobody(error: &std::io::Error) -> bool {

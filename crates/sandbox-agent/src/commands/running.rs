@@ -240,6 +240,10 @@ impl Running {
                 });
             }
         }
+        let told = outcome.failure.as_ref().map(|failure| failure.kind);
+        if told != Some(FailureKind::OutOfMemory) {
+            outcome.hint = self.process.others_out_of_memory(self.memory_ends);
+        }
         if let Some(limit) = self.output_limit.filter(|_| self.progress.exceeded)
             && outcome.failure.is_none()
         {

@@ -22,7 +22,7 @@ use super::outcome::{EndReason, alive, broken, dead, died_of, gave_up, over_outp
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
-use crate::box_io::Exit;
+use crate::box_io::{Exit, Process};
 use crate::message::{self, Encoding, MimeData, Reply, Request};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
@@ -278,6 +278,8 @@ impl ActiveRun {
         let (id, started) = (self.id, self.started);
         self.answered = true;
         let usage = self.usage();
+        let process = self.worker().map(|worker| Arc::clone(&worker.io.process));
+        self.note_memory(process.as_deref());
         if let Some(worker) = self.worker() {
             let ended = worker.end_run(id, started).await;
             let limit = std::mem::take(&mut self.limit);
@@ -297,6 +299,14 @@ impl ActiveRun {
         }
         self.outcome.usage = usage;
         self.finish();
+    }
+
+    /// Says that other processes were ended for their memory. Where there is a hint already, it says more of this end.
+    fn note_memory(&mut self, process: Option<&dyn Process>) {
+        if self.outcome.hint.is_none() {
+            self.outcome.hint =
+                process.and_then(|process| process.others_out_of_memory(self.memory_ends));
+        }
     }
 
     fn usage(&mut self) -> Usage {
@@ -351,6 +361,7 @@ impl ActiveRun {
         let was_dead = process.is_dead() || worker.is_dying();
         self.died_of = process.lost().map(|why| (FailureKind::ConnectionLost, why));
         let exit = worker.bury().await;
+        self.note_memory(Some(&*process));
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
             let out_of_memory = process.out_of_memory(self.memory_ends);
             self.died_of =
@@ -375,6 +386,10 @@ impl ActiveRun {
         let ran = end.saturating_duration_since(self.started);
         self.outcome.completed_at = self.outcome.started_at + ran.as_secs_f64();
         let mut outcome = std::mem::take(&mut self.outcome);
+        let told = outcome.failure.as_ref().map(|failure| failure.kind);
+        if told == Some(FailureKind::OutOfMemory) {
+            outcome.hint = None;
+        }
         if let Some(output) = self.output.filter(|output| output.exceeded) {
             over_output_limit(&mut outcome, output.limit);
         }

@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         existing_files_are_replaced_and_others_kept;
         another_kind_in_the_way_is_refused;
         names_that_lead_out_are_refused;
+        names_of_extensions_are_judged_like_others;
         links_that_lead_out_are_refused;
         links_are_followed_while_files_move needs run_code;
         files_through_links_are_refused;
@@ -226,6 +227,36 @@ async fn names_that_lead_out_are_refused(f: Fixture) -> Checked {
             .await?;
         ensure!(!sandbox.files().exists("/tmp/x-archive").await?, "{name} got out");
     }
+    Ok(())
+}
+
+async fn names_of_extensions_are_judged_like_others(f: Fixture) -> Checked {
+    // A record of `pax`: its own length, and what it sets.
+    let record = |path: &str| {
+        let rest = format!(" path={path}\n");
+        let length = (rest.len()..).find(|all| all.to_string().len() + rest.len() == *all);
+        format!("{}{rest}", length.unwrap_or_default()).into_bytes()
+    };
+    let extended = |path: &str| patched(file("extension", &record(path)), 156, b"x");
+    let long = |path: &str| patched(file("extension", path.as_bytes()), 156, b"L");
+    let sandbox = f.sandbox().await?;
+    // The control: such names are those of the files.
+    let deep = entry("deep", EntryKind::Directory, 0o755);
+    let parts = [deep, extended("deep/one"), file("a", b"1"), long("deep/two"), file("b", b"2")];
+    unpack(&sandbox, "fine", archive(&parts)).await?;
+    ensure_eq!(sandbox.files().read_text("fine/deep/one").await?, "1");
+    ensure_eq!(sandbox.files().read_text("fine/deep/two").await?, "2");
+    sandbox.files().remove("fine", true).await?;
+    for name in ["../x", "/tmp/x-archive", "a/../../x", ".."] {
+        for extension in [extended(name), long(name)] {
+            let parts = [file("ok", b"x"), extension, file("a", b"1")];
+            leaves_nothing(&sandbox, archive(&parts), ErrorKind::InvalidArgument).await?;
+        }
+    }
+    // A name of a gigabyte is refused before any of it is taken.
+    let huge = patched(long("x"), 124, b"10000000000\0");
+    leaves_nothing(&sandbox, archive(&[huge]), ErrorKind::InvalidArgument).await?;
+    ensure!(!sandbox.files().exists("/tmp/x-archive").await?, "a file got out");
     Ok(())
 }
 

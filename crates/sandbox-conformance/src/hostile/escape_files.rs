@@ -1,6 +1,9 @@
 //! Code that looks for a way to the files of the host.
 
-use sandbox_core::ErrorKind;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::time::{Duration, Instant};
+
+use sandbox_core::{ErrorKind, Mount};
 
 use super::support::{all_denied, attack, attack_for, found};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
@@ -22,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         descriptors_that_were_inherited needs strict;
         kernel_files_that_write needs strict;
         device_nodes_cannot_be_made needs strict;
+        a_lease_on_a_mounted_file_holds_up_nobody needs mounts, strict;
     })
 }
 
@@ -281,5 +285,41 @@ probes |= {'null': lambda: os.unlink('/dev/null'), 'rename null': lambda: os.ren
         "{shadow:?}"
     );
     attack_for(&sandbox, "1", PATIENCE).await?;
+    Ok(())
+}
+
+async fn a_lease_on_a_mounted_file_holds_up_nobody(f: Fixture) -> Checked {
+    const USER: u32 = 1000;
+    let folder = tempfile::Builder::new().prefix("lease-").tempdir_in("/var/tmp")?;
+    let note = folder.path().join("note");
+    std::fs::write(&note, "of the host")?;
+    // A program of the host that owns the file may take a lease.
+    let own = format!("import fcntl; fcntl.fcntl(open({note:?}), 1024, 0)");
+    let control = std::process::Command::new("python3").args(["-c", &own]).output()?;
+    ensure!(control.status.success(), "no lease on the host either: {control:?}");
+    if std::fs::metadata(&note)?.uid() == 0 {
+        chown(folder.path(), Some(USER), Some(USER))?;
+        chown(&note, Some(USER), Some(USER))?;
+    }
+    let sandbox = f.create(|b| b.mount(Mount::new(folder.path(), "/data/in"))).await?;
+    let probes = "
+import fcntl, signal
+note = open('/data/in/note')
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+high = 1 << 32
+probes = {f'{kind} {command:x}': (lambda c=command, k=kind: call(72 if platform.machine() == 'x86_64' else 25, note.fileno(), c, k))
+    for command in (1024, 1024 | high) for kind in (0, 1)}
+folder = os.open('/data/in', os.O_RDONLY)
+probes['notify'] = lambda: fcntl.fcntl(folder, 1026, 1)";
+    all_denied(&sandbox, probes).await?;
+    let began = Instant::now();
+    let path = note.clone();
+    let opened = tokio::task::spawn_blocking(move || {
+        std::fs::File::options().write(true).open(path).map(drop)
+    });
+    crate::support::within(PATIENCE, opened).await?.map_err(|error| crate::case::Failure::new(error.to_string()))??;
+    ensure!(began.elapsed() < Duration::from_secs(5), "the host waited {:?}", began.elapsed());
+    // What is held with it still works: locks.
+    ok(&sandbox, "import fcntl\nfcntl.flock(open('/data/in/note'), fcntl.LOCK_SH | fcntl.LOCK_NB)").await?;
     Ok(())
 }

@@ -1,15 +1,16 @@
 //! Code that looks for a way to the processes and the kernel of the host.
 
-use sandbox_core::random_hex;
+use sandbox_core::{FailureKind, random_hex};
 
 use super::support::{all_denied, attack, found};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, is_usable, json, ok, text};
+use crate::support::{PATIENCE, describe, failed_with, is_usable, json, ok, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("escape_processes", [run_code, local], {
+        d96_another_numbering_of_calls_ends_the_interpreter needs strict;
         d86_the_decoy_lives needs contained;
         d87_nothing_can_be_traced needs strict;
         d91_clone3_is_not_there_and_programs_start needs strict;
@@ -387,5 +388,30 @@ any(seen), seen"
         text(&one, &receive).await?.starts_with("(True"),
         "the control: the sender does not see it either within {PATIENCE:?}"
     );
+    Ok(())
+}
+
+async fn d96_another_numbering_of_calls_ends_the_interpreter(f: Fixture) -> Checked {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(());
+    }
+    let sandbox = f.sandbox().await?;
+    // `getpid` as 32-bit programs call it, by `int 0x80`.
+    let code = "
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex('b814000000cd80c3'))
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+print('before', flush=True)
+ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+print('after', flush=True)";
+    let result = attack(&sandbox, code).await?;
+    ensure_eq!(result.exit_code, Some(159), "{}", describe(&result));
+    failed_with(&result, FailureKind::KernelDied)?;
+    ensure_eq!(result.logs.stdout_exact(), "before\n");
+    ensure!(is_usable(&sandbox).await?.restarted, "it was not lost");
+    // The control: the same function with the number of this architecture.
+    let own = code.replace("b814000000cd80c3", "b8270000000f05c3");
+    ok(&sandbox, &own).await?;
     Ok(())
 }

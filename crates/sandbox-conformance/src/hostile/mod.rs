@@ -8,6 +8,7 @@ mod canary;
 mod escape_files;
 mod escape_processes;
 mod many;
+mod neighbours;
 mod program;
 mod reach;
 mod settings;
@@ -30,6 +31,7 @@ pub const TABLE: &str = include_str!("../../HOSTILE.md");
 fn own() -> Vec<Case> {
     let groups = [
         bombs::cases(),
+        neighbours::cases(),
         stubborn::cases(),
         escape_files::cases(),
         escape_processes::cases(),

@@ -195,17 +195,27 @@ probes |= {'replace': lambda: os.rename('/tmp', '/etc'), 'link': lambda: os.syml
 
 async fn e131_ports_of_the_system(f: Fixture) -> Checked {
     // Whatever it may bind is its own loopback's, and no port of the host is taken by it.
+    let probes = "
+def bound(host, port, kind):
+    s = socket.socket(socket.AF_INET, kind)
+    s.bind((host, port))
+    return 'bound'
+probes = {f'{host}:{port} {kind}': (lambda h=host, p=port, k=kind: bound(h, p, k))
+    for port in [1, 53, 80, 443] for host in ['0.0.0.0', '127.0.0.1', '127.0.0.53'] for kind in (1, 2)}";
     let sandbox = f.sandbox().await?;
-    let code = "
-import socket
-held = []
-for port in [53, 80, 443]:
-    for host in ['0.0.0.0', '127.0.0.1']:
-        s = socket.socket()
-        try: s.bind((host, port)); s.listen(); held.append(s)
-        except OSError: pass
-len(held)";
-    ok(&sandbox, code).await?;
+    let isolation = sandbox.info().and_then(|info| info.isolation);
+    // In a container they are its own, and nothing else listens there.
+    if isolation.is_some_and(|isolation| isolation.boundary == "cell") {
+        all_denied(&sandbox, probes).await?;
+        // Nor where a gate answers there, which code could otherwise take the place of.
+        let policy = NetworkPolicy::allowlist(["example.com"])?;
+        let gated = f.create(|b| b.network(policy)).await?;
+        all_denied(&gated, probes).await?;
+        // The control: any other port is its own to take.
+        let free = "s = socket.socket(); s.bind(('0.0.0.0', 8080)); s.listen(); print(json.dumps('bound'))";
+        ensure_eq!(found(&gated, free).await?, "bound");
+    }
+    ok(&sandbox, "import socket").await?;
     let port = f.canaries()?.tcp.port();
     ok(&sandbox, &format!("s = socket.socket(); s.bind(('0.0.0.0', {port})); s.listen()")).await?;
     Ok(())

@@ -165,14 +165,30 @@ async fn arguments_and_variables_of_every_size(f: Fixture) -> Checked {
         vec!["/".into()],
         vec!["..".into()],
     ];
+    let mut outcomes = Vec::new();
     for program in programs {
-        // A status or an error, and soon.
         let run = sandbox.commands().run(program).timeout(PATIENCE);
-        let _ = within(PATIENCE, run).await?;
+        outcomes.push(match within(PATIENCE, run).await? {
+            Ok(result) => result.exit_code.to_string(),
+            Err(error) => error.kind().to_string(),
+        });
     }
-    for (name, value) in [("A", huge.as_str()), ("B", "\n\r\t\u{1b}"), (huge.as_str(), "x")] {
+    // The kernel takes no argument of 3 MiB, and as many as have room. The others are names of no program.
+    let told = outcomes.join(" ");
+    ensure_eq!(outcomes[1], "0", "{told}");
+    for at in [0, 2] {
+        ensure!(outcomes[at] == ErrorKind::InvalidArgument.to_string(), "argument {at}: {told}");
+    }
+    for (at, outcome) in outcomes.iter().enumerate().skip(3) {
+        let known = ["126", "127", "not_found", "permission_denied", "invalid_argument"];
+        ensure!(known.contains(&outcome.as_str()), "program {at}: {told}");
+    }
+    let strange = sandbox.commands().run("printf %s \"$B\"").env("B", "\n\r\t\u{1b}");
+    ensure_eq!(within(PATIENCE, strange).await??.stdout, "\n\r\t\u{1b}");
+    for (name, value) in [("A", huge.as_str()), (huge.as_str(), "x")] {
         let run = sandbox.commands().run("true").env(name, value).timeout(PATIENCE);
-        let _ = within(PATIENCE, run).await?;
+        let refused = within(PATIENCE, run).await?;
+        ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidArgument), "{}", name.len());
     }
     let big = sandbox.run_code("import os; len(os.environ['A'])").env("A", huge).timeout(PATIENCE);
     ensure_eq!(big.await?.text(), Some("3145728"), "a variable of a run");

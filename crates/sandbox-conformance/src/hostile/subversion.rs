@@ -173,6 +173,7 @@ async fn f147_recursion_in_c(f: Fixture) -> Checked {
 }
 
 async fn f149_a_crash_is_told_at_once(f: Fixture) -> Checked {
+    let mut quickest = Duration::MAX;
     for (code, exit) in [
         ("import ctypes; ctypes.string_at(0)", 139),
         ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", 132),
@@ -184,13 +185,13 @@ async fn f149_a_crash_is_told_at_once(f: Fixture) -> Checked {
         let began = Instant::now();
         let result = attack_for(&sandbox, code, PATIENCE).await?;
         ensure_eq!(result.exit_code, Some(exit), "{code}: {}", describe(&result));
-        ensure!(
-            began.elapsed() < Duration::from_secs(10),
-            "it was told after {:?}",
-            began.elapsed()
-        );
+        let took = began.elapsed();
+        ensure!(took < Duration::from_secs(2), "it was told after {took:?}");
+        quickest = quickest.min(took);
         ensure!(is_usable(&sandbox).await?.restarted, "after {code}");
     }
+    // What waits for a time limit of its own would be late each time; a busy machine is not.
+    ensure!(quickest < Duration::from_millis(200), "at the soonest after {quickest:?}");
     Ok(())
 }
 
@@ -208,7 +209,7 @@ for s in range(1, 32):
     ok(&sandbox, code).await?;
     let began = Instant::now();
     sandbox.terminate().await?;
-    ensure!(began.elapsed() < Duration::from_secs(5), "terminate took {:?}", began.elapsed());
+    ensure!(began.elapsed() < Duration::from_secs(1), "terminate took {:?}", began.elapsed());
     Ok(())
 }
 

@@ -256,7 +256,8 @@ pub struct ExecutionResult {
     pub usage: Usage,
     /// Threads the code left running.
     pub background_threads: u32,
-    /// What to do about a failure that has a known remedy.
+    /// What to do about a failure that has a known remedy, or what happened meanwhile that the end does not show, such as
+    /// processes that the memory limit ended.
     pub hint: Option<String>,
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
@@ -325,6 +326,9 @@ pub struct CommandResult {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 impl CommandResult {

@@ -71,6 +71,10 @@ enum When {
     OneOf(u8, &'static [u32]),
     /// An argument is none of these.
     NoneOf(u8, &'static [u32]),
+    /// An argument has a bit and lacks another.
+    BitWithout(u8, u32, u32),
+    /// One argument is this, and another is greater than that.
+    IsAndGreater((u8, u32), (u8, u32)),
 }
 
 /// One line of the policy.
@@ -121,6 +125,10 @@ const FIRST_PROCESS: &[u32] = &[1];
 const ONE_PROCESS: &[u32] = &[0];
 const ONE_PROCESS_OF_IO: &[u32] = &[1];
 
+/// `F_SETLEASE`: whoever opens the file waits for the holder, a program of the host as well when the file is mounted.
+/// `F_NOTIFY` tells of such programs, and its number has no limit.
+const HOLDS_UP_OTHERS: &[u32] = &[1024, 1026];
+
 /// Calls that depend on their arguments.
 const CHECKED: &[Rule] = &[
     rule!(SYS_ioctl, When::OneOf(1, TERMINAL_TRICKS), NotPermitted),
@@ -141,6 +149,7 @@ const CHECKED: &[Rule] = &[
     rule!(SYS_ioprio_set, When::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
     rule!(SYS_ioprio_set, When::OneOf(1, FIRST_PROCESS), NotPermitted),
     rule!(SYS_mmap, When::AnyBit(3, HUGE_MAPPING), NoMemory),
+    rule!(SYS_fcntl, When::OneOf(1, HOLDS_UP_OTHERS), NotPermitted),
 ];
 
 /// The C library falls back to `clone`, whose flags a filter can see.
@@ -189,6 +198,20 @@ const UNCOUNTED_MEMORY: &[Rule] = &[
     rule!(SYS_msgget, When::Always, NotThere),
     rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
 ];
+/// Pages that are put into a pipe stay when their process has let go of them, each with all of a huge page around it.
+const PAGES_IN_PIPES: Rule = rule!(SYS_vmsplice, When::Always, NotThere);
+/// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
+/// and the kernel counts it for each user, who must have some left.
+const LARGE_PIPES: Rule = rule!(SYS_fcntl, When::IsAndGreater((1, 1031), (2, PIPE)), NotPermitted);
+/// Threads with descriptors of their own, `CLONE_FILES`: what is counted are those of processes.
+const DESCRIPTORS_OF_THREADS: &[Rule] = &[
+    rule!(SYS_clone, When::BitWithout(0, THREAD, FILES), NotPermitted),
+    rule!(SYS_unshare, When::AnyBit(0, FILES), NotPermitted),
+];
+const THREAD: u32 = 0x1_0000;
+const FILES: u32 = 0x400;
+/// What a pipe has by default, in bytes.
+pub(crate) const PIPE: u32 = 64 * 1024;
 /// `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` that `MAP_PRIVATE` has not.
 const ANONYMOUS: u32 = 0x20;
 const SHARED: u32 = 0x1;
@@ -287,6 +310,8 @@ pub(crate) struct Purpose {
     pub(crate) shares_processes: bool,
     /// Files of the host can be changed, so none may get a set-user-id or set-group-id bit.
     pub(crate) keeps_set_id: bool,
+    /// Outside it is the user of the host, whom the kernel counts some things for.
+    pub(crate) shares_user: bool,
 }
 
 /// A filter of system calls.
@@ -320,6 +345,13 @@ impl Filter {
         ];
         rules.extend(always.concat());
         rules.extend(if purpose.counts_memory { UNCOUNTED_MEMORY } else { MEMORY_OF_NOBODY });
+        if purpose.counts_memory {
+            rules.push(PAGES_IN_PIPES);
+        }
+        if purpose.counts_memory || purpose.shares_user {
+            rules.push(LARGE_PIPES);
+            rules.extend(DESCRIPTORS_OF_THREADS);
+        }
         if purpose.keeps_set_id {
             rules.extend([SET_ID_FILES, SET_ID_FILES_OF_THIS_ARCHITECTURE].concat());
         }
@@ -374,6 +406,19 @@ impl Filter {
                     checks.test(IF_ANY_BIT, first_bits, 0, 3);
                     checks.load(argument_at(second));
                     checks.test(IF_ANY_BIT, bits, 0, 1);
+                    checks.answer(gives.answer());
+                }
+                When::BitWithout(argument, bit, other) => {
+                    checks.load(argument_at(argument));
+                    checks.test(IF_ANY_BIT, bit, 0, 2);
+                    checks.test(IF_ANY_BIT, other, 1, 0);
+                    checks.answer(gives.answer());
+                }
+                When::IsAndGreater((first, value), (second, most)) => {
+                    checks.load(argument_at(first));
+                    checks.test(IF_EQUAL, value, 0, 3);
+                    checks.load(argument_at(second));
+                    checks.test(IF_GREATER, most, 0, 1);
                     checks.answer(gives.answer());
                 }
                 When::OneOf(argument, values) => {

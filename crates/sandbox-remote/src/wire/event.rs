@@ -177,6 +177,7 @@ enum WireCommandEvent {
         usage: Usage,
         #[serde(default)]
         network_denied: Vec<NetworkDenial>,
+        hint: Option<String>,
     },
 }
 
@@ -198,7 +199,7 @@ pub(crate) fn encode_command(event: CommandEvent) -> Message {
 }
 
 fn encode_end(outcome: CommandOutcome) -> Message {
-    let CommandOutcome { exit_code, signal, failure, duration, usage, network_denied } = outcome;
+    let CommandOutcome { exit_code, signal, failure, duration, usage, network_denied, hint } = outcome;
     Message::of(&WireCommandEvent::Finished {
         exit_code,
         signal,
@@ -206,6 +207,7 @@ fn encode_end(outcome: CommandOutcome) -> Message {
         duration,
         usage,
         network_denied,
+        hint,
     })
 }
 
@@ -221,6 +223,7 @@ pub(crate) fn decode_command(message: Message) -> Result<CommandEvent, Violation
             duration,
             usage,
             network_denied,
+            hint,
         } => CommandEvent::Finished(CommandOutcome {
             exit_code,
             signal,
@@ -228,6 +231,7 @@ pub(crate) fn decode_command(message: Message) -> Result<CommandEvent, Violation
             duration,
             usage,
             network_denied,
+            hint,
         }),
     })
 }
@@ -315,6 +319,7 @@ mod tests {
             duration: 0.1,
             usage: Usage::default(),
             network_denied: vec![denial()],
+            hint: Some("h".into()),
         };
         for event in [
             CommandEvent::Output { stream: OutputStream::Stdout, data: "x".into() },

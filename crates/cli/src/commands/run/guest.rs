@@ -178,7 +178,7 @@ fn finished(outcome: CommandOutcome) -> RunOutcome {
         exit_code: Some(outcome.exit_code),
         failure: outcome.failure,
         usage: outcome.usage,
-        hint: NetworkDenial::hint(&outcome.network_denied),
+        hint: outcome.hint.or_else(|| NetworkDenial::hint(&outcome.network_denied)),
         network_denied: outcome.network_denied,
         ..RunOutcome::default()
     }

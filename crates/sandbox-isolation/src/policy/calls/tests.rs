@@ -44,6 +44,7 @@ fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
     // Only a cell with a file system of its own has files of the host that it may change.
     for shares_processes in [true, false] {
         let rules = Filter::new(Purpose {
+            shares_user: true,
             counts_memory: true,
             closes_network: true,
             shares_processes,
@@ -120,6 +121,12 @@ fn arguments_decide_where_they_should() {
         (libc::SYS_ioctl, &[0, 0x5412 | high], EPERM),
         (libc::SYS_ioctl, &[0, 0x541c], EPERM),
         (libc::SYS_ioctl, &[0, TERMINALS], None),
+        (libc::SYS_fcntl, &[0, 1024, 0], EPERM),
+        (libc::SYS_fcntl, &[0, 1024 | high, 1], EPERM),
+        (libc::SYS_fcntl, &[0, 1026, 2], EPERM),
+        // Reading a lease, and a pipe that is larger, disturb nobody.
+        (libc::SYS_fcntl, &[0, 1025], None),
+        (libc::SYS_fcntl, &[0, 1031, 1 << 20], None),
         (libc::SYS_prlimit64, &[1], EPERM),
         (libc::SYS_prlimit64, &[0], None),
         (libc::SYS_prlimit64, &[12], None),
@@ -212,4 +219,29 @@ fn files_of_the_host_get_no_set_id_bits() {
         assert_eq!(refused(number, set_id), None, "{number} where nothing is shared");
     }
     assert_eq!(refused_with(shared, libc::SYS_openat2, &[]), Some(libc::ENOSYS));
+}
+
+#[test]
+fn what_is_counted_by_descriptors_is_bounded_by_them() {
+    let high = 1_u64 << 32;
+    for purpose in [
+        Purpose { counts_memory: true, ..Purpose::default() },
+        Purpose { shares_user: true, ..Purpose::default() },
+    ] {
+        let resized = |size| refused_with(purpose, libc::SYS_fcntl, &[1, 1031, size]);
+        assert_eq!((resized(4096), resized(65_536)), (None, None));
+        assert_eq!(resized(65_537), Some(libc::EPERM));
+        // The kernel takes the lower half.
+        assert_eq!((resized(65_536 | high), resized(1 << 20 | high)), (None, Some(libc::EPERM)));
+        assert_eq!(refused_with(purpose, libc::SYS_fcntl, &[1, 1032, 1 << 20]), None);
+        assert_eq!(refused_with(purpose, libc::SYS_fcntl, &[0, 1024]), Some(libc::EPERM));
+        // Threads share their descriptors; processes need not.
+        let cloned = |flags| refused_with(purpose, libc::SYS_clone, &[flags]);
+        assert_eq!((cloned(0x003d_0f00), cloned(17)), (None, None));
+        assert_eq!((cloned(0x003d_0b00), cloned(0x1_0000)), (Some(libc::EPERM), Some(libc::EPERM)));
+        let unshared = |flags| refused_with(purpose, libc::SYS_unshare, &[flags]);
+        assert_eq!((unshared(0x400), unshared(0x200)), (Some(libc::EPERM), None));
+        let pages = refused_with(purpose, libc::SYS_vmsplice, &[]);
+        assert_eq!(pages.is_some(), purpose.counts_memory);
+    }
 }

@@ -1,0 +1,218 @@
+//! What the kernel holds for the processes of a cell, and who is to be ended when that is too much.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use super::descriptors::{self, Open};
+use super::processes::Has;
+use super::sockets::Counted;
+
+/// What a pipe holds at most: code in cells that are counted cannot enlarge it.
+const PIPE: u64 = crate::policy::calls::PIPE as u64;
+const PAGES_OF_A_PIPE: u64 = 16;
+/// Pipes that a cell may have before each counts as if it were full. Nobody tells how full they are.
+const FEW_PIPES: u64 = 64;
+/// What the kernel needs for a descriptor that an epoll watches, about.
+const WATCH: u64 = 200;
+/// Descriptors that may be on their way through sockets, where nobody finds them: the limit of open files, and what can
+/// be sent at once.
+const ON_THEIR_WAY: u64 = 512 + 253;
+
+/// What a cell may have of what the kernel counts for each user of the host, who is its user as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Descriptors that epolls watch.
+    watches: u64,
+    pipes: u64,
+}
+
+impl Share {
+    /// As much as leaves the user most of the first and some of the second: without pipes of full size left, new ones are
+    /// small.
+    pub(super) fn of_this_host() -> Self {
+        static FOUND: OnceLock<Share> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let read = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+            let watches = read("/proc/sys/fs/epoll/max_user_watches").unwrap_or(u64::MAX);
+            let pages = read("/proc/sys/fs/pipe-user-pages-soft").filter(|pages| *pages > 0);
+            let pipes = pages.map_or(u64::MAX, |pages| pages / PAGES_OF_A_PIPE);
+            Self { watches: watches / 4, pipes: pipes / 2 }
+        })
+    }
+
+    /// Whether a cell with so many descriptors could have more.
+    pub(super) fn may_be_exceeded_by(self, count: u64) -> bool {
+        count > self.pipes || most_watches(count) > self.watches
+    }
+
+    /// The processes to end for the others to have no more than that.
+    pub(super) fn too_much(self, all: &[Process]) -> Vec<u32> {
+        let mut left: Vec<&Process> = all.iter().collect();
+        let mut ended = Vec::new();
+        let mut end = |left: &mut Vec<&Process>, key: fn(&Process) -> u64| {
+            let most = left.iter().enumerate().max_by_key(|(_, process)| key(process));
+            let most = most.map(|(place, _)| place);
+            ended.extend(most.map(|place| left.swap_remove(place).pid));
+            most.is_some()
+        };
+        while left.iter().map(|process| process.watches()).sum::<u64>() > self.watches {
+            end(&mut left, Process::watches);
+        }
+        while distinct_pipes(&left) > self.pipes && end(&mut left, Process::pipes) {}
+        ended
+    }
+
+    /// Where counting may stop.
+    pub(super) fn enough(share: Option<Self>) -> u64 {
+        share.map_or(u64::MAX, |share| share.watches)
+    }
+}
+
+/// A number of descriptors watches most when half of them are epolls that watch the other half.
+fn most_watches(count: u64) -> u64 {
+    let half = count.saturating_add(ON_THEIR_WAY) / 2;
+    half.saturating_mul(half)
+}
+
+/// At most what the kernel holds for descriptors, but for sockets.
+pub(super) fn at_most(count: u64) -> u64 {
+    let half = count / 2;
+    let pipes = count.saturating_sub(FEW_PIPES).saturating_mul(PIPE);
+    pipes.saturating_add(half.saturating_mul(half).saturating_mul(WATCH))
+}
+
+/// What one process has open.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    count: u64,
+    open: Open,
+}
+
+impl Process {
+    pub(super) fn look(processes: &OwnedFd, pid: u32, until: Instant, enough: u64) -> Self {
+        let count = descriptors::count(processes, pid);
+        Self { pid, count, open: descriptors::open(processes, pid, until, enough) }
+    }
+
+    /// What was not looked at counts for what it is at most.
+    fn watches(&self) -> u64 {
+        let half = if self.open.hidden { self.count / 2 } else { 0 };
+        self.open.watches.max(half.saturating_mul(half))
+    }
+
+    fn pipes(&self) -> u64 {
+        if self.open.hidden { self.count } else { self.open.pipes.len() as u64 }
+    }
+}
+
+fn distinct_pipes(all: &[&Process]) -> u64 {
+    let seen = all.iter().filter(|process| !process.open.hidden);
+    let seen: HashSet<_> = seen.flat_map(|process| &process.open.pipes).collect();
+    let hidden = all.iter().filter(|process| process.open.hidden);
+    hidden.map(|process| process.count).sum::<u64>().saturating_add(seen.len() as u64)
+}
+
+/// Adds to each process its part of what the kernel holds. What belongs to no process that was looked at, such as a socket
+/// on its way through another, is added to those that hide what they have, or else to all.
+pub(super) fn charge(all: &mut [Has], open: &[Process], sockets: &Counted) {
+    let holders = |select: fn(&Open) -> &Vec<u32>| {
+        let mut holders: HashMap<u32, u64> = HashMap::new();
+        for process in open {
+            let own: HashSet<_> = select(&process.open).iter().copied().collect();
+            own.into_iter().for_each(|inode| *holders.entry(inode).or_default() += 1);
+        }
+        holders
+    };
+    let (of_sockets, of_pipes) = (holders(|open| &open.sockets), holders(|open| &open.pipes));
+    let bytes: HashMap<u32, u64> =
+        sockets.sockets.iter().map(|socket| (socket.inode, socket.bytes)).collect();
+    let many = of_pipes.len() as u64 > FEW_PIPES;
+    for process in open {
+        let Some(has) = all.iter_mut().find(|has| has.pid == process.pid) else { continue };
+        let part = |inode: &u32, holders: &HashMap<u32, u64>, bytes: u64| {
+            bytes / holders.get(inode).copied().unwrap_or(1).max(1)
+        };
+        let own: HashSet<_> = process.open.sockets.iter().collect();
+        let in_sockets = own.into_iter().map(|inode| {
+            part(inode, &of_sockets, bytes.get(inode).copied().unwrap_or(0))
+        });
+        let own: HashSet<_> = process.open.pipes.iter().filter(|_| many).collect();
+        let in_pipes = own.into_iter().map(|inode| part(inode, &of_pipes, PIPE));
+        let hidden = if process.open.hidden { at_most(process.count) } else { 0 };
+        has.kernel = in_sockets
+            .chain(in_pipes)
+            .fold(process.open.watches.saturating_mul(WATCH), u64::saturating_add)
+            .saturating_add(hidden);
+    }
+    let found = |inode: &u32| of_sockets.contains_key(inode);
+    let nobodys = bytes.iter().filter(|(inode, _)| !found(inode)).map(|(_, bytes)| bytes);
+    let nobodys = nobodys.fold(sockets.closed, |sum, bytes| sum.saturating_add(*bytes));
+    let hides = |has: &Has| open.iter().any(|one| one.pid == has.pid && one.open.hidden);
+    let some_hide = all.iter().any(hides);
+    let mut charged: Vec<_> = all.iter_mut().filter(|has| !some_hide || hides(has)).collect();
+    let each = nobodys / (charged.len() as u64).max(1);
+    charged.iter_mut().for_each(|has| has.kernel = has.kernel.saturating_add(each));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::sockets::Memory;
+
+    fn process(pid: u32, open: Open) -> Process {
+        Process { pid, count: 100, open }
+    }
+
+    fn charged(open: &[Process], sockets: &Counted) -> Vec<u64> {
+        let mut all: Vec<_> =
+            open.iter().map(|one| Has { pid: one.pid, ..Has::default() }).collect();
+        charge(&mut all, open, sockets);
+        all.iter().map(|has| has.kernel).collect()
+    }
+
+    #[test]
+    fn sockets_are_their_holders() {
+        let socket = |inode, bytes| Memory { inode, bytes, ..Memory::default() };
+        let sockets = Counted { sockets: vec![socket(5, 100), socket(6, 40)], closed: 0 };
+        let holds = |sockets: &[u32]| Open { sockets: sockets.to_vec(), ..Open::default() };
+        let two = [process(2, holds(&[5, 5])), process(3, holds(&[5, 6]))];
+        assert_eq!(charged(&two, &sockets), [50, 90]);
+        // What nobody has is all of theirs, or of who hides something.
+        let one = [process(2, holds(&[5])), process(3, holds(&[]))];
+        assert_eq!(charged(&one, &sockets), [120, 20]);
+        let hides = Open { hidden: true, ..Open::default() };
+        let one = [process(2, holds(&[5])), process(3, hides)];
+        assert_eq!(charged(&one, &sockets), [100, 40 + at_most(100)]);
+        let closed = Counted { closed: 8, ..Counted::default() };
+        assert_eq!(charged(&[process(2, holds(&[]))], &closed), [8]);
+    }
+
+    #[test]
+    fn many_pipes_count_as_full() {
+        let pipes = |count: u32| Open { pipes: (0..count).collect(), ..Open::default() };
+        assert_eq!(charged(&[process(2, pipes(64))], &Counted::default()), [0]);
+        assert_eq!(charged(&[process(2, pipes(65))], &Counted::default()), [65 * PIPE]);
+        let watches = Open { watches: 3, ..Open::default() };
+        assert_eq!(charged(&[process(2, watches)], &Counted::default()), [3 * WATCH]);
+    }
+
+    #[test]
+    fn whoever_has_most_of_what_is_shared_is_ended() {
+        let share = Share { watches: 100, pipes: 10 };
+        let watches = |watches| Open { watches, ..Open::default() };
+        let pipes = |from: u32, to: u32| Open { pipes: (from..to).collect(), ..Open::default() };
+        let small = process(2, watches(20));
+        assert!(share.too_much(&[small.clone(), process(3, watches(80))]).is_empty());
+        let all = [small.clone(), process(3, watches(70)), process(4, watches(50))];
+        assert_eq!(share.too_much(&all), [3]);
+        assert!(share.too_much(&[process(2, pipes(0, 10)), process(3, pipes(0, 9))]).is_empty());
+        let all = [process(2, pipes(0, 8)), process(3, pipes(5, 11))];
+        assert_eq!(share.too_much(&all), [2]);
+        assert_eq!(share.too_much(&[process(2, Open { hidden: true, ..Open::default() })]), [2]);
+        assert!(share.may_be_exceeded_by(11) && !Share { watches: u64::MAX, ..share }.may_be_exceeded_by(10));
+    }
+}

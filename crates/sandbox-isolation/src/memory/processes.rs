@@ -1,0 +1,133 @@
+//! What processes have in memory, as the kernel tells it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Dir, Mode, OFlags, fstatfs, openat};
+
+/// The first process of a cell.
+const FIRST: u32 = 1;
+
+/// What one process has, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Has {
+    pub(super) pid: u32,
+    pub(super) private: u64,
+    pub(super) shared: u64,
+    /// What the kernel holds for it: what waits in its sockets and pipes, what its epolls watch.
+    pub(super) kernel: u64,
+}
+
+impl Has {
+    pub(super) fn all(self) -> u64 {
+        self.private.saturating_add(self.shared).saturating_add(self.kernel)
+    }
+}
+
+/// What processes and files come to.
+pub(super) fn total(all: &[Has], files: u64) -> u64 {
+    let private: u64 = all.iter().map(|has| has.private).sum();
+    let shared: u64 = all.iter().map(|has| has.shared).sum();
+    let kernel: u64 = all.iter().map(|has| has.kernel).sum();
+    private.saturating_add(shared.max(files)).saturating_add(kernel)
+}
+
+/// The processes of a cell but the first.
+pub(super) fn all(processes: &OwnedFd) -> io::Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for entry in Dir::read_from(processes)? {
+        let name = entry?;
+        let pid: Option<u32> = name.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        all.extend(pid.filter(|pid| *pid != FIRST));
+    }
+    Ok(all)
+}
+
+/// Bytes that a file system in memory has.
+pub(super) fn used(files: impl AsFd) -> io::Result<u64> {
+    let state = fstatfs(files)?;
+    let size = u64::try_from(state.f_bsize).unwrap_or(0);
+    Ok(state.f_blocks.saturating_sub(state.f_bfree).saturating_mul(size))
+}
+
+/// The field with what a process has of page tables: a page of memory for each 2 MiB that it has only looked at.
+const PAGE_TABLES: &str = "VmPTE:";
+const PRIVATE: &str = "RssAnon:";
+
+/// What a process has, or more: what it shares with others counts for each. Reading that takes little.
+pub(super) fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<Has> {
+    let (_, text) = living(processes, pid)?;
+    let private = field(&text, PRIVATE) + field(&text, "VmSwap:") + field(&text, PAGE_TABLES);
+    Some(Has { pid, private, shared: field(&text, "RssShmem:"), kernel: 0 })
+}
+
+/// What a process has, its part of what it shares with others.
+pub(super) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
+    let (place, status) = living(processes, pid)?;
+    // A process may forbid to be looked into, and then counts for what it has at most.
+    let Some(text) = read(processes, &format!("{place}/smaps_rollup")) else {
+        return read_roughly(processes, pid);
+    };
+    let private =
+        field(&text, "Pss_Anon:") + field(&text, "SwapPss:") + field(&status, PAGE_TABLES);
+    Some(Has { pid, private, shared: field(&text, "Pss_Shmem:"), kernel: 0 })
+}
+
+/// Where a process is told of, and its status. When its first thread has ended before the others, only they have what it
+/// has.
+pub(super) fn living(processes: &OwnedFd, pid: u32) -> Option<(String, String)> {
+    let place = pid.to_string();
+    let status = read(processes, &format!("{place}/status"))?;
+    if status.contains(PRIVATE) {
+        return Some((place, status));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let threads = openat(processes, format!("{pid}/task"), flags, Mode::empty()).ok()?;
+    for thread in Dir::new(threads).ok()?.flatten() {
+        let Ok(thread) = thread.file_name().to_str() else { continue };
+        let of_thread = format!("{pid}/task/{thread}");
+        let told = read(processes, &format!("{of_thread}/status"));
+        if let Some(status) = told.filter(|status| status.contains(PRIVATE)) {
+            return Some((of_thread, status));
+        }
+    }
+    Some((place, status))
+}
+
+pub(super) fn read(processes: &OwnedFd, path: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat(processes, path, flags, Mode::empty()).ok()?;
+    let mut text = String::new();
+    File::from(file).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// A field that the kernel gives in KiB.
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0).saturating_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_from_files_counts_once() {
+        let has = |private, shared| Has { pid: 2, private, shared, kernel: 0 };
+        assert_eq!(total(&[], 7), 7);
+        assert_eq!(total(&[has(10, 5), has(1, 0)], 3), 16);
+        assert_eq!(total(&[has(10, 5), has(1, 0)], 8), 19);
+        assert_eq!(total(&[has(u64::MAX, 1)], 1), u64::MAX);
+        assert_eq!(total(&[Has { kernel: 4, ..has(10, 5) }], 3), 19);
+    }
+
+    #[test]
+    fn fields_of_the_kernel_are_read_in_bytes() {
+        let text = "Name:\tx\nRssAnon:\t    12 kB\nRssShmem:\t0 kB\n";
+        assert_eq!((field(text, "RssAnon:"), field(text, "RssShmem:")), (12 * 1024, 0));
+        assert_eq!(field(text, "RssFile:"), 0);
+    }
+}

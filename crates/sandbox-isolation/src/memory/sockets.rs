@@ -1,0 +1,311 @@
+//! Memory of the sockets of a cell, as the kernel tells it (`sock_diag`).
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::read;
+
+/// Asks for one kind of sockets: a request of `sock_diag` without its header.
+struct Question {
+    body: Vec<u8>,
+    /// Where the attributes of an answer begin, where the socket's number is, and which attribute has the memory.
+    attributes_at: usize,
+    inode_at: usize,
+    memory: u16,
+}
+
+/// `AF_UNIX`, `AF_INET`, `AF_INET6`.
+const UNIX: u8 = 1;
+const INTERNET: [u8; 2] = [2, 10];
+/// `IPPROTO_TCP`, `IPPROTO_UDP`.
+const PROTOCOLS: [u8; 2] = [6, 17];
+
+impl Question {
+    /// Local sockets (`unix_diag_req`).
+    fn local() -> Self {
+        const SHOW_MEMORY: u32 = 0x20;
+        let mut body = vec![UNIX, 0, 0, 0];
+        body.extend(u32::MAX.to_ne_bytes());
+        body.extend([0; 4]);
+        body.extend(SHOW_MEMORY.to_ne_bytes());
+        body.extend([0; 8]);
+        Self { body, attributes_at: 16, inode_at: 4, memory: 5 }
+    }
+
+    /// Sockets of the internet (`inet_diag_req_v2`).
+    fn internet(family: u8, protocol: u8) -> Self {
+        const MEMORY: u8 = 7;
+        let mut body = vec![family, protocol, 1 << (MEMORY - 1), 0];
+        body.extend(u32::MAX.to_ne_bytes());
+        body.extend([0; 48]);
+        Self { body, attributes_at: 72, inode_at: 68, memory: MEMORY.into() }
+    }
+
+    fn message(&self) -> Vec<u8> {
+        const BY_FAMILY: u16 = 20;
+        const REQUEST_ALL: u16 = 0x301;
+        let length = crate::wire::length(HEADER + self.body.len());
+        let mut message = length.to_ne_bytes().to_vec();
+        message.extend(BY_FAMILY.to_ne_bytes());
+        message.extend(REQUEST_ALL.to_ne_bytes());
+        message.extend([0; 8]);
+        message.extend(&self.body);
+        message
+    }
+
+    /// One answer. What it lacks is zero.
+    fn answer(&self, body: &[u8]) -> Memory {
+        let inode = number(body, self.inode_at);
+        let mut rest = body.get(self.attributes_at..).unwrap_or(&[]);
+        while let Some((length, kind)) = half(rest, 0).zip(half(rest, 2)) {
+            let length = usize::from(length);
+            let Some(value) = rest.get(4..length) else { break };
+            if kind == self.memory {
+                let buffer = u64::from(number(value, 12));
+                return Memory { inode, bytes: held(value), buffer };
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+        Memory { inode, ..Memory::default() }
+    }
+}
+
+/// What is received and not read, and what is sent and not received, from the counters of `SK_MEMINFO`. Bytes that wait
+/// for the peer of a local socket are the sender's.
+fn held(counters: &[u8]) -> u64 {
+    let counter = |place: usize| u64::from(number(counters, 4 * place));
+    let (received, allocated, queued, backlog) = (counter(0), counter(2), counter(5), counter(7));
+    received + allocated.max(queued) + backlog
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|half| u16::from_ne_bytes(*half))
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    let number = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    number.map_or(0, |number| u32::from_ne_bytes(*number))
+}
+
+const HEADER: usize = 16;
+/// `net.core.wmem_default` of most hosts.
+const USUAL_BUFFER: u64 = 212_992;
+
+/// One socket, and the bytes that it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub(super) inode: u32,
+    pub(super) bytes: u64,
+    /// What it may send before it is received.
+    pub(super) buffer: u64,
+}
+
+/// All sockets of a cell.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    pub(super) sockets: Vec<Memory>,
+    /// At most what local sockets hold that are closed, and whose peer has not read what they sent.
+    pub(super) closed: u64,
+}
+
+impl Counted {
+    pub(super) fn total(&self) -> u64 {
+        self.sockets.iter().map(|socket| socket.bytes).sum::<u64>().saturating_add(self.closed)
+    }
+}
+
+/// A way to ask for the sockets of a cell.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    kernel: Mutex<OwnedFd>,
+    /// For sending, of those that were seen so far, in bytes.
+    largest_buffer: AtomicU64,
+}
+
+impl Sockets {
+    /// By a socket that the cell's set-up has made. Fails where this kernel does not tell.
+    pub(super) fn new(kernel: OwnedFd) -> io::Result<Self> {
+        static TELLS: OnceLock<bool> = OnceLock::new();
+        let usual = fs::read_to_string("/proc/sys/net/core/wmem_default").ok();
+        let usual = usual.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_BUFFER);
+        let sockets = Self { kernel: Mutex::new(kernel), largest_buffer: AtomicU64::new(usual) };
+        if !TELLS.get_or_init(|| sockets.ask_all(true).is_ok()) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(sockets)
+    }
+
+    /// Counts. An idle cell has no sockets but those that this process has made, and costs a glance at two files.
+    pub(super) fn count(&self, processes: &OwnedFd) -> io::Result<Counted> {
+        let Some(used) = Used::read(processes) else { return Ok(Counted::default()) };
+        if used.all <= 1 {
+            return Ok(Counted::default());
+        }
+        let (sockets, local) = self.ask_all(used.internet)?;
+        let mut counted = Counted { sockets, closed: 0 };
+        // What they hold is told of none. Each has sent one packet more than its buffer takes, at most.
+        let closed = local_sockets(processes).saturating_sub(local);
+        let most = self.largest_buffer.load(Ordering::Relaxed).saturating_mul(2);
+        counted.closed = closed.saturating_mul(most);
+        Ok(counted)
+    }
+
+    /// All sockets, and how many of them are local.
+    fn ask_all(&self, internet: bool) -> io::Result<(Vec<Memory>, u64)> {
+        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        ask(&kernel, &Question::local(), |socket| {
+            self.largest_buffer.fetch_max(socket.buffer, Ordering::Relaxed);
+            all.push(socket);
+        })?;
+        let local = all.len() as u64;
+        if internet {
+            for family in INTERNET {
+                for protocol in PROTOCOLS {
+                    let question = Question::internet(family, protocol);
+                    ask(&kernel, &question, |socket| all.push(socket))?;
+                }
+            }
+        }
+        Ok((all, local))
+    }
+}
+
+/// Sends one question and reads all that is answered. The kernel has answered when it is sent.
+fn ask(kernel: &OwnedFd, question: &Question, mut see: impl FnMut(Memory)) -> io::Result<()> {
+    const ERROR: u16 = 2;
+    const DONE: u16 = 3;
+    // What an earlier question has left unread.
+    let mut buffer = vec![0; 64 * 1024];
+    while recv(kernel, buffer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
+    send(kernel, &question.message(), SendFlags::DONTWAIT)?;
+    loop {
+        let (length, _) = recv(kernel, buffer.as_mut_slice(), RecvFlags::DONTWAIT)?;
+        let mut rest = buffer.get(..length).unwrap_or(&[]);
+        while rest.len() >= HEADER {
+            let length = number(rest, 0) as usize;
+            let body = rest.get(HEADER..length).ok_or(io::ErrorKind::InvalidData)?;
+            match half(rest, 4) {
+                Some(DONE) => return Ok(()),
+                Some(ERROR) => {
+                    let errno = number(body, 0).cast_signed();
+                    return Err(io::Error::from_raw_os_error(errno.saturating_neg()));
+                }
+                _ => see(question.answer(body)),
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+    }
+}
+
+/// What the kernel counts for the network namespace of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Used {
+    /// Sockets of any kind, also closed ones that still hold something.
+    all: u64,
+    /// There are some of the internet.
+    internet: bool,
+}
+
+impl Used {
+    /// `None` when the cell is gone.
+    fn read(processes: &OwnedFd) -> Option<Self> {
+        let first = read(processes, "1/net/sockstat")?;
+        let second = read(processes, "1/net/sockstat6").unwrap_or_default();
+        let all = after(&first, "sockets:", 1).unwrap_or(u64::MAX);
+        let some = |text, name| after(text, name, 1).is_some_and(|count| count > 0);
+        let internet = some(&first, "TCP:")
+            || some(&first, "UDP:")
+            || some(&second, "TCP6:")
+            || some(&second, "UDP6:");
+        Some(Self { all, internet })
+    }
+}
+
+/// How many local sockets there are, also closed ones that still hold something.
+fn local_sockets(processes: &OwnedFd) -> u64 {
+    let text = read(processes, "1/net/protocols").unwrap_or_default();
+    ["UNIX ", "UNIX-STREAM "].iter().filter_map(|name| after(&text, name, 1)).sum()
+}
+
+/// The word at a place after the one that a line begins with.
+fn after(text: &str, name: &str, place: usize) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().nth(place)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::net::UnixStream;
+
+    use rustix::net::{AddressFamily, SocketType, netlink, socket};
+
+    use super::*;
+
+    fn here() -> Sockets {
+        let kernel = socket(AddressFamily::NETLINK, SocketType::RAW, Some(netlink::SOCK_DIAG));
+        Sockets::new(kernel.unwrap()).unwrap()
+    }
+
+    fn held_by(counted: &Counted, socket: &impl AsRawFd) -> u64 {
+        let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        let inode = fs::metadata(path).unwrap().ino();
+        let found = counted.sockets.iter().find(|socket| u64::from(socket.inode) == inode);
+        found.expect("it is among all of them").bytes
+    }
+
+    #[test]
+    fn what_is_sent_and_not_read_is_counted() {
+        let processes = OwnedFd::from(File::open("/proc").unwrap());
+        let (mut sender, reader) = UnixStream::pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let count = || here().count(&processes).unwrap();
+        let before = count();
+        assert_eq!(held_by(&before, &sender), 0);
+        sender.write_all(&[1; 50_000]).unwrap();
+        client.write_all(&[1; 50_000]).unwrap();
+        let after = count();
+        assert!(held_by(&after, &sender) >= 50_000, "{after:?}");
+        assert_eq!(held_by(&after, &reader), 0);
+        let internet = held_by(&after, &client) + held_by(&after, &server);
+        assert!(internet >= 50_000, "{internet}");
+        assert!(after.total() >= 100_000);
+    }
+
+    #[test]
+    fn answers_that_are_cut_are_no_sockets() {
+        let question = Question::local();
+        let mut whole = vec![1, 1, 1, 0, 7, 0, 0, 0];
+        whole.extend([0; 8]);
+        whole.extend([40, 0, 5, 0]);
+        for counter in [1_u32, 9, 20, 99, 0, 300, 0, 4000, 0] {
+            whole.extend(counter.to_ne_bytes());
+        }
+        let all = question.answer(&whole);
+        assert_eq!(all, Memory { inode: 7, bytes: 4301, buffer: 99 });
+        for end in 0..whole.len() {
+            assert_eq!(question.answer(&whole[..end]).bytes, 0, "{end}");
+        }
+        assert_eq!(question.answer(&[255; 90]).bytes, 0);
+    }
+
+    #[test]
+    fn figures_of_the_kernel_are_found() {
+        let text = "sockets: used 12\nTCP: inuse 0 orphan 0\nUDP: inuse 3 mem 0\n";
+        assert_eq!(after(text, "sockets:", 1), Some(12));
+        assert_eq!((after(text, "TCP:", 1), after(text, "UDP:", 1)), (Some(0), Some(3)));
+        assert_eq!(after("UNIX      1152      7     -1\n", "UNIX ", 1), Some(7));
+        assert_eq!((after(text, "RAW:", 1), after("x", "x", 0)), (None, None));
+    }
+}
