@@ -1,14 +1,13 @@
 //! Kernels of this machine from their start to their end, as `KernelManager` of `jupyter_client` has them.
 //!
 //! ```no_run
-//! use jupyter_protocol::ExecuteRequest;
 //! use jupyter_protocol::kernelspec::Search;
 //! use jupyter_protocol::manager::Kernel;
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut kernel = Kernel::start(&Search::from_env().find("python3")?).await?;
-//! let outcome = kernel.client().execute(ExecuteRequest::new("x = 42")).await?.outcome().await;
-//! assert!(outcome.is_ok());
+//! let ran = kernel.client().execute("x = 42").await?.collect().await;
+//! assert!(ran.is_ok());
 //! kernel.restart().await?;
 //! kernel.shutdown().await?;
 //! # Ok(())
@@ -105,7 +104,7 @@ pub enum KernelError {
         source: io::Error,
     },
     /// Its process ended before it was ready.
-    #[error("the kernel ended before it was ready{}{}{}", how(*.status), last_lines(.stderr), advice(*.transport))]
+    #[error("the kernel ended before it was ready{}{}{}", how(*.status), last_lines(.stderr), advice(*.transport, .stderr))]
     Ended {
         /// What it was to listen on. Not every kernel speaks over Unix sockets: see [`KernelOptions::transport`].
         transport: Transport,
@@ -388,10 +387,10 @@ fn how(status: Option<ExitStatus>) -> String {
     status.map(|status| format!(" ({status})")).unwrap_or_default()
 }
 
-/// What may help, when nothing was told of what is wrong.
-fn advice(transport: Transport) -> &'static str {
+/// What may be wrong, when it said nothing itself.
+fn advice(transport: Transport, stderr: &str) -> &'static str {
     match transport {
-        Transport::Ipc => "; if it speaks over TCP alone, start it with that transport",
+        Transport::Ipc if stderr.is_empty() => "; does it speak over TCP alone?",
         _ => "",
     }
 }
