@@ -21,8 +21,9 @@ fn quick() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(5);
     options.client.reconnect_timeout = Duration::from_secs(5);
-    options.client.grace =
-        Grace::default().with_idle(Duration::from_millis(500)).with_reply(Duration::from_millis(500));
+    options.client.grace = Grace::default()
+        .with_idle(Duration::from_millis(500))
+        .with_reply(Duration::from_millis(500));
     options
 }
 

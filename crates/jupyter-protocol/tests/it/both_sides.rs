@@ -53,8 +53,17 @@ async fn compare(kernel: Kernel) {
     let kinds: HashSet<&str> =
         ours.iter().map(|message| message["header"]["msg_type"].as_str().unwrap()).collect();
     for kind in [
-        "status", "execute_input", "stream", "execute_result", "error", "display_data",
-        "update_display_data", "clear_output", "comm_open", "comm_msg", "comm_close",
+        "status",
+        "execute_input",
+        "stream",
+        "execute_result",
+        "error",
+        "display_data",
+        "update_display_data",
+        "clear_output",
+        "comm_open",
+        "comm_msg",
+        "comm_close",
     ] {
         assert!(kinds.contains(kind), "no {kind} in {kinds:?}");
     }
@@ -73,7 +82,8 @@ async fn published(client: &Client, watch: &mut Watch, ids: &[String]) -> Vec<Va
         let Some(Seen::Message { message, .. }) = seen else {
             panic!("{seen:?}, {} were refused", client.rejected())
         };
-        let Some(id) = message.parent().msg_id().filter(|id| ids.iter().any(|own| own == id)) else {
+        let Some(id) = message.parent().msg_id().filter(|id| ids.iter().any(|own| own == id))
+        else {
             continue;
         };
         let id = id.to_owned();

@@ -13,6 +13,7 @@ mod execute;
 mod harness;
 mod kernelspecs;
 mod life;
+mod made;
 mod manager;
 mod peer;
 mod protocol;
@@ -35,6 +36,7 @@ fn main() {
         ("execute", execute::CASES),
         ("kernelspecs", kernelspecs::CASES),
         ("life", life::CASES),
+        ("made", made::CASES),
         ("manager", manager::CASES),
         ("protocol", protocol::CASES),
         ("reference", reference::CASES),

@@ -152,9 +152,9 @@ fn short_paths() {
         let kernel = Kernel::start(&installed("python3")).await.unwrap();
         let ip = &kernel.connection_info().ip;
         let below = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_else(|| "/tmp".into());
-        let own = Path::new(ip).strip_prefix(Path::new(&below)).or_else(|_| {
-            Path::new(ip).strip_prefix("/tmp")
-        });
+        let own = Path::new(ip)
+            .strip_prefix(Path::new(&below))
+            .or_else(|_| Path::new(ip).strip_prefix("/tmp"));
         assert!(own.unwrap().as_os_str().len() <= 8, "{ip}");
     });
 }

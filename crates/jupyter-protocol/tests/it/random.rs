@@ -25,15 +25,30 @@ impl Random {
 
     /// Mostly a few bytes, now and then as many as `most`.
     pub(crate) fn bytes(&mut self, most: usize) -> Vec<u8> {
-        let length = if self.below(8) == 0 { self.below(most + 1) } else { self.below(20.min(most)) };
+        let length =
+            if self.below(8) == 0 { self.below(most + 1) } else { self.below(20.min(most)) };
         (0..length).map(|_| self.next().to_le_bytes()[0]).collect()
     }
 
     /// What is known to be troublesome is among it.
     pub(crate) fn text(&mut self) -> String {
         const PARTS: [&str; 16] = [
-            "a", "x = 1\n", "é", "🐱", "\u{2028}", "\"", "\\", "\\u0041", "\0", "\u{7f}", "\u{feff}",
-            "<IDS|MSG>", "\r\n", "{}", "e\u{301}", "\u{10ffff}",
+            "a",
+            "x = 1\n",
+            "é",
+            "🐱",
+            "\u{2028}",
+            "\"",
+            "\\",
+            "\\u0041",
+            "\0",
+            "\u{7f}",
+            "\u{feff}",
+            "<IDS|MSG>",
+            "\r\n",
+            "{}",
+            "e\u{301}",
+            "\u{10ffff}",
         ];
         (0..self.below(6)).map(|_| PARTS[self.below(PARTS.len())]).collect()
     }
