@@ -47,7 +47,9 @@ fn of(target: &str) -> Result<Vec<Vec<u8>>, String> {
         "notebooks" => texts(&NOTEBOOKS),
         "execution" | "readiness" => {
             let transcripts = [vectors("transcript_python3")?, vectors("transcript_bash")?];
-            transcripts.iter().flat_map(|all| all.chunks(20)).map(contents).collect()
+            let parts = transcripts.iter().flat_map(|all| all.chunks(20));
+            let (before, between) = if target == "readiness" { ("c\n", "0") } else { ("", "") };
+            parts.map(|part| format!("{before}{}", contents(part, between)).into()).collect()
         }
         _ => Vec::new(),
     })
@@ -92,14 +94,21 @@ fn websocket(vector: &Value) -> Vec<Vec<u8>> {
     forms.into_iter().filter(|form| !form.is_empty()).collect()
 }
 
-/// The contents of a part of a conversation, one a line. The fuzzer finds out which kinds they may be.
-fn contents(messages: &[Value]) -> Vec<u8> {
-    let lines = messages.iter().enumerate().map(|(number, message)| {
-        let place = if message["channel"] == "iopub" { '0' } else { '1' };
+/// The contents of a part of a conversation, one a line, behind the kind, the channel, and what the target has between. The
+/// fuzzer finds out which kinds they may be.
+fn contents(messages: &[Value], between: &str) -> String {
+    let published = if between.is_empty() { '0' } else { '2' };
+    let line = |(number, message): (usize, &Value)| {
+        let channel = match message["channel"].as_str() {
+            Some("iopub") => published,
+            _ if between.is_empty() => '1',
+            _ => '0',
+        };
         let kind = char::from(b'A' + u8::try_from(number % 32).unwrap_or_default());
-        format!("{kind}{place}{}", message["texts"][3].as_str().unwrap_or_default())
-    });
-    lines.collect::<Vec<_>>().join("\n").into_bytes()
+        let text = message["texts"][3].as_str().unwrap_or_default();
+        format!("{kind}{channel}{between}{text}")
+    };
+    messages.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
