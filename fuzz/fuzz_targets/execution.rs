@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jupyter_protocol::execution::{End, Event, Execution, Grace, Loss};
-use jupyter_protocol::{Channel, Content, ExecuteRequest, Limits, Session};
+use jupyter_protocol::{Channel, Content, ExecuteRequest, Limits, Parent, Session};
 use libfuzzer_sys::fuzz_target;
+
+const CHANNELS: [Channel; 4] = [Channel::IoPub, Channel::Shell, Channel::Control, Channel::Stdin];
 
 fuzz_target!(|bytes: &[u8]| {
     let (client, kernel) = (Session::new("client"), Session::new("kernel"));
-    let request = client.request(ExecuteRequest::new("x"));
+    let request = client.request(ExecuteRequest::new("x").with_stdin());
+    let other_request = client.request(ExecuteRequest::new("y"));
     let mut execution = Execution::new(&request.header, Grace::default());
     let mut now = Instant::now();
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -20,11 +23,23 @@ fuzz_target!(|bytes: &[u8]| {
             b'l' => execution.on_loss(Loss::RateLimited),
             b'r' => execution.on_reply_lost(now),
             b'e' => execution.on_end(End::KernelDied),
+            b'i' => {
+                let wanted = execution.wants_input();
+                assert_eq!(execution.input_reply(&client, "line").is_some(), wanted);
+            }
             other => {
+                // The kind; the channel, and whether it is about this request, another one or none; and the content.
+                let (place, text) = rest.split_first().unwrap_or((&b'0', &[]));
+                let place = usize::from(place.wrapping_sub(b'0'));
                 let kind = Content::MSG_TYPES[usize::from(other) % Content::MSG_TYPES.len()];
-                let text = Bytes::copy_from_slice(rest);
+                let text = Bytes::copy_from_slice(text);
                 let content = Content::from_json(kind, &text, &Limits::default());
-                execution.on_message(Channel::IoPub, kernel.reply(&request, content), now);
+                let parent = match place / 4 % 4 {
+                    0 | 1 => Parent::of(&request.header),
+                    2 => Parent::of(&other_request.header),
+                    _ => Parent::None,
+                };
+                execution.on_message(CHANNELS[place % 4], kernel.message(parent, content), now);
             }
         }
         execution.on_time(now);

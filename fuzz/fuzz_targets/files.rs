@@ -1,7 +1,9 @@
 //! Connection files and kernel specifications that somebody else wrote.
 #![no_main]
 
-use jupyter_protocol::kernelspec::KernelSpec;
+use std::path::Path;
+
+use jupyter_protocol::kernelspec::{InstalledKernel, KernelSpec, Launch, PythonEnvironment};
 use jupyter_protocol::{Channel, ConnectionInfo};
 use libfuzzer_sys::fuzz_target;
 
@@ -18,5 +20,21 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(spec) = KernelSpec::from_json(bytes) {
         let _ = (spec.provisioner(), spec.supports_curve());
+        let places = spec.argv.len();
+        let kernel = InstalledKernel::new("k", "/kernels/k", spec);
+        let python = PythonEnvironment::elsewhere("/env/bin/python", "/env", (3, 11));
+        let file = Path::new("/run/{prefix}.json");
+        for launch in [Launch::new(file), Launch::new(file).with_python(Some(&python))] {
+            let arguments = kernel.arguments(&launch).expect("the paths are text");
+            assert_eq!(arguments.len(), places, "none is split or lost");
+            for (argument, template) in arguments.iter().zip(&kernel.spec.argv).skip(1) {
+                // Once, and what was put in is not looked at again.
+                let known = template.replace("{connection_file}", "/run/{prefix}.json");
+                assert!(template.contains(['{', '}']) || *argument == known);
+            }
+        }
+        if let Ok(variables) = kernel.variables(|name| (name == "HOME").then(|| "${HOME}".to_owned())) {
+            assert_eq!(variables.len(), kernel.spec.env.len());
+        }
     }
 });

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     // A line is a frame, so that the fuzzer finds the delimiter soon.
     let frames: Vec<Bytes> = bytes.split(|byte| *byte == b'\n').map(Bytes::copy_from_slice).collect();
-    let limits = Limits { header: 4096, json_depth: 20, json_values: 1000, ..Limits::default() };
+    let limits = Limits::default().with_header(4096).with_json_depth(20).with_json_values(1000);
     let mut open = Codec::new(Signer::new(SignatureScheme::HmacSha256, &Key::default()), limits);
     match open.decode(frames.clone()) {
         Err(rejected) => assert_eq!(rejected.frames, frames),

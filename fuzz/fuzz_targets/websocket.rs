@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let bytes = Bytes::copy_from_slice(bytes);
-    let limits = Limits { message: 1 << 20, frames: 64, ..Limits::default() };
+    let limits = Limits::default().with_message(1 << 20).with_frames(64);
     if let Ok((channel, message)) = v1::decode(&bytes, &limits) {
         let (again, read) = v1::decode(&v1::encode(channel, &message), &limits).expect("it was read before");
         assert_eq!((again, read.parts()), (channel, message.parts()));

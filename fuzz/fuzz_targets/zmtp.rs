@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
     let opening = opening();
     let whole = [&opening[..], bytes].concat();
     let (frame, message, frames) = LIMITS;
-    let limits = Limits { frame, message, frames, ..Limits::default() };
+    let limits = Limits::default().with_frame(frame).with_message(message).with_frames(frames);
     let run = |piece: usize| {
         let mut guard = Guard::new(&["XPUB"], limits);
         let mut out = BytesMut::new();

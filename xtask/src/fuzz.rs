@@ -3,6 +3,8 @@
 //! The compiler's coverage passes work with a stable toolchain, so this needs neither `cargo-fuzz` nor a nightly. With those,
 //! `cargo +nightly fuzz run TARGET` adds the address sanitizer.
 
+mod seeds;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -80,6 +82,7 @@ fn fuzz_one(target: &Path, name: &str, seconds: u32) -> Result<bool, String> {
     let place = workspace::target().join("fuzz");
     let corpus = place.join("corpus").join(name);
     std::fs::create_dir_all(&corpus).map_err(|error| format!("no corpus: {error}"))?;
+    seeds::write(name, &corpus)?;
     let mut command = Command::new(target);
     command.arg(format!("-max_total_time={seconds}"));
     command.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"]);

@@ -19,6 +19,8 @@ mod suites;
 mod tally;
 mod test_task;
 mod tidy;
+mod toolchain;
+mod vectors;
 mod workspace;
 
 use std::process::ExitCode;
@@ -38,6 +40,7 @@ Tasks:
   bench    the speed and memory table (--quick, --only NAME, --peers, --containers, --markdown, --json FILE)
   fuzz     every parser of bytes from elsewhere, with bytes that a fuzzer makes up (--seconds N, TARGET..)
   test-cpython  modules of CPython's own tests in a cell and outside, and every difference
+  vectors  the test vectors of jupyter-protocol, made anew by the reference
   dist     the program as people download it: archive, completions, manual pages, checksums
   image    the image of local-docker, from Debian's packages and no registry (as root)
   test-docker
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         "test-cpython" => cpython::run(&rest),
         "dist" => dist::run(&rest),
         "fuzz" => fuzz::run(&rest),
+        "vectors" => vectors::run(&rest),
         "image" => docker::image(&rest),
         "test-docker" => docker::test(&rest),
         "test-datalayer" => datalayer::test(&rest),

@@ -11,7 +11,7 @@ use crate::environment::Environment;
 use crate::ordinary_user::{Who, is_left_to_other};
 use crate::setup::is_root;
 use crate::tally::Tally;
-use crate::{graph, tidy, workspace};
+use crate::{graph, tidy, toolchain, workspace};
 
 /// What others may depend on without the rest. Within the workspace, each has the features that any of them asks for.
 const ALONE: [&str; 7] = [
@@ -49,6 +49,7 @@ pub(crate) fn check(arguments: &[String]) -> Result<bool, String> {
 /// The rules about files, the format, the lints, the documentation, what each crate pulls in.
 pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     tally.check("tidy", tidy::run()?);
+    toolchain::check(tally)?;
     tally.check("format", shown(&mut cargo(&["fmt", "--all", "--check"])));
     let clippy =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];

@@ -4,39 +4,45 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks on its terminal")]
 
 use std::error::Error;
-use std::time::Duration;
+use std::process::ExitCode;
 
-use jupyter_protocol::ExecuteRequest;
 use jupyter_protocol::execution::Event;
-use jupyter_protocol::websocket::{Options, Server};
+use jupyter_protocol::websocket::{Server, ServerKernel};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().ok_or("the address of a server is missing")?;
     let code = arguments.next().unwrap_or_else(|| "print('hello')".to_owned());
 
     let server = Server::from_page(&address)?;
-    println!("Jupyter Server {}", server.version().await?);
+    eprintln!("Jupyter Server {}", server.version().await?);
     let specs = server.kernelspecs().await?;
-    println!("kernels: {}", specs.kernelspecs.keys().cloned().collect::<Vec<_>>().join(", "));
-    let kernel = server.start_kernel(&specs.default.unwrap_or_default(), None).await?;
-    let done = run(&server, &kernel.id, &code).await;
-    server.delete_kernel(&kernel.id).await?;
-    done
+    eprintln!("kernels: {}", specs.kernelspecs.keys().cloned().collect::<Vec<_>>().join(", "));
+    let name = specs.default.ok_or("the server names no kernel to start")?;
+    let kernel = ServerKernel::start(&server, &name).await?;
+    let done = run(&kernel, &code).await;
+    kernel.shutdown().await?;
+    Ok(if done? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn run(server: &Server, kernel: &str, code: &str) -> Result<(), Box<dyn Error>> {
-    let client = server.connect(kernel, Options::default()).await?;
-    client.ready(Duration::from_secs(60)).await?;
-    let mut running = client.execute(ExecuteRequest::new(code)).await?;
+/// Whether the code went well and all of its output was seen.
+async fn run(kernel: &ServerKernel, code: &str) -> Result<bool, Box<dyn Error>> {
+    let mut running = kernel.client().execute(code).await?;
     while let Some(event) = running.next().await {
         match event {
             Event::Stream(stream) => print!("{}", stream.text),
             Event::Result { result, .. } => println!("{}", result.data.plain().unwrap_or_default()),
             Event::Error(error) => eprintln!("{}: {}", error.ename, error.evalue),
+            Event::Lost(loss) => eprintln!("output is missing here: {loss:?}"),
+            Event::Finished(outcome) => {
+                if outcome.reply.is_none() {
+                    eprintln!("it did not end well: {:?}", outcome.end);
+                }
+                return Ok(outcome.is_ok() && outcome.losses.is_none());
+            }
             _ => {}
         }
     }
-    Ok(())
+    Ok(false)
 }

@@ -54,6 +54,9 @@ pub mod zmtp;
 
 // Types of theirs are in the interface.
 pub use bytes;
+pub use chrono;
+#[cfg(feature = "client")]
+pub use futures_core;
 pub use serde_json;
 
 pub use channel::{Channel, UnknownChannel};

@@ -7,10 +7,11 @@ const MIB: usize = 1024 * 1024;
 /// ```
 /// use jupyter_protocol::Limits;
 ///
-/// let limits = Limits { message: 16 * 1024 * 1024, ..Limits::default() };
+/// let limits = Limits::default().with_message(16 * 1024 * 1024);
 /// assert!(limits.frame > limits.message, "the smaller of the two wins");
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Limits {
     /// The longest frame, in bytes. Default: 128 MiB.
     pub frame: usize,
@@ -31,6 +32,57 @@ pub struct Limits {
     /// Three bytes of JSON can become a hundred bytes of memory. A content with more values is given as
     /// [`Content::Malformed`](crate::Content::Malformed), its text untouched.
     pub json_values: usize,
+}
+
+impl Limits {
+    /// The same with another [`frame`](Self::frame).
+    #[must_use]
+    pub const fn with_frame(mut self, frame: usize) -> Self {
+        self.frame = frame;
+        self
+    }
+
+    /// The same with another [`message`](Self::message).
+    #[must_use]
+    pub const fn with_message(mut self, message: usize) -> Self {
+        self.message = message;
+        self
+    }
+
+    /// The same with another [`frames`](Self::frames).
+    #[must_use]
+    pub const fn with_frames(mut self, frames: usize) -> Self {
+        self.frames = frames;
+        self
+    }
+
+    /// The same with another [`identities`](Self::identities).
+    #[must_use]
+    pub const fn with_identities(mut self, identities: usize) -> Self {
+        self.identities = identities;
+        self
+    }
+
+    /// The same with another [`header`](Self::header).
+    #[must_use]
+    pub const fn with_header(mut self, header: usize) -> Self {
+        self.header = header;
+        self
+    }
+
+    /// The same with another [`json_depth`](Self::json_depth).
+    #[must_use]
+    pub const fn with_json_depth(mut self, json_depth: usize) -> Self {
+        self.json_depth = json_depth;
+        self
+    }
+
+    /// The same with another [`json_values`](Self::json_values).
+    #[must_use]
+    pub const fn with_json_values(mut self, json_values: usize) -> Self {
+        self.json_values = json_values;
+        self
+    }
 }
 
 impl Default for Limits {

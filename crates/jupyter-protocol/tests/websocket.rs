@@ -21,8 +21,9 @@ fn quick() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(5);
     options.client.reconnect_timeout = Duration::from_secs(5);
-    options.client.grace =
-        Grace { idle: Duration::from_millis(500), reply: Duration::from_millis(500) };
+    options.client.grace = Grace::default()
+        .with_idle(Duration::from_millis(500))
+        .with_reply(Duration::from_millis(500));
     options
 }
 
@@ -217,7 +218,7 @@ async fn a_message_above_the_limit_is_cut() {
     let fake = FakeServer::start(Behaviour::default(), Faults::default()).await;
     let server = Server::new(&fake.address, Token::default()).unwrap();
     let mut options = quick();
-    options.client.limits = Limits { message: 100_000, ..Limits::default() };
+    options.client.limits = Limits::default().with_message(100_000);
     let client = server.connect("k", options).await.unwrap();
     assert_eq!(text(&client, "print x").await, "x\n");
     let running = client.execute(ExecuteRequest::new("buffers 3000000")).await.unwrap();

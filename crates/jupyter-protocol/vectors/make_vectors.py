@@ -1,7 +1,10 @@
 """Makes the test vectors of this folder with the reference implementations.
 
-    python make_vectors.py            # signatures, frames, WebSocket messages, connection files
-    python make_vectors.py transcripts  # conversations with every installed kernel
+    python make_vectors.py [--into FOLDER]  # signatures, frames, WebSocket messages, connection files
+    python make_vectors.py transcripts      # conversations with every installed kernel
+
+The former are the same every time: `cargo xtask vectors` writes them, and a test notices when they would be others. The
+transcripts are what kernels said when they were recorded.
 
 Needs the packages jupyter_client and jupyter_server; the transcripts also need ipykernel and bash_kernel.
 """
@@ -32,10 +35,10 @@ def header(msg_type, **more):
     return {**fixed, "msg_type": msg_type, "version": "5.5", **more}
 
 
-def write(name, vectors):
+def write(name, vectors, folder=HERE):
     """Writes one file."""
     text = json.dumps(vectors, indent=1, ensure_ascii=False)
-    (HERE / name).write_text(text + "\n", encoding="utf-8")
+    (folder / name).write_text(text + "\n", encoding="utf-8")
 
 
 def session(key, scheme="hmac-sha256"):
@@ -294,11 +297,9 @@ def main():
         for name, codes in CODE.items():
             write(f"transcript_{name}.json", record(name, codes))
         return
-    write("signatures.json", signatures())
-    write("frames.json", frames())
-    write("hostile.json", hostile())
-    write("websocket.json", websocket())
-    write("connection_files.json", connection_files())
+    folder = Path(sys.argv[2]) if sys.argv[1:2] == ["--into"] else HERE
+    for make in (signatures, frames, hostile, websocket, connection_files):
+        write(f"{make.__name__}.json", make(), folder)
 
 
 main()

@@ -22,6 +22,8 @@ use support::server::{JupyterServer, TOKEN};
 
 /// One server for all tests, as somebody else has one. It ends with this process.
 fn jupyter() -> Option<&'static JupyterServer> {
+    // Each test that is skipped says so.
+    support::interpreter()?;
     static SERVER: OnceLock<Option<JupyterServer>> = OnceLock::new();
     SERVER.get_or_init(JupyterServer::start).as_ref()
 }

@@ -1,10 +1,10 @@
 //! Where messages wait for whoever wants them, with bounded memory.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
-
-use tokio::sync::Notify;
 
 use super::error::CloseReason;
 use crate::channel::Channel;
@@ -36,7 +36,7 @@ const OVERHEAD: usize = 512;
 /// Room for messages that are needed to know where things stand, beyond the budget for the others, in bytes.
 const RESERVE: usize = 1024 * 1024;
 
-/// A queue that never makes the sender wait. What does not fit is dropped and counted.
+/// A queue that never makes the sender wait. What does not fit is dropped and counted. One reader at a time waits for it.
 ///
 /// The one who fills it reads from the kernel, and must go on reading: a kernel whose output is not taken drops it itself,
 /// and tells nobody.
@@ -44,7 +44,6 @@ const RESERVE: usize = 1024 * 1024;
 pub(crate) struct Mailbox {
     budget: usize,
     queue: Mutex<Queue>,
-    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -55,12 +54,14 @@ struct Queue {
     needed: usize,
     begun: Option<Instant>,
     over: Option<Instant>,
+    /// The reader, while it waits.
+    reader: Option<Waker>,
 }
 
 impl Mailbox {
     /// A mailbox for so many bytes.
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, queue: Mutex::default(), arrived: Notify::new() }
+        Self { budget, queue: Mutex::default() }
     }
 
     /// Adds a message if there is room.
@@ -83,8 +84,7 @@ impl Mailbox {
             queue.needed += if is_needed { cost } else { 0 };
             queue.items.push_back(Item::Message(channel, Box::new(message)));
         }
-        drop(queue);
-        self.arrived.notify_one();
+        wake_reader(queue);
     }
 
     /// Adds a reply, for which there always is room: each request has only one.
@@ -95,8 +95,7 @@ impl Mailbox {
         queue.needed += if is_needed(&message) { cost } else { 0 };
         queue.over.get_or_insert_with(Instant::now);
         queue.items.push_back(Item::Message(channel, Box::new(message)));
-        drop(queue);
-        self.arrived.notify_one();
+        wake_reader(queue);
     }
 
     /// Adds anything but a message. The same thing twice in a row is one.
@@ -118,31 +117,30 @@ impl Mailbox {
         if !repeated {
             queue.items.push_back(item);
         }
-        drop(queue);
-        self.arrived.notify_one();
+        wake_reader(queue);
     }
 
     /// Waits for the next item. Dropping the future loses nothing.
     pub(crate) async fn next(&self) -> Item {
-        loop {
-            let arrived = self.arrived.notified();
-            if let Some(item) = self.try_next() {
-                return item;
-            }
-            arrived.await;
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The next item; when there is none, the task is woken as soon as there is.
+    pub(crate) fn poll_next(&self, context: &Context<'_>) -> Poll<Item> {
+        let mut queue = self.queue();
+        if let Some(item) = queue.take() {
+            return Poll::Ready(item);
         }
+        match &mut queue.reader {
+            Some(reader) => reader.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Poll::Pending
     }
 
     /// The next item, if there is one.
     pub(crate) fn try_next(&self) -> Option<Item> {
-        let mut queue = self.queue();
-        let item = queue.items.pop_front();
-        if let Some(Item::Message(_, message)) = &item {
-            let cost = cost(message);
-            queue.bytes = queue.bytes.saturating_sub(cost);
-            queue.needed = queue.needed.saturating_sub(if is_needed(message) { cost } else { 0 });
-        }
-        item
+        self.queue().take()
     }
 
     /// When the kernel was first seen to work on what this is about.
@@ -161,6 +159,16 @@ impl Mailbox {
 }
 
 impl Queue {
+    fn take(&mut self) -> Option<Item> {
+        let item = self.items.pop_front();
+        if let Some(Item::Message(_, message)) = &item {
+            let cost = cost(message);
+            self.bytes = self.bytes.saturating_sub(cost);
+            self.needed = self.needed.saturating_sub(if is_needed(message) { cost } else { 0 });
+        }
+        item
+    }
+
     /// Counts a message that did not fit, at the place where it would be.
     fn drop_message(&mut self, size: usize) {
         let size = size as u64;
@@ -170,6 +178,15 @@ impl Queue {
         } else {
             self.items.push_back(Item::Lost(Loss::Overflow { messages: 1, bytes: size }));
         }
+    }
+}
+
+/// Wakes whoever waits, once the queue is free for it.
+fn wake_reader(mut queue: MutexGuard<'_, Queue>) {
+    let reader = queue.reader.take();
+    drop(queue);
+    if let Some(reader) = reader {
+        reader.wake();
     }
 }
 

@@ -1,5 +1,6 @@
 //! A client of one kernel, over whichever transport.
 
+mod collected;
 mod error;
 pub(crate) mod hub;
 mod mailbox;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch as watching};
 use tokio::task::JoinSet;
 
+pub use collected::Collected;
 pub use error::{ClientError, CloseReason, Effect};
 pub use running::{Progress, Running};
 pub use watch::{Seen, Watch};
@@ -115,7 +117,7 @@ impl Client {
         Self(Arc::new(Inner { hub, options, outboxes, want_stdin, stdin_connected, pulse, _tasks }))
     }
 
-    /// Runs code.
+    /// Runs code: an [`ExecuteRequest`], or the text itself.
     ///
     /// Returns when the request is on its way; while the connection is being made again, it waits to be sent. Code that fails
     /// is no error: see [`Running`]. Where the code may ask for input, this first waits until the stdin channel is connected,
@@ -127,8 +129,11 @@ impl Client {
     /// # Cancellation
     /// If the future is dropped before it has completed, the code was not sent and this can be called again. To stop code
     /// that was sent, interrupt the kernel.
-    pub async fn execute(&self, request: ExecuteRequest) -> Result<Running, ClientError> {
-        self.execute_message(self.session().request(request)).await
+    pub async fn execute(
+        &self,
+        request: impl Into<ExecuteRequest>,
+    ) -> Result<Running, ClientError> {
+        self.execute_message(self.session().request(request.into())).await
     }
 
     /// Runs code with a message of your own, for example one for a subshell: [`Session::request_in`].

@@ -1,7 +1,14 @@
 //! Code that runs.
 
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::Client;
 use super::error::ClientError;
@@ -15,18 +22,22 @@ const PROBE: Duration = Duration::from_secs(5);
 
 /// A request to run code, and everything that comes of it.
 ///
-/// Take events until there are none. What is not taken waits, within the memory set aside for it; beyond
-/// that it is dropped and told as [`Event::Lost`]. Dropping this leaves the code running.
-#[derive(Debug)]
+/// Take events until there are none, by [`next`](Self::next) or as a [`Stream`], or [collect](Self::collect) all of them.
+/// What is not taken waits, within the memory set aside for it; beyond that it is dropped and told as [`Event::Lost`].
+/// Dropping this leaves the code running.
 pub struct Running {
     client: Client,
     mailbox: Arc<Mailbox>,
     execution: Execution,
+    /// Until the time at which the execution waits no longer.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Finds out whether the kernel that answers now is another than the one that ran the code.
+    probe: Option<Pin<Box<dyn Future<Output = bool> + Send + Sync>>>,
 }
 
 impl Running {
     pub(super) fn new(client: Client, mailbox: Arc<Mailbox>, execution: Execution) -> Self {
-        Self { client, mailbox, execution }
+        Self { client, mailbox, execution, timer: None, probe: None }
     }
 
     /// The id of the request.
@@ -49,49 +60,60 @@ impl Running {
     /// # Cancellation
     /// Dropping the future loses nothing, and this can be called again.
     pub async fn next(&mut self) -> Option<Event> {
+        poll_fn(|context| self.poll_event(context)).await
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         loop {
             if let Some(event) = self.execution.poll_event() {
-                return Some(event);
+                return Poll::Ready(Some(event));
             }
             if self.execution.is_finished() {
-                return None;
+                return Poll::Ready(None);
+            }
+            if let Some(probe) = &mut self.probe {
+                let is_another = ready!(probe.as_mut().poll(context));
+                self.probe = None;
+                if is_another {
+                    self.execution.on_end(End::KernelRestarted);
+                } else {
+                    self.time_is_over();
+                }
+                continue;
             }
             // Time passes only when nothing waits to be seen.
-            if let Some(item) = self.mailbox.try_next() {
+            if let Poll::Ready(item) = self.mailbox.poll_next(context) {
                 self.take(item);
                 continue;
             }
-            let Some(deadline) = self.execution.deadline() else {
-                let item = self.mailbox.next().await;
-                self.take(item);
-                continue;
-            };
-            match tokio::time::timeout_at(deadline.into(), self.mailbox.next()).await {
-                Ok(item) => self.take(item),
-                // A server that starts a kernel again says nothing of it, and loses the reply and the first word of the new
-                // one when they come at the wrong moment.
-                Err(_) if self.execution.lacks_reply() && self.is_of_another_kernel().await => {
-                    self.execution.on_end(End::KernelRestarted);
+            let Some(deadline) = self.execution.deadline() else { return Poll::Pending };
+            let deadline = deadline.into();
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
+            }
+            ready!(timer.as_mut().poll(context));
+            // A server that starts a kernel again says nothing of it, and loses the reply and the first word of the new one
+            // when they come at the wrong moment.
+            match self.execution.kernel_session().filter(|_| self.execution.lacks_reply()) {
+                Some(kernel) => {
+                    let probe = is_another_kernel(self.client.clone(), kernel.to_owned());
+                    self.probe = Some(Box::pin(probe));
                 }
-                Err(_) => {
-                    // Something may have come while it was asked.
-                    while let Some(item) = self.mailbox.try_next() {
-                        self.take(item);
-                    }
-                    self.execution.on_time(Instant::now().max(deadline));
-                }
+                None => self.time_is_over(),
             }
         }
     }
 
-    /// Whether the kernel that answers now is not the one that ran the code.
-    async fn is_of_another_kernel(&self) -> bool {
-        let Some(kernel) = self.execution.kernel_session() else { return false };
-        let request = self.client.session().request(KernelInfoRequest::default());
-        // That channel is answered while other code runs.
-        let asked = self.client.exchange(Channel::Control, request);
-        let answer = tokio::time::timeout(PROBE, asked).await;
-        answer.is_ok_and(|reply| reply.is_ok_and(|reply| reply.header.session != kernel))
+    /// Nothing came in time.
+    fn time_is_over(&mut self) {
+        let deadline = self.execution.deadline();
+        // Something may have come while it was asked.
+        while let Some(item) = self.mailbox.try_next() {
+            self.take(item);
+        }
+        let now = Instant::now();
+        self.execution.on_time(deadline.map_or(now, |deadline| now.max(deadline)));
     }
 
     /// Waits for the end, as long as the code runs. Output that was not taken is dropped.
@@ -101,11 +123,15 @@ impl Running {
     /// time and keep it, take events with [`Running::next`].
     pub async fn outcome(mut self) -> Outcome {
         loop {
-            if let Some(outcome) = self.execution.outcome() {
+            if let Some(outcome) = self.known_outcome() {
                 return outcome.clone();
             }
             self.next().await;
         }
+    }
+
+    pub(super) fn known_outcome(&self) -> Option<&Outcome> {
+        self.execution.outcome()
     }
 
     /// Answers the last question of the code, an [`Event::InputRequest`]. Code can ask where the request
@@ -138,6 +164,31 @@ impl Running {
             Item::Closed(_) => self.execution.on_end(End::ConnectionLost),
             Item::Connected(_) => {}
         }
+    }
+}
+
+/// Whether the kernel that answers now is not the one of that session.
+async fn is_another_kernel(client: Client, session: String) -> bool {
+    let request = client.session().request(KernelInfoRequest::default());
+    // That channel is answered while other code runs.
+    let answer = timeout(PROBE, client.exchange(Channel::Control, request)).await;
+    answer.is_ok_and(|reply| reply.is_ok_and(|reply| reply.header.session != session))
+}
+
+/// The events of [`Running::next`]. It ends after [`Event::Finished`].
+impl Stream for Running {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.poll_event(context)
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Running");
+        shown.field("client", &self.client).field("execution", &self.execution);
+        shown.finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,11 @@
 //! Seeing what a kernel publishes, whoever caused it.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
 
 use super::error::CloseReason;
 use super::mailbox::{Item, Mailbox};
@@ -28,7 +33,7 @@ pub enum Seen {
     KernelDied,
 }
 
-/// Sees messages from the moment it was made. Ends when it is dropped.
+/// Sees messages from the moment it was made, by [`next`](Self::next) or as a [`Stream`]. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     mailbox: Arc<Mailbox>,
@@ -45,22 +50,39 @@ impl Watch {
     /// # Cancellation
     /// Dropping the future loses nothing, and this can be called again.
     pub async fn next(&mut self) -> Option<Seen> {
+        poll_fn(|context| self.poll_seen(context)).await
+    }
+
+    fn poll_seen(&mut self, context: &Context<'_>) -> Poll<Option<Seen>> {
         while self.closed.is_none() {
-            match self.mailbox.next().await {
-                Item::Message(channel, message) => return Some(Seen::Message { channel, message }),
-                Item::Lost(loss) => return Some(Seen::Lost(loss)),
-                Item::Connected(channel) => return Some(Seen::Connected(channel)),
-                Item::Closed(reason) => self.closed = Some(reason),
-                Item::KernelDied => return Some(Seen::KernelDied),
-                Item::ReplyLost | Item::KernelRestarted => {}
-            }
+            let seen = match ready!(self.mailbox.poll_next(context)) {
+                Item::Message(channel, message) => Seen::Message { channel, message },
+                Item::Lost(loss) => Seen::Lost(loss),
+                Item::Connected(channel) => Seen::Connected(channel),
+                Item::KernelDied => Seen::KernelDied,
+                Item::Closed(reason) => {
+                    self.closed = Some(reason);
+                    break;
+                }
+                Item::ReplyLost | Item::KernelRestarted => continue,
+            };
+            return Poll::Ready(Some(seen));
         }
-        None
+        Poll::Ready(None)
     }
 
     /// Why there is nothing more to see.
     #[must_use]
     pub fn close_reason(&self) -> Option<&CloseReason> {
         self.closed.as_ref()
+    }
+}
+
+/// What [`Watch::next`] gives.
+impl Stream for Watch {
+    type Item = Seen;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Seen>> {
+        self.poll_seen(context)
     }
 }

@@ -74,6 +74,20 @@ impl ExecuteRequest {
     }
 }
 
+impl From<&str> for ExecuteRequest {
+    /// As [`ExecuteRequest::new`].
+    fn from(code: &str) -> Self {
+        Self::new(code)
+    }
+}
+
+impl From<String> for ExecuteRequest {
+    /// As [`ExecuteRequest::new`].
+    fn from(code: String) -> Self {
+        Self::new(code)
+    }
+}
+
 impl Default for ExecuteRequest {
     fn default() -> Self {
         Self {

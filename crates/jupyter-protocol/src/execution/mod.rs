@@ -27,11 +27,28 @@ use crate::session::Session;
 
 /// How long an execution waits for what is missing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Grace {
     /// After the reply, for the message that nothing more is published. Begins anew with every message. Default: 2 s.
     pub idle: Duration,
     /// After that message, for the reply. Default: 5 s.
     pub reply: Duration,
+}
+
+impl Grace {
+    /// The same with another [`idle`](Self::idle).
+    #[must_use]
+    pub const fn with_idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// The same with another [`reply`](Self::reply).
+    #[must_use]
+    pub const fn with_reply(mut self, reply: Duration) -> Self {
+        self.reply = reply;
+        self
+    }
 }
 
 impl Default for Grace {

@@ -38,8 +38,9 @@ impl<'a> Launch<'a> {
         Self { connection_file, python: None }
     }
 
-    /// With this Python environment: its interpreter stands for `python`, and its prefix for `{prefix}`. Without one, the
-    /// environment that the specification was found in is used, if there is one.
+    /// With this Python environment: its interpreter stands for `python`, and its prefix for `{prefix}`. Without one, it is
+    /// the [environment that the search went by](InstalledKernel::python), or else the one that the specification was found
+    /// in, if there is one.
     #[must_use]
     pub fn with_python(mut self, python: Option<&'a PythonEnvironment>) -> Self {
         self.python = python;
@@ -55,7 +56,7 @@ impl InstalledKernel {
         resource_dir: impl Into<PathBuf>,
         spec: KernelSpec,
     ) -> Self {
-        Self { name: name.into(), resource_dir: resource_dir.into(), spec }
+        Self { name: name.into(), resource_dir: resource_dir.into(), spec, python: None }
     }
 
     /// The command that starts the kernel.
@@ -71,8 +72,8 @@ impl InstalledKernel {
     /// # Errors
     /// [`LaunchError`], see its variants.
     pub fn command(&self, launch: &Launch<'_>) -> Result<Command, LaunchError> {
-        let own = self.own_python();
-        let launch = Launch { python: launch.python.or(own.as_ref()), ..*launch };
+        let found_in = if self.python.is_none() { self.own_python() } else { None };
+        let launch = Launch { python: launch.python.or(found_in.as_ref()), ..*launch };
         let arguments = self.arguments(&launch)?;
         let (program, rest) = arguments.split_first().ok_or(LaunchError::NoProgram)?;
         let mut command = Command::new(program);
@@ -91,6 +92,7 @@ impl InstalledKernel {
     /// [`LaunchError::NotText`].
     pub fn arguments(&self, launch: &Launch<'_>) -> Result<Vec<String>, LaunchError> {
         let Launch { connection_file, python } = *launch;
+        let python = python.or(self.python.as_ref());
         let connection_file = text(connection_file)?;
         let resource_dir = text(&self.resource_dir)?;
         let prefix = python.map(|python| text(&python.prefix)).transpose()?;

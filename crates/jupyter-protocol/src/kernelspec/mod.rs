@@ -16,7 +16,7 @@
 //! let folder = folder.path();
 //! let connection_file = folder.join(ConnectionInfo::new_file_name());
 //! ConnectionInfo::ipc(folder.join("k")).write_new(&connection_file)?;
-//! let process = kernel.command(&Launch::new(&connection_file).with_python(search.python()))?.spawn()?;
+//! let process = kernel.command(&Launch::new(&connection_file)))?.spawn()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -164,6 +164,10 @@ pub struct InstalledKernel {
     pub resource_dir: PathBuf,
     /// What the file says.
     pub spec: KernelSpec,
+    /// The Python environment that the search went by. Its interpreter is the one that a kernel of Python runs in, unless
+    /// [another](Launch::with_python) is named.
+    #[serde(skip)]
+    pub python: Option<PythonEnvironment>,
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@ pub(super) fn kernel(python: &PythonEnvironment) -> Option<InstalledKernel> {
         kernel_protocol_version: protocol_version(&package),
         ..KernelSpec::default()
     };
-    Some(InstalledKernel { name: NAME.to_owned(), resource_dir: resources(&package), spec })
+    let python = Some(python.clone());
+    Some(InstalledKernel { name: NAME.to_owned(), resource_dir: resources(&package), spec, python })
 }
 
 fn resources(package: &Path) -> PathBuf {

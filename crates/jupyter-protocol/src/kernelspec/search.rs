@@ -177,6 +177,7 @@ impl Search {
                 name: name.to_owned(),
                 resource_dir: folder.to_owned(),
                 spec: KernelSpec::read(folder)?,
+                python: self.python.clone(),
             },
         };
         let provisioner = kernel.spec.provisioner().unwrap_or(&self.default_provisioner);
@@ -310,6 +311,24 @@ mod tests {
         assert_eq!(found.problems.len(), 2);
         let listed = &found.to_json()["kernelspecs"]["good"]["spec"]["metadata"];
         assert_eq!(listed["kernel_provisioner"]["config"], json!({}));
+    }
+
+    /// Whoever starts what was found needs nothing else of the search.
+    #[test]
+    fn a_kernel_knows_the_interpreter_that_it_was_found_with() {
+        let root = tempfile::tempdir().unwrap();
+        let argv = json!({"argv": ["python", "-m", "k"]});
+        install(&root.path().join("data"), "k", &argv);
+        let python = PythonEnvironment::elsewhere("/env/bin/python", "/env", (3, 11));
+        let search = Search::new(&environment(root.path()), Some(python));
+        let kernel = search.find("k").unwrap();
+        let file = Path::new("/run/k.json");
+        let launch = super::super::Launch::new(file);
+        assert_eq!(kernel.command(&launch).unwrap().get_program(), "/env/bin/python");
+        assert_eq!(kernel.arguments(&launch).unwrap()[0], "/env/bin/python");
+        let other = PythonEnvironment::elsewhere("/other/bin/python", "/other", (3, 12));
+        let launch = launch.with_python(Some(&other));
+        assert_eq!(kernel.command(&launch).unwrap().get_program(), "/other/bin/python");
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! Kernels of this machine from their start to their end, as `KernelManager` of `jupyter_client` has them.
 //!
 //! ```no_run
-//! use jupyter_protocol::ExecuteRequest;
 //! use jupyter_protocol::kernelspec::Search;
 //! use jupyter_protocol::manager::Kernel;
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut kernel = Kernel::start(&Search::from_env().find("python3")?).await?;
-//! let outcome = kernel.client().execute(ExecuteRequest::new("x = 42")).await?.outcome().await;
-//! assert!(outcome.is_ok());
+//! let ran = kernel.client().execute("x = 42").await?.collect().await;
+//! assert!(ran.is_ok());
 //! kernel.restart().await?;
 //! kernel.shutdown().await?;
 //! # Ok(())
@@ -55,7 +54,11 @@ pub struct KernelOptions {
     /// What its sockets are. Default: Unix sockets. Some kernels speak TCP alone; its ports are open to every user of this
     /// machine, and only the key keeps them out.
     pub transport: Transport,
-    /// The Python environment that kernels of Python run in: see [`Launch::with_python`].
+    /// Whether to try TCP when the kernel cannot be started and reached over Unix sockets: when it ends before it is ready,
+    /// or is not ready in time. Each try has a [`start_timeout`](Self::start_timeout) of its own. Default: no.
+    pub fall_back_to_tcp: bool,
+    /// The Python environment that kernels of Python run in, if not the one they were found with: see
+    /// [`Launch::with_python`].
     pub python: Option<PythonEnvironment>,
     /// Its working directory. Default: that of this process.
     pub working_directory: Option<PathBuf>,
@@ -72,6 +75,7 @@ impl Default for KernelOptions {
         Self {
             zmq: Options::default(),
             transport: Transport::Ipc,
+            fall_back_to_tcp: false,
             python: None,
             working_directory: None,
             env: Vec::new(),
@@ -100,8 +104,10 @@ pub enum KernelError {
         source: io::Error,
     },
     /// Its process ended before it was ready.
-    #[error("the kernel ended before it was ready{}{}", how(*.status), last_lines(.stderr))]
+    #[error("the kernel ended before it was ready{}{}{}", how(*.status), last_lines(.stderr), advice(*.transport, .stderr))]
     Ended {
+        /// What it was to listen on. Not every kernel speaks over Unix sockets: see [`KernelOptions::transport`].
+        transport: Transport,
         /// How it ended, where this is known.
         status: Option<ExitStatus>,
         /// The end of what it wrote to standard error.
@@ -153,6 +159,21 @@ impl Kernel {
     /// # Cancellation
     /// As [`Kernel::start`].
     pub async fn start_with(
+        kernel: &InstalledKernel,
+        mut options: KernelOptions,
+    ) -> Result<Self, KernelError> {
+        if options.transport == Transport::Ipc && options.fall_back_to_tcp {
+            match Self::start_once(kernel, options.clone()).await {
+                Err(KernelError::Ended { .. } | KernelError::Client { .. }) => {
+                    options.transport = Transport::Tcp;
+                }
+                done => return done,
+            }
+        }
+        Self::start_once(kernel, options).await
+    }
+
+    async fn start_once(
         kernel: &InstalledKernel,
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
@@ -328,11 +349,11 @@ async fn connect(
         let ready = client.ready(deadline.saturating_duration_since(Instant::now())).await?;
         Ok((client, ready.kernel_info))
     };
+    let transport = info.transport;
+    let ended = |status| KernelError::Ended { transport, status, stderr: process.said() };
     let connected = tokio::select! {
         connected = connecting => connected,
-        status = process.end() => {
-            return Err(KernelError::Ended { status, stderr: process.said() });
-        }
+        status = process.end() => return Err(ended(status)),
     };
     match connected {
         Ok((client, kernel_info)) => {
@@ -341,7 +362,7 @@ async fn connect(
         }
         // That it is about to end may be why.
         Err(error) => match timeout(LAST_MESSAGES, process.end()).await {
-            Ok(status) => Err(KernelError::Ended { status, stderr: process.said() }),
+            Ok(status) => Err(ended(status)),
             Err(_) => Err(KernelError::Client { error, stderr: process.said() }),
         },
     }
@@ -364,6 +385,14 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> KernelError {
 
 fn how(status: Option<ExitStatus>) -> String {
     status.map(|status| format!(" ({status})")).unwrap_or_default()
+}
+
+/// What may be wrong, when it said nothing itself.
+fn advice(transport: Transport, stderr: &str) -> &'static str {
+    match transport {
+        Transport::Ipc if stderr.is_empty() => "; does it speak over TCP alone?",
+        _ => "",
+    }
 }
 
 /// What it said last, for an error.

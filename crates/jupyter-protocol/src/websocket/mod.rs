@@ -1,18 +1,14 @@
 //! A client of kernels that a Jupyter Server runs: REST to manage them, a WebSocket to talk to them.
 //!
 //! ```no_run
-//! use std::time::Duration;
-//! use jupyter_protocol::ExecuteRequest;
-//! use jupyter_protocol::websocket::{Server, Token};
+//! use jupyter_protocol::websocket::{Server, ServerKernel, Token};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let server = Server::new("http://127.0.0.1:8888/", Token::new("secret"))?;
-//! let kernel = server.start_kernel("python3", None).await?;
-//! let client = server.connect(&kernel.id, Default::default()).await?;
-//! client.ready(Duration::from_secs(30)).await?;
-//! let outcome = client.execute(ExecuteRequest::new("6 * 7")).await?.outcome().await;
-//! assert!(outcome.is_ok());
-//! server.delete_kernel(&kernel.id).await?;
+//! let kernel = ServerKernel::start(&server, "python3").await?;
+//! let ran = kernel.client().execute("6 * 7").await?.collect().await;
+//! assert_eq!(ran.value().as_deref(), Some("42"));
+//! kernel.shutdown().await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -27,6 +23,7 @@ mod address;
 mod contents;
 mod error;
 mod http;
+mod kernel;
 mod models;
 mod quick;
 mod server;
@@ -41,6 +38,7 @@ use zeroize::Zeroizing;
 
 pub use contents::{ContentFormat, ContentKind, Contents, SaveContents};
 pub use error::ServerError;
+pub use kernel::{KernelError, KernelOptions, ServerKernel};
 pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs};
 pub use server::{Server, ServerOptions};
 

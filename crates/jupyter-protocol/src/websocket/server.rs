@@ -80,8 +80,16 @@ impl Server {
     /// # Errors
     /// As [`Server::new`].
     pub fn from_page(address: &str) -> Result<Self, ServerError> {
+        Self::from_page_with(address, ServerOptions::default())
+    }
+
+    /// As [`Server::from_page`], with options.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn from_page_with(address: &str, options: ServerOptions) -> Result<Self, ServerError> {
         let (address, token) = Address::parse_page(address)?;
-        Self::at(address, token, ServerOptions::default())
+        Self::at(address, token, options)
     }
 
     fn at(address: Address, token: Token, options: ServerOptions) -> Result<Self, ServerError> {

@@ -20,6 +20,22 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 ///
 /// It is called once for every connection, and again whenever one broke or could not be made. What it opens
 /// must end at the kernel's socket for that channel, and must end when that does.
+///
+/// ```
+/// use jupyter_protocol::Channel;
+/// use jupyter_protocol::zmq::{Dialer, Io, async_trait};
+/// use tokio::net::TcpStream;
+///
+/// /// Through a proxy that knows the channels by name.
+/// struct Proxy;
+///
+/// #[async_trait]
+/// impl Dialer for Proxy {
+///     async fn dial(&self, channel: Channel) -> std::io::Result<Box<dyn Io>> {
+///         Ok(Box::new(TcpStream::connect((format!("{channel}.kernel.internal"), 443)).await?))
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Dialer: Send + Sync + 'static {
     /// Opens a connection to a channel.

@@ -39,6 +39,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// For implementations of [`Dialer`].
+pub use async_trait::async_trait;
 pub use connect::connect;
 pub use dial::{Dialer, Endpoints, Io};
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::UnixListener;
 
 use crate::connection::Endpoint;
-use crate::session::random_hex;
+
+/// How many names are tried in one place.
+const TRIES: usize = 100;
 
 /// A folder of our own, removed when this is dropped.
 #[derive(Debug)]
@@ -28,19 +30,26 @@ pub(super) struct PrivateSocket {
 impl PrivateFolder {
     /// Makes a folder that only this user can enter.
     pub(crate) fn new() -> io::Result<Self> {
-        let name = format!("jupyter-{}", random_hex(8));
-        let fits =
-            |folder: &PathBuf| folder.as_os_str().len() + name.len() + 24 < Endpoint::MAX_PATH;
-        let mut candidates = candidates().into_iter().filter(fits);
+        Self::below(candidates())
+    }
+
+    fn below(candidates: Vec<PathBuf>) -> io::Result<Self> {
+        let fits = |folder: &PathBuf| folder.as_os_str().len() + 32 < Endpoint::MAX_PATH;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        loop {
-            let Some(folder) = candidates.next() else { return Err(last) };
-            let path = folder.join(&name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self { path, next: AtomicU64::new(0) }),
-                Err(error) => last = error,
+        for folder in candidates.into_iter().filter(fits) {
+            for _ in 0..TRIES {
+                let path = folder.join(new_name());
+                match DirBuilder::new().mode(0o700).create(&path) {
+                    Ok(()) => return Ok(Self { path, next: AtomicU64::new(0) }),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+                    Err(error) => {
+                        last = error;
+                        break;
+                    }
+                }
             }
         }
+        Err(last)
     }
 
     /// Where it is.
@@ -77,6 +86,16 @@ impl Drop for PrivateSocket {
     }
 }
 
+/// A short name: some kernels take no more than 23 bytes for the path before the number of a channel, and
+/// `/run/user/1000/` is 15 of them. That it is not taken yet shows when the folder is made.
+fn new_name() -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut random = [0; 5];
+    getrandom::fill(&mut random).expect("the system gives random numbers");
+    let letters = random.iter().map(|byte| char::from(LETTERS[usize::from(byte & 31)]));
+    std::iter::once('k').chain(letters).collect()
+}
+
 /// Places for short-lived files, the best first.
 fn candidates() -> Vec<PathBuf> {
     let runtime =
@@ -91,6 +110,24 @@ fn candidates() -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn paths_are_short_enough_for_every_kernel() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::below(vec![place.path().to_owned()]).unwrap();
+        let sockets = folder.path.join("k");
+        let name = sockets.strip_prefix(place.path()).unwrap();
+        assert!("/run/user/1000/".len() + name.as_os_str().len() <= 23, "{name:?}");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_used_is_passed_over() {
+        let place = tempfile::tempdir().unwrap();
+        let places = vec![place.path().join("nowhere"), place.path().to_owned()];
+        let folder = PrivateFolder::below(places).unwrap();
+        assert_eq!(folder.path.parent(), Some(place.path()));
+        PrivateFolder::below(vec![place.path().join("nowhere")]).unwrap_err();
+    }
 
     #[tokio::test]
     async fn nothing_is_left_and_nobody_else_can_enter() {

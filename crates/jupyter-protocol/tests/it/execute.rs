@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     ("an_error_aborts_what_waits", an_error_aborts_what_waits),
     ("expressions_are_evaluated", expressions_are_evaluated),
     ("a_flood_that_is_not_taken_does_not_lose_the_end", flood),
+    ("a_flood_is_complete_where_there_is_room", lossless),
     ("many_calls_one_after_another", many_calls),
 ];
 
@@ -160,7 +161,13 @@ fn expressions_are_evaluated() {
     });
 }
 
-/// 20,000 writes, each flushed. A client that does not read loses half of them and the end with them.
+const LINES: usize = 20_000;
+
+/// Each line is flushed, and so is a message of its own.
+const FLUSHES: &str =
+    "import sys\nfor i in range(20000):\n    sys.stdout.write(f'{i}\\n'); sys.stdout.flush()";
+
+/// 20,000 writes, each flushed. A client that does not read from the kernel loses half of them and the end with them.
 fn flood() {
     run(async {
         let kernel = Kernel::start("python3");
@@ -168,32 +175,44 @@ fn flood() {
         options.client.buffered = 1024 * 1024;
         let client = connect(&kernel.info, options).await.unwrap();
         client.ready(READY).await.unwrap();
-        let code = "import sys\nfor i in range(20000):\n    sys.stdout.write(f'{i}\\n'); sys.stdout.flush()";
-        let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        let mut running = client.execute(FLUSHES).await.unwrap();
+        let progress = running.progress();
+        while progress.over().is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let (mut lines, mut dropped) = (0, 0);
         while let Some(event) = running.next().await {
             match event {
                 Event::Stream(stream) => lines += stream.text.lines().count(),
                 Event::Lost(Loss::Overflow { messages, .. }) => dropped += messages,
                 Event::Finished(outcome) => {
-                    assert!(
-                        outcome.is_ok() && !outcome.losses.no_idle,
-                        "the end came: {outcome:?}"
-                    );
+                    assert!(outcome.is_ok() && !outcome.losses.no_idle, "{outcome:?}");
+                    assert_eq!(outcome.losses.messages, dropped);
                 }
                 _ => {}
             }
         }
         assert!(dropped > 0 && lines > 0, "{lines} lines, {dropped} messages dropped");
+        assert_eq!(lines + usize::try_from(dropped).unwrap(), LINES, "none is missing untold");
+    });
+}
 
-        // Taken as it comes, all of it is there. A kernel itself drops what is above its own high-water mark of 1000
-        // messages, and tells nobody, so this stays below that.
-        let client = kernel.client().await;
-        let ran = execute(&client, &code.replace("20000", "900")).await;
-        let expected: String = (0..900).map(|line| format!("{line}\n")).collect();
-        assert_eq!(ran.stdout.len(), expected.len());
-        assert!(ran.stdout == expected && ran.outcome.losses.is_none());
+/// There is room for all of them, so that a reader who comes late loses nothing either.
+fn lossless() {
+    run(async {
+        let expected: String = (0..LINES).map(|line| format!("{line}\n")).collect();
+        for kernel in [Kernel::start("python3"), Kernel::start_tcp("python3")] {
+            let client = kernel.client().await;
+            let running = client.execute(FLUSHES).await.unwrap();
+            let progress = running.progress();
+            while progress.over().is_none() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let ran = running.collect().await;
+            assert!(ran.is_ok() && ran.is_complete(), "{:?}", ran.outcome);
+            assert_eq!(ran.stdout.lines().count(), LINES);
+            assert!(ran.stdout == expected);
+        }
     });
 }
 

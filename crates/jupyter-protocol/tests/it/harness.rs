@@ -78,6 +78,10 @@ impl Kernel {
         self.process = spawn(&self.installed, &self.file);
     }
 
+    pub(crate) fn connection_file(&self) -> &std::path::Path {
+        &self.file
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -7,12 +7,18 @@
 
 mod answers;
 mod bash;
+mod both_sides;
+mod examples;
 mod execute;
 mod harness;
 mod kernelspecs;
 mod life;
+mod made;
 mod manager;
+mod peer;
 mod protocol;
+mod random;
+mod reference;
 mod server;
 
 use libtest_mimic::{Arguments, Trial};
@@ -25,11 +31,15 @@ fn main() {
     let groups: &[(&str, &[Case])] = &[
         ("answers", answers::CASES),
         ("bash", bash::CASES),
+        ("both_sides", both_sides::CASES),
+        ("examples", examples::CASES),
         ("execute", execute::CASES),
         ("kernelspecs", kernelspecs::CASES),
         ("life", life::CASES),
+        ("made", made::CASES),
         ("manager", manager::CASES),
         ("protocol", protocol::CASES),
+        ("reference", reference::CASES),
         ("server", server::CASES),
     ];
     let missing = harness::python().is_none();

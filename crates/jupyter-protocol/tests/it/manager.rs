@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 
 use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::execution::{End, Event};
-use jupyter_protocol::manager::{Kernel, KernelOptions};
+use jupyter_protocol::manager::{Kernel, KernelError, KernelOptions};
 use jupyter_protocol::{ExecuteRequest, Transport};
 
 use crate::Case;
-use crate::harness::{collect, execute, installed, run};
+use crate::harness::{collect, execute, installed, python, run};
 
 pub(crate) const CASES: &[Case] = &[
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("kernels_of_both_transports_are_interrupted_and_started_again", interrupted_and_restarted),
     ("a_kernel_that_dies_is_told_at_once_and_can_be_started_again", dies),
     ("nothing_outlives_a_kernel_that_is_dropped", dropped),
+    ("one_that_speaks_tcp_alone_is_started_over_it", falls_back),
+    ("a_long_path_is_no_longer_than_kernels_take", short_paths),
     ("environment_and_working_directory_are_the_options", options),
 ];
 
@@ -116,6 +118,44 @@ fn dropped() {
             assert!(before.elapsed() < AT_ONCE, "something is left");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    });
+}
+
+/// A kernel that refuses Unix sockets, as those of some languages do.
+fn falls_back() {
+    run(async {
+        let mut picky = installed("python3");
+        let refuses = "grep -q '\"transport\": *\"ipc\"' \"$0\" && { echo tcp alone >&2; exit 1; }; exec \"$@\"";
+        let wrapped = ["sh", "-c", refuses, "{connection_file}"].map(str::to_owned);
+        picky.spec.argv[0] = python().unwrap().to_str().unwrap().to_owned();
+        picky.spec.argv.splice(0..0, wrapped);
+        let error = Kernel::start(&picky).await.unwrap_err();
+        let KernelError::Ended { transport, stderr, .. } = &error else { panic!("{error}") };
+        assert_eq!((*transport, stderr.as_str()), (Transport::Ipc, "tcp alone"));
+
+        let mut options = KernelOptions::default();
+        options.fall_back_to_tcp = true;
+        let mut kernel = Kernel::start_with(&picky, options.clone()).await.unwrap();
+        assert_eq!(kernel.connection_info().transport, Transport::Tcp);
+        assert_eq!(execute(kernel.client(), "6 * 7").await.value().as_deref(), Some("42"));
+        kernel.restart().await.unwrap();
+        assert_eq!(execute(kernel.client(), "1 + 1").await.value().as_deref(), Some("2"));
+
+        let kernel = Kernel::start_with(&installed("python3"), options).await.unwrap();
+        assert_eq!(kernel.connection_info().transport, Transport::Ipc, "where it can");
+    });
+}
+
+/// Some kernels take no more than 23 bytes.
+fn short_paths() {
+    run(async {
+        let kernel = Kernel::start(&installed("python3")).await.unwrap();
+        let ip = &kernel.connection_info().ip;
+        let below = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_else(|| "/tmp".into());
+        let own = Path::new(ip)
+            .strip_prefix(Path::new(&below))
+            .or_else(|_| Path::new(ip).strip_prefix("/tmp"));
+        assert!(own.unwrap().as_os_str().len() <= 8, "{ip}");
     });
 }
 

@@ -12,7 +12,7 @@ use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::execution::{End, Event, Loss};
 use jupyter_protocol::websocket::{
     ContentFormat, ContentKind, KernelModel, Options, SaveContents, Server, ServerError,
-    ServerOptions, Token,
+    ServerKernel, ServerOptions, Token,
 };
 
 use crate::Case;
@@ -20,6 +20,7 @@ use crate::harness::{READY, collect, execute, python, run};
 
 pub(crate) const CASES: &[Case] = &[
     ("kernels_are_managed_over_rest", rest),
+    ("a_kernel_is_started_used_and_ended", whole_life),
     ("code_runs_over_a_websocket", websocket),
     ("the_older_form_works_too", older_form),
     ("restarts_and_ends_are_told", restarts),
@@ -31,17 +32,17 @@ pub(crate) const CASES: &[Case] = &[
     ("a_call_takes_no_forty_milliseconds", latency),
 ];
 
-const TOKEN: &str = "the token & more";
+pub(crate) const TOKEN: &str = "the token & more";
 
 /// A server that ends with the test.
-struct RealServer {
+pub(crate) struct RealServer {
     process: Child,
-    port: u16,
+    pub(crate) port: u16,
     folder: tempfile::TempDir,
 }
 
 impl RealServer {
-    async fn start(arguments: &[&str]) -> (Self, Server) {
+    pub(crate) async fn start(arguments: &[&str]) -> (Self, Server) {
         Self::start_at("http", arguments, ServerOptions::default()).await
     }
 
@@ -106,6 +107,45 @@ fn rest() {
         server.delete_kernel(&kernel.id).await.unwrap();
         assert!(matches!(server.kernel(&kernel.id).await, Err(ServerError::NotFound { .. })));
         assert!(server.start_kernel("none", None).await.is_err());
+    });
+}
+
+/// As the one of this machine, in `manager.rs`.
+fn whole_life() {
+    run(async {
+        let (real, _) = RealServer::start(&[]).await;
+        // What a browser shows, with a header for what may stand before the server.
+        let mut options = ServerOptions::default();
+        options.headers = vec![("X-Proxy".to_owned(), Token::new("1"))];
+        let token = TOKEN.replace(' ', "%20").replace('&', "%26");
+        let page = format!("http://localhost:{}/user/me/lab?token={token}", real.port);
+        let server = Server::from_page_with(&page, options).unwrap();
+
+        let error = ServerKernel::start(&server, "none").await.unwrap_err().to_string();
+        assert!(error.contains("\"none\"") && error.contains("python3"), "{error}");
+        assert_eq!(server.kernels().await.unwrap(), []);
+
+        let mut kernel = ServerKernel::start(&server, "python3").await.unwrap();
+        assert_eq!(kernel.kernel_info().implementation, "ipython");
+        assert_eq!(kernel.name(), "python3");
+        let ran = kernel.client().execute("x = 42; print('in')\nx").await.unwrap().collect().await;
+        assert_eq!((ran.stdout.as_str(), ran.value().as_deref()), ("in\n", Some("42")));
+
+        let code = "print('in', flush=True)\nimport time; time.sleep(60)";
+        let mut running = kernel.client().execute(code).await.unwrap();
+        while !matches!(running.next().await, Some(Event::Stream(_))) {}
+        let other = ServerKernel::existing(&server, kernel.id()).await.unwrap();
+        other.interrupt().await.unwrap();
+        assert_eq!(running.collect().await.error().unwrap().ename, "KeyboardInterrupt");
+        assert_eq!(execute(other.client(), "x").await.value().as_deref(), Some("42"));
+
+        kernel.restart().await.unwrap();
+        assert_eq!(execute(kernel.client(), "x").await.outcome.error.unwrap().ename, "NameError");
+        assert!(kernel.is_alive().await.unwrap());
+        kernel.shutdown().await.unwrap();
+        assert!(!other.is_alive().await.unwrap());
+        assert_eq!(server.kernels().await.unwrap(), []);
+        other.shutdown().await.unwrap();
     });
 }
 

@@ -53,8 +53,9 @@ pub(crate) fn quick() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(10);
     options.client.reconnect_timeout = Duration::from_secs(10);
-    options.client.grace =
-        Grace { idle: Duration::from_millis(500), reply: Duration::from_millis(500) };
+    options.client.grace = Grace::default()
+        .with_idle(Duration::from_millis(500))
+        .with_reply(Duration::from_millis(500));
     options
 }
 

@@ -243,3 +243,72 @@ async fn clients_with_one_session_share_nothing_else() {
     let options = ClientOptions::default();
     assert!(Arc::strong_count(&options.session) == 1);
 }
+
+/// Whoever knows streams needs to learn nothing.
+#[tokio::test]
+async fn executions_and_watches_are_streams() {
+    use futures_util::StreamExt;
+
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    let watch = client.watch();
+    let running = client.execute("print a\nsleep 50\nprint b").await.unwrap();
+    let events: Vec<Event> = StreamExt::collect(running).await;
+    let text = |event: &Event| match event {
+        Event::Stream(stream) => Some(stream.text.clone()),
+        _ => None,
+    };
+    assert_eq!(events.iter().filter_map(text).collect::<String>(), "a\nb\n");
+    assert!(matches!(events.last(), Some(Event::Finished(outcome)) if outcome.is_ok()));
+    client.close();
+    let seen: Vec<Seen> = StreamExt::collect(watch).await;
+    let streams = seen.iter().filter(
+        |seen| matches!(seen, Seen::Message { message, .. } if message.msg_type() == "stream"),
+    );
+    assert_eq!(streams.count(), 2);
+}
+
+/// One waits among others, gives up, and goes on: nothing is lost, and the next one is woken.
+#[tokio::test]
+async fn waiting_for_a_stream_can_be_given_up() {
+    use futures_util::StreamExt;
+
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    let mut running = client.execute("sleep 300\nprint a\nsleep 300\nprint b").await.unwrap();
+    let (mut given_up, mut out) = (0, String::new());
+    loop {
+        let next = StreamExt::next(&mut running);
+        match tokio::time::timeout(Duration::from_millis(20), next).await {
+            Ok(Some(Event::Stream(stream))) => out.push_str(&stream.text),
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(_) => given_up += 1,
+        }
+    }
+    assert_eq!(out, "a\nb\n");
+    assert!(given_up > 2, "{given_up}");
+}
+
+#[tokio::test]
+async fn everything_is_collected_and_bounded() {
+    let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    let code = "print a\nerr b\ndisplay 1 x\nupdate 1 y\nprint c\nresult 42";
+    let ran = client.execute(code).await.unwrap().collect().await;
+    assert!(ran.is_ok() && ran.is_complete() && ran.error().is_none());
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("a\nc\n", "b\n"));
+    assert_eq!(ran.value().as_deref(), Some("42"));
+    assert_eq!(ran.outputs.len(), 5, "{:?}", ran.outputs);
+
+    let code = ["print 123456789"; 1000].join("\n");
+    let ran = client.execute(code).await.unwrap().collect_within(1005).await;
+    assert_eq!(ran.stdout.len(), 1005);
+    assert!(ran.stdout.ends_with("\n12345") && ran.is_ok() && !ran.is_complete());
+    // Of the text and of what a notebook shows, which has some bytes less for what an output costs.
+    let missing = 2 * (10_000 - 1005);
+    assert!((missing..missing + 1000).contains(&ran.cut), "{}", ran.cut);
+}

@@ -143,7 +143,7 @@ async fn encrypted_kernels_are_refused_and_not_talked_to_in_the_clear() {
 async fn limits_are_those_of_the_caller() {
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let mut options = quick();
-    options.client.limits = Limits { message: 100_000, ..Limits::default() };
+    options.client.limits = Limits::default().with_message(100_000);
     let client = connect(&kernel.info, options).await.unwrap();
     assert_eq!(text(&client, "print x").await, "x\n");
     let running = client.execute(ExecuteRequest::new("buffers 200000")).await.unwrap();

@@ -33,7 +33,8 @@ async fn a_broken_connection_is_made_again() {
 async fn a_lost_reply_is_known_by_a_later_one() {
     let kernel = Kernel::start(Behaviour::default(), Wire::default()).await;
     let mut options = quick();
-    options.client.grace = Grace { idle: Duration::from_secs(60), reply: Duration::from_secs(60) };
+    options.client.grace =
+        Grace::default().with_idle(Duration::from_secs(60)).with_reply(Duration::from_secs(60));
     let client = connect(&kernel.info, options).await.unwrap();
     client.ready(READY).await.unwrap();
     let before = Instant::now();
