@@ -5,6 +5,7 @@
 mod beside;
 mod faults;
 mod hostile;
+mod lineages;
 mod local;
 mod running;
 mod server;
