@@ -87,7 +87,8 @@ impl Environment {
             missing.push("a Python with pandas, matplotlib and pillow");
         }
         if jupyter.is_none() {
-            missing.push("a Python with ipykernel, jupyter_server, bash_kernel, deno and xeus_python");
+            missing
+                .push("a Python with ipykernel, jupyter_server, bash_kernel, deno and xeus_python");
         }
         if datalayer.is_none() {
             missing.push("a Python with datalayer-core and code-sandboxes");

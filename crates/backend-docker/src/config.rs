@@ -170,9 +170,7 @@ fn engine(spec: &CreateSpec) -> Result<Engine> {
             let problem = "have transport, which is for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
-        (Some(kernel), transport) => {
-            Ok(Engine::Jupyter { kernel: kernel.to_owned(), transport })
-        }
+        (Some(kernel), transport) => Ok(Engine::Jupyter { kernel: kernel.to_owned(), transport }),
     }
 }
 

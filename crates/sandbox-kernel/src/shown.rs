@@ -110,7 +110,9 @@ fn after_code(text: &str) -> &str {
     match introducer {
         Some('[') => match body.find(|c: char| !(' '..='?').contains(&c)) {
             // Anything but a final letter ends what was no code.
-            Some(end) if body[end..].starts_with(|c: char| ('@'..='~').contains(&c)) => &body[end + 1..],
+            Some(end) if body[end..].starts_with(|c: char| ('@'..='~').contains(&c)) => {
+                &body[end + 1..]
+            }
             Some(end) => &body[end..],
             None => "",
         },

@@ -157,7 +157,7 @@ impl Kernel {
         options: KernelOptions,
     ) -> Result<Self, KernelError> {
         let folder =
-            PrivateFolder::new().map(Arc::new).map_err(failed("making a private folder"))?;
+            PrivateFolder::short().map(Arc::new).map_err(failed("making a private folder"))?;
         let (mut info, ports) = match options.transport {
             Transport::Ipc => (ConnectionInfo::ipc(folder.path().join("k")), None),
             Transport::Tcp => {

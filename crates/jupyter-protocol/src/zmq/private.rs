@@ -28,14 +28,25 @@ pub(super) struct PrivateSocket {
 impl PrivateFolder {
     /// Makes a folder that only this user can enter.
     pub(crate) fn new() -> io::Result<Self> {
-        let name = format!("jupyter-{}", random_hex(8));
+        Self::named(&format!("jupyter-{}", random_hex(8)), candidates())
+    }
+
+    /// The same with a path that is as short as can be, for the sockets of kernels: xeus takes no more than 23 bytes.
+    #[cfg(feature = "manager")]
+    pub(crate) fn short() -> io::Result<Self> {
+        let mut places = candidates();
+        places.sort_by_key(|place| place.as_os_str().len());
+        Self::named(&format!(".k-{}", random_hex(6)), places)
+    }
+
+    fn named(name: &str, places: Vec<PathBuf>) -> io::Result<Self> {
         let fits =
             |folder: &PathBuf| folder.as_os_str().len() + name.len() + 24 < Endpoint::MAX_PATH;
-        let mut candidates = candidates().into_iter().filter(fits);
+        let mut candidates = places.into_iter().filter(fits);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         loop {
             let Some(folder) = candidates.next() else { return Err(last) };
-            let path = folder.join(&name);
+            let path = folder.join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self { path, next: AtomicU64::new(0) }),
                 Err(error) => last = error,
@@ -91,6 +102,16 @@ fn candidates() -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[cfg(feature = "manager")]
+    #[test]
+    fn sockets_of_kernels_have_short_paths() {
+        let folder = PrivateFolder::short().unwrap();
+        let path = folder.path().join("k");
+        // Where there is the usual place for temporary files.
+        assert!(!Path::new("/tmp").is_dir() || path.as_os_str().len() <= 23, "{path:?}");
+        assert_eq!(fs::metadata(folder.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
 
     #[tokio::test]
     async fn nothing_is_left_and_nobody_else_can_enter() {

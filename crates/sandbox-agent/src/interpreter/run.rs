@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use sandbox_core::{
     ByteSize, CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind,
-    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, unix_now,
+    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, in_words, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -94,7 +94,7 @@ impl ActiveRun {
             at_most: None,
             cpu_before,
             memory_ends,
-            limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
+            limit: wall.map_or_else(String::new, in_words),
             ended,
             calls,
             stdin: None,
