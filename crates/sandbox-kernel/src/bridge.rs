@@ -13,7 +13,7 @@ use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::buffer::Buffer;
 use crate::control::Served;
@@ -25,6 +25,9 @@ use crate::shown::{Room, plain};
 
 /// How long the program of ours may take.
 const PREPARE_BOUND: Duration = Duration::from_secs(30);
+
+/// How long somebody else's kernel may take to begin, until that it does not is told.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// Why nobody knows what code did.
 fn untold(end: &End) -> String {
@@ -66,6 +69,8 @@ struct Active {
     announced: u64,
     /// How much was published that has arrived.
     outputs: u64,
+    /// Whether the kernel has begun with it, or that it has not was told.
+    begun: bool,
     /// Something is known to be missing, and was told.
     lossy: bool,
     /// What was published and waits for somebody to read what came before. Nothing more is taken meanwhile.
@@ -190,10 +195,12 @@ impl Bridge {
             told: interrupts,
             announced: 0,
             outputs: 0,
+            begun: !self.process.is_borrowed(),
             lossy: false,
             unread: VecDeque::new(),
         };
         let answers = served.answers();
+        let mut waits = pin!(sleep(BUSY));
         loop {
             tokio::select! {
                 biased;
@@ -213,6 +220,10 @@ impl Bridge {
                 () = self.process.more_interrupts(active.told) => self.heed(&mut active).await?,
                 piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
                 () = pass_on(&answers, &self.streams, &mut active.unread), if !active.unread.is_empty() => {}
+                () = &mut waits, if !active.begun => {
+                    active.begun = true;
+                    active.note("[waiting: the kernel still runs code that it was given before]");
+                }
                 event = active.running.next(), if active.unread.is_empty() => match event {
                     Some(Event::Finished(outcome)) => {
                         return self.finish(served, &active, *outcome).await;
@@ -290,6 +301,7 @@ impl Bridge {
     fn event(&self, served: &Served, active: &mut Active, event: Event) -> Result<(), Gone> {
         active.outputs += u64::from(is_output(&event));
         match event {
+            Event::Started => active.begun = true,
             Event::Stream(stream) => {
                 active.unread.push_back((stream.name, stream.text.into()));
             }

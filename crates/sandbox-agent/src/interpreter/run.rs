@@ -18,7 +18,9 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::feed::feed;
-use super::outcome::{EndReason, alive, broken, dead, died_of, gave_up, over_output_limit};
+use super::outcome::{
+    EndReason, alive, broken, dead, died_of, gave_up, goes_on, over_output_limit,
+};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
@@ -58,6 +60,8 @@ pub(crate) struct ActiveRun {
     last_words: Option<String>,
     /// Why it died, where its process says that.
     died_of: Option<(FailureKind, String)>,
+    /// What of it could not be ended.
+    goes_on: Option<&'static str>,
     pub(crate) network_hint: Option<String>,
     output: Option<Allowance>,
 }
@@ -100,6 +104,7 @@ impl ActiveRun {
             stdin: None,
             last_words: None,
             died_of: None,
+            goes_on: None,
             network_hint: None,
             output: None,
         }
@@ -315,6 +320,7 @@ impl ActiveRun {
         let (exit, cause) = self.bury().await;
         let limit = std::mem::take(&mut self.limit);
         dead(&mut self.outcome, exit, cause, &self.ended, &limit);
+        goes_on(&mut self.outcome, self.goes_on.take());
         if let Some((kind, why)) = self.died_of.take() {
             died_of(&mut self.outcome, kind, why);
         }
@@ -331,6 +337,7 @@ impl ActiveRun {
             (_, cause, why) => {
                 let limit = std::mem::take(&mut self.limit);
                 dead(&mut self.outcome, exit, cause, &self.ended, &limit);
+                goes_on(&mut self.outcome, self.goes_on.take());
                 if let Some((kind, why)) = why {
                     died_of(&mut self.outcome, kind, why);
                 }
@@ -350,6 +357,7 @@ impl ActiveRun {
         // One that closes its streams may be dying, and be told of as dead only a while later.
         let was_dead = process.is_dead() || worker.is_dying();
         self.died_of = process.lost().map(|why| (FailureKind::ConnectionLost, why));
+        self.goes_on = process.outlives();
         let exit = worker.bury().await;
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
             let out_of_memory = process.out_of_memory(self.memory_ends);
