@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::{ExecuteReply, InputReply, Payload, StreamName};
-use jupyter_protocol::execution::{End, Event, Outcome};
+use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
@@ -71,8 +71,8 @@ struct Active {
     outputs: u64,
     /// Whether the kernel has begun with it, or that it has not was told.
     begun: bool,
-    /// Something is known to be missing, and was told.
-    lossy: bool,
+    /// How much of it did not arrive, as was told.
+    told_lost: u64,
     /// What was published and waits for somebody to read what came before. Nothing more is taken meanwhile.
     unread: VecDeque<(StreamName, Bytes)>,
 }
@@ -196,7 +196,7 @@ impl Bridge {
             announced: 0,
             outputs: 0,
             begun: !self.process.is_borrowed(),
-            lossy: false,
+            told_lost: 0,
             unread: VecDeque::new(),
         };
         let answers = served.answers();
@@ -324,7 +324,7 @@ impl Bridge {
                 self.said(served, active, &message)?;
             }
             Event::Message { channel: Channel::IoPub, message } if is_lost_output(&message) => {
-                active.lossy = true;
+                active.told_lost += 1;
                 active
                     .note("[output is missing here: the kernel published what nobody understands]");
             }
@@ -334,7 +334,9 @@ impl Bridge {
                 }
             }
             Event::Lost(loss) => {
-                active.lossy = true;
+                if let Loss::Overflow { messages, .. } = loss {
+                    active.told_lost += messages;
+                }
                 active.note(&lost(loss));
             }
             _ => {}
@@ -474,8 +476,9 @@ impl Bridge {
         }
         let told = self.told(&outcome);
         let published = told.get("published").and_then(Value::as_u64).unwrap_or_default();
-        if published > active.outputs && !active.lossy {
-            let missing = published - active.outputs;
+        // Whoever drops output on the way does not say how much.
+        let missing = published.saturating_sub(active.outputs + active.told_lost);
+        if missing > 0 {
             let note = format!(
                 "[output is missing here: {missing} of {published} messages did not arrive]\n"
             );

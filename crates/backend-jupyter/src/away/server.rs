@@ -72,6 +72,14 @@ pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
                 "it sends who asks somewhere else, perhaps to a login; is a token missing?",
             )
         }
+        ServerError::Status { status: 429, .. } => {
+            let limited =
+                Error::new(ErrorKind::RateLimited, operation, message).with_retry(Retry::Temporary);
+            match error.retry_after() {
+                Some(wait) => limited.with_retry_after(wait),
+                None => limited,
+            }
+        }
         ServerError::Unreachable { .. } => Error::new(ErrorKind::Unavailable, operation, message)
             .with_retry(Retry::Temporary)
             .with_hint("is it running, and is `server_url` its address?"),

@@ -4,6 +4,7 @@
 
 mod beside;
 mod faults;
+mod flood;
 mod hostile;
 mod lineages;
 mod local;

@@ -27,14 +27,14 @@ fn with(server: &JupyterServer, kernel: &KernelModel) -> SandboxBuilder<Fixed> {
 }
 
 /// A kernel of this computer that is nobody's. It ends with this handle.
-struct Kernel {
+pub(crate) struct Kernel {
     child: Child,
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     _folder: TempDir,
 }
 
 impl Kernel {
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let python = interpreter()?;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kernel.json");
@@ -67,7 +67,7 @@ impl Drop for Kernel {
     }
 }
 
-fn at(file: &Path) -> SandboxBuilder<Fixed> {
+pub(crate) fn at(file: &Path) -> SandboxBuilder<Fixed> {
     builder().provider_option("connection_file", file.display().to_string())
 }
 
