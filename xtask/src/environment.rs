@@ -13,16 +13,18 @@ use crate::workspace;
 /// What the tests about rich results need.
 pub(crate) const PYTHON_PACKAGES: [&str; 3] = ["matplotlib", "pandas", "pillow"];
 
-/// What the tests of Jupyter need: a kernel, its client, a server, a kernel of another language, and what the tests about
-/// rich results need.
-const JUPYTER_PACKAGES: [&str; 7] = [
+/// What the tests of Jupyter need: a kernel, its client, a server, kernels of other languages and of another lineage, and
+/// what the tests about rich results need.
+const JUPYTER_PACKAGES: [&str; 9] = [
     "bash_kernel",
+    "deno",
     "ipykernel",
     "jupyter_client",
     "jupyter_server",
     "matplotlib",
     "pandas",
     "pillow",
+    "xeus_python",
 ];
 
 /// What the tests with the provider's client of the older API need: that client, the library before this one, and in
@@ -85,7 +87,8 @@ impl Environment {
             missing.push("a Python with pandas, matplotlib and pillow");
         }
         if jupyter.is_none() {
-            missing.push("a Python with ipykernel, jupyter_server and bash_kernel");
+            missing
+                .push("a Python with ipykernel, jupyter_server, bash_kernel, deno and xeus_python");
         }
         if datalayer.is_none() {
             missing.push("a Python with datalayer-core and code-sandboxes");
@@ -173,18 +176,34 @@ pub(crate) fn virtual_environment(folder: &Path, packages: &[&str]) -> Option<Pa
 /// A virtual environment with Jupyter.
 pub(crate) fn jupyter_environment(folder: &Path) -> Option<PathBuf> {
     virtual_environment(folder, &JUPYTER_PACKAGES)
-        .filter(|python| has_bash_kernel(python) || install_bash_kernel(python))
+        .filter(|python| has_kernel(python, "bash") || install_bash_kernel(python))
+        .filter(|python| has_kernel(python, "deno") || write_deno_kernel(python))
 }
 
 /// The package brings no kernel specification along; its installer writes one.
 fn install_bash_kernel(python: &Path) -> bool {
     shown(Command::new(python).args(["-m", "bash_kernel.install", "--sys-prefix"]))
-        && has_bash_kernel(python)
+        && has_kernel(python, "bash")
 }
 
-fn has_bash_kernel(python: &Path) -> bool {
+/// Neither does this one, and its installer knows only the home directory.
+fn write_deno_kernel(python: &Path) -> bool {
+    let Some(prefix) = python.parent().and_then(Path::parent) else { return false };
+    let (deno, folder) = (prefix.join("bin/deno"), prefix.join("share/jupyter/kernels/deno"));
+    let spec = serde_json::json!({
+        "argv": [deno, "jupyter", "--kernel", "--conn", "{connection_file}"],
+        "display_name": "Deno",
+        "language": "typescript",
+    });
+    deno.exists()
+        && fs::create_dir_all(&folder).is_ok()
+        && fs::write(folder.join("kernel.json"), spec.to_string()).is_ok()
+}
+
+fn has_kernel(python: &Path, name: &str) -> bool {
     let prefix = python.parent().and_then(Path::parent);
-    prefix.is_some_and(|prefix| prefix.join("share/jupyter/kernels/bash/kernel.json").exists())
+    let kernels = prefix.map(|prefix| prefix.join("share/jupyter/kernels"));
+    kernels.is_some_and(|kernels| kernels.join(name).join("kernel.json").exists())
 }
 
 fn node_strips_types() -> bool {

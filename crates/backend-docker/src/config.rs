@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use jupyter_protocol::Transport;
 use sandbox_core::{CreateSpec, Error, Result, SingleUse};
 use sandbox_local::pip_options;
 use serde_json::Value;
@@ -54,8 +55,9 @@ pub(crate) enum Engine {
     /// Workers of our own, forked from a warm interpreter.
     #[default]
     Python,
-    /// Jupyter kernels, by the name of their specification.
-    Jupyter { kernel: String, transport: Transport },
+    /// Jupyter kernels, by the name of their specification. Without a transport it is Unix sockets in a directory of their
+    /// own, and TCP on the loopback for a kernel that ends when it is to use those.
+    Jupyter { kernel: String, transport: Option<Transport> },
 }
 
 impl fmt::Display for Engine {
@@ -65,16 +67,6 @@ impl fmt::Display for Engine {
             Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
         }
     }
-}
-
-/// How kernels are talked to, inside of the container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Transport {
-    /// Over Unix sockets in a directory of their own.
-    #[default]
-    Ipc,
-    /// Over TCP on the loopback, for kernels that cannot do otherwise.
-    Tcp,
 }
 
 /// The kernel that is meant where none is named.
@@ -178,10 +170,7 @@ fn engine(spec: &CreateSpec) -> Result<Engine> {
             let problem = "have transport, which is for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
-        (Some(kernel), transport) => Ok(Engine::Jupyter {
-            kernel: kernel.to_owned(),
-            transport: transport.unwrap_or_default(),
-        }),
+        (Some(kernel), transport) => Ok(Engine::Jupyter { kernel: kernel.to_owned(), transport }),
     }
 }
 
@@ -242,10 +231,10 @@ mod tests {
         let kernel = |name: &str, transport| Engine::Jupyter { kernel: name.to_owned(), transport };
         assert_eq!(engine(json!({})), Engine::Python);
         assert_eq!(engine(json!({"engine": "python"})), Engine::Python);
-        assert_eq!(engine(json!({"engine": "jupyter"})), kernel("python3", Transport::Ipc));
+        assert_eq!(engine(json!({"engine": "jupyter"})), kernel("python3", None));
         assert_eq!(
             engine(json!({"engine": "jupyter:ir", "transport": "tcp"})),
-            kernel("ir", Transport::Tcp)
+            kernel("ir", Some(Transport::Tcp))
         );
     }
 }

@@ -11,7 +11,7 @@ use sandbox_core::{
     Capabilities, CreateSpec, Error, IsolationInfo, Result, SandboxId, Variant, resolve_directory,
 };
 use sandbox_kernel::KernelBox;
-use sandbox_kernel::launch::Kernels;
+use sandbox_kernel::launch::{Kernels, Over};
 use sandbox_local::network::Network;
 use sandbox_local::programs::on_path;
 use sandbox_local::{Packages, Place, PlaceSpec, Snapshots, Stored};
@@ -188,7 +188,8 @@ impl DockerBackend {
                 box_io: Arc::clone(&interpreters),
                 files,
                 command,
-                way: Box::new(Tunnels { there: ports, transport }),
+                way: Box::new(Tunnels { there: ports }),
+                over: Over::new(transport),
                 parent: KERNEL_FILES.to_owned(),
                 home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
                 isolated: place.network.is_closed(),

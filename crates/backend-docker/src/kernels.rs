@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jupyter_protocol::zmq::{Dialer, Io};
-use jupyter_protocol::{Channel, ConnectionInfo, Endpoint};
+use jupyter_protocol::{Channel, ConnectionInfo, Endpoint, Transport};
 use sandbox_agent::box_io::Process;
 use sandbox_agent::pipe::{Listener, PipePorts, Speaker};
 use sandbox_core::{Result, random_hex};
 use sandbox_kernel::launch::Way;
-
-use crate::config::Transport;
 
 /// Ports from which Linux takes none for itself.
 const QUIET: Range<u16> = 20_000..32_000;
@@ -21,17 +19,17 @@ const QUIET: Range<u16> = 20_000..32_000;
 #[derive(Debug)]
 pub(crate) struct Tunnels {
     pub(crate) there: PipePorts,
-    pub(crate) transport: Transport,
 }
 
+#[async_trait]
 impl Way for Tunnels {
-    fn place(&self, folder: &str) -> Result<ConnectionInfo> {
-        Ok(match self.transport {
-            Transport::Ipc => ConnectionInfo::ipc(format!("{folder}/s")),
+    async fn place(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
+        Ok(match transport {
             Transport::Tcp => {
                 let first = first_port(&random_hex(2));
                 ConnectionInfo::tcp("127.0.0.1", [0, 1, 2, 3, 4].map(|next| first + next))
             }
+            _ => ConnectionInfo::ipc(format!("{folder}/s")),
         })
     }
 

@@ -14,6 +14,7 @@ use sandbox_core::{
 };
 use sandbox_isolation::{Cell, host_limits};
 use sandbox_kernel::KernelBox;
+use sandbox_kernel::launch::Over;
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
@@ -22,7 +23,7 @@ use sandbox_local::{Made, Packages, Place, PlaceSpec};
 use serde_json::json;
 
 use crate::away;
-use crate::config::{JupyterConfig, Options, Transport};
+use crate::config::{JupyterConfig, Options};
 use crate::installed::{Installed, all, find};
 use crate::instance::{JupyterInstance, Kernel};
 use crate::kernels::kernels_of;
@@ -131,13 +132,6 @@ impl JupyterBackend {
             spec.isolation = IsolationMode::Strict;
         }
         check(&spec, true)?;
-        if options.transport == Transport::Tcp && spec.isolation == IsolationMode::Strict {
-            let message =
-                "a cell has a loopback of its own, so a kernel in it is not reached over TCP";
-            return Err(Error::unsupported("create", message)
-                .with_context("field", "transport")
-                .with_hint("leave out the option `transport`, or give up isolation explicitly"));
-        }
         let installed = find(&options)?;
         let capabilities = check(&spec, installed.command.looks_like_ipython())?;
         Ok(Recipe { spec, asked, options, installed, capabilities })
@@ -179,7 +173,8 @@ impl JupyterBackend {
         place.describe("language", json!(command.language));
         let language = command.language.clone();
         let isolated = place.network.hint().is_some();
-        let kernels = kernels_of(&cell_box, command, options.transport, home, isolated)?;
+        let over = Over::new(options.transport.map(Into::into));
+        let kernels = kernels_of(&cell_box, command, over, home, isolated)?;
         let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
         let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
         let box_of = move |_: &str| Arc::clone(&box_io);

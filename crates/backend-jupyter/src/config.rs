@@ -10,14 +10,22 @@ use serde_json::{Map, Value};
 pub(crate) const DEFAULT_KERNEL: &str = "python3";
 
 /// How a kernel is talked to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
     /// Over Unix sockets, in a directory of its own.
-    #[default]
     Ipc,
-    /// Over TCP on the loopback. A cell has a loopback of its own, so only without isolation.
+    /// Over TCP on the loopback: that of the cell, which is its own, or without isolation that of this host.
     Tcp,
+}
+
+impl From<Transport> for jupyter_protocol::Transport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Ipc => Self::Ipc,
+            Transport::Tcp => Self::Tcp,
+        }
+    }
 }
 
 /// Defaults of a [`JupyterBackend`](crate::JupyterBackend). The options of a create win over them.
@@ -53,7 +61,8 @@ pub(crate) enum Target {
 pub(crate) struct Options {
     pub(crate) kernel: Option<String>,
     pub(crate) python: Option<PathBuf>,
-    pub(crate) transport: Transport,
+    /// `None`: Unix sockets, and TCP for a kernel that ends when it is to use those.
+    pub(crate) transport: Option<Transport>,
     /// Start no kernel before the first run.
     pub(crate) lazy: bool,
     /// Where packages come from, as options for pip.
@@ -102,10 +111,10 @@ impl Options {
                 }
                 ("python", Value::String(path)) => options.python = Some(path.into()),
                 ("transport", Value::String(name)) if name == "ipc" => {
-                    options.transport = Transport::Ipc;
+                    options.transport = Some(Transport::Ipc);
                 }
                 ("transport", Value::String(name)) if name == "tcp" => {
-                    options.transport = Transport::Tcp;
+                    options.transport = Some(Transport::Tcp);
                 }
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
@@ -203,7 +212,7 @@ mod tests {
         let options =
             parse(json!({"kernel": "bash", "transport": "tcp", "interpreter": "lazy"})).unwrap();
         assert_eq!(options.kernel.as_deref(), Some("bash"));
-        assert!(options.lazy && options.transport == Transport::Tcp);
+        assert!(options.lazy && options.transport == Some(Transport::Tcp));
         for bad in [
             json!({"kernl": "bash"}),
             json!({"kernel": 1}),

@@ -1,24 +1,23 @@
 //! The kernels of a cell: where they listen, and how that is reached.
 
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use jupyter_protocol::zmq::Dialer;
-use jupyter_protocol::{ConnectionInfo, ReservedPorts};
+use jupyter_protocol::{ConnectionInfo, ReservedPorts, Transport};
 use sandbox_agent::box_io::Process;
 use sandbox_agent::cell::{CellBox, CellFiles};
 use sandbox_core::Result;
 use sandbox_isolation::CellKind;
-use sandbox_kernel::launch::{KernelCommand, Kernels, Way, failed};
+use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Way, failed};
 
-use crate::config::Transport;
-use crate::connection::CellDialer;
+use crate::connection::{CellDialer, free_ports};
 
 /// The kernels of one sandbox.
 pub(crate) fn kernels_of(
     cell: &Arc<CellBox>,
     command: KernelCommand,
-    transport: Transport,
+    over: Over,
     home: String,
     isolated: bool,
 ) -> Result<Kernels> {
@@ -26,40 +25,48 @@ pub(crate) fn kernels_of(
     let files = Arc::new(CellFiles::new(cell.cell(), &work_dir)?);
     let is_strict = cell.cell().kind() == CellKind::Strict;
     let parent = if is_strict { "/tmp".to_owned() } else { work_dir };
-    let way = Box::new(IntoCell { cell: Arc::clone(cell), transport });
+    let way = Box::new(IntoCell { cell: Arc::clone(cell) });
     let box_io = Arc::<CellBox>::clone(cell);
-    Ok(Kernels { box_io, files, command, way, parent, home, isolated })
+    Ok(Kernels { box_io, files, command, way, over, parent, home, isolated })
 }
 
 /// The way into a cell. Without isolation it is this host's own.
 #[derive(Debug)]
 struct IntoCell {
     cell: Arc<CellBox>,
-    transport: Transport,
 }
 
+impl IntoCell {
+    fn is_strict(&self) -> bool {
+        self.cell.cell().kind() == CellKind::Strict
+    }
+
+    async fn ports(&self) -> Result<ConnectionInfo> {
+        let none = || failed("there are no ports".into());
+        if self.is_strict() {
+            let ports = free_ports(self.cell.cell()).await;
+            let ports = ports.map_err(|error| none().with_source(error))?;
+            return Ok(ConnectionInfo::tcp("127.0.0.1", ports));
+        }
+        let reserved = ReservedPorts::reserve("127.0.0.1");
+        let info = reserved.and_then(|reserved| reserved.connection());
+        info.map_err(|error| none().with_source(error))
+    }
+}
+
+#[async_trait]
 impl Way for IntoCell {
-    fn place(&self, folder: &str) -> Result<ConnectionInfo> {
-        match self.transport {
-            Transport::Ipc => Ok(ConnectionInfo::ipc(format!("{folder}/s"))),
-            Transport::Tcp => {
-                let reserved = ReservedPorts::reserve("127.0.0.1");
-                let info = reserved.and_then(|reserved| reserved.connection());
-                info.map_err(|error| failed("there are no ports".into()).with_source(error))
-            }
+    async fn place(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo> {
+        match transport {
+            Transport::Tcp => self.ports().await,
+            _ => Ok(ConnectionInfo::ipc(format!("{folder}/s"))),
         }
     }
 
     fn dialer(&self, info: &ConnectionInfo, _: &dyn Process) -> Result<Option<Arc<dyn Dialer>>> {
-        let cell = self.cell.cell();
-        if cell.kind() != CellKind::Strict {
+        if !self.is_strict() {
             return Ok(None);
         }
-        let root = cell
-            .root()
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| failed("no descriptor is left".into()).with_source(error))?;
-        Ok(Some(Arc::new(CellDialer::new(root, info.clone()))))
+        Ok(Some(Arc::new(CellDialer::new(&self.cell, info.clone()))))
     }
 }

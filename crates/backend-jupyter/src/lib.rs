@@ -21,7 +21,7 @@
 //!
 //! `provider_options` of a create, all optional: `kernel` (name of a kernel specification, default `python3`; the
 //! environment of a create says the same), `python` (the interpreter whose kernels are looked for), `transport`
-//! (`"ipc"`, or `"tcp"` without isolation), `interpreter` (`"lazy"` starts no kernel before the first run), `pip`
+//! (`"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `interpreter` (`"lazy"` starts no kernel before the first run), `pip`
 //! (options for `install_packages`).
 //!
 //! Kernels elsewhere, with isolation off alone: `server_url`, `token` and `headers` of a Jupyter Server, on which kernels

@@ -108,14 +108,24 @@ fn kernel(
             _ => builder.provider_option("kernel", name.as_str()),
         };
     }
-    let texts = [("server_url", &args.server_url), ("kernel_id", &args.kernel_id)];
+    let texts = [
+        ("transport", &args.transport),
+        ("server_url", &args.server_url),
+        ("kernel_id", &args.kernel_id),
+    ];
     for (option, text) in texts {
         if let Some(text) = text {
             builder = builder.provider_option(option, text.as_str());
         }
     }
     let token = args.token.as_ref().map(|token| token.expose().to_owned());
-    let variable = || env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+    // What the address says itself is about that server.
+    let in_address = args
+        .server_url
+        .as_ref()
+        .is_some_and(|url| url.split(['?', '&']).skip(1).any(|field| field.starts_with("token=")));
+    let variable =
+        || env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty() && !in_address);
     if let Some(token) = token.or_else(variable).filter(|_| args.server_url.is_some()) {
         builder = builder.provider_option("token", token);
     }

@@ -200,6 +200,11 @@ pub trait Process: fmt::Debug + Send + Sync {
         None
     }
 
+    /// What goes on, in words, when it cannot be ended from here: it is somebody else's. `None`: it can.
+    fn outlives(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Ends what it has started since then, with everything below that, and itself not. What may be older than
     /// `former`, and what is a child of others by now, as a daemon is, is spared.
     async fn end_started(&self, since: Instant, former: Option<Instant>);

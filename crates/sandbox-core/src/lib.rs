@@ -80,4 +80,4 @@ pub use terms::{TERMS, TRANSIENT};
 pub use time::unix_now;
 pub use tool::{Tool, ToolFunction, ToolResult};
 pub use transfer::{Progress, Transfer, Transferred};
-pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, seconds};
+pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, in_words, seconds};

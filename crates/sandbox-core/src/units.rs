@@ -118,6 +118,14 @@ pub fn check_duration(field: &'static str, value: Duration) -> Result<Duration> 
     Ok(value)
 }
 
+/// A duration as users are told it: `1 second`, `0.5 seconds`.
+#[must_use]
+pub fn in_words(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    let unit = if duration == Duration::from_secs(1) { "second" } else { "seconds" };
+    format!("{seconds} {unit}")
+}
+
 /// The shortest life of a sandbox, used or not. It could not even be created in less.
 const LEAST_LIFE: Duration = Duration::from_millis(100);
 
@@ -190,5 +198,8 @@ mod tests {
         check_life("lifetime", Duration::from_millis(100)).unwrap();
         check_life("lifetime", MAX_DURATION).unwrap();
         assert_eq!(seconds("timeout", 0.5).unwrap(), Duration::from_millis(500));
+        let words =
+            [0.5, 1.0, 1.5, 120.0].map(|seconds| in_words(Duration::from_secs_f64(seconds)));
+        assert_eq!(words, ["0.5 seconds", "1 second", "1.5 seconds", "120 seconds"]);
     }
 }

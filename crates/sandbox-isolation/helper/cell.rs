@@ -12,7 +12,7 @@ use crate::sys::{
     self, AT_FDCWD, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
 };
 use crate::tree;
-use crate::watch::{CONTROL, answer, read_pipe, reap, send_refusal};
+use crate::watch::{CONTROL, answer, give_socket, read_pipe, reap, send_refusal};
 use crate::wire::{Packet, Reader, Received, receive};
 
 const PLAN: i32 = 4;
@@ -243,6 +243,7 @@ impl Cell {
             to_cell::END if self.prepared.strict => {
                 answer(id, sys::kill(-1, sys::SIGKILL).map(|_| 0))
             }
+            to_cell::SOCKET if self.prepared.strict => give_socket(id),
             to_cell::FORGET => self.forget(id),
             _ => Err(EINVAL),
         };

@@ -52,6 +52,11 @@ fn make([connections, packets, questions]: &mut [i32; SOCKETS]) -> Result<()> {
     sys::listen(*questions, BACKLOG).map(drop)
 }
 
+/// A socket for a connection in the network of this process.
+pub fn stream_socket() -> Result<i32> {
+    socket(SOCK_STREAM)
+}
+
 fn socket(kind: usize) -> Result<i32> {
     sys::socket(AF_INET, kind | SOCK_NONBLOCK, 0)
 }

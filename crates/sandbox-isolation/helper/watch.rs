@@ -1,5 +1,6 @@
 //! What becomes of started processes, and telling the host.
 
+use crate::gate;
 use crate::keeper::{self, Report};
 use crate::protocol::{from_cell, stage};
 use crate::roots::{Phase, Roots};
@@ -131,4 +132,15 @@ pub fn answer(request: u32, outcome: Result<u32>) -> Result<()> {
     let (errno, value) = outcome.map_or_else(|errno| (errno, 0), |value| (Errno(0), value));
     let mut packet = Packet::new(from_cell::DONE);
     packet.u32(request).errno(errno).u32(value).send(CONTROL, None).map(drop)
+}
+
+/// A socket belongs to the network in which it is made, whoever connects it. That may take a while, so the host does it.
+pub fn give_socket(request: u32) -> Result<()> {
+    let socket = match gate::stream_socket() {
+        Ok(socket) => socket,
+        Err(errno) => return answer(request, Err(errno)),
+    };
+    let sent = Packet::new(from_cell::SOCKET).u32(request).send(CONTROL, Some(socket));
+    sys::close(socket);
+    sent.map(drop)
 }

@@ -79,6 +79,7 @@ pub(crate) enum Reply {
     SpawnFailed { errno: i32, stage: u32 },
     Done { errno: i32, value: u32 },
     Adopted { errno: i32 },
+    Socket(OwnedFd),
 }
 
 /// The connection to a cell's first process, shared by everything that talks to it.
@@ -382,8 +383,8 @@ impl Link {
         self.exits().remove(&root);
     }
 
-    fn dispatch(&self, packet: &Packet) -> Result<(), Error> {
-        match parse(&packet.bytes)? {
+    fn dispatch(&self, packet: Packet) -> Result<(), Error> {
+        match parse(packet)? {
             (id, Message::Reply(reply)) => self.replies.resolve(id, reply),
             (id, Message::Exited(exit)) => {
                 if let Some(sender) = self.exits().remove(&id) {
@@ -402,12 +403,16 @@ enum Message {
     Exited(Exit),
 }
 
-fn parse(bytes: &[u8]) -> Result<(u32, Message), Error> {
-    let mut reader = Reader(bytes);
+fn parse(packet: Packet) -> Result<(u32, Message), Error> {
+    let mut reader = Reader(&packet.bytes);
     let kind = reader.u8()?;
     let id = reader.u32()?;
     let message = match kind {
         from_cell::EXITED => Message::Exited(read_exit(&mut reader)?),
+        from_cell::SOCKET => {
+            let socket = packet.descriptors.into_iter().next();
+            Message::Reply(Reply::Socket(socket.ok_or(Error::Protocol("no socket".to_owned()))?))
+        }
         other => Message::Reply(read_reply(other, &mut reader)?),
     };
     reader.end()?;
@@ -454,7 +459,7 @@ impl Drop for Guard {
 async fn listen(guard: Guard) {
     let link = &guard.link;
     while let Ok(Some(packet)) = link.socket.receive().await {
-        if link.dispatch(&packet).is_err() {
+        if link.dispatch(packet).is_err() {
             break;
         }
     }
@@ -491,9 +496,20 @@ mod tests {
         message.0
     }
 
+    fn packet(bytes: Vec<u8>) -> Packet {
+        Packet { bytes, descriptors: Vec::new() }
+    }
+
+    #[test]
+    fn a_socket_that_is_announced_has_to_come() {
+        let mut message = Writer::message(from_cell::SOCKET);
+        message.u32(7);
+        assert!(matches!(parse(packet(message.0)), Err(Error::Protocol(_))));
+    }
+
     #[test]
     fn an_exit_is_read_whatever_its_numbers() {
-        let (id, Message::Exited(exit)) = parse(&exited()).unwrap() else { panic!() };
+        let (id, Message::Exited(exit)) = parse(packet(exited())).unwrap() else { panic!() };
         assert_eq!((id, exit.status, exit.max_rss), (7, ExitStatus::Code(3), u64::MAX));
     }
 
@@ -504,7 +520,7 @@ mod tests {
         long.push(0);
         let cut = (0..whole.len()).map(|end| whole[..end].to_vec());
         for bytes in cut.chain([long, vec![0; 20], vec![255; 20], vec![from_cell::READY; 9]]) {
-            let outcome = parse(&bytes);
+            let outcome = parse(packet(bytes.clone()));
             assert!(matches!(outcome, Err(Error::Protocol(_))), "{bytes:?}: {outcome:?}");
         }
     }

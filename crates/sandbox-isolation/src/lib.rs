@@ -38,6 +38,7 @@ mod gate;
 mod groups;
 mod helper;
 mod host_view;
+mod loopback;
 mod maker;
 mod memory;
 mod memory_file;

@@ -302,7 +302,7 @@ impl Link {
         }
     }
 
-    fn broken(&self, reply: &Reply) -> Error {
+    pub(crate) fn broken(&self, reply: &Reply) -> Error {
         self.socket.shut_down();
         Error::Protocol(format!("unexpected answer {reply:?}"))
     }

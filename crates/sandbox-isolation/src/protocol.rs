@@ -53,6 +53,8 @@ pub(crate) mod to_cell {
     /// `u32 request`: every process but the first is killed, and the answer does not wait until they are gone. Strict
     /// cells alone.
     pub(crate) const END: u8 = 8;
+    /// `u32 request`: a socket for connections over IPv4, of the network inside. Strict cells alone.
+    pub(crate) const SOCKET: u8 = 9;
 }
 
 /// Messages from a cell's first process to the host.
@@ -69,10 +71,12 @@ pub(crate) mod from_cell {
     pub(crate) const SPAWN_FAILED: u8 = 4;
     /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
     pub(crate) const EXITED: u8 = 5;
-    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESUME and END.
+    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESUME and END, and to SOCKET when there is none.
     pub(crate) const DONE: u8 = 6;
     /// `u32 root, i32 errno`: the answer to ADOPT and HOLD.
     pub(crate) const ADOPTED: u8 = 7;
+    /// `u32 request`; descriptor: the socket.
+    pub(crate) const SOCKET: u8 = 8;
 }
 
 /// Operations of a plan, in the order their fields are written.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::{ExecuteReply, InputReply, Payload, StreamName};
-use jupyter_protocol::execution::{End, Event, Outcome};
+use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
 use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::buffer::Buffer;
 use crate::control::Served;
@@ -25,6 +25,9 @@ use crate::shown::{Room, plain};
 
 /// How long the program of ours may take.
 const PREPARE_BOUND: Duration = Duration::from_secs(30);
+
+/// How long somebody else's kernel may take to begin, until that it does not is told.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// Why nobody knows what code did.
 fn untold(end: &End) -> String {
@@ -66,8 +69,10 @@ struct Active {
     announced: u64,
     /// How much was published that has arrived.
     outputs: u64,
-    /// Something is known to be missing, and was told.
-    lossy: bool,
+    /// Whether the kernel has begun with it, or that it has not was told.
+    begun: bool,
+    /// How much of it did not arrive, as was told.
+    told_lost: u64,
     /// What was published and waits for somebody to read what came before. Nothing more is taken meanwhile.
     unread: VecDeque<(StreamName, Bytes)>,
 }
@@ -190,10 +195,12 @@ impl Bridge {
             told: interrupts,
             announced: 0,
             outputs: 0,
-            lossy: false,
+            begun: !self.process.is_borrowed(),
+            told_lost: 0,
             unread: VecDeque::new(),
         };
         let answers = served.answers();
+        let mut waits = pin!(sleep(BUSY));
         loop {
             tokio::select! {
                 biased;
@@ -213,6 +220,10 @@ impl Bridge {
                 () = self.process.more_interrupts(active.told) => self.heed(&mut active).await?,
                 piece = input(&active.stdin, active.wants_input) => self.give(&mut active, piece).await?,
                 () = pass_on(&answers, &self.streams, &mut active.unread), if !active.unread.is_empty() => {}
+                () = &mut waits, if !active.begun => {
+                    active.begun = true;
+                    active.note("[waiting: the kernel still runs code that it was given before]");
+                }
                 event = active.running.next(), if active.unread.is_empty() => match event {
                     Some(Event::Finished(outcome)) => {
                         return self.finish(served, &active, *outcome).await;
@@ -290,6 +301,7 @@ impl Bridge {
     fn event(&self, served: &Served, active: &mut Active, event: Event) -> Result<(), Gone> {
         active.outputs += u64::from(is_output(&event));
         match event {
+            Event::Started => active.begun = true,
             Event::Stream(stream) => {
                 active.unread.push_back((stream.name, stream.text.into()));
             }
@@ -312,7 +324,7 @@ impl Bridge {
                 self.said(served, active, &message)?;
             }
             Event::Message { channel: Channel::IoPub, message } if is_lost_output(&message) => {
-                active.lossy = true;
+                active.told_lost += 1;
                 active
                     .note("[output is missing here: the kernel published what nobody understands]");
             }
@@ -322,7 +334,9 @@ impl Bridge {
                 }
             }
             Event::Lost(loss) => {
-                active.lossy = true;
+                if let Loss::Overflow { messages, .. } = loss {
+                    active.told_lost += messages;
+                }
                 active.note(&lost(loss));
             }
             _ => {}
@@ -462,8 +476,9 @@ impl Bridge {
         }
         let told = self.told(&outcome);
         let published = told.get("published").and_then(Value::as_u64).unwrap_or_default();
-        if published > active.outputs && !active.lossy {
-            let missing = published - active.outputs;
+        // Whoever drops output on the way does not say how much.
+        let missing = published.saturating_sub(active.outputs + active.told_lost);
+        if missing > 0 {
             let note = format!(
                 "[output is missing here: {missing} of {published} messages did not arrive]\n"
             );

@@ -48,6 +48,10 @@ pub struct KernelProcess {
 #[derive(Default)]
 struct State {
     exit: Option<Exit>,
+    /// Whether its end was told by what watches it, and not only by its being of no use any more.
+    has_ended: bool,
+    /// Whether it could not be ended, and so is not asked to end its code any more.
+    given_up: bool,
     /// Why nobody can tell what it does.
     lost: Option<String>,
     waker: Option<Waker>,
@@ -88,6 +92,7 @@ impl KernelProcess {
             // Who could tell how it ended is gone with it when its box has ended. Whoever waits must not wait for ever.
             let exit = watched.exit().await.unwrap_or(UNTOLD);
             if let Some(process) = weak.upgrade() {
+                process.state().has_ended = true;
                 process.ended(exit);
             }
         });
@@ -127,9 +132,16 @@ impl KernelProcess {
         }
     }
 
-    /// Whether code of ours runs in it.
-    pub fn is_running(&self) -> bool {
-        self.state().running
+    /// Whether code of ours runs in it that an interrupt may still end. One that is only dead to us may run on; one that has
+    /// ended hears nothing, and neither does one that did not hear before.
+    pub fn may_hear(&self) -> bool {
+        let state = self.state();
+        state.running && !state.has_ended && !state.given_up
+    }
+
+    /// Whether it is somebody else's.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.borrowed
     }
 
     pub(crate) fn set_running(&self, running: bool) {
@@ -215,7 +227,13 @@ impl Process for KernelProcess {
         if self.borrowed && self.is_dead() {
             return Ok(());
         }
-        self.inner.kill_tree().await
+        let ended = self.inner.kill_tree().await;
+        self.state().given_up |= ended.is_err();
+        ended
+    }
+
+    fn outlives(&self) -> Option<&'static str> {
+        self.inner.outlives()
     }
 
     /// A kernel hears of it by several steps, and shows a traceback before it is done.

@@ -89,20 +89,51 @@ fn cut(text: String) -> String {
     format!("{}\n... [cut: {length} characters in all]", &text[..end])
 }
 
-/// Text without the codes that colour it on a terminal.
+/// Text without the codes that colour it on a terminal, or do anything else to one.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find('\u{1b}') {
+    while let Some(at) = rest.find(['\u{1b}', '\u{9b}']) {
         plain.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(code) = rest.strip_prefix('[') {
-            let end = code.find(|c: char| ('@'..='~').contains(&c));
-            rest = end.map_or("", |end| &code[end + 1..]);
-        }
+        rest = after_code(&rest[at..]);
     }
     plain.push_str(rest);
     plain
+}
+
+/// What comes after the code that the text begins with. One that does not end is all of it.
+fn after_code(text: &str) -> &str {
+    let mut chars = text.chars();
+    let first = chars.next();
+    let introducer = if first == Some('\u{9b}') { Some('[') } else { chars.next() };
+    let body = chars.as_str();
+    match introducer {
+        Some('[') => match body.find(|c: char| !(' '..='?').contains(&c)) {
+            // Anything but a final letter ends what was no code.
+            Some(end) if body[end..].starts_with(|c: char| ('@'..='~').contains(&c)) => {
+                &body[end + 1..]
+            }
+            Some(end) => &body[end..],
+            None => "",
+        },
+        // A text for the terminal itself, such as its title or a link, up to a bell or its terminator.
+        Some(']' | 'P' | 'X' | '^' | '_') => match body.find(['\u{7}', '\u{1b}']) {
+            Some(end) if body[end..].starts_with('\u{7}') => &body[end + 1..],
+            Some(end) => body[end..].strip_prefix("\u{1b}\\").unwrap_or(&body[end..]),
+            None => "",
+        },
+        // Which characters there are: one more says which.
+        Some(' '..='/') => {
+            let end = body.find(|c: char| !(' '..='/').contains(&c)).unwrap_or(body.len());
+            let mut left = body[end..].chars();
+            left.next();
+            left.as_str()
+        }
+        Some('0'..='~') => body,
+        // No code, and what comes is text.
+        Some(_) => &text[1..],
+        None => "",
+    }
 }
 
 #[cfg(test)]
@@ -153,5 +184,23 @@ mod tests {
     fn colours_are_taken_out() {
         assert_eq!(plain("\u{1b}[0;31mred\u{1b}[0m and \u{1b}[1mbold\u{1b}"), "red and bold");
         assert_eq!(plain("no\u{1b}[31"), "no");
+        for (code, left) in [
+            ("\u{1b}[38;5;245m", ""),
+            ("\u{1b}[38:2::1:2:3m", ""),
+            ("\u{1b}[?25l", ""),
+            ("\u{9b}31m", ""),
+            ("\u{1b}]0;title\u{7}", ""),
+            ("\u{1b}]8;;http://h/\u{1b}\\", ""),
+            ("\u{1b}(B", ""),
+            ("\u{1b}7", ""),
+            ("\u{1b}[31\n", "\n"),
+            ("\u{1b}\u{e9}", "\u{e9}"),
+            ("\u{1b}\u{1b}[0m", ""),
+            ("\u{1b}]never ends", ""),
+        ] {
+            assert_eq!(plain(&format!("a{code}")), format!("a{left}"), "{code:?}");
+        }
+        assert_eq!(plain("\u{1b}]8;;http://h/\u{1b}\\link\u{1b}]8;;\u{1b}\\!"), "link!");
+        assert_eq!(plain("array[0] and [31m stay"), "array[0] and [31m stay");
     }
 }

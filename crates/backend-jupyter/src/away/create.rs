@@ -111,7 +111,7 @@ async fn origin(target: &Target, kernel: Option<&str>) -> Result<(Origin, Facts)
         Target::Server { access, kernel_id } => {
             let server = server(access)?;
             let specs = kernelspecs(&server).await?;
-            let mut facts = vec![("server_url", json!(access.url))];
+            let mut facts = vec![("server_url", json!(server.url()))];
             if let Some(id) = kernel_id {
                 facts.push(("kernel_id", json!(id)));
                 let turn = Arc::default();

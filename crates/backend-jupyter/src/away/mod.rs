@@ -234,7 +234,7 @@ impl BoxIo for Away {
         let mut clients = Vec::new();
         for Live { client, process } in live {
             let process = process.upgrade();
-            let running = process.as_ref().is_some_and(|process| process.is_running());
+            let running = process.as_ref().is_some_and(|process| process.may_hear());
             // One that is ended need not be interrupted.
             let running = running && !is_started;
             process.inspect(|process| process.gone());

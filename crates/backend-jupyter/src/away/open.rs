@@ -98,10 +98,14 @@ async fn dies(server: &Server, id: &str) -> Error {
             Err(error) => matches!(error, ServerError::NotFound { .. }),
         };
         if dead {
-            let message = "the kernel died on the server while it started";
+            let message =
+                "the kernel ends on the server while it starts, and the server has given it up";
             return Error::new(ErrorKind::Unavailable, "start_kernel", message)
                 .with_effect(Effect::Applied)
-                .with_hint("the log of the server says why");
+                .with_hint(
+                    "what it said is in the log of the server, which starts such a kernel again for some fifteen seconds and \
+                     does not tell of that",
+                );
         }
     }
 }

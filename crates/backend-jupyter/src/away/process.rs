@@ -61,6 +61,12 @@ impl Process for Elsewhere {
         Err(Error::unsupported("kill", "the kernel is not ours to end"))
     }
 
+    fn outlives(&self) -> Option<&'static str> {
+        Some(
+            "the code may still run in the kernel, which is not ours to end, so the sandbox ended without it",
+        )
+    }
+
     async fn end_started(&self, _since: Instant, _former: Option<Instant>) {}
 
     fn cpu_time(&self) -> Option<Duration> {

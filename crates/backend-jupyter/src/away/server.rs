@@ -23,7 +23,8 @@ pub(super) fn server(access: &ServerAccess) -> Result<Server> {
         |(name, value): &(String, sandbox_core::Secret)| (name.clone(), Token::new(value.expose()));
     options.headers = access.headers.iter().map(header).collect();
     let token = access.token.as_ref().map(|token| Token::new(token.expose())).unwrap_or_default();
-    Server::with_options(&access.url, token, options).map_err(|error| refused("create", &error))
+    Server::from_page_with_options(&access.url, token, options)
+        .map_err(|error| refused("create", &error))
 }
 
 /// The kernels that it can start. The first question, so that its answer says whether it is a server that knows us.
@@ -45,9 +46,11 @@ pub(super) async fn kernelspecs(server: &Server) -> Result<ServerKernelSpecs> {
 
 fn no_server(why: &str) -> Error {
     let message = format!("there is no Jupyter Server at that address: {why}");
-    Error::new(ErrorKind::Unavailable, "create", message)
-        .with_hint("`server_url` is the address up to its base, such as http://127.0.0.1:8888/")
+    Error::new(ErrorKind::Unavailable, "create", message).with_hint(GIVE_ADDRESS)
 }
+
+const GIVE_ADDRESS: &str =
+    "give the address that the server printed when it started, such as http://127.0.0.1:8888/";
 
 const GIVE_TOKEN: &str =
     "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN";
@@ -57,7 +60,8 @@ pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
     let message = format!("the Jupyter Server cannot be used: {error}");
     let known = match error {
         ServerError::Address { why } => {
-            return Error::invalid("server_url", why.clone()).with_hint(GIVE_TOKEN);
+            let hint = if why.contains("token") { GIVE_TOKEN } else { GIVE_ADDRESS };
+            return Error::invalid("server_url", why.clone()).with_hint(hint);
         }
         ServerError::Unauthorized { .. } => {
             Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(GIVE_TOKEN)
@@ -67,6 +71,14 @@ pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
             Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(
                 "it sends who asks somewhere else, perhaps to a login; is a token missing?",
             )
+        }
+        ServerError::Status { status: 429, .. } => {
+            let limited =
+                Error::new(ErrorKind::RateLimited, operation, message).with_retry(Retry::Temporary);
+            match error.retry_after() {
+                Some(wait) => limited.with_retry_after(wait),
+                None => limited,
+            }
         }
         ServerError::Unreachable { .. } => Error::new(ErrorKind::Unavailable, operation, message)
             .with_retry(Retry::Temporary)

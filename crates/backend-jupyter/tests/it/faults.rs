@@ -47,6 +47,41 @@ async fn a_server_that_is_not_there_is_told() {
     }
 }
 
+/// What the server prints when it starts, pasted as it is.
+#[tokio::test]
+async fn the_address_that_a_server_prints_is_one() {
+    let Some(server) = jupyter() else { return };
+    for page in ["/lab", "/tree", "/", ""] {
+        let url = format!("{}{page}?token={TOKEN}", server.url);
+        let sandbox = builder().provider_option("server_url", url).create().await.unwrap();
+        assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
+        let info = sandbox.info().unwrap();
+        assert!(!format!("{info:?}").contains(TOKEN), "{info:?}");
+        sandbox.terminate().await.unwrap();
+    }
+    let error = error_of(
+        builder().provider_option("server_url", format!("{}/lab?token={WRONG}", server.url)),
+    )
+    .await;
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error}");
+    // Who gives a token besides means that one.
+    let both = at(&format!("{}/lab?token={WRONG}", server.url)).provider_option("token", TOKEN);
+    both.create().await.unwrap();
+    for url in ["ftp://x", "127.0.0.1:8888"] {
+        let error = error_of(builder().provider_option("server_url", url)).await;
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("http://127.0.0.1:8888/") && !hint.contains("token"), "{hint}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_asks_to_wait_is_told() {
+    let answer = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let error = error_of(at(&other_server(Some(answer)))).await;
+    assert_eq!(error.kind(), ErrorKind::RateLimited, "{error}");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(7)), "{error:?}");
+}
+
 /// Serves one answer to every connection, or none at all.
 fn other_server(answer: Option<&'static str>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -125,11 +160,13 @@ async fn a_connection_file_that_leads_nowhere_is_told() {
     );
     for (text, kind) in [
         (whole[..80].to_owned(), ErrorKind::InvalidArgument),
+        ("[]".to_owned(), ErrorKind::InvalidArgument),
         (whole.replace("hmac-sha256", "hmac-md4"), ErrorKind::InvalidArgument),
         (whole, ErrorKind::Unavailable),
     ] {
         fs::write(&file, text).unwrap();
         let error = error_of(at()).await;
         assert_eq!(error.kind(), kind, "{error}");
+        assert!(!error.to_string().contains("struct"), "{error}");
     }
 }

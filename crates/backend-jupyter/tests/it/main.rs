@@ -4,7 +4,9 @@
 
 mod beside;
 mod faults;
+mod flood;
 mod hostile;
+mod lineages;
 mod local;
 mod running;
 mod server;

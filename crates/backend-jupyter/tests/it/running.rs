@@ -27,14 +27,14 @@ fn with(server: &JupyterServer, kernel: &KernelModel) -> SandboxBuilder<Fixed> {
 }
 
 /// A kernel of this computer that is nobody's. It ends with this handle.
-struct Kernel {
+pub(crate) struct Kernel {
     child: Child,
-    file: PathBuf,
+    pub(crate) file: PathBuf,
     _folder: TempDir,
 }
 
 impl Kernel {
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let python = interpreter()?;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kernel.json");
@@ -67,7 +67,7 @@ impl Drop for Kernel {
     }
 }
 
-fn at(file: &Path) -> SandboxBuilder<Fixed> {
+pub(crate) fn at(file: &Path) -> SandboxBuilder<Fixed> {
     builder().provider_option("connection_file", file.display().to_string())
 }
 
@@ -167,9 +167,51 @@ async fn the_death_of_a_kernel_with_a_connection_file_is_told() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let error = sandbox.run_code("1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // A dead kernel is not asked to stop, which would take two seconds.
+    let begun = Instant::now();
+    sandbox.terminate().await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
     let begun = Instant::now();
     while kernel.is_alive() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it lives");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Nobody here can end it, so it is said, and whoever comes next is told what they wait for.
+#[tokio::test]
+async fn code_that_goes_on_in_a_kernel_with_a_connection_file_is_told() {
+    let Some(kernel) = Kernel::start() else { return };
+    let sandbox = at(&kernel.file).create().await.unwrap();
+    let stubborn = "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(15)";
+    let result = sandbox.run_code(stubborn).timeout(Duration::from_secs(1)).await.unwrap();
+    let failure = result.failure.as_ref().unwrap();
+    assert_eq!((failure.kind, result.state), (FailureKind::Timeout, InterpreterState::Lost));
+    assert!(failure.message.contains("after 1 second;"), "{failure:?}");
+    assert!(failure.message.contains("may still run in the kernel"), "{failure:?}");
+    // It did not hear the interrupt, and is not waited for once more.
+    let begun = Instant::now();
+    sandbox.terminate().await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+
+    let sandbox = at(&kernel.file).create().await.unwrap();
+    let mut events =
+        sandbox.run_code("6 * 7").timeout(Duration::from_secs(60)).stream().await.unwrap();
+    let (begun, mut told, mut shown) = (Instant::now(), None, false);
+    while let Some(event) = events.next().await {
+        match event.kind {
+            EventKind::Output { data, .. }
+                if String::from_utf8_lossy(&data).contains("waiting") =>
+            {
+                assert!(!shown, "it is told while it waits");
+                told = Some(begun.elapsed());
+            }
+            EventKind::Display { .. } => shown = true,
+            _ => {}
+        }
+    }
+    assert!(told.is_some_and(|told| told < begun.elapsed()) && shown, "{told:?} {shown}");
+    // Nobody waits now, and nothing is told.
+    let result = sandbox.run_code("1").await.unwrap();
+    assert_eq!((result.text(), result.stderr()), (Some("1"), String::new()), "{result:?}");
 }

@@ -44,6 +44,15 @@ pub(crate) struct JupyterServer {
 impl JupyterServer {
     /// One that is ready. `None`, and the line that the test was skipped, where there is no interpreter for it.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(Some("ZMQChannelsWebsocketConnection.limit_rate=False"))
+    }
+
+    /// One as it is out of the box: it drops output that comes too fast.
+    pub(crate) fn start_limited() -> Option<Self> {
+        Self::start_with(None)
+    }
+
+    fn start_with(setting: Option<&str>) -> Option<Self> {
         let python = interpreter()?;
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
@@ -60,9 +69,9 @@ impl JupyterServer {
             "ServerApp.allow_root=True",
             "ServerApp.open_browser=False",
             &format!("IdentityProvider.token={TOKEN}"),
-            "ZMQChannelsWebsocketConnection.limit_rate=False",
         ];
         let mut command = Command::new(&python);
+        let options = options.into_iter().chain(setting);
         command.arg(script).args(options.map(|option| format!("--{option}")));
         let programs = python.parent().expect("a folder").display().to_string();
         let below = |name: &str| folder.path().join(name);

@@ -44,6 +44,13 @@ fn a_kernel_of_this_host_is_named() {
     assert!(outcome.stderr.contains("reads no standard input"), "{}", outcome.stderr);
     let repl = sandboxes(["repl", "--kernel", "bash"]).env("CODE_SANDBOXES_PYTHON", &python);
     repl.stdin("y=6\necho $((y * 2))\n").output().assert(0, "12\n");
+    for transport in [&["--transport", "tcp"][..], &[]] {
+        let call = run(["--kernel", "deno", "--lang", "kernel"]).args(transport.to_vec());
+        let call = call.arg("let y: number = 5; y * 2").env("CODE_SANDBOXES_PYTHON", &python);
+        let outcome = call.output();
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr);
+        assert!(outcome.stdout.contains("10"), "{}", outcome.stdout);
+    }
     let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])
         .env("CODE_SANDBOXES_PYTHON", &python)
         .output();
@@ -90,6 +97,11 @@ fn a_jupyter_server_runs_code() {
     let repl = sandboxes(["repl", "--isolation", "off"]).args(on).env("JUPYTER_TOKEN", TOKEN);
     repl.stdin("print(6 * 7)\n").output().assert(0, "42\n");
 
+    let page = format!("{}/lab?token={TOKEN}", server.url);
+    let outcome = run(["--server-url", &page]).args(cell).env("JUPYTER_TOKEN", "hunter2").output();
+    outcome.assert(0, "42\n");
+    assert!(!outcome.stderr.contains(TOKEN), "{}", outcome.stderr);
+
     let outcome = run(on).args(["--token", "hunter2"]).args(cell).output();
     assert_eq!(outcome.status, 125, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("JUPYTER_TOKEN"), "{}", outcome.stderr);
@@ -113,10 +125,21 @@ fn what_leads_to_no_kernel_is_told() {
         run(["--connection-file", "kernel.json"]).args(cell).directory(folder.path()).output();
     assert_eq!(outcome.status, 2, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("connection_file"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("it is cut off"), "{}", outcome.stderr);
     fs::write(folder.path().join("kernel.json"), "{}").unwrap();
     let outcome =
         run(["--connection-file", "kernel.json"]).args(cell).directory(folder.path()).output();
     assert_eq!(outcome.status, 2, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("shell_port"), "{}", outcome.stderr);
     assert_eq!(run(["--token", "hunter2", "--lang", "py", "1"]).output().status, 2);
+    let outcome = run(["--kernel", "", "--lang", "py", "1"]).output();
+    assert_eq!(outcome.status, 2, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("--kernel") && !outcome.stderr.contains("provider_options"),
+        "{}",
+        outcome.stderr
+    );
+    let outcome = run(["--kernel", "bash", "--transport", "udp", "--lang", "bash", "1"]).output();
+    assert_eq!(outcome.status, 2, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("ipc") && outcome.stderr.contains("tcp"), "{}", outcome.stderr);
 }

@@ -131,6 +131,9 @@ fn described(error: &serde_json::Error) -> String {
     let place = format!("at line {} column {}", error.line(), error.column());
     // The last one: what is there may have such words too.
     match text.rsplit_once(", expected ") {
+        _ if error.is_eof() => format!("it is cut off: its JSON does not end, {place}"),
+        _ if error.is_syntax() => format!("it is not JSON, {place}"),
+        Some((_, expected)) if expected.contains("struct ") => "it is not a JSON object".to_owned(),
         Some((_, expected)) if error.is_data() => format!("a value is not {expected}"),
         None if text.contains("enum Port") => format!("a port is not a number up to 65535 {place}"),
         _ => text,
@@ -170,6 +173,26 @@ mod tests {
         assert_eq!((info.shell_port, info.transport), (7, Transport::Tcp));
         assert!(info.key.is_empty());
         assert_eq!(info.endpoint(Channel::Shell).to_string(), "tcp://127.0.0.1:7");
+    }
+
+    #[test]
+    fn what_is_no_object_is_told_in_the_words_of_its_reader() {
+        let whole = file().to_string();
+        for (text, expected) in [
+            ("[]", "it is not a JSON object"),
+            ("[1, 2]", "it is not a JSON object"),
+            ("7", "it is not a JSON object"),
+            ("\"text\"", "it is not a JSON object"),
+            ("null", "it is not a JSON object"),
+            ("", "it is cut off"),
+            (&whole[..60], "it is cut off"),
+            ("shell_port=7", "it is not JSON"),
+            ("{\"shell_port\": 7,}", "it is not JSON"),
+        ] {
+            let error = ConnectionInfo::from_json(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(!error.contains("struct") && !error.contains("ConnectionInfo"), "{error}");
+        }
     }
 
     #[test]

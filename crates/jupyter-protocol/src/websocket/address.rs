@@ -34,7 +34,11 @@ impl Address {
         let token = url.query_pairs().find(|(key, _)| key == "token");
         let token = Token::new(token.map(|(_, token)| token.into_owned()).unwrap_or_default());
         let segments: Vec<&str> = url.path().split('/').collect();
-        let page = segments.iter().position(|segment| PAGES.contains(segment));
+        // A user of a hub may be called like a page.
+        let is_page = |at: &usize| {
+            PAGES.contains(&segments[*at]) && (*at == 0 || segments[*at - 1] != "user")
+        };
+        let page = (0..segments.len()).find(is_page);
         let path = format!(
             "{}/",
             segments[..page.unwrap_or(segments.len())].join("/").trim_end_matches('/')
@@ -121,6 +125,9 @@ mod tests {
             ("http://h:1/?token=abc", "http://h:1/", "abc"),
             ("http://h:1/user/me/lab/tree/a.ipynb#x", "http://h:1/user/me/", ""),
             ("http://h:1/user/me", "http://h:1/user/me/", ""),
+            ("http://h:1/user/lab/lab?token=a%2Bb", "http://h:1/user/lab/", "a+b"),
+            ("http://h:1/tree?x=1&token=abc", "http://h:1/", "abc"),
+            ("http://h:1/lab/tree/my%20notes.ipynb", "http://h:1/", ""),
         ] {
             let (address, found) = Address::parse_page(text).unwrap();
             assert_eq!((address.as_str(), found.expose()), (expected, token));

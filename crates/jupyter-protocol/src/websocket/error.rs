@@ -1,5 +1,7 @@
 //! What can go wrong between a client and a server.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::client::Effect;
@@ -43,6 +45,8 @@ pub enum ServerError {
         status: u16,
         /// What the server says.
         message: String,
+        /// How long the server asks to wait before the next request, if it does: a day at most.
+        retry_after: Option<Duration>,
     },
     /// The answer is not what belongs to the request.
     #[error("the server gave an invalid answer: {why}")]
@@ -65,6 +69,15 @@ pub enum ServerError {
 }
 
 impl ServerError {
+    /// How long the server asks to wait before the next request, if it does: a day at most.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
     /// Whether the request had an effect.
     #[must_use]
     pub fn effect(&self) -> Effect {

@@ -1,8 +1,10 @@
 //! Requests to a server, with bounded answers.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use chrono::DateTime;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url, redirect};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
@@ -101,8 +103,14 @@ impl Http {
         if status.is_success() {
             return read(response, self.max_body, true).await;
         }
+        let wait = retry_after(response.headers(), SystemTime::now());
         let text = read(response, MAX_MESSAGE, false).await.unwrap_or_default();
-        Err(self.refusal(status, &text))
+        Err(match self.refusal(status, &text) {
+            ServerError::Status { status, message, .. } => {
+                ServerError::Status { status, message, retry_after: wait }
+            }
+            other => other,
+        })
     }
 
     /// What a status other than success means.
@@ -114,7 +122,7 @@ impl Http {
         match status.as_u16() {
             status @ (401 | 403) => ServerError::Unauthorized { status, message },
             404 => ServerError::NotFound { message },
-            status => ServerError::Status { status, message },
+            status => ServerError::Status { status, message, retry_after: None },
         }
     }
 
@@ -122,6 +130,22 @@ impl Http {
         let hide = |text: String, secret: &Token| text.replace(secret.expose(), "***");
         self.secrets.iter().fold(text.to_owned(), hide)
     }
+}
+
+/// The longest time that a server is believed to want.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a server asks to wait: a number of seconds, or a date. What is neither is as good as nothing.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let said = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = if said.bytes().all(|byte| byte.is_ascii_digit()) && !said.is_empty() {
+        said.parse().map_or(LONGEST_WAIT, Duration::from_secs)
+    } else {
+        let date = SystemTime::from(DateTime::parse_from_rfc2822(said).ok()?);
+        // What is over need not be waited for.
+        date.duration_since(now).unwrap_or_default()
+    };
+    Some(wait.min(LONGEST_WAIT))
 }
 
 /// Headers that belong to the protocol itself.
@@ -199,6 +223,32 @@ mod tests {
     fn with(name: &str, value: &str) -> ServerOptions {
         let headers = vec![(name.to_owned(), Token::new(value))];
         ServerOptions { headers, ..ServerOptions::default() }
+    }
+
+    #[test]
+    fn how_long_to_wait_is_understood_and_bounded() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480);
+        let wait = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::try_from(text).unwrap());
+            retry_after(&headers, now).map(|wait| wait.as_secs())
+        };
+        for (text, expected) in [
+            ("7", Some(7)),
+            (" 0 ", Some(0)),
+            ("1000000000", Some(86_400)),
+            ("99999999999999999999999999", Some(86_400)),
+            ("Wed, 21 Oct 2015 07:28:30 GMT", Some(30)),
+            ("Wed, 21 Oct 2015 07:00:00 GMT", Some(0)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(86_400)),
+            ("-7", None),
+            ("7.5", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            assert_eq!(wait(text), expected, "{text:?}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
     }
 
     #[test]

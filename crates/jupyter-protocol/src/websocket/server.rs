@@ -80,16 +80,27 @@ impl Server {
     /// # Errors
     /// As [`Server::new`].
     pub fn from_page(address: &str) -> Result<Self, ServerError> {
-        Self::from_page_with(address, ServerOptions::default())
+        Self::from_page_with_options(address, Token::default(), ServerOptions::default())
     }
 
-    /// As [`Server::from_page`], with options.
+    /// A server by what its start message or a browser shows. `token` counts, if it is not empty, before the one in there.
     ///
     /// # Errors
     /// As [`Server::new`].
-    pub fn from_page_with(address: &str, options: ServerOptions) -> Result<Self, ServerError> {
-        let (address, token) = Address::parse_page(address)?;
+    pub fn from_page_with_options(
+        address: &str,
+        token: Token,
+        options: ServerOptions,
+    ) -> Result<Self, ServerError> {
+        let (address, shown) = Address::parse_page(address)?;
+        let token = if token.expose().is_empty() { shown } else { token };
         Self::at(address, token, options)
+    }
+
+    /// Its address, without a token.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.0.address.as_str()
     }
 
     fn at(address: Address, token: Token, options: ServerOptions) -> Result<Self, ServerError> {

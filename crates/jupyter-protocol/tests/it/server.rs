@@ -119,7 +119,7 @@ fn whole_life() {
         options.headers = vec![("X-Proxy".to_owned(), Token::new("1"))];
         let token = TOKEN.replace(' ', "%20").replace('&', "%26");
         let page = format!("http://localhost:{}/user/me/lab?token={token}", real.port);
-        let server = Server::from_page_with(&page, options).unwrap();
+        let server = Server::from_page_with_options(&page, Token::default(), options).unwrap();
 
         let error = ServerKernel::start(&server, "none").await.unwrap_err().to_string();
         assert!(error.contains("\"none\"") && error.contains("python3"), "{error}");

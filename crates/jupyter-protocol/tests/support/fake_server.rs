@@ -1,5 +1,6 @@
 //! A server that speaks WebSocket in front of a test kernel, and misbehaves when told to.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,10 +12,13 @@ use jupyter_protocol::test_kernel::{Action, Behaviour, TestKernel};
 use jupyter_protocol::{
     Channel, Codec, Key, Limits, RawMessage, ReplayWindow, Session, SignatureScheme, Signer,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 /// How the server misbehaves. The default is not at all.
 #[derive(Clone, Debug, Default)]
@@ -31,11 +35,18 @@ pub(crate) struct Faults {
     pub(crate) greeting: Option<Vec<u8>>,
     /// Tells that it drops output, before every reply.
     pub(crate) rate_notice: bool,
+    /// Writes these bytes below the frames when code comes for the first time, and ends the connection. The kernel has the
+    /// code.
+    pub(crate) last_bytes: Option<Vec<u8>>,
+    /// Sends every message in two frames.
+    pub(crate) in_pieces: bool,
 }
 
 pub(crate) struct FakeServer {
     pub(crate) address: String,
     pub(crate) requests: Arc<Mutex<Vec<String>>>,
+    /// How often code came.
+    pub(crate) executions: Arc<AtomicU32>,
     task: JoinHandle<()>,
 }
 
@@ -47,13 +58,16 @@ impl FakeServer {
         let kernel = Arc::new(Mutex::new(kernel));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
+        let executions = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&executions);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (kernel, faults) = (Arc::clone(&kernel), faults.clone());
-                tokio::spawn(serve(stream, kernel, faults, Arc::clone(&seen)));
+                let counted = Arc::clone(&counted);
+                tokio::spawn(serve(stream, kernel, faults, Arc::clone(&seen), counted));
             }
         });
-        Self { address, requests, task }
+        Self { address, requests, executions, task }
     }
 }
 
@@ -69,6 +83,7 @@ async fn serve(
     kernel: Arc<Mutex<TestKernel>>,
     faults: Faults,
     requests: Arc<Mutex<Vec<String>>>,
+    executions: Arc<AtomicU32>,
 ) {
     let mut newer = false;
     let decide = |request: &Request, mut response: Response| {
@@ -112,8 +127,12 @@ async fn serve(
                         let notice = notice(&requests.lock().unwrap()[0], &message);
                         let _ = sink.send(encode(newer, Channel::IoPub, &notice)).await;
                     }
-                    if sink.send(encode(newer, channel, &message)).await.is_err() {
-                        return;
+                    let whole = encode(newer, channel, &message);
+                    let frames = if faults.in_pieces { pieces(whole) } else { vec![whole] };
+                    for frame in frames {
+                        if sink.send(frame).await.is_err() {
+                            return;
+                        }
                     }
                 }
                 Action::Wait(duration) => tokio::time::sleep(duration).await,
@@ -130,8 +149,32 @@ async fn serve(
         };
         let (channel, message) = decoded.unwrap();
         let message = message.with_identities(vec![Bytes::from_static(b"client")]);
+        let is_code = message.msg_type() == "execute_request";
         kernel.lock().unwrap().on_message(channel, codec.encode(&message));
+        if is_code && executions.fetch_add(1, Ordering::Relaxed) == 0 {
+            if let Some(bytes) = &faults.last_bytes {
+                let mut socket = sink.reunite(source).unwrap();
+                let _ = socket.get_mut().write_all(bytes).await;
+                // What is read before it is closed keeps it from being reset.
+                let _ = tokio::time::timeout(
+                    Duration::from_millis(200),
+                    socket.get_mut().read(&mut [0; 64]),
+                )
+                .await;
+                return;
+            }
+        }
     }
+}
+
+/// A message as two frames.
+fn pieces(whole: Message) -> Vec<Message> {
+    let kind = if whole.is_text() { Data::Text } else { Data::Binary };
+    let data = whole.into_data();
+    let half = data.len() / 2;
+    let frame =
+        |data: Bytes, kind, last| Message::Frame(Frame::message(data, OpCode::Data(kind), last));
+    vec![frame(data.slice(..half), kind, false), frame(data.slice(half..), Data::Continue, true)]
 }
 
 fn encode(newer: bool, channel: Channel, message: &RawMessage) -> Message {

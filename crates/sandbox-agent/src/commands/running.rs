@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandbox_core::{
     ByteSize, CommandEvent, CommandOutcome, ErrorKind, Failure, FailureKind, OutputStream, Result,
-    Usage,
+    Usage, in_words,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -251,8 +251,8 @@ impl Running {
             outcome.failure = Some(failure(FailureKind::OutputLimit, &message));
         }
         if self.end.timed_out.load(Ordering::Acquire) {
-            let limit = self.limit.unwrap_or_default().as_secs_f64();
-            let message = format!("command timed out after {limit} seconds");
+            let limit = in_words(self.limit.unwrap_or_default());
+            let message = format!("command timed out after {limit}");
             outcome.failure = Some(failure(FailureKind::Timeout, &message));
         }
         outcome

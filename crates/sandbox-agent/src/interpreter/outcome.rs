@@ -79,7 +79,7 @@ pub fn dead(
             Some(cause @ (Cause::Timeout | Cause::CpuTime | Cause::OutputLimit)),
         ) => {
             let mut failure = failure_of(cause, limit);
-            failure.message += "; the sandbox had to be ended with it";
+            failure.message += WITH_IT;
             failure
         }
         (Some(kind), _) => plain(kind, &ended.explain("the sandbox was ended during the run")),
@@ -96,6 +96,19 @@ pub fn dead(
             "code that closes descriptors must spare those that it did not open: from 100 on they are the interpreter's"
                 .to_owned(),
         );
+    }
+}
+
+/// What is added where nothing less than the whole sandbox was enough.
+const WITH_IT: &str = "; the sandbox had to be ended with it";
+
+/// The sandbox is ended, and what ran in it is somebody else's and could not be.
+pub(crate) fn goes_on(outcome: &mut RunOutcome, what: Option<&str>) {
+    if let Some(failure) = &mut outcome.failure
+        && let Some(what) = what
+        && failure.message.ends_with(WITH_IT)
+    {
+        failure.message = failure.message.replace(WITH_IT, &format!("; {what}"));
     }
 }
 

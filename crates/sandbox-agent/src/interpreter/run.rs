@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use sandbox_core::{
     ByteSize, CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind,
-    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, unix_now,
+    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, in_words, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -18,7 +18,9 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::feed::feed;
-use super::outcome::{EndReason, alive, broken, dead, died_of, gave_up, over_output_limit};
+use super::outcome::{
+    EndReason, alive, broken, dead, died_of, gave_up, goes_on, over_output_limit,
+};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
@@ -58,6 +60,8 @@ pub(crate) struct ActiveRun {
     last_words: Option<String>,
     /// Why it died, where its process says that.
     died_of: Option<(FailureKind, String)>,
+    /// What of it could not be ended.
+    goes_on: Option<&'static str>,
     pub(crate) network_hint: Option<String>,
     output: Option<Allowance>,
 }
@@ -94,12 +98,13 @@ impl ActiveRun {
             at_most: None,
             cpu_before,
             memory_ends,
-            limit: wall.map_or_else(String::new, |wall| format!("{} seconds", wall.as_secs_f64())),
+            limit: wall.map_or_else(String::new, in_words),
             ended,
             calls,
             stdin: None,
             last_words: None,
             died_of: None,
+            goes_on: None,
             network_hint: None,
             output: None,
         }
@@ -325,6 +330,7 @@ impl ActiveRun {
         let (exit, cause) = self.bury().await;
         let limit = std::mem::take(&mut self.limit);
         dead(&mut self.outcome, exit, cause, &self.ended, &limit);
+        goes_on(&mut self.outcome, self.goes_on.take());
         if let Some((kind, why)) = self.died_of.take() {
             died_of(&mut self.outcome, kind, why);
         }
@@ -341,6 +347,7 @@ impl ActiveRun {
             (_, cause, why) => {
                 let limit = std::mem::take(&mut self.limit);
                 dead(&mut self.outcome, exit, cause, &self.ended, &limit);
+                goes_on(&mut self.outcome, self.goes_on.take());
                 if let Some((kind, why)) = why {
                     died_of(&mut self.outcome, kind, why);
                 }
@@ -360,6 +367,7 @@ impl ActiveRun {
         // One that closes its streams may be dying, and be told of as dead only a while later.
         let was_dead = process.is_dead() || worker.is_dying();
         self.died_of = process.lost().map(|why| (FailureKind::ConnectionLost, why));
+        self.goes_on = process.outlives();
         let exit = worker.bury().await;
         self.note_memory(Some(&*process));
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {

@@ -7,6 +7,7 @@ mod confined;
 mod gate;
 mod life;
 mod limits;
+mod loopback;
 mod mounts;
 mod off;
 mod spawn;

@@ -17,9 +17,10 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// One that nobody has had, and that does not exist yet.
+    /// One that nobody has had, and that does not exist yet. Its name is short, because of the paths of sockets some kernels
+    /// of the xeus family take 23 bytes.
     pub(super) fn new(files: &Arc<dyn BoxFiles>, parent: &str) -> Self {
-        let path = format!("{parent}/.kernel-{}", random_hex(6));
+        let path = format!("{parent}/.k-{}", random_hex(6));
         Self { files: Arc::clone(files), path }
     }
 

@@ -1,10 +1,11 @@
 //! Kernels that are started as programs in a box, and talked to over ZeroMQ.
 //!
-//! What a kernel is started with is a [`KernelCommand`]; how its sockets are reached is up to a [`Way`]. The rest is the
-//! same in every box: a folder with the connection file, waiting for an answer, and what a kernel said that gives none.
+//! What a kernel is started with is a [`KernelCommand`]; how its sockets are reached is up to a [`Way`], and over what to
+//! [`Over`]. The rest is the same in every box: a folder with the connection file, waiting for an answer, and what a kernel said that gives none.
 
 mod command;
 mod folder;
+mod over;
 mod said;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 
 pub use self::command::KernelCommand;
 use self::folder::Folder;
+pub use self::over::Over;
 use self::said::Said;
 use crate::kernel_box::{KernelSource, StartedKernel, Streams, Unwanted};
 use crate::process::{Interrupt, KernelProcess};
@@ -38,12 +40,13 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const MOST_PORTS: usize = 4;
 
 /// How the sockets of the kernels in a box are reached.
+#[async_trait]
 pub trait Way: fmt::Debug + Send + Sync + 'static {
     /// Where a kernel shall listen that has this folder for itself.
     ///
     /// # Errors
     /// When there is no place for it.
-    fn place(&self, folder: &str) -> Result<ConnectionInfo>;
+    async fn place(&self, folder: &str, transport: Transport) -> Result<ConnectionInfo>;
 
     /// What opens connections to that kernel. `None`: it is where it says, on this host.
     ///
@@ -67,6 +70,8 @@ pub struct Kernels {
     pub command: KernelCommand,
     /// How they are reached.
     pub way: Box<dyn Way>,
+    /// Over what they are talked to.
+    pub over: Over,
     /// In which directory each has a folder for its own files.
     pub parent: String,
     /// The home directory.
@@ -78,16 +83,24 @@ pub struct Kernels {
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
-        let mut tries = 0;
-        loop {
-            let folder = Folder::new(&self.files, &self.parent);
-            let info = self.way.place(folder.path())?;
-            tries += 1;
-            match self.start_at(folder, &info, spec.clone()).await {
-                Err(error) if tries <= MOST_PORTS && is_port_taken(&info, &error) => {}
-                started => return started,
-            }
+        let transport = self.over.now();
+        let failed = match self.start_over(transport, &spec).await {
+            Ok(started) => return Ok(started),
+            Err(failed) => failed,
+        };
+        if !self.over.is_changeable() || transport == Transport::Tcp {
+            return Err(failed.error);
         }
+        if !failed.ended_itself {
+            let hint = "a kernel that does not know Unix sockets may answer over TCP: transport tcp (--transport tcp)";
+            let silent = !failed.died && failed.error.hint().is_none();
+            return Err(if silent { failed.error.with_hint(hint) } else { failed.error });
+        }
+        tracing::debug!(error = %failed.error, "the kernel is started again, to be reached over TCP");
+        // What it says over Unix sockets is what was asked for.
+        let started = self.start_over(Transport::Tcp, &spec).await.map_err(|_| failed.error)?;
+        self.over.found_tcp();
+        Ok(started)
     }
 }
 
@@ -100,12 +113,29 @@ fn is_port_taken(info: &ConnectionInfo, error: &Error) -> bool {
 }
 
 impl Kernels {
+    async fn start_over(
+        &self,
+        transport: Transport,
+        spec: &WorkerSpec,
+    ) -> std::result::Result<StartedKernel, Failure> {
+        let mut tries = 0;
+        loop {
+            let folder = Folder::new(&self.files, &self.parent);
+            let info = self.way.place(folder.path(), transport).await?;
+            tries += 1;
+            match self.start_at(folder, &info, spec.clone()).await {
+                Err(failed) if tries <= MOST_PORTS && is_port_taken(&info, &failed.error) => {}
+                started => return started,
+            }
+        }
+    }
+
     async fn start_at(
         &self,
         folder: Folder,
         info: &ConnectionInfo,
         spec: WorkerSpec,
-    ) -> Result<StartedKernel> {
+    ) -> std::result::Result<StartedKernel, Failure> {
         let file = folder.write(info).await?;
         let made = self.files.make_directory(&spec.cwd, true).await.or_else(there_already);
         made.map_err(|error| no_directory(&spec.cwd, error))?;
@@ -114,21 +144,22 @@ impl Kernels {
         folder.remove_with(&process);
         let mut said = Said::default();
         let connected = tokio::select! {
-            connected = reach(info, dialer) => connected,
-            exit = process.exit() => Err(died(exit.ok())),
+            connected = reach(info, dialer) => connected.map_err(Failure::from),
+            exit = process.exit() => Err(Failure::died(exit.ok())),
             never = said.listen_for_ever(&streams) => match never {},
         };
         let (client, ipython) = match connected {
             Ok(connected) => connected,
             Err(error) => {
                 // The process may have died just then, which says more.
-                let error = match timeout(LAST_WORDS, process.exit()).await {
-                    Ok(exit) => died(exit.ok()),
+                let mut failed = match timeout(LAST_WORDS, process.exit()).await {
+                    Ok(exit) => Failure::died(exit.ok()),
                     Err(_) => error,
                 };
                 let _ = process.kill_tree().await;
                 let _ = timeout(LAST_WORDS, said.listen(&streams)).await;
-                return Err(said.add_to(error));
+                failed.error = said.add_to(failed.error);
+                return Err(failed);
             }
         };
         tracing::debug!(ipython, "the kernel answers");
@@ -216,6 +247,31 @@ fn there_already(error: Error) -> Result<()> {
 /// A kernel that could not be started or used.
 pub fn failed(message: String) -> Error {
     Error::new(ErrorKind::Unavailable, "start_kernel", message).with_effect(Effect::Applied)
+}
+
+/// Why a kernel could not be used.
+struct Failure {
+    error: Error,
+    died: bool,
+    /// It ended, and nobody ended it.
+    ended_itself: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, died: false, ended_itself: false }
+    }
+}
+
+impl Failure {
+    fn died(exit: Option<Exit>) -> Self {
+        const SIGABRT: i32 = 6;
+        // Programs whose exceptions nobody catches end by that signal.
+        let ended_itself = exit.is_some_and(|exit| {
+            exit.code.is_some() || exit.signal.is_some_and(|signal| signal == SIGABRT)
+        });
+        Self { error: died(exit), died: true, ended_itself }
+    }
 }
 
 fn died(exit: Option<Exit>) -> Error {

@@ -9,6 +9,7 @@ use sandbox_agent::box_io::Readable;
 use sandbox_core::Error;
 
 use crate::kernel_box::Streams;
+use crate::shown::plain;
 
 /// How much of it is kept, in bytes.
 const MOST: usize = 4096;
@@ -51,7 +52,7 @@ impl Said {
     }
 
     pub(super) fn add_to(&self, error: Error) -> Error {
-        let said = String::from_utf8_lossy(&self.0);
+        let said = plain(&String::from_utf8_lossy(&self.0));
         match said.trim() {
             "" => error,
             said => error.with_hint(format!("it said: {said}")),

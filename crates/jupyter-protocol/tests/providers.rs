@@ -1,0 +1,277 @@
+//! Faults of servers and of what is between them and us: connections that break, hang or drip, answers that refuse, and
+//! certificates that are not to be trusted.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[path = "support/fake_server.rs"]
+#[expect(dead_code, reason = "other tests need more of it")]
+mod fake_server;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fake_server::{FakeServer, Faults};
+use jupyter_protocol::ExecuteRequest;
+use jupyter_protocol::client::{Client, ClientError, CloseReason, Effect};
+use jupyter_protocol::execution::{Event, Grace};
+use jupyter_protocol::test_kernel::Behaviour;
+use jupyter_protocol::websocket::{Options, Server, ServerError, ServerOptions, Token};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Longer than anything here may take.
+const SOON: Duration = Duration::from_secs(20);
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.client.connect_timeout = Duration::from_secs(2);
+    options.client.reconnect_timeout = Duration::from_secs(5);
+    options.client.grace =
+        Grace { idle: Duration::from_millis(500), reply: Duration::from_millis(500) };
+    options
+}
+
+async fn start(faults: Faults) -> (FakeServer, Client) {
+    let fake = FakeServer::start(Behaviour::default(), faults).await;
+    let server = Server::new(&fake.address, Token::new("secret")).unwrap();
+    let client = server.connect("the-kernel", options()).await.unwrap();
+    client.ready(SOON).await.unwrap();
+    (fake, client)
+}
+
+/// The same for every way in which a connection can end while code runs: it is told, and the code is sent once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_ends_in_a_run_does_not_run_it_twice() {
+    let closed = |code: u16| {
+        let [high, low] = code.to_be_bytes();
+        vec![0x88, 2, high, low]
+    };
+    for (what, bytes) in [
+        ("closed in order", closed(1000)),
+        ("closed for an error", closed(1011)),
+        ("a code that nobody may send", closed(1006)),
+        ("no word", Vec::new()),
+        ("half a frame", vec![0x82, 0x7e, 0x01]),
+        ("a masked frame", vec![0x82, 0x81, 1, 2, 3, 4, 5]),
+        ("an unknown kind of frame", vec![0x83, 0x00]),
+        ("a piece of nothing", vec![0x80, 0x01, b'x']),
+    ] {
+        let faults = Faults { last_bytes: Some(bytes), ..Faults::default() };
+        let (fake, client) = start(faults).await;
+        let begun = Instant::now();
+        let outcome = client.execute(ExecuteRequest::new("print x")).await.unwrap().outcome().await;
+        assert!(begun.elapsed() < SOON, "{what}: {:?}", begun.elapsed());
+        assert!(outcome.losses.disconnected || !outcome.is_ok(), "{what}: {outcome:?}");
+        assert_eq!(fake.executions.load(Ordering::Relaxed), 1, "{what}");
+        // It goes on over another connection.
+        let outcome = client.execute(ExecuteRequest::new("print y")).await.unwrap().outcome().await;
+        assert!(outcome.is_ok(), "{what}: {outcome:?}");
+        assert_eq!(fake.requests.lock().unwrap().len(), 2, "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_that_announces_two_gigabytes_ends_it_and_takes_no_memory() {
+    let mut bytes = vec![0x82, 0x7f];
+    bytes.extend_from_slice(&(2_u64 << 30).to_be_bytes());
+    let (fake, client) = start(Faults { last_bytes: Some(bytes), ..Faults::default() }).await;
+    let before = peak_memory();
+    let running = client.execute(ExecuteRequest::new("print x")).await.unwrap();
+    let outcome = running.outcome().await;
+    assert!(!outcome.is_ok(), "{outcome:?}");
+    assert!(matches!(client.close_reason(), Some(CloseReason::Violation { .. })), "{client:?}");
+    assert_eq!(fake.executions.load(Ordering::Relaxed), 1);
+    assert!(peak_memory() < before + (256 << 20), "{before} {}", peak_memory());
+}
+
+/// The most memory that this process ever had, in bytes.
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_in_pieces_are_whole() {
+    for old in [false, true] {
+        let (_fake, client) = start(Faults { old, in_pieces: true, ..Faults::default() }).await;
+        let mut running = client.execute(ExecuteRequest::new("print a\nprint b")).await.unwrap();
+        let mut text = String::new();
+        while let Some(event) = running.next().await {
+            if let Event::Stream(stream) = event {
+                text.push_str(&stream.text);
+            }
+        }
+        assert_eq!((text.as_str(), client.rejected()), ("a\nb\n", 0), "old: {old}");
+    }
+}
+
+/// A text frame where the newer form has binary ones is read as what it says, or counted and left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn text_where_binary_belongs_harms_nobody() {
+    let text = b"{\"no\": \"message\"}";
+    let mut bytes = vec![0x81, u8::try_from(text.len()).unwrap()];
+    bytes.extend_from_slice(text);
+    let (fake, client) = start(Faults { last_bytes: Some(bytes), ..Faults::default() }).await;
+    client.execute(ExecuteRequest::new("print x")).await.unwrap().outcome().await;
+    assert_eq!(client.rejected(), 1);
+    assert_eq!(fake.executions.load(Ordering::Relaxed), 1);
+    assert!(client.execute(ExecuteRequest::new("1")).await.unwrap().outcome().await.is_ok());
+}
+
+/// Answers every connection with these bytes, one every 20 milliseconds after the first `at_once`.
+async fn dripping(bytes: &'static [u8], at_once: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(&bytes[..at_once]).await;
+                for byte in bytes[at_once..].iter().cycle() {
+                    if stream.write_all(&[*byte]).await.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+        }
+    });
+    address
+}
+
+fn impatient(address: &str) -> Server {
+    let mut options = ServerOptions::default();
+    options.timeout = Duration::from_millis(700);
+    Server::with_options(address, Token::new("secret"), options).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_hangs_or_drips_ends_with_the_time_of_the_request() {
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n     ";
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = silent.local_addr().map(|_| silent).unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let head = HEAD.len() - 5;
+    for (what, address) in [
+        ("nothing", format!("http://127.0.0.1:{port}")),
+        ("no TLS", format!("https://127.0.0.1:{port}")),
+        ("headers drip", dripping(HEAD, 0).await),
+        ("the body drips", dripping(HEAD, head).await),
+        ("nobody is there", "http://198.51.100.1:9".to_owned()),
+    ] {
+        let server = impatient(&address);
+        let begun = Instant::now();
+        let error = server.kernels().await.unwrap_err();
+        assert!(begun.elapsed() < SOON / 2, "{what}: {:?}", begun.elapsed());
+        assert!(matches!(error, ServerError::Unreachable { .. }), "{what}: {error:?}");
+        let begun = Instant::now();
+        let error = server.connect("k", options()).await.unwrap_err();
+        assert!(begun.elapsed() < SOON / 2, "{what}: {:?}", begun.elapsed());
+        assert!(
+            matches!(&error, ClientError::Closed { reason: CloseReason::Unreachable { .. }, .. }),
+            "{what}: {error}"
+        );
+        assert_eq!(error.effect(), Effect::None, "{what}");
+    }
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_to_wait_is_understood() {
+    let busy: &[u8] =
+        b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let server = impatient(&dripping(busy, busy.len()).await);
+    let error = server.kernels().await.unwrap_err();
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(7)), "{error:?}");
+    assert!(matches!(error, ServerError::Status { status: 429, .. }), "{error:?}");
+    // Nothing is sent again by itself, and a request that changes something may have had an effect.
+    let error = server.start_kernel("python3", None).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown);
+}
+
+/// A certificate of its own making for that name, in those years, and a server that shows it.
+async fn encrypted(folder: &Path, name: &str, end: &str) -> (String, Vec<u8>) {
+    let config = format!(
+        "[ca]\ndefault_ca=own\n[own]\ndir=.\ndatabase=./index.txt\nnew_certs_dir=.\nserial=./serial\nrand_serial=yes\n\
+         default_md=sha256\npolicy=any\nx509_extensions=server\n[any]\n[server]\nsubjectAltName={name}\n\
+         basicConstraints=critical,CA:FALSE\nextendedKeyUsage=serverAuth\n"
+    );
+    fs::write(folder.join("ca.cnf"), config).unwrap();
+    fs::write(folder.join("index.txt"), "").unwrap();
+    let run = |arguments: &str| {
+        let mut command = Command::new("openssl");
+        command.args(arguments.split(' ')).current_dir(folder);
+        assert!(
+            command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success(),
+            "{arguments}"
+        );
+    };
+    run("req -new -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj /CN=test");
+    run(&format!(
+        "ca -batch -config ca.cnf -selfsign -keyfile key.pem -in request.pem -out cert.pem -notext \
+         -startdate 200101000000Z -enddate {end}"
+    ));
+    let shown = CertificateDer::from_pem_file(folder.join("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(
+        tokio_rustls::rustls::crypto::ring::default_provider(),
+    ));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let acceptor = TlsAcceptor::from(Arc::new(config.with_single_cert(vec![shown], key).unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("https://127.0.0.1:{}", listener.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let _ = stream.read(&mut [0; 4096]).await;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n[]";
+                let _ = stream.write_all(answer).await;
+                let _ = stream.shutdown().await;
+            });
+        }
+    });
+    (address, fs::read(folder.join("cert.pem")).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_that_are_not_to_be_trusted_are_refused() {
+    for (what, name, end, roots, trusted) in [
+        // The control: this one is trusted, so the others are refused for what is wrong with them.
+        ("in order", "IP:127.0.0.1", "391231235959Z", true, true),
+        ("expired", "IP:127.0.0.1", "200201000000Z", true, false),
+        ("of another host", "DNS:other.example", "391231235959Z", true, false),
+        ("of nobody", "IP:127.0.0.1", "391231235959Z", false, false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (address, certificate) = encrypted(folder.path(), name, end).await;
+        let mut own = ServerOptions::default();
+        own.timeout = Duration::from_secs(10);
+        if roots {
+            own.extra_roots = certificate;
+        }
+        let server = Server::with_options(&address, Token::new("secret"), own).unwrap();
+        match server.kernels().await {
+            Ok(kernels) => assert!(trusted && kernels.is_empty(), "{what}"),
+            Err(error) => {
+                assert!(!trusted, "{what}: {error}");
+                assert!(error.to_string().contains("certificate"), "{what}: {error}");
+                assert_eq!(error.effect(), Effect::None, "{what}: {error}");
+                let error = server.connect("k", options()).await.unwrap_err().to_string();
+                assert!(
+                    error.contains("certificate") && !error.contains("secret"),
+                    "{what}: {error}"
+                );
+            }
+        }
+    }
+}
