@@ -16,6 +16,7 @@ use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
+use crate::byte_code::AgentByteCode;
 use crate::committed::{self, engine_of};
 use crate::config::{DockerConfig, Engine, Options};
 use crate::engine::{address, connect, no_image, refused};
@@ -31,6 +32,7 @@ pub struct DockerBackend {
     swept: OnceCell<()>,
     /// What the engine is asked for beyond what every engine has.
     pub(crate) extras: KnownExtras,
+    pub(crate) byte_code: AgentByteCode,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
     pub(crate) makers: Makers,

@@ -16,6 +16,7 @@ use sandbox_core::{ByteSize, Error, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
 
+use crate::byte_code::AgentByteCode;
 use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, Wanted, body, check_open_files};
@@ -162,7 +163,7 @@ impl DockerBox {
         docker: &Docker,
         host: &str,
         wanted: &Wanted<'_>,
-        known: &KnownExtras,
+        (known, byte_code): (&KnownExtras, &AgentByteCode),
         id: &str,
     ) -> Result<Self> {
         let Wanted { spec, options, .. } = *wanted;
@@ -182,7 +183,8 @@ impl DockerBox {
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
-        let pipe = PipeBox::connect(from, attached.input, &nonce)
+        let ready_made = |magic| byte_code.of(magic);
+        let pipe = PipeBox::connect_with(from, attached.input, &nonce, &ready_made)
             .await
             .map_err(|error| with_words(error, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
@@ -368,12 +370,15 @@ mod tests {
         });
         let (spec, files, known) =
             (CreateSpec::default(), HostFiles::default(), KnownExtras::default());
+        let byte_code = AgentByteCode::default();
         let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
         let (way, origin) = (Way::Closed, None);
         let wanted = Wanted { spec: &spec, options, files: &files, way, origin };
         let started = async |id| {
             let docker = engine.docker();
-            let error = DockerBox::start(&docker, "here", &wanted, &known, id).await.unwrap_err();
+            let error = DockerBox::start(&docker, "here", &wanted, (&known, &byte_code), id)
+                .await
+                .unwrap_err();
             // There is no agent in it.
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         };

@@ -33,7 +33,9 @@ use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
-pub use self::program::{OpenFiles, PROCESSES, arguments};
+pub use self::program::{
+    ByteCode, Magic, OpenFiles, PROCESSES, agent, arguments, byte_code_id, compiler,
+};
 pub use self::python::PipePython;
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{Listener, PipeListener, PipePorts, Speaker, Tunnel};
@@ -79,11 +81,25 @@ impl PipeBox {
     ///
     /// # Errors
     /// `Unavailable` when what is there is no such interpreter, or one that is too old.
-    pub async fn connect(mut from: FromBox, mut into: IntoBox, nonce: &str) -> Result<Self> {
+    pub async fn connect(from: FromBox, into: IntoBox, nonce: &str) -> Result<Self> {
+        Self::connect_with(from, into, nonce, &|_| None).await
+    }
+
+    /// The same, and where there is byte code for that interpreter it has nothing to compile.
+    ///
+    /// # Errors
+    /// As [`PipeBox::connect`].
+    pub async fn connect_with(
+        mut from: FromBox,
+        mut into: IntoBox,
+        nonce: &str,
+        byte_code: ByteCode<'_>,
+    ) -> Result<Self> {
         let arrival = async {
             let mut heard = BytesMut::new();
-            greet(&mut from, &mut heard, nonce).await?;
-            send_agent(&mut into).await.map_err(|error| {
+            let magic = greet(&mut from, &mut heard, nonce).await?;
+            let byte_code = magic.and_then(byte_code);
+            send_agent(&mut into, byte_code.as_deref()).await.map_err(|error| {
                 refused("the agent could not be sent", &heard).with_source(error)
             })?;
             let greeting = hello(&mut from, &mut heard, nonce).await?;
@@ -258,17 +274,18 @@ impl BoxIo for PipeBox {
     }
 }
 
-/// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody.
-async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<()> {
+/// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody. Tells which byte code it
+/// takes.
+async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<Option<Magic>> {
     let greeting = format!("code-sandboxes-agent {VERSION} {nonce} ");
     loop {
         let text = String::from_utf8_lossy(heard).into_owned();
         if let Some((_, rest)) = text.split_once(&greeting)
-            && rest.contains('\n')
+            && let Some((magic, _)) = rest.split_once('\n')
         {
             let end = heard.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
             drop(heard.split_to(end + 1));
-            return Ok(());
+            return Ok(magic.parse().ok());
         }
         if heard.len() > MOST_GREETING {
             return Err(refused("something else than the agent has answered", heard));
@@ -277,12 +294,12 @@ async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<
     }
 }
 
-async fn send_agent(into: &mut IntoBox) -> std::io::Result<()> {
-    let program = program::program();
+async fn send_agent(into: &mut IntoBox, byte_code: Option<&[u8]>) -> std::io::Result<()> {
+    let program = byte_code.unwrap_or(agent().as_bytes());
     let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
-    into.write_all(&[0]).await?;
+    into.write_all(&[byte_code.is_some().into()]).await?;
     into.write_all(&length.to_le_bytes()).await?;
-    into.write_all(program.as_bytes()).await?;
+    into.write_all(program).await?;
     into.flush().await
 }
 

@@ -1,5 +1,6 @@
 //! The carrier over one stream of bytes, with an agent that is an ordinary process of this host.
 
+mod byte_code;
 mod files;
 mod processes;
 mod support;
