@@ -182,7 +182,16 @@ impl Backend for DockerBackend {
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
         let all = self.snapshots.list("list_snapshots")?;
-        Ok(all.into_iter().map(|stored| stored.info).collect())
+        let instances = self.made.instances();
+        let told = all.into_iter().map(|stored| {
+            // What a sandbox kept goes with it.
+            let here = instances
+                .iter()
+                .filter(|instance| instance.place.is_running())
+                .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
+            SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
+        });
+        Ok(told.collect())
     }
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
@@ -195,6 +204,9 @@ impl Backend for DockerBackend {
             _ => None,
         };
         let deleted = self.snapshots.delete(OPERATION, name)?;
+        for instance in self.made.instances() {
+            instance.kind.snapshots.forget(&deleted.info.id);
+        }
         if let (Some(docker), Some(image)) = (docker, deleted.image()) {
             committed::remove(&docker, image).await.map_err(|error| {
                 let message = format!("{name:?} is deleted, and its image {image} is still there");

@@ -5,6 +5,7 @@
 
 mod archive;
 mod call;
+mod copies;
 mod files;
 mod link;
 mod message;
@@ -28,6 +29,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use self::call::Call;
 pub use self::files::PipeFiles;
 use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
@@ -41,7 +43,8 @@ use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{Listener, PipeListener, PipePorts, Speaker, Tunnel};
 pub use self::usage::PipeUsage;
 use crate::box_io::{
-    BoxIo, Channel, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
+    BoxIo, Channel, Expected, Process, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
+    Writable,
 };
 use crate::wire::FrameReader;
 
@@ -190,6 +193,31 @@ impl PipeStillness {
         }
         HeldStill(Weak::clone(&self.0))
     }
+
+    /// Has the agent stop all other processes. It goes on itself, and ends them all with its connection.
+    ///
+    /// # Errors
+    /// `Unavailable` when they cannot be stopped, `Terminated` when the box has ended.
+    pub async fn stop_all(&self) -> Result<()> {
+        self.ask("hold", "pause").await
+    }
+
+    /// Has them go on, but for those that had been stopped before.
+    ///
+    /// # Errors
+    /// `Terminated` when the box has ended.
+    pub async fn continue_all(&self) -> Result<()> {
+        self.ask("let_go", "resume").await
+    }
+
+    async fn ask(&self, verb: &str, operation: &'static str) -> Result<()> {
+        let link = self.0.upgrade().ok_or_else(|| link::lost(operation, None))?;
+        let answer = Call::begin(&link, verb, &[])?.answer().await;
+        answer.map(drop).map_err(|_| match link.is_closed() {
+            true => link.lost(),
+            false => Error::new(ErrorKind::Unavailable, operation, "its processes do not obey"),
+        })
+    }
 }
 
 /// A box that is held for as long as this lives, and perhaps for longer by others.
@@ -254,10 +282,14 @@ impl BoxIo for PipeBox {
         })
     }
 
+    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        Ok(Some(self.copy_to_come()))
+    }
+
     fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
         let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
             ours.set_nonblocking(true)?;
-            Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
+            Ok((UnixStream::from_std(ours)?, Channel(Way::File(theirs.into()))))
         });
         made.map(Some).map_err(|error| {
             Error::new(ErrorKind::ResourceExhausted, "start", "no descriptors are left")

@@ -17,11 +17,13 @@ pub const PROCESSES: &str = include_str!("../python/processes.py");
 
 pub(super) const MUX: &str = include_str!("../python/mux.py");
 
-pub(super) const AGENT_PARTS: [(&str, &str); 13] = [
+pub(super) const AGENT_PARTS: [(&str, &str); 15] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
     ("calls", include_str!("../python/calls.py")),
     ("children", include_str!("../python/children.py")),
+    ("copies", include_str!("../python/copies.py")),
+    ("stillness", include_str!("../python/stillness.py")),
     ("jobs", include_str!("../python/jobs.py")),
     ("verbs", include_str!("../python/verbs.py")),
     ("paths", include_str!("../python/paths.py")),

@@ -13,8 +13,9 @@ use crate::support::{TestBox, read_all};
 
 async fn magic() -> Magic {
     let code = "import importlib.util as u; print(u.MAGIC_NUMBER.hex())";
-    let output = Command::new("python3").args(["-I", "-c", code]).output().await.unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+    let output = Command::new("python3").args(["-I", "-c", code]).output().await;
+    let said = String::from_utf8_lossy(&output.expect("python3 runs").stdout).into_owned();
+    said.trim().parse().expect("a magic number")
 }
 
 async fn compiled(text: &str) -> Bytes {
@@ -23,9 +24,11 @@ async fn compiled(text: &str) -> Bytes {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(text.as_bytes()).await.unwrap();
-    let output = child.wait_with_output().await.unwrap();
+        .expect("python3 starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(text.as_bytes()).await.expect("it reads");
+    drop(stdin);
+    let output = child.wait_with_output().await.expect("it ends");
     assert!(output.status.success(), "{output:?}");
     output.stdout.into()
 }
@@ -42,7 +45,8 @@ async fn an_agent_arrives_as_byte_code_and_does_everything() {
         Some(code.clone())
     })
     .await;
-    assert_eq!(*asked.lock().unwrap(), [magic().await]);
+    let own = magic().await;
+    assert_eq!(*asked.lock().unwrap(), [own]);
     assert_eq!(test.pipe.python(), "from byte code");
     let started = test.pipe.spawn(test.shell("echo there")).await.unwrap();
     assert_eq!(read_all(&*started.stdout).await, b"there\n");
