@@ -15,7 +15,8 @@ use crate::workspace;
 
 /// The folder of the package, and the test programs of it that need an engine.
 const PACKAGE: &str = "backend-docker";
-const PROGRAMS: [&str; 5] = ["engine", "conformance", "kernels", "conformance_kernels", "hostile"];
+const PROGRAMS: [&str; 6] =
+    ["engine", "snapshots", "conformance", "kernels", "conformance_kernels", "hostile"];
 
 /// What tells them that there is one: whether all of the suite is run, or what differs most from other backends.
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
@@ -72,7 +73,7 @@ pub(crate) fn engine() -> Result<Engine, String> {
 
 /// Adds to the command of a test program what it needs of the engine.
 fn with(command: &mut Command, engine: &Engine, program: &str, which: &str, alone: Option<&str>) {
-    if matches!(program, "engine" | "kernels") {
+    if matches!(program, "engine" | "snapshots" | "kernels") {
         // Those that need an engine are left out everywhere else.
         command.arg("--include-ignored");
     }

@@ -16,6 +16,7 @@ use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
+use crate::byte_code::AgentByteCode;
 use crate::committed::{self, engine_of};
 use crate::config::{DockerConfig, Engine, Options};
 use crate::engine::{address, connect, no_image, refused};
@@ -31,6 +32,7 @@ pub struct DockerBackend {
     swept: OnceCell<()>,
     /// What the engine is asked for beyond what every engine has.
     pub(crate) extras: KnownExtras,
+    pub(crate) byte_code: AgentByteCode,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
     pub(crate) makers: Makers,
@@ -180,7 +182,16 @@ impl Backend for DockerBackend {
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {
         let all = self.snapshots.list("list_snapshots")?;
-        Ok(all.into_iter().map(|stored| stored.info).collect())
+        let instances = self.made.instances();
+        let told = all.into_iter().map(|stored| {
+            // What a sandbox kept goes with it.
+            let here = instances
+                .iter()
+                .filter(|instance| instance.place.is_running())
+                .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
+            SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
+        });
+        Ok(told.collect())
     }
 
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
@@ -193,6 +204,9 @@ impl Backend for DockerBackend {
             _ => None,
         };
         let deleted = self.snapshots.delete(OPERATION, name)?;
+        for instance in self.made.instances() {
+            instance.kind.snapshots.forget(&deleted.info.id);
+        }
         if let (Some(docker), Some(image)) = (docker, deleted.image()) {
             committed::remove(&docker, image).await.map_err(|error| {
                 let message = format!("{name:?} is deleted, and its image {image} is still there");

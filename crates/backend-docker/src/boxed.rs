@@ -1,7 +1,7 @@
 //! A container as a box: the agent in it, and the engine that ends it.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,12 +10,13 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as Cause;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
-use sandbox_agent::box_io::{BoxIo, Channel, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{FromBox, HeldStill, PipeBox, PipeStillness};
+use sandbox_agent::box_io::{BoxIo, Channel, Expected, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
 use sandbox_core::{ByteSize, Error, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
 
+use crate::byte_code::AgentByteCode;
 use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, Wanted, body, check_open_files};
@@ -40,37 +41,22 @@ pub(crate) struct Freezer {
     docker: Docker,
     name: String,
     stillness: PipeStillness,
-    /// While it is frozen, or is about to be.
-    frozen: Mutex<Option<HeldStill>>,
-    /// Held by whoever has the engine freeze it or let it go on, also when nobody waits for that any more.
+    /// Held by whoever has it held or let go on, also when nobody waits for that any more.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Freezer {
-    fn frozen(&self) -> MutexGuard<'_, Option<HeldStill>> {
-        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whoever gives up here may have frozen it.
+    /// The agent does it and not the engine, which would freeze the agent as well: nobody would hear that the owner is gone.
+    /// Whoever gives up here may have stopped it.
     pub(crate) async fn freeze(&self) -> Result<()> {
         let _turn = self.turn.lock().await;
-        *self.frozen() = Some(self.stillness.hold());
-        let paused = self.docker.pause_container(&self.name).await;
-        if paused.is_err() {
-            self.frozen().take();
-        }
-        paused.map_err(|error| refused("pause", error))
+        self.stillness.stop_all().await
     }
 
-    /// One that is not frozen goes on.
+    /// One that is not held goes on.
     pub(crate) async fn thaw(&self) -> Result<()> {
         let _turn = self.turn.lock().await;
-        match self.docker.unpause_container(&self.name).await {
-            Err(Cause::DockerResponseServerError { message, .. }) if is_not_paused(&message) => {}
-            thawed => thawed.map_err(|error| refused("resume", error))?,
-        }
-        self.frozen().take();
-        Ok(())
+        self.stillness.continue_all().await
     }
 
     /// An image of what is changed in it, for a snapshot of that store. The engine holds it for that moment.
@@ -89,16 +75,6 @@ impl Freezer {
         })
         .await?
     }
-
-    fn is_frozen(&self) -> bool {
-        self.frozen().is_some()
-    }
-}
-
-/// In the words of Docker and of Podman.
-fn is_not_paused(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    message.contains("is not paused") || message.contains("not in paused state")
 }
 
 /// A container whose first process waits for the agent.
@@ -162,7 +138,7 @@ impl DockerBox {
         docker: &Docker,
         host: &str,
         wanted: &Wanted<'_>,
-        known: &KnownExtras,
+        (known, byte_code): (&KnownExtras, &AgentByteCode),
         id: &str,
     ) -> Result<Self> {
         let Wanted { spec, options, .. } = *wanted;
@@ -182,7 +158,8 @@ impl DockerBox {
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
-        let pipe = PipeBox::connect(from, attached.input, &nonce)
+        let ready_made = |magic| byte_code.of(magic);
+        let pipe = PipeBox::connect_with(from, attached.input, &nonce, &ready_made)
             .await
             .map_err(|error| with_words(error, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
@@ -191,7 +168,6 @@ impl DockerBox {
             docker: docker.clone(),
             name: made.name.clone(),
             stillness: pipe.stillness(),
-            frozen: Mutex::default(),
             turn: Arc::default(),
         };
         let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
@@ -292,6 +268,10 @@ impl BoxIo for DockerBox {
         self.pipe.start_worker(spec).await
     }
 
+    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        self.pipe.expect_copy().await
+    }
+
     fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
         self.pipe.open_channel()
     }
@@ -300,11 +280,9 @@ impl BoxIo for DockerBox {
         self.made.end.is_ours.store(true, Ordering::Release);
         self.pipe.kill();
         // The end of the connection is the end of everything inside. The engine sees to what does not end with it.
-        let (made, frozen) = (Arc::clone(&self.made), self.freezer.is_frozen());
+        let made = Arc::clone(&self.made);
         self.made.runtime.spawn(async move {
-            if !frozen {
-                tokio::time::sleep(OWN_END).await;
-            }
+            tokio::time::sleep(OWN_END).await;
             remove(&made.docker, &made.name).await;
         });
     }
@@ -368,12 +346,15 @@ mod tests {
         });
         let (spec, files, known) =
             (CreateSpec::default(), HostFiles::default(), KnownExtras::default());
+        let byte_code = AgentByteCode::default();
         let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
         let (way, origin) = (Way::Closed, None);
         let wanted = Wanted { spec: &spec, options, files: &files, way, origin };
         let started = async |id| {
             let docker = engine.docker();
-            let error = DockerBox::start(&docker, "here", &wanted, &known, id).await.unwrap_err();
+            let error = DockerBox::start(&docker, "here", &wanted, (&known, &byte_code), id)
+                .await
+                .unwrap_err();
             // There is no agent in it.
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         };

@@ -62,7 +62,8 @@ impl DockerBackend {
         let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
         let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
         let wanted = Wanted { spec, options, files, way: *way, origin: origin.as_ref() };
-        let made = DockerBox::start(docker, &host, &wanted, &self.extras, id.local()).await?;
+        let known = (&self.extras, &self.byte_code);
+        let made = DockerBox::start(docker, &host, &wanted, known, id.local()).await?;
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;
         let (network, way) =

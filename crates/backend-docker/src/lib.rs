@@ -32,6 +32,7 @@
 
 mod backend;
 mod boxed;
+mod byte_code;
 mod committed;
 mod config;
 mod container;

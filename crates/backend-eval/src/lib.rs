@@ -27,7 +27,6 @@
 //! packages come from, such as `"--index-url=https://.."`).
 
 mod backend;
-mod cache;
 mod config;
 mod instance;
 mod python;

@@ -18,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::cache;
 use crate::config::Options;
+use sandbox_local::cache;
 
 /// How long a shim may take to say which interpreter it stands for.
 const SHIM_BOUND: Duration = Duration::from_secs(30);

@@ -13,9 +13,9 @@ use sandbox_isolation::{Maker, Privilege};
 use sandbox_local::background;
 use tokio::sync::OnceCell;
 
-use crate::cache;
 use crate::config::Options;
 use crate::python::{Fingerprint, Layout, Python, remember};
+use sandbox_local::cache;
 
 /// What makes two interpreters interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -71,7 +71,21 @@ pub trait Control: Readable + Writable {
     not(any(feature = "cell", feature = "pipe")),
     expect(dead_code, reason = "carriers have such ways")
 )]
-pub struct Channel(pub(crate) OwnedFd);
+pub struct Channel(pub(crate) Way);
+
+/// What the worker is given.
+#[derive(Debug)]
+#[cfg_attr(
+    not(any(feature = "cell", feature = "pipe")),
+    expect(dead_code, reason = "carriers have such ways")
+)]
+pub(crate) enum Way {
+    /// The other end of ours.
+    File(OwnedFd),
+    /// What an agent makes for a copy with that key.
+    #[cfg(feature = "pipe")]
+    Copy(i64),
+}
 
 /// A copy of an interpreter that is about to be made.
 #[async_trait]

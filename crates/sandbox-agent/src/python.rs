@@ -22,9 +22,13 @@ pub(crate) const ZYGOTE: &str = include_str!("python/zygote.py");
 /// What comes before each program: finds the parts.
 pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
 
+/// What compiles programs, for one that starts elsewhere as well.
+pub(crate) const COMPILED: &str = include_str!("python/compiled.py");
+
 /// Sources that a program compiles when it first needs them, by name.
-pub(crate) const PARTS: [(&str, &str); 22] = [
+pub(crate) const PARTS: [(&str, &str); 23] = [
     ("codec", include_str!("python/codec.py")),
+    ("compiled", COMPILED),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
     ("streams", include_str!("python/streams.py")),

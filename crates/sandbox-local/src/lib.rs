@@ -7,6 +7,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod background;
+pub mod cache;
 mod cache_directory;
 #[cfg(feature = "cells")]
 mod cells;

@@ -33,7 +33,7 @@ use super::process::family::{self, Started};
 use super::process::{Kills, kill_alone, lost, memory_hint, memory_words, peak_memory, raw_pid};
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
-use crate::box_io::{Channel, Exit, Expected, Held, NUDGE, Process, WorkerIo};
+use crate::box_io::{Channel, Exit, Expected, Held, NUDGE, Process, Way, WorkerIo};
 
 const OPERATION: &str = "wake_interpreter";
 
@@ -153,7 +153,7 @@ pub(crate) async fn expect(cell: &Cell, kills: &Kills) -> Result<(Box<dyn Expect
     let starting = Arc::new(Arc::clone(kills).read_owned().await);
     let home = Home { cell: cell.clone(), kills: Arc::clone(kills) };
     let (socket, theirs) = way().map_err(no_descriptors)?;
-    Ok((Box::new(ExpectedCopy { home, socket, _starting: starting }), Channel(theirs)))
+    Ok((Box::new(ExpectedCopy { home, socket, _starting: starting }), Channel(Way::File(theirs))))
 }
 
 /// A way to a copy: our end, and its own.
@@ -264,7 +264,7 @@ impl Held for HeldCopy {
     }
 
     fn store(&self) -> Result<UnixStream> {
-        let (ours, Channel(theirs)) = streams::channel().map_err(no_descriptors)?;
+        let (ours, theirs) = streams::channel().map_err(no_descriptors)?;
         self.copy.copy().as_ref().ok_or_else(dead)?.tell(STORE, &[theirs.as_fd()])?;
         Ok(ours)
     }

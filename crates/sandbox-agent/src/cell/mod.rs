@@ -28,7 +28,7 @@ use self::process::{Kills, ProgramProcess, WorkerProcess};
 use self::streams::{control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
 use crate::box_io::{
-    BoxIo, Channel, Expected, Process, Spawn, Spawned, WorkerIo, WorkerSpec, Writable,
+    BoxIo, Channel, Expected, Process, Spawn, Spawned, Way, WorkerIo, WorkerSpec, Writable,
 };
 use crate::interpreter::write_all;
 use crate::zygote_message::{Fork, ResourceLimit};
@@ -198,7 +198,8 @@ impl BoxIo for CellBox {
     }
 
     fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
-        streams::channel().map(Some).map_err(no_descriptors)
+        let made = streams::channel().map(|(ours, theirs)| (ours, Channel(Way::File(theirs))));
+        made.map(Some).map_err(no_descriptors)
     }
 
     fn kill(&self) {

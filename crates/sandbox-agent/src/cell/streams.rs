@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use crate::box_io::{Channel, Control, Readable, Writable};
+use crate::box_io::{Channel, Control, Readable, Way, Writable};
 
 /// Lets the runtime watch a descriptor.
 #[expect(
@@ -52,10 +52,10 @@ pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
 }
 
 /// A way beside the streams of a worker: our end, and the end that the worker gets.
-pub(crate) fn channel() -> io::Result<(UnixStream, Channel)> {
+pub(crate) fn channel() -> io::Result<(UnixStream, OwnedFd)> {
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
+    Ok((UnixStream::from_std(ours)?, theirs.into()))
 }
 
 /// Reads whatever is there, also when the reactor has not heard of it yet.
@@ -167,7 +167,11 @@ impl Control for ControlSocket {
     }
 
     fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
-        self.write_now(data, &[channel.0.as_fd()])
+        match &channel.0 {
+            Way::File(file) => self.write_now(data, &[file.as_fd()]),
+            #[cfg(feature = "pipe")]
+            Way::Copy(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 

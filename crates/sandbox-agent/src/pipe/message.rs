@@ -52,6 +52,7 @@ const FORGET: u8 = 11;
 const INPUT: u8 = 12;
 const FINISH: u8 = 13;
 const CHANNEL: u8 = 14;
+const COPY: u8 = 15;
 const HELLO: u8 = 16;
 const STARTED: u8 = 17;
 const NOT_STARTED: u8 = 18;
@@ -92,6 +93,12 @@ pub(crate) enum ToAgent<'a> {
     Channel {
         stream: i64,
         new: i64,
+        data: &'a [u8],
+    },
+    /// The same, and where a copy of the worker says that it is there.
+    Copy {
+        stream: i64,
+        copy: i64,
         data: &'a [u8],
     },
     End(i64),
@@ -166,6 +173,11 @@ impl ToAgent<'_> {
             Self::Channel { stream, new, data } => put_frame(frame, CHANNEL, |out| {
                 out.int(*stream);
                 out.int(*new);
+                out.bytes(data);
+            }),
+            Self::Copy { stream, copy, data } => put_frame(frame, COPY, |out| {
+                out.int(*stream);
+                out.int(*copy);
                 out.bytes(data);
             }),
             Self::End(stream) => put_frame(frame, END, |out| out.int(*stream)),
@@ -346,7 +358,7 @@ mod tests {
         numbers::agree(
             parts.chain(&[("mux", MUX)]),
             &numbers::named!(
-                SPAWN WORKER DATA END CREDIT DROP SIGNAL CALL CANCEL PING FORGET INPUT FINISH CHANNEL HELLO
+                SPAWN WORKER DATA END CREDIT DROP SIGNAL CALL CANCEL PING FORGET INPUT FINISH CHANNEL COPY HELLO
                 STARTED NOT_STARTED ANSWER EXIT PONG BROKEN FINISHED STDIN STDOUT STDERR CONTROL VERSION WINDOW
                 CHUNK
             ),

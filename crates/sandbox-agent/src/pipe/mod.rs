@@ -5,6 +5,7 @@
 
 mod archive;
 mod call;
+mod copies;
 mod files;
 mod link;
 mod message;
@@ -28,18 +29,22 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use self::call::Call;
 pub use self::files::PipeFiles;
 use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
-pub use self::program::{OpenFiles, PROCESSES, arguments};
+pub use self::program::{
+    ByteCode, Magic, OpenFiles, PROCESSES, agent, arguments, byte_code_id, compiler,
+};
 pub use self::python::PipePython;
 use self::streams::{ControlStream, Reader, Writer};
 pub use self::tunnel::{Listener, PipeListener, PipePorts, Speaker, Tunnel};
 pub use self::usage::PipeUsage;
 use crate::box_io::{
-    BoxIo, Channel, Process, Spawn, Spawned, Terminal, WorkerIo, WorkerSpec, Writable,
+    BoxIo, Channel, Expected, Process, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
+    Writable,
 };
 use crate::wire::FrameReader;
 
@@ -79,11 +84,25 @@ impl PipeBox {
     ///
     /// # Errors
     /// `Unavailable` when what is there is no such interpreter, or one that is too old.
-    pub async fn connect(mut from: FromBox, mut into: IntoBox, nonce: &str) -> Result<Self> {
+    pub async fn connect(from: FromBox, into: IntoBox, nonce: &str) -> Result<Self> {
+        Self::connect_with(from, into, nonce, &|_| None).await
+    }
+
+    /// The same, and where there is byte code for that interpreter it has nothing to compile.
+    ///
+    /// # Errors
+    /// As [`PipeBox::connect`].
+    pub async fn connect_with(
+        mut from: FromBox,
+        mut into: IntoBox,
+        nonce: &str,
+        byte_code: ByteCode<'_>,
+    ) -> Result<Self> {
         let arrival = async {
             let mut heard = BytesMut::new();
-            greet(&mut from, &mut heard, nonce).await?;
-            send_agent(&mut into).await.map_err(|error| {
+            let magic = greet(&mut from, &mut heard, nonce).await?;
+            let byte_code = magic.and_then(byte_code);
+            send_agent(&mut into, byte_code.as_deref()).await.map_err(|error| {
                 refused("the agent could not be sent", &heard).with_source(error)
             })?;
             let greeting = hello(&mut from, &mut heard, nonce).await?;
@@ -174,6 +193,31 @@ impl PipeStillness {
         }
         HeldStill(Weak::clone(&self.0))
     }
+
+    /// Has the agent stop all other processes. It goes on itself, and ends them all with its connection.
+    ///
+    /// # Errors
+    /// `Unavailable` when they cannot be stopped, `Terminated` when the box has ended.
+    pub async fn stop_all(&self) -> Result<()> {
+        self.ask("hold", "pause").await
+    }
+
+    /// Has them go on, but for those that had been stopped before.
+    ///
+    /// # Errors
+    /// `Terminated` when the box has ended.
+    pub async fn continue_all(&self) -> Result<()> {
+        self.ask("let_go", "resume").await
+    }
+
+    async fn ask(&self, verb: &str, operation: &'static str) -> Result<()> {
+        let link = self.0.upgrade().ok_or_else(|| link::lost(operation, None))?;
+        let answer = Call::begin(&link, verb, &[])?.answer().await;
+        answer.map(drop).map_err(|_| match link.is_closed() {
+            true => link.lost(),
+            false => Error::new(ErrorKind::Unavailable, operation, "its processes do not obey"),
+        })
+    }
 }
 
 /// A box that is held for as long as this lives, and perhaps for longer by others.
@@ -238,10 +282,14 @@ impl BoxIo for PipeBox {
         })
     }
 
+    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        Ok(Some(self.copy_to_come()))
+    }
+
     fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
         let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
             ours.set_nonblocking(true)?;
-            Ok((UnixStream::from_std(ours)?, Channel(theirs.into())))
+            Ok((UnixStream::from_std(ours)?, Channel(Way::File(theirs.into()))))
         });
         made.map(Some).map_err(|error| {
             Error::new(ErrorKind::ResourceExhausted, "start", "no descriptors are left")
@@ -258,17 +306,18 @@ impl BoxIo for PipeBox {
     }
 }
 
-/// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody.
-async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<()> {
+/// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody. Tells which byte code it
+/// takes.
+async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<Option<Magic>> {
     let greeting = format!("code-sandboxes-agent {VERSION} {nonce} ");
     loop {
         let text = String::from_utf8_lossy(heard).into_owned();
         if let Some((_, rest)) = text.split_once(&greeting)
-            && rest.contains('\n')
+            && let Some((magic, _)) = rest.split_once('\n')
         {
             let end = heard.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
             drop(heard.split_to(end + 1));
-            return Ok(());
+            return Ok(magic.parse().ok());
         }
         if heard.len() > MOST_GREETING {
             return Err(refused("something else than the agent has answered", heard));
@@ -277,12 +326,12 @@ async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<
     }
 }
 
-async fn send_agent(into: &mut IntoBox) -> std::io::Result<()> {
-    let program = program::program();
+async fn send_agent(into: &mut IntoBox, byte_code: Option<&[u8]>) -> std::io::Result<()> {
+    let program = byte_code.unwrap_or(agent().as_bytes());
     let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
-    into.write_all(&[0]).await?;
+    into.write_all(&[byte_code.is_some().into()]).await?;
     into.write_all(&length.to_le_bytes()).await?;
-    into.write_all(program.as_bytes()).await?;
+    into.write_all(program).await?;
     into.flush().await
 }
 

@@ -1,8 +1,13 @@
-//! The agent of a container as text, and the command line that takes it in.
+//! The agent of a container as text or byte code, and the command line that takes it in.
 
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::str::FromStr;
 use std::sync::OnceLock;
 
-use crate::python::{PARTS, assemble};
+use bytes::Bytes;
+
+use crate::python::{COMPILED, PARTS, assemble};
 
 /// What the command line holds.
 const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
@@ -12,11 +17,13 @@ pub const PROCESSES: &str = include_str!("../python/processes.py");
 
 pub(super) const MUX: &str = include_str!("../python/mux.py");
 
-pub(super) const AGENT_PARTS: [(&str, &str); 13] = [
+pub(super) const AGENT_PARTS: [(&str, &str); 15] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
     ("calls", include_str!("../python/calls.py")),
     ("children", include_str!("../python/children.py")),
+    ("copies", include_str!("../python/copies.py")),
+    ("stillness", include_str!("../python/stillness.py")),
     ("jobs", include_str!("../python/jobs.py")),
     ("verbs", include_str!("../python/verbs.py")),
     ("paths", include_str!("../python/paths.py")),
@@ -29,9 +36,53 @@ pub(super) const AGENT_PARTS: [(&str, &str); 13] = [
 ];
 
 /// The whole agent as one Python source.
-pub(crate) fn program() -> &'static str {
+#[must_use]
+pub fn agent() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
     PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MUX))
+}
+
+/// Which byte code an interpreter takes, as it tells itself (`importlib.util.MAGIC_NUMBER`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Magic(u32);
+
+impl fmt::Display for Magic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+impl FromStr for Magic {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let digits = text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
+        number.map(Self).ok_or(())
+    }
+}
+
+/// Gives the agent as byte code for interpreters of that kind, where it is there. It is on a connection's way, and so does
+/// not wait.
+///
+/// What is in a box decides which of it it gets, and must never be where it comes from: a box would get what another one has
+/// made.
+pub type ByteCode<'a> = &'a (dyn Fn(Magic) -> Option<Bytes> + Send + Sync);
+
+/// The arguments of an interpreter that writes the agent as such byte code to its standard output. It takes [`agent`] from
+/// its standard input, and ends with another exit status than 0 where it is another kind of interpreter.
+#[must_use]
+pub fn compiler(magic: Magic) -> Vec<String> {
+    let magic = magic.to_string();
+    ["-I", "-S", "-B", "-X", "utf8", "-c", COMPILED, &magic].map(str::to_owned).to_vec()
+}
+
+/// Tells byte code of this agent from that of others, by kind of interpreter. For caches: it may differ between builds.
+#[must_use]
+pub fn byte_code_id(magic: Magic) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (agent(), COMPILED, magic).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// How many files each process in a box may have open.
@@ -66,6 +117,15 @@ mod tests {
         for (name, source) in AGENT_PARTS.iter().chain(&[("mux", MUX), ("bootstrap", BOOTSTRAP)]) {
             assert!(source.is_ascii(), "{name}");
             assert!(source.starts_with("\"\"\""), "{name} has no docstring");
+        }
+    }
+
+    #[test]
+    fn a_magic_number_is_what_interpreters_say() {
+        let said = "a70d0d0a";
+        assert_eq!(said.parse::<Magic>().map(|magic| magic.to_string()), Ok(said.to_owned()));
+        for other in ["", "a70d0d", "a70d0d0a0", "+70d0d0a", "../../../"] {
+            assert_eq!(other.parse::<Magic>(), Err(()), "{other}");
         }
     }
 

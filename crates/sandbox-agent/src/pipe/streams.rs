@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use super::link::Link;
 use super::message::{NARROW_WINDOW, STDIN, STDOUT, ToAgent, Trouble, WINDOW, stream};
 use super::tunnel::Tunnel;
-use crate::box_io::{Channel, Control, Readable, Writable};
+use crate::box_io::{Channel, Control, Readable, Way, Writable};
 
 /// A stream from a box, and what of it nobody has read yet.
 #[derive(Debug)]
@@ -209,6 +209,7 @@ enum With {
     Nothing,
     Input(i64),
     Channel(i64),
+    Copy(i64),
 }
 
 /// The writing end. Dropping it is the end of the stream.
@@ -255,6 +256,7 @@ impl Writer {
             With::Nothing => ToAgent::Data { stream, data },
             With::Input(new) => ToAgent::Input { stream, new, data },
             With::Channel(new) => ToAgent::Channel { stream, new, data },
+            With::Copy(copy) => ToAgent::Copy { stream, copy, data },
         };
         let sent = if self.first { self.link.say(&message) } else { self.link.tell(&message) };
         sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
@@ -329,13 +331,17 @@ impl Control for ControlStream {
     }
 
     fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+        let file = match &channel.0 {
+            Way::File(file) => file,
+            Way::Copy(key) => return self.writer.write(data, With::Copy(*key)),
+        };
         let link = &self.writer.link;
         let key = link.new_key();
         let tunnel = Tunnel::new(
             Reader::new(link, stream(key, STDOUT)),
             Writer::new(link, stream(key, STDIN), false),
         );
-        let end = std::os::unix::net::UnixStream::from(channel.0.try_clone()?);
+        let end = std::os::unix::net::UnixStream::from(file.try_clone()?);
         end.set_nonblocking(true)?;
         let mut end = UnixStream::from_std(end)?;
         let sent = self.writer.write(data, With::Channel(stream(key, STDIN)))?;

@@ -59,6 +59,7 @@ class Child:
         self.children, self.key, self.pid, self.is_worker = children, key, pid, is_worker
         self.sources = []
         self.control = None
+        self.copy = None  # the way to one that waits to be an interpreter
         self.terminal = None
         self.status = None
         self.told = False
@@ -67,6 +68,18 @@ class Child:
     def heard(self):
         """Something is asked of it: what the kernel has ended before is none of that's business."""
         self.kills = kills_for_memory()
+
+    def connect(self, streams):
+        """These are the streams of an interpreter."""
+        mux, key = self.children.mux, self.key
+        self.sources = [
+            Source(mux, streams.out, key << 2 | STDOUT),
+            Source(mux, streams.err, key << 2 | STDERR),
+        ]
+        self.sources.append(
+            pipes["ControlSource"](mux, streams.told, key << 2 | CONTROL, list(self.sources))
+        )
+        self.control = pipes["ControlSink"](mux, streams.control, key << 2 | STDIN, self.heard)
 
     def died(self, status, usage):
         # Which process it was the kernel does not say: one that has ended since this one began.
@@ -95,9 +108,46 @@ class Child:
             self.children.close_streams(self)
 
 
+class Streams:
+    """Those of an interpreter: ours, and its control stream, standard input, output and error."""
+
+    def __init__(self):
+        self.control, theirs = socketpair(AF_UNIX, SOCK_STREAM)
+        self.theirs = [theirs.detach()]
+        self.ours = []
+        try:
+            self.told = self.keep(dup(self.control.fileno()))
+            self.theirs.append(open("/dev/null", O_RDONLY | O_CLOEXEC))
+            self.out, self.err = [self.keep(self.output()) for _ in range(2)]
+        except OSError:
+            self.close_ours()
+            self.close_theirs()
+            raise
+
+    def output(self):
+        near, far = pipe2(O_CLOEXEC)
+        self.theirs.append(far)
+        return near
+
+    def keep(self, fd):
+        self.ours.append(fd)
+        return fd
+
+    def close_ours(self):
+        self.control.close()
+        for fd in self.ours:
+            close(fd)
+
+    def close_theirs(self):
+        for fd in self.theirs:
+            close(fd)
+
+
 class Children:
     def __init__(self, mux):
         self.mux = mux
+        self.copies = load("copies")["Copies"](self)
+        self.stillness = load("stillness")["Stillness"]()
         self.all = {}
         self.owners = {}  # by process id: which of them it is, or has left behind
 
@@ -166,37 +216,25 @@ class Children:
 
     def start_worker(self, fields):
         key = as_number(fields[0])
-        opened = []
         try:
-            control, theirs = socketpair(AF_UNIX, SOCK_STREAM)
-            theirs = theirs.detach()
-            opened += [theirs]
-            copy = dup(control.fileno())
-            opened += [copy]
-            out, their_out = pipe2(O_CLOEXEC)
-            opened += [out, their_out]
-            err, their_err = pipe2(O_CLOEXEC)
-            opened += [err, their_err]
-            null = open("/dev/null", O_RDONLY | O_CLOEXEC)
-            opened += [null]
+            streams = self.new_streams()
+        except OSError as error:
+            return self.not_started(key, NEW_PROCESS, error.errno)
+        try:
             pid = fork()
         except OSError as error:
-            for fd in opened:
-                close(fd)
+            streams.close_ours()
+            streams.close_theirs()
             return self.not_started(key, NEW_PROCESS, error.errno)
         if pid == 0:
-            self.mux.become(WorkerRequest(fields, theirs, [null, their_out, their_err], self.open_files))
-        for fd in (theirs, their_out, their_err, null):
-            close(fd)
-        child = self.add(key, pid, True)
-        child.sources = [
-            Source(self.mux, out, key << 2 | STDOUT),
-            Source(self.mux, err, key << 2 | STDERR),
-        ]
-        child.sources.append(
-            pipes["ControlSource"](self.mux, copy, key << 2 | CONTROL, list(child.sources))
-        )
-        child.control = pipes["ControlSink"](self.mux, control, key << 2 | STDIN, child.heard)
+            control, *standard = streams.theirs
+            self.mux.become(WorkerRequest(fields, control, standard, self.open_files))
+        streams.close_theirs()
+        self.add(key, pid, True).connect(streams)
+
+    @staticmethod
+    def new_streams():
+        return Streams()
 
     # Signals.
 
@@ -251,7 +289,8 @@ class Children:
         if child is None:
             return []
         stopped = set()
-        if getpid() == 1 and process_count() > CROWD and child in self.owners.values():
+        is_held = self.stillness.before is not None
+        if getpid() == 1 and not is_held and process_count() > CROWD and child in self.owners.values():
             self.kill_in_a_crowd(child)
         for _ in range(ROUNDS):
             self.reap()
@@ -337,6 +376,7 @@ class Children:
 
     def forget(self, key, end):
         """Nobody asks for it any more. Its tree is ended on demand, and otherwise lives on."""
+        self.copies.drop(key)
         child = self.all.get(key)
         if child is None:
             return
@@ -361,6 +401,9 @@ class Children:
             source.forget()
         if child.control is not None:
             child.control.forget()
+        if child.copy is not None:
+            child.copy.close()
+            child.copy = None
         if child.terminal is not None:
             close(child.terminal)
             child.terminal = None

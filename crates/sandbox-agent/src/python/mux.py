@@ -19,7 +19,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 VERSION = 1
 SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET = range(1, 12)
-INPUT, FINISH, CHANNEL = 12, 13, 14
+INPUT, FINISH, CHANNEL, COPY = 12, 13, 14, 15
 HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED = range(16, 24)
 # Data and its end have the same numbers in both directions.
 
@@ -228,15 +228,19 @@ class Mux:
         del buffer[:at]
 
     def take(self, kind, message):
-        if kind in (DATA, INPUT, CHANNEL):
+        if kind in (DATA, INPUT, CHANNEL, COPY):
             stream = self.streams.get(int.from_bytes(message[5:13], "little", signed=True))
             if kind != DATA:
                 _, new, piece = split(message[1:])
                 self.used_up(len(piece))
                 if stream is not None:
-                    feed = stream.feed_with_input if kind == INPUT else stream.feed_with_channel
                     try:
-                        feed(piece, as_number(new))
+                        if kind == INPUT:
+                            stream.feed_with_input(piece, as_number(new))
+                        elif kind == CHANNEL:
+                            stream.feed_with_channel(piece, as_number(new))
+                        else:
+                            stream.feed_with_copy(piece, as_number(new))
                     except OSError:
                         stream.broken()  # no descriptor is left for it
                 return

@@ -10,7 +10,7 @@ A process that adopts orphans would get its copy back as a child. It adopts none
 
 import gc
 import sys
-from _signal import NSIG, SIG_BLOCK, SIG_SETMASK, SIGCHLD, SIGKILL, pthread_sigmask
+from _signal import SIG_BLOCK, SIG_SETMASK, SIGCHLD, SIGKILL, pthread_sigmask, valid_signals
 from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM
 from _socket import socketpair
 from posix import WNOHANG, _exit, fork, getpid, getppid, kill, listdir, strerror, uname, waitpid
@@ -234,7 +234,7 @@ class Thread:
         """
         sys.audit("os.fork")
         # In between the interpreter holds locks of its own, so that no handler and no finalizer of user code may run.
-        mask, collects = pthread_sigmask(SIG_BLOCK, range(1, NSIG)), gc.isenabled()
+        mask, collects = pthread_sigmask(SIG_BLOCK, valid_signals()), gc.isenabled()
         gc.disable()
         try:
             self.around["BeforeFork"]()

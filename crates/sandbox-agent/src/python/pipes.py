@@ -161,7 +161,6 @@ class ControlSource(Source):
             left -= count
         return True
 
-
     def end(self):
         """Usually the worker is dying, and its end says more than that of its stream."""
         if not self.has_ended:
@@ -320,6 +319,9 @@ class ControlSink(Sink):
         theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
         SocketSink.both_ways(self.mux, ours, stream)
         self.feed_with(data, theirs.detach())
+
+    def feed_with_copy(self, data, key):
+        self.feed_with(data, self.mux.children.copies.expect(key))
 
     def feed_with(self, data, file):
         self.heard()

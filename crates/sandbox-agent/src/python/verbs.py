@@ -22,6 +22,11 @@ def begin(job, verb, arguments):
         return at_once(python, *map(codec["as_text"], arguments))
     if verb == "resize":
         return at_once(children.resize, *[as_number(field) for field in arguments])
+    if verb in ("prepare", "wake", "store"):
+        key, *rest = arguments
+        return at_once(getattr(children.copies, verb), as_number(key), *rest)
+    if verb in ("hold", "let_go"):
+        return getattr(children.stillness, verb)()
     if verb == "connect":
         return load("tunnel")["connect"](job, *arguments)
     if verb in ("listen", "accept"):

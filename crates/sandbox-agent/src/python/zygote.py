@@ -1,6 +1,5 @@
 """The zygote: one warm interpreter that forks workers and never runs user code."""
 
-import marshal
 import sys
 from _signal import SIG_DFL, SIGCHLD, SIGKILL
 from _signal import signal as set_signal
@@ -27,14 +26,12 @@ THREAD_COUNTS = (
 
 
 def compiled(program):
-    """A program in byte code that does the same as this one, whose text is `program`."""
+    """A file of byte code that does the same as this program, whose text is `program`."""
     import importlib.util
 
-    parts = {name: marshal.dumps(code_of(name)) for name in SOURCES}
-    text = "SOURCES = %r\n%s" % (parts, str(program, "utf-8").partition("\n")[2])
-    code = compile(text, "<sandbox zygote>", "exec", dont_inherit=True)
+    code = load("compiled")["compiled"](SOURCES, str(program, "utf-8"), "<sandbox zygote>")
     # The interpreter knows byte code by its first bytes; the other fields of the header are unused.
-    return importlib.util.MAGIC_NUMBER.ljust(16, b"\0") + marshal.dumps(code)
+    return importlib.util.MAGIC_NUMBER.ljust(16, b"\0") + code
 
 
 def thread_count():

@@ -1,5 +1,7 @@
 //! The carrier over one stream of bytes, with an agent that is an ordinary process of this host.
 
+mod byte_code;
+mod copies;
 mod files;
 mod processes;
 mod support;

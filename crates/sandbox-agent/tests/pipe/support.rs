@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use futures_util::{StreamExt as _, stream};
 use sandbox_agent::box_io::{Readable, Spawn};
-use sandbox_agent::pipe::{OpenFiles, PipeBox, arguments};
+use sandbox_agent::pipe::{ByteCode, OpenFiles, PipeBox, arguments};
 use sandbox_core::{ByteStream, Result};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
@@ -31,21 +31,27 @@ impl TestBox {
         Self::start_that(false).await
     }
 
+    /// One that is given the agent as byte code.
+    pub(crate) async fn start_from(byte_code: ByteCode<'_>) -> Self {
+        Self::start_program(Command::new("python3"), true, None, Some(byte_code)).await
+    }
+
     async fn start_that(closes: bool) -> Self {
-        Self::start_program(Command::new("python3"), closes, None).await
+        Self::start_program(Command::new("python3"), closes, None, None).await
     }
 
     /// One that has no more open files than that itself.
     pub(crate) async fn start_with_open_files(there: u32, asked: OpenFiles) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit -n {there}; exec python3 \"$@\""), "sh"]);
-        Self::start_program(shell, true, Some(asked)).await
+        Self::start_program(shell, true, Some(asked), None).await
     }
 
     async fn start_program(
         mut program: Command,
         closes: bool,
         open_files: Option<OpenFiles>,
+        byte_code: Option<ByteCode<'_>>,
     ) -> Self {
         let nonce = "0123456789abcdef";
         let mut agent = program
@@ -65,7 +71,8 @@ impl TestBox {
                 Err(error) => Some((Err(error), from)),
             }
         });
-        let pipe = PipeBox::connect(Box::pin(from), Box::pin(into), nonce)
+        let ready_made = |magic| byte_code.as_ref().and_then(|byte_code| byte_code(magic));
+        let pipe = PipeBox::connect_with(Box::pin(from), Box::pin(into), nonce, &ready_made)
             .await
             .expect("the agent arrives");
         let home = tempfile::tempdir().expect("a directory");

@@ -4,13 +4,13 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
-use sandbox_local::cache_directory;
+use crate::cache_directory;
 
 /// Files kept; more are of interpreters and versions that are gone.
 const MOST: usize = 32;
 
 /// A file of ours. What somebody else wrote, or could have written, is not read: it decides what is run.
-pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
+pub fn read(name: &str) -> Option<Vec<u8>> {
     let file = cache_directory()?.join(name);
     let meta = fs::symlink_metadata(&file).ok()?;
     let own = meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
@@ -18,7 +18,7 @@ pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
 }
 
 /// Replaces a file, or leaves it as it was.
-pub(crate) fn write(name: &str, contents: &[u8]) {
+pub fn write(name: &str, contents: &[u8]) {
     if let Err(error) = try_write(name, contents) {
         tracing::debug!(%error, name, "not cached");
     }

@@ -1,0 +1,137 @@
+"""Copies of interpreters that wait in a container: taken in, and made interpreters again.
+
+A copy says over a socket that it is there, and the kernel adds which process says so. It has been left to this process by
+then, as an orphan. From there on it is a process like one that was started here: apart from the tree that it came from, with
+an end that is told, and ended with its key. Code can have another process of this container say it, and nothing else.
+"""
+
+import sys
+from posix import close, getpid
+from select import EPOLLIN
+
+from _socket import AF_UNIX, CMSG_SPACE, SCM_CREDENTIALS, SO_PASSCRED, SOCK_STREAM, SOL_SOCKET
+from _socket import socketpair
+
+ARRIVED = b"a"
+STORE, PREPARE, WAKE = b"s", b"p", b"w"
+NO_COPY = b"c"  # the stage at which none came to be
+CREDENTIALS = 12
+ROUNDS, PAUSE = 5000, 0.001  # how often it is looked whether one has been left to this process
+ENOENT, ESRCH = 2, 3
+
+codec, pipes, kernel = load("codec"), load("pipes"), load("processes")
+as_number = codec["as_number"]
+
+
+class Coming:
+    """A copy that is to say that it is there."""
+
+    def __init__(self, copies, key):
+        self.copies, self.key = copies, key
+        self.mux = copies.children.mux
+        self.socket, theirs = socketpair(AF_UNIX, SOCK_STREAM)
+        self.theirs = theirs.detach()
+        self.socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
+        self.socket.setblocking(False)
+        self.mux.watch(self.socket.fileno(), EPOLLIN, self.said)
+        copies.coming[key] = self
+
+    def said(self, events):
+        self.mux.unwatch(self.socket.fileno())
+        try:
+            data, ancillary, _, _ = self.socket.recvmsg(1, CMSG_SPACE(CREDENTIALS))
+        except OSError:
+            data, ancillary = b"", ()
+        senders = [
+            int.from_bytes(content[:4], sys.byteorder)
+            for level, kind, content in ancillary
+            if (level, kind) == (SOL_SOCKET, SCM_CREDENTIALS)
+        ]
+        if data == ARRIVED and senders:
+            self.take_in(senders[0], ROUNDS)
+        else:
+            self.give_up()
+
+    def take_in(self, pid, rounds):
+        """Once it is a child of this process: until its end is taken here, no other process can have its number."""
+        if self.copies.coming.get(self.key) is not self:
+            return
+        owners, about = self.copies.children.owners, kernel["look"](pid)
+        owner = owners.get(pid)
+        if about is None or about[2] in b"ZXx" or rounds == 0 or owner is not None and owner.pid == pid:
+            self.give_up()
+        elif about[0] != getpid():
+            self.mux.jobs.later(PAUSE, lambda: self.take_in(pid, rounds - 1))
+        else:
+            del self.copies.coming[self.key]
+            self.copies.children.add(self.key, pid, True).copy = self.socket
+
+    def give_up(self):
+        if self.copies.drop(self.key):
+            self.copies.children.not_started(self.key, NO_COPY, ESRCH)
+
+
+class Copies:
+    def __init__(self, children):
+        self.children = children
+        self.coming = {}  # by key
+
+    def expect(self, key):
+        """Where one will say that it is there: its end."""
+        return Coming(self, key).theirs
+
+    def drop(self, key):
+        """Nobody waits for it any more. Says whether somebody did."""
+        coming = self.coming.pop(key, None)
+        if coming is not None:
+            self.children.mux.unwatch(coming.socket.fileno())
+            coming.socket.close()
+        return coming is not None
+
+    def of(self, key):
+        child = self.children.all.get(key)
+        if child is None or child.copy is None or child.status is not None:
+            raise OSError(ENOENT, "")
+        return child
+
+    # What the host asks for.
+
+    def prepare(self, key, following):
+        """Has it make the next copy ready, which will have that key."""
+        copy = self.of(key).copy
+        theirs = self.expect(as_number(following))
+        try:
+            tell(copy, PREPARE, [theirs])
+        finally:
+            close(theirs)
+
+    def wake(self, key):
+        """Has it be an interpreter from here on."""
+        child = self.of(key)
+        streams = self.children.new_streams()
+        try:
+            tell(child.copy, WAKE, streams.theirs)
+        except OSError:
+            streams.close_ours()
+            raise
+        finally:
+            streams.close_theirs()
+        child.copy.close()
+        child.copy = None
+        child.connect(streams)
+
+    def store(self, key, stream):
+        """Has one more copy send its variables on that stream."""
+        copy = self.of(key).copy
+        theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
+        theirs = theirs.detach()
+        try:
+            tell(copy, STORE, [theirs])
+        finally:
+            close(theirs)
+        pipes["SocketSink"].both_ways(self.children.mux, ours, as_number(stream))
+
+
+def tell(copy, what, files):
+    data = b"".join(file.to_bytes(4, sys.byteorder) for file in files)
+    copy.sendmsg([what], [(SOL_SOCKET, 1, data)])
