@@ -29,8 +29,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 pub use self::files::PipeFiles;
-use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
+use self::link::{Link, SILENCE};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{OpenFiles, PROCESSES, arguments};
@@ -79,7 +79,20 @@ impl PipeBox {
     ///
     /// # Errors
     /// `Unavailable` when what is there is no such interpreter, or one that is too old.
-    pub async fn connect(mut from: FromBox, mut into: IntoBox, nonce: &str) -> Result<Self> {
+    pub async fn connect(from: FromBox, into: IntoBox, nonce: &str) -> Result<Self> {
+        Self::connect_within(from, into, nonce, SILENCE).await
+    }
+
+    /// The same, for a box that counts as lost when it says nothing for that long, 45 seconds otherwise.
+    ///
+    /// # Errors
+    /// Those of [`PipeBox::connect`].
+    pub async fn connect_within(
+        mut from: FromBox,
+        mut into: IntoBox,
+        nonce: &str,
+        silence: Duration,
+    ) -> Result<Self> {
         let arrival = async {
             let mut heard = BytesMut::new();
             greet(&mut from, &mut heard, nonce).await?;
@@ -92,7 +105,7 @@ impl PipeBox {
         let (rest, greeting) = timeout(ARRIVAL, arrival)
             .await
             .map_err(|_| refused("the agent was not there in time", &[]))??;
-        Ok(Self { link: Link::open(from, rest, into), greeting, memory: None })
+        Ok(Self { link: Link::open(from, rest, into, silence), greeting, memory: None })
     }
 
     /// Says which limit it was, when the kernel ends a process for its memory.
@@ -131,6 +144,11 @@ impl PipeBox {
     /// What says that it is held. Does not keep the box alive.
     pub fn stillness(&self) -> PipeStillness {
         PipeStillness(Arc::downgrade(&self.link))
+    }
+
+    /// Why it can not be reached any more, when nobody here has ended it and its end was not seen either.
+    pub fn why_lost(&self) -> Option<String> {
+        self.link.why_lost()
     }
 
     /// Whether it can still be reached.
