@@ -78,7 +78,11 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use sandbox_core::{Backend as _, CallContext, ErrorKind};
+
     use super::*;
+    use crate::DockerBackend;
+    use crate::config::DockerConfig;
     use crate::fake_engine::{Answer, FakeEngine, store_snapshot};
 
     fn dead() -> String {
@@ -142,5 +146,37 @@ mod tests {
         let open = fs::Permissions::from_mode(0o777);
         fs::set_permissions(store.directory().unwrap(), open).unwrap();
         assert_eq!(removed(images, &store).await, [""; 0]);
+    }
+
+    /// An engine that could not say what it has is asked again before the next sandbox, and one that could is not.
+    #[tokio::test]
+    async fn what_could_not_be_listed_is_listed_again() {
+        let engine = FakeEngine::start(|request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match path {
+                "version" => Answer::now(200, json!({"ApiVersion": "1.41"})),
+                "containers/json" => {
+                    let is_first = !said.has("listed");
+                    said.add("listed");
+                    match is_first {
+                        true => Answer::now(500, json!({"message": "not now"})),
+                        false => Answer::now(200, json!([])),
+                    }
+                }
+                "_ping" | "images/json" => Answer::now(200, json!([])),
+                _ => Answer::now(404, json!({"message": "No such image"})),
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = DockerConfig::default();
+        config.host = Some(engine.address());
+        config.snapshot_directory = Some(folder.path().join("snapshots"));
+        let backend = DockerBackend::new(config);
+        for listed in [1, 2, 2] {
+            let spec = sandbox_core::CreateSpec::default();
+            let error = backend.create(&CallContext::new(), spec).await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+            assert_eq!(engine.said().len(), listed);
+        }
     }
 }
