@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use crate::command::exists;
 use crate::engine::Engine;
 use crate::image::{self, Words};
-use crate::setup::install_packages;
+use crate::podman::Podman;
+use crate::setup::{install_packages, is_root};
 use crate::suites::{Built, TestProgram, cargo};
 use crate::tally::Tally;
 use crate::test_task::Missing;
@@ -15,8 +16,15 @@ use crate::workspace;
 
 /// The folder of the package, and the test programs of it that need an engine.
 const PACKAGE: &str = "backend-docker";
-const PROGRAMS: [&str; 6] =
-    ["engine", "snapshots", "conformance", "kernels", "conformance_kernels", "hostile"];
+const PROGRAMS: [&str; 7] =
+    ["engine", "lost", "snapshots", "conformance", "kernels", "conformance_kernels", "hostile"];
+
+/// The one that starts an engine of its own, and the one that needs another engine.
+const OWN_ENGINE: &str = "own_engine";
+const PODMAN: &str = "podman";
+
+/// Where the latter is.
+const PODMAN_VARIABLE: &str = "SANDBOX_TEST_PODMAN";
 
 /// What tells them that there is one: whether all of the suite is run, or what differs most from other backends.
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
@@ -53,8 +61,37 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
     for program in PROGRAMS {
         tally.run(program, &mut command(program, None), |name| command(program, Some(name)));
     }
+    if may_start_another(&mut tally) {
+        tally.run(OWN_ENGINE, &mut command(OWN_ENGINE, None), |name| {
+            command(OWN_ENGINE, Some(name))
+        });
+    }
+    if let Some(podman) = Podman::provide(&engine, missing(), &mut tally) {
+        let command = |alone: Option<&str>| {
+            let mut command = command(PODMAN, alone);
+            command.env(PODMAN_VARIABLE, podman.host());
+            command
+        };
+        tally.run(PODMAN, &mut command(None), |name| command(Some(name)));
+    }
     tally.check("no container is left", nothing_is_left(&engine)?);
     Ok(tally.close())
+}
+
+/// Root installs what is missing, so that nothing need be.
+fn missing() -> Missing {
+    if is_root() { Missing::IsFailure } else { Missing::IsSkipped }
+}
+
+/// Whether an engine can be started beside the one that is there. Where not, that is counted.
+fn may_start_another(tally: &mut Tally) -> bool {
+    let lacking = ["dockerd", "openssl", "setpriv"].into_iter().find(|program| !exists(program));
+    let obstacle = Engine::obstacle().map(str::to_owned);
+    let obstacle = obstacle.or_else(|| lacking.map(|program| format!("there is no {program}")));
+    if let Some(obstacle) = &obstacle {
+        tally.skip("tests with an engine of their own", obstacle);
+    }
+    obstacle.is_none()
 }
 
 /// An engine that has the image: the one that answers, or one of our own.
@@ -73,7 +110,7 @@ pub(crate) fn engine() -> Result<Engine, String> {
 
 /// Adds to the command of a test program what it needs of the engine.
 fn with(command: &mut Command, engine: &Engine, program: &str, which: &str, alone: Option<&str>) {
-    if matches!(program, "engine" | "snapshots" | "kernels") {
+    if matches!(program, "engine" | "snapshots" | "kernels" | "lost" | OWN_ENGINE | PODMAN) {
         // Those that need an engine are left out everywhere else.
         command.arg("--include-ignored");
     }
@@ -96,7 +133,12 @@ fn nothing_is_left(engine: &Engine) -> Result<bool, String> {
 
 /// What starts an engine and makes the image, from the system's packages.
 fn install_missing() {
-    let needs = [("dockerd", "docker.io"), ("docker", "docker.io"), ("debootstrap", "debootstrap")];
+    let needs = [
+        ("dockerd", "docker.io"),
+        ("docker", "docker.io"),
+        ("debootstrap", "debootstrap"),
+        ("openssl", "openssl"),
+    ];
     let missing = needs.iter().filter(|(program, _)| !exists(program));
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
     packages.dedup();
@@ -155,7 +197,9 @@ impl Lane {
     /// Takes the test programs of this lane out of those of the others.
     pub(crate) fn take(built: &mut Built) -> Vec<TestProgram> {
         let is_ours = |program: &mut TestProgram| {
-            program.package == PACKAGE && PROGRAMS.contains(&&*program.target)
+            let target = &*program.target;
+            let further = [OWN_ENGINE, PODMAN].contains(&target);
+            program.package == PACKAGE && (further || PROGRAMS.contains(&target))
         };
         built.tests.extract_if(.., is_ours).collect()
     }
@@ -173,10 +217,21 @@ impl Lane {
             }
             return Ok(());
         }
+        let podman = Podman::provide(&self.engine, self.missing, tally);
+        let starts_another = may_start_another(tally);
         for program in programs {
+            let is_left_out = match &*program.target {
+                OWN_ENGINE => !starts_another,
+                PODMAN => podman.is_none(),
+                _ => false,
+            };
+            if is_left_out {
+                continue;
+            }
             let command = |alone: Option<&str>| {
                 let mut command = program.command();
                 with(&mut command, &self.engine, &program.target, PART, alone);
+                command.envs(podman.as_ref().map(|podman| (PODMAN_VARIABLE, podman.host())));
                 command
             };
             tally.run(&program.name(), &mut command(None), |name| command(Some(name)));

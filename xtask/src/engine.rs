@@ -158,7 +158,7 @@ fn address(socket: &Path) -> String {
 }
 
 /// An engine that ends leaves mounts, such as that of its network namespace.
-fn unmount_below(directory: &Path) {
+pub(crate) fn unmount_below(directory: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
     let below: Vec<_> = places.filter(|place| place.starts_with(directory)).collect();

@@ -14,6 +14,7 @@ mod graph;
 mod hostile_task;
 mod image;
 mod ordinary_user;
+mod podman;
 mod setup;
 mod suites;
 mod tally;

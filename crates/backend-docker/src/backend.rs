@@ -16,23 +16,22 @@ use sandbox_local::{Made, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::byte_code::AgentByteCode;
-use crate::committed::{self, engine_of};
+use crate::boxed::Arrival;
+use crate::committed::{self, check_engine};
 use crate::config::{DockerConfig, Engine, Options};
-use crate::engine::{address, connect, no_image, refused};
-use crate::extras::KnownExtras;
+use crate::engine::Daemon;
 use crate::instance::DockerInstance;
 use crate::network;
+use crate::refusal::{no_image, refused};
 use crate::sweep::sweep;
 
-/// Makes sandboxes in containers. The connection with the engine is shared by all of them.
+/// Makes sandboxes in containers. The engine is looked for once, when it is first needed, and shared by all of them.
 #[derive(Debug, Default)]
 pub struct DockerBackend {
     pub(crate) config: DockerConfig,
+    daemon: OnceCell<Daemon>,
     swept: OnceCell<()>,
-    /// What the engine is asked for beyond what every engine has.
-    pub(crate) extras: KnownExtras,
-    pub(crate) byte_code: AgentByteCode,
+    pub(crate) arrival: Arrival,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
     pub(crate) makers: Makers,
@@ -43,7 +42,17 @@ impl DockerBackend {
     /// A backend with defaults of its own.
     pub fn new(config: DockerConfig) -> Self {
         let snapshots = SnapshotStore::new(config.snapshot_directory.clone());
-        Self { config, snapshots, ..Self::default() }
+        let arrival = Arrival { silence: config.silence, ..Arrival::default() };
+        Self { config, arrival, snapshots, ..Self::default() }
+    }
+
+    /// The engine, which answers. One that was not found is looked for again.
+    async fn daemon(&self) -> Result<&Daemon> {
+        if let Some(known) = self.daemon.get() {
+            known.check().await?;
+            return Ok(known);
+        }
+        self.daemon.get_or_try_init(|| Daemon::connect(&self.config)).await
     }
 }
 
@@ -135,9 +144,12 @@ impl Backend for DockerBackend {
     async fn create(&self, _call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let options = Options::of_create(&self.config, &spec)?;
         check(&spec, &options.engine)?;
-        let docker = connect(&self.config).await?;
-        self.swept.get_or_init(|| sweep(&docker, &self.snapshots)).await;
-        let instance = Arc::new(self.make(&docker, &spec, options).await?);
+        let daemon = self.daemon().await?;
+        let swept = self.swept.get_or_try_init(|| sweep(&daemon.docker, &self.snapshots)).await;
+        if let Err(error) = swept {
+            tracing::debug!(%error, "the next sandbox has the engine asked again for what the dead have left");
+        }
+        let instance = Arc::new(self.make(daemon, &spec, options).await?);
         self.made.add(&instance);
         Ok(instance)
     }
@@ -159,23 +171,20 @@ impl Backend for DockerBackend {
     }
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
-        let checks = match connect(&self.config).await {
-            Ok(docker) => {
-                let version = docker.version().await.ok().and_then(|version| version.version);
-                let version = version.unwrap_or_else(|| "an engine".into());
-                let engine = format!("{version} at {}", address(&self.config));
+        let (checks, daemon) = match self.daemon().await {
+            Ok(daemon) => {
+                let engine = format!("{} at {}", daemon.name, daemon.host);
                 let name = self.config.image();
-                let image = image(&docker, &name).await.map(|_| name);
-                vec![check_of("engine", Ok(engine)), check_of("image", image)]
+                let image = image(&daemon.docker, &name).await.map(|_| name);
+                (vec![check_of("engine", Ok(engine)), check_of("image", image)], Some(daemon))
             }
-            Err(error) => vec![check_of("engine", Err(error))],
+            Err(error) => (vec![check_of("engine", Err(error))], None),
         };
         let what = "Python workers or Jupyter kernels in hardened containers";
         let mut health = health_of(checks, what);
         // Told, and no reason against the variant: most sandboxes have no network.
-        if health.usable {
-            let way = network::check(&self.config, &self.makers).await;
-            health.checks.push(way);
+        if let (true, Some(daemon)) = (health.usable, daemon) {
+            health.checks.push(network::check(daemon, &self.makers).await);
         }
         Ok(health)
     }
@@ -197,9 +206,11 @@ impl Backend for DockerBackend {
     async fn delete_snapshot(&self, _call: &CallContext, name: &str) -> Result<()> {
         const OPERATION: &str = "delete_snapshot";
         // A part of it that nobody can reach now would be left for ever.
-        let docker = match self.snapshots.find(OPERATION, name) {
+        let daemon = match self.snapshots.find(OPERATION, name) {
             Ok(stored) if stored.image().is_some() => {
-                Some(engine_of(&self.config, &stored, OPERATION).await?)
+                let daemon = self.daemon().await?;
+                check_engine(daemon, &stored, OPERATION).await?;
+                Some(daemon)
             }
             _ => None,
         };
@@ -207,8 +218,8 @@ impl Backend for DockerBackend {
         for instance in self.made.instances() {
             instance.kind.snapshots.forget(&deleted.info.id);
         }
-        if let (Some(docker), Some(image)) = (docker, deleted.image()) {
-            committed::remove(&docker, image).await.map_err(|error| {
+        if let (Some(daemon), Some(image)) = (daemon, deleted.image()) {
+            committed::remove(&daemon.docker, image).await.map_err(|error| {
                 let message = format!("{name:?} is deleted, and its image {image} is still there");
                 Error::new(ErrorKind::Unavailable, OPERATION, message)
                     .with_source(error)

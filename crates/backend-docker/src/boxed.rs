@@ -8,29 +8,36 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as Cause;
+use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Expected, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{FromBox, PipeBox, PipeStillness};
-use sandbox_core::{ByteSize, Error, FailureKind, Result, random_hex};
+use sandbox_agent::pipe::{Connecting, FromBox, PipeBox, PipeStillness};
+use sandbox_core::{ByteSize, Error, ErrorKind, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::byte_code::AgentByteCode;
 use crate::committed::Committed;
 use crate::config::Options;
 use crate::container::{Limits, Wanted, body, check_open_files};
 use crate::death;
-use crate::engine::{check_limits, no_image, refused};
+use crate::engine::Daemon;
 use crate::extras::{Extras, KnownExtras};
 use crate::made::{End, Made, remove};
 use crate::owner::Owner;
+use crate::refusal::{check_limits, no_image, not_made};
+use crate::{podman, proof};
 
 /// How long a container may take to end with its connection before the engine is told to end it.
 const OWN_END: Duration = Duration::from_secs(2);
 
 /// How long an engine may take to make an image of what is changed in a container.
 const LONGEST_COMMIT: Duration = Duration::from_mins(15);
+
+/// How long what is looked at before any code runs may take. The interpreter is one of the image, which may be anything.
+const LONGEST_LOOK: Duration = Duration::from_secs(20);
 
 /// What an agent wrote beside its messages, at most.
 const MOST_SAID: usize = 4 << 10;
@@ -82,18 +89,23 @@ struct Running {
     made: Made,
     attached: AttachContainerResults,
     nonce: String,
+    /// What was asked for, where the engine says nothing of what it leaves out.
+    to_prove: Option<ContainerCreateBody>,
 }
 
 impl Running {
     async fn of(
-        docker: &Docker,
+        daemon: &Daemon,
         wanted: &Wanted<'_>,
         extras: Extras,
         id: &str,
         name: String,
     ) -> Result<Self> {
-        let (options, nonce) = (wanted.options, random_hex(16));
-        let request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
+        let (options, nonce, docker) = (wanted.options, random_hex(16), &daemon.docker);
+        let mut request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
+        // What it reads is there until the container has started.
+        let _files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
+        let to_prove = daemon.is_podman().then(|| request.clone());
         let platform = options.platform.as_deref();
         let (made, created) =
             Made::create(docker, name, platform, wanted.origin.cloned(), request).await?;
@@ -103,7 +115,7 @@ impl Running {
                 Cause::DockerResponseServerError { status_code: 404, message }
                     if message.to_ascii_lowercase().contains("image")
             );
-            if missing { no_image(&options.image) } else { refused("create", error) }
+            if missing { no_image(&options.image) } else { not_made(error, options) }
         })?;
         check_limits(&created.warnings)?;
         let attach = AttachContainerOptionsBuilder::default()
@@ -115,13 +127,23 @@ impl Running {
         let attached = docker
             .attach_container(&made.name, Some(attach))
             .await
-            .map_err(|error| refused("create", error))?;
+            .map_err(|error| not_made(error, options))?;
         docker
             .start_container(&made.name, None::<StartContainerOptions>)
             .await
-            .map_err(|error| refused("create", error))?;
-        Ok(Self { made, attached, nonce })
+            .map_err(|error| not_made(error, options))?;
+        Ok(Self { made, attached, nonce, to_prove })
     }
+}
+
+/// What is known of how agents get into containers of an engine, and what is asked of them.
+#[derive(Debug, Default)]
+pub(crate) struct Arrival {
+    /// What the engine is asked for beyond what every engine has.
+    pub(crate) extras: KnownExtras,
+    pub(crate) byte_code: AgentByteCode,
+    /// An engine that says nothing for that long is lost.
+    pub(crate) silence: Option<Duration>,
 }
 
 /// A box that is a container.
@@ -133,18 +155,18 @@ pub(crate) struct DockerBox {
 }
 
 impl DockerBox {
-    /// Makes a container and sends the agent into it. `host` is where the engine is.
+    /// Makes a container and sends the agent into it.
     pub(crate) async fn start(
-        docker: &Docker,
-        host: &str,
+        daemon: &Daemon,
         wanted: &Wanted<'_>,
-        (known, byte_code): (&KnownExtras, &AgentByteCode),
+        arrival: &Arrival,
         id: &str,
     ) -> Result<Self> {
         let Wanted { spec, options, .. } = *wanted;
-        let (mut extras, mut name) = (known.of(host), format!("sandbox-{id}"));
-        let Running { made, attached, nonce } = loop {
-            match Running::of(docker, wanted, extras, id, name.clone()).await {
+        let docker = &daemon.docker;
+        let (mut extras, mut name) = (arrival.extras.get(), format!("sandbox-{id}"));
+        let Running { made, attached, nonce, to_prove } = loop {
+            match Running::of(daemon, wanted, extras, id, name.clone()).await {
                 Ok(running) => break running,
                 Err(error) => {
                     let Some(fewer) = extras.without(error.message()) else { return Err(error) };
@@ -154,12 +176,15 @@ impl DockerBox {
                 }
             }
         };
-        known.set(host, extras);
+        arrival.extras.set(extras);
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
-        let ready_made = |magic| byte_code.of(magic);
-        let pipe = PipeBox::connect_with(from, attached.input, &nonce, &ready_made)
+        let byte_code = |magic| arrival.byte_code.of(magic);
+        let usual = Connecting { byte_code: &byte_code, ..Connecting::default() };
+        let silence = arrival.silence.unwrap_or(usual.silence);
+        let connecting = Connecting { silence, ..usual };
+        let pipe = PipeBox::connect_with(from, attached.input, &nonce, connecting)
             .await
             .map_err(|error| with_words(error, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
@@ -171,7 +196,11 @@ impl DockerBox {
             turn: Arc::default(),
         };
         let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
-        Ok(Self { pipe, made, freezer: Arc::new(freezer) })
+        let made = Self { pipe, made, freezer: Arc::new(freezer) };
+        if let Some(asked) = to_prove {
+            proof::look(&made, &options.python, &asked).await?;
+        }
+        Ok(made)
     }
 
     /// The agent.
@@ -185,6 +214,9 @@ impl DockerBox {
     }
 
     /// Runs a Python program there before any code does; its exit status.
+    ///
+    /// # Errors
+    /// `Unavailable` when it takes longer than twenty seconds.
     pub(crate) async fn run(
         &self,
         python: &str,
@@ -196,7 +228,14 @@ impl DockerBox {
         let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
         let env = [("PATH".to_owned(), path)].into();
         let spec = Spawn { argv, env, cwd: "/".into(), stdin: false, terminal: None };
-        Ok(self.pipe.spawn(spec).await?.process.exit().await?.code)
+        let looked = async { self.pipe.spawn(spec).await?.process.exit().await };
+        let exit = timeout(LONGEST_LOOK, looked).await.map_err(|_| {
+            let message = format!("`{python}` of the image has not ended in {LONGEST_LOOK:?}");
+            Error::new(ErrorKind::Unavailable, "create", message).with_hint(
+                "it looks at the container before any code runs; it has to be a Python that works",
+            )
+        })??;
+        Ok(exit.code)
     }
 
     /// The container's name.
@@ -292,13 +331,14 @@ impl BoxIo for DockerBox {
     }
 
     fn end_reason(&self) -> Option<(FailureKind, String)> {
-        self.made.end.reason.get().cloned()
+        let known = self.made.end.reason.get().cloned();
+        known.or_else(|| Some((FailureKind::ConnectionLost, self.pipe.why_lost()?)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use sandbox_core::{CreateSpec, ErrorKind};
+    use sandbox_core::CreateSpec;
     use serde_json::{Value, json};
 
     use super::*;
@@ -344,17 +384,14 @@ mod tests {
             }
             Answer::now(404, json!({"message": "No such container"}))
         });
-        let (spec, files, known) =
-            (CreateSpec::default(), HostFiles::default(), KnownExtras::default());
-        let byte_code = AgentByteCode::default();
+        let (spec, files, arrival) =
+            (CreateSpec::default(), HostFiles::default(), Arrival::default());
         let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
         let (way, origin) = (Way::Closed, None);
         let wanted = Wanted { spec: &spec, options, files: &files, way, origin };
         let started = async |id| {
-            let docker = engine.docker();
-            let error = DockerBox::start(&docker, "here", &wanted, (&known, &byte_code), id)
-                .await
-                .unwrap_err();
+            let daemon = engine.daemon();
+            let error = DockerBox::start(&daemon, &wanted, &arrival, id).await.unwrap_err();
             // There is no agent in it.
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         };

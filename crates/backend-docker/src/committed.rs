@@ -8,9 +8,9 @@ use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_local::{SnapshotStore, Stored};
 use tokio::runtime::Handle;
 
-use crate::config::DockerConfig;
-use crate::engine::{address, connect, refused};
+use crate::engine::Daemon;
 use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
+use crate::refusal::refused;
 
 /// What images of snapshots are called; each has a tag of its own.
 pub(crate) const NAME: &str = "code-sandboxes-snapshot";
@@ -90,25 +90,25 @@ impl Drop for Committed {
     }
 }
 
-/// The engine that has the image of a snapshot: the one that is configured, or none that is known here.
+/// Refuses another engine than the one that has the image of a snapshot, or that had it.
 ///
 /// # Errors
-/// `Unavailable` when no engine answers, or another one has the image, with where that was.
-pub(crate) async fn engine_of(
-    config: &DockerConfig,
+/// `Unavailable`, with where that was.
+pub(crate) async fn check_engine(
+    daemon: &Daemon,
     stored: &Stored,
     operation: &'static str,
-) -> Result<Docker> {
-    let (docker, image) = (connect(config).await?, stored.image().unwrap_or_default());
-    match docker.inspect_image(image).await {
-        Ok(_) => return Ok(docker),
+) -> Result<()> {
+    let image = stored.image().unwrap_or_default();
+    match daemon.docker.inspect_image(image).await {
+        Ok(_) => return Ok(()),
         Err(Cause::DockerResponseServerError { status_code: 404, .. }) => {}
         Err(error) => return Err(refused(operation, error)),
     }
-    let here = address(config);
+    let here = &daemon.host;
     // It was there, and somebody has removed it.
-    if stored.engine() == Some(&here) {
-        return Ok(docker);
+    if stored.engine() == Some(here) {
+        return Ok(());
     }
     let (name, directory) = (&stored.info.name, stored.directory().display());
     let there = stored.engine().unwrap_or("an address that was not written down");
@@ -167,6 +167,7 @@ mod tests {
 
     use super::*;
     use crate::DockerBackend;
+    use crate::config::DockerConfig;
     use crate::fake_engine::{Answer, FakeEngine, store_snapshot};
 
     const IMAGE: &str = "code-sandboxes-snapshot:one";

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use jupyter_protocol::Transport;
 use sandbox_core::{CreateSpec, Error, Result, SingleUse};
@@ -42,6 +43,13 @@ pub struct DockerConfig {
     /// The engine's address, such as `unix:///run/docker.sock` or `tcp://host:2376`. Default: `DOCKER_HOST`, then the
     /// current context, then the usual sockets of Docker and Podman.
     pub host: Option<String>,
+    /// A directory with `ca.pem`, `cert.pem` and `key.pem`: an engine over TCP is talked to over TLS, has to be signed by the
+    /// first, and is shown the others. Default: that of the context; with an address of another origin what
+    /// `DOCKER_CERT_PATH` names when `DOCKER_TLS_VERIFY` is set, or else no encryption.
+    pub certificates: Option<PathBuf>,
+    /// How long nothing may be heard of a container, several questions unanswered, until it counts as lost: a network can
+    /// end without a word. Default: 45 seconds. A busy machine can be silent for some seconds.
+    pub silence: Option<Duration>,
     /// The image. Default: `CODE_SANDBOXES_IMAGE`, then [`DEFAULT_IMAGE`].
     pub image: Option<String>,
     /// Where snapshots are kept. Default: `snapshots` in what `CODE_SANDBOXES_STATE_DIR` names, in `code-sandboxes` in

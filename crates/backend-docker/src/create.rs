@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bollard::Docker;
 use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
 use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
@@ -24,7 +23,7 @@ use crate::boxed::DockerBox;
 use crate::committed::Origin;
 use crate::config::{Engine, Options};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
-use crate::engine::address;
+use crate::engine::Daemon;
 use crate::images::Images;
 use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
@@ -51,23 +50,22 @@ impl DockerBackend {
     /// Makes a sandbox. What keeps it from being made is known before its container is, as far as that can be.
     pub(crate) async fn make(
         &self,
-        docker: &Docker,
+        daemon: &Daemon,
         spec: &CreateSpec,
         options: Options,
     ) -> Result<DockerInstance> {
-        let mut plan = self.plan(docker, spec, options).await?;
+        daemon.check_options(&options)?;
+        let mut plan = self.plan(daemon, spec, options).await?;
         let id = SandboxId::random(Variant::LocalDocker);
-        let host = address(&self.config);
         let Plan { options, files, way, .. } = &plan;
         let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
         let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
         let wanted = Wanted { spec, options, files, way: *way, origin: origin.as_ref() };
-        let known = (&self.extras, &self.byte_code);
-        let made = DockerBox::start(docker, &host, &wanted, known, id.local()).await?;
+        let made = DockerBox::start(daemon, &wanted, &self.arrival, id.local()).await?;
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;
         let (network, way) =
-            network::open(*way, spec, docker, &made, &self.makers, &options.python).await?;
+            network::open(*way, spec, &daemon.docker, &made, &self.makers, &options.python).await?;
         plan.way = way;
         for (name, value) in network.variables() {
             // What the caller says of the environment holds all the same.
@@ -75,19 +73,19 @@ impl DockerBackend {
                 plan.env.insert(name, value);
             }
         }
-        let instance = self.assemble(spec, &plan, id, made, network).await?;
+        let instance = self.assemble(daemon, spec, &plan, id, made, network).await?;
         let python = instance.kind.snapshots.python();
         instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
         instance.begin(spec);
         Ok(instance)
     }
 
-    async fn plan(&self, docker: &Docker, spec: &CreateSpec, mut options: Options) -> Result<Plan> {
-        let host = address(&self.config);
-        let files = HostFiles::open(docker, &host, spec, self.snapshots.directory()).await?;
+    async fn plan(&self, daemon: &Daemon, spec: &CreateSpec, mut options: Options) -> Result<Plan> {
+        let docker = &daemon.docker;
+        let files = HostFiles::open(daemon, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
         files.check(options.user())?;
-        let way = Way::of(spec, &options, &host, &self.makers).await;
+        let way = Way::of(spec, &options, daemon, &self.makers).await;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
         if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
@@ -119,6 +117,7 @@ impl DockerBackend {
     /// Puts a sandbox together around a container that has started.
     async fn assemble(
         &self,
+        daemon: &Daemon,
         spec: &CreateSpec,
         plan: &Plan,
         id: SandboxId,
@@ -159,7 +158,7 @@ impl DockerBackend {
         };
         let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(cwd));
         let ports = made.pipe().ports();
-        let kind = self.container(&made, options);
+        let kind = self.container(daemon, &made, options);
         let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);
         let facts = [
             ("image", options.image.clone()),
@@ -205,7 +204,7 @@ impl DockerBackend {
         Ok(DockerInstance { place, contexts, kind })
     }
 
-    fn container(&self, made: &DockerBox, options: &Options) -> Container {
+    fn container(&self, daemon: &Daemon, made: &DockerBox, options: &Options) -> Container {
         let python = made.pipe().python().to_owned();
         Container {
             snapshots: Snapshots::new(self.snapshots.clone(), Some(python), Vec::new()),
@@ -213,7 +212,7 @@ impl DockerBackend {
             usage: made.pipe().usage(),
             freezer: made.freezer(),
             writable_root: options.writable_root,
-            engine: address(&self.config),
+            engine: daemon.host.clone(),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) async fn reason(docker: &Docker, name: &str) -> Option<(FailureKind, 
     match listened.await {
         Ok(Err(error)) if told == Told::default() && !has_answered(&error) => {
             let why = "the engine does not answer: it was stopped, or cannot be reached any more";
-            Some((FailureKind::Terminated, why.to_owned()))
+            Some((FailureKind::ConnectionLost, why.to_owned()))
         }
         _ => told.reason(),
     }
@@ -66,7 +66,8 @@ fn events(docker: &Docker, name: &str) -> impl Stream<Item = Result<EventMessage
     let filters = HashMap::from([
         ("type", vec!["container"]),
         ("container", vec![name]),
-        ("event", vec!["die", "kill", "oom"]),
+        // Podman calls one of them otherwise in what it is asked, and the same in what it answers.
+        ("event", vec!["die", "died", "kill", "oom"]),
     ]);
     let options = EventsOptionsBuilder::default()
         .since(&now.saturating_sub(RECENT).to_string())
@@ -80,12 +81,12 @@ impl Told {
         let attribute = |name: &str| event.actor.as_ref()?.attributes.as_ref()?.get(name).cloned();
         match event.action.as_deref() {
             Some("kill") => {
-                let signal = attribute("signal").unwrap_or_default();
-                // The first process ends of no other.
-                self.is_killed |= FATAL.contains(&signal.as_str());
+                // The first process ends of no other. Podman does not say which one it was.
+                let signal = attribute("signal");
+                self.is_killed |= signal.is_none_or(|signal| FATAL.contains(&signal.as_str()));
             }
             Some("oom") => self.out_of_memory = true,
-            Some("die") => self.status = Some(attribute("exitCode").unwrap_or_default()),
+            Some("die" | "died") => self.status = Some(attribute("exitCode").unwrap_or_default()),
             _ => {}
         }
     }

@@ -1,100 +1,250 @@
-//! The engine: where it is, and what its errors mean.
+//! The engine: one connection, made once and passed on, with what is known of who is at its other end.
 
-use std::env;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bollard::Docker;
 use bollard::errors::Error as Cause;
+use bollard::models::SystemVersion;
+use bollard::{API_DEFAULT_VERSION, Docker};
 use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
-use serde_json::Value;
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::config::DockerConfig;
+use crate::address::Address;
+use crate::config::{DockerConfig, Options};
+use crate::tls;
 
 /// How long an engine may take to say that it is there.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// Stands before the name of a context that has no address.
-const CONTEXT: &str = "context:";
+/// How long it may take for an answer, in seconds.
+const PATIENCE: u64 = 120;
 
-const DOCKER: &str = "/var/run/docker.sock";
+/// The oldest of its interfaces that everything here is part of: that of Docker 19.03 and of Podman 3.
+const OLDEST: Api = Api(1, 40);
 
-/// Connects to the engine and agrees with it on a version.
-pub(crate) async fn connect(config: &DockerConfig) -> Result<Docker> {
-    let host = address(config);
-    let docker = Docker::connect_with_host(&host).map_err(|error| unreachable(&host, error))?;
-    match timeout(BOUND, docker.negotiate_version()).await {
-        Ok(docker) => docker.map_err(|error| unreachable(&host, error)),
-        Err(_) => Err(unreachable(&host, Cause::RequestTimeoutError)),
+/// The first one in which an engine heeds for which platform a container shall be.
+const HAS_PLATFORMS: Api = Api(1, 41);
+
+/// Where they listen when nothing is said, without encryption and with it.
+const PORTS: [&str; 2] = ["2375", "2376"];
+
+/// The version of an engine's interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Api(usize, usize);
+
+impl Api {
+    fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once('.')?;
+        Some(Self(major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    fn newest() -> Self {
+        Self(API_DEFAULT_VERSION.major_version, API_DEFAULT_VERSION.minor_version)
     }
 }
 
-/// Where the engine is.
-pub(crate) fn address(config: &DockerConfig) -> String {
-    let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-    if let Some(host) = config.host.clone().or_else(|| set("DOCKER_HOST")) {
-        return host;
+impl std::fmt::Display for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
     }
-    let settings = set("DOCKER_CONFIG")
-        .map(PathBuf::from)
-        .or_else(|| set("HOME").map(|home| Path::new(&home).join(".docker")));
-    let by_context = settings.and_then(|settings| in_context(&settings, set("DOCKER_CONTEXT")));
-    if let Some(host) = by_context {
-        return host;
+}
+
+/// Whose program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Docker, and what behaves like it.
+    Docker,
+    /// Podman, which speaks the same and means some of it otherwise.
+    Podman,
+}
+
+/// The engine that containers are made by.
+#[derive(Clone, Debug)]
+pub(crate) struct Daemon {
+    pub(crate) docker: Docker,
+    /// Its address.
+    pub(crate) host: String,
+    pub(crate) kind: Kind,
+    /// Its name and version, for people.
+    pub(crate) name: String,
+    api: Api,
+}
+
+impl Daemon {
+    /// Finds the engine and asks who it is.
+    ///
+    /// # Errors
+    /// `Unavailable` when none answers within five seconds, `PermissionDenied` when this user may not use it, or it does not
+    /// trust this end or the other way round, `Unsupported` for one that is too old or too new, and those of the search.
+    pub(crate) async fn connect(config: &DockerConfig) -> Result<Self> {
+        let config = config.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            let address = Address::find(&config)?;
+            Ok((open(&address)?, address.host))
+        });
+        let (docker, host) = opened.await.map_err(|error| {
+            Error::new(ErrorKind::Unexpected, "create", "the engine could not be looked for")
+                .with_source(error)
+        })??;
+        let asked = timeout(BOUND, docker.version()).await;
+        let version = match asked.unwrap_or(Err(Cause::RequestTimeoutError)) {
+            Ok(version) => version,
+            Err(error) => return Err(unreachable(&host, error).await),
+        };
+        let daemon = Self::of(docker, host, version)?;
+        // All that came of that client know it then.
+        let agreed = timeout(BOUND, daemon.docker.clone().negotiate_version()).await;
+        match agreed.unwrap_or(Err(Cause::RequestTimeoutError)) {
+            Ok(_) => Ok(daemon),
+            Err(error) => Err(unreachable(&daemon.host, error).await),
+        }
     }
-    let runtime = set("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let own = |path: &str| runtime.as_ref().map(|runtime| runtime.join(path));
-    let candidates = [
-        Some(PathBuf::from(DOCKER)),
-        own("docker.sock"),
-        own("podman/podman.sock"),
-        Some(PathBuf::from("/run/podman/podman.sock")),
-    ];
-    let found = candidates.into_iter().flatten().find(|path| path.exists());
-    format!("unix://{}", found.unwrap_or_else(|| DOCKER.into()).display())
+
+    fn of(docker: Docker, host: String, version: SystemVersion) -> Result<Self> {
+        let api = |text: &Option<String>| text.as_deref().and_then(Api::parse);
+        let newest = api(&version.api_version).ok_or_else(|| {
+            no_engine(&host, format!("what answers at {host} says no version of an engine"))
+        })?;
+        let oldest = api(&version.min_api_version);
+        let ours = Api::newest();
+        if newest < OLDEST {
+            let message = format!(
+                "the engine at {host} is too old: it speaks version {newest} of the interface at most, and {OLDEST} is needed"
+            );
+            return Err(Error::unsupported("create", message)
+                .with_context("engine", host)
+                .with_hint("Docker 19.03, Podman 3 and later ones have it"));
+        }
+        if let Some(oldest) = oldest.filter(|oldest| *oldest > ours) {
+            let message = format!(
+                "the engine at {host} is too new: it speaks version {oldest} of the interface at least, and {ours} is the newest known here"
+            );
+            return Err(Error::unsupported("create", message)
+                .with_context("engine", host)
+                .with_hint("take a newer version of this program, or an older engine"));
+        }
+        let components = version.components.unwrap_or_default();
+        let is_podman = components.iter().any(|part| part.name.starts_with("Podman"));
+        let (kind, name) =
+            if is_podman { (Kind::Podman, "Podman") } else { (Kind::Docker, "Docker") };
+        let version = version.version.unwrap_or_default();
+        Ok(Self { docker, host, kind, name: format!("{name} {version}"), api: newest })
+    }
+
+    /// One that nobody has asked anything.
+    #[cfg(test)]
+    pub(crate) fn at(host: &str) -> Self {
+        let address = Address { host: host.to_owned(), certificates: None };
+        let (docker, host) = (open(&address).expect("an address"), host.to_owned());
+        Self { docker, host, kind: Kind::Docker, name: "Docker".into(), api: Api::newest() }
+    }
+
+    /// Whether it still answers.
+    ///
+    /// # Errors
+    /// As when it is connected with.
+    pub(crate) async fn check(&self) -> Result<()> {
+        match timeout(BOUND, self.docker.ping()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(unreachable(&self.host, error).await),
+            Err(_) => Err(unreachable(&self.host, Cause::RequestTimeoutError).await),
+        }
+    }
+
+    pub(crate) fn is_podman(&self) -> bool {
+        self.kind == Kind::Podman
+    }
+
+    /// Whether its socket is one of this host. What is behind that may be elsewhere all the same.
+    pub(crate) fn has_local_socket(&self) -> bool {
+        self.host.starts_with("unix://")
+    }
+
+    /// Refuses what this engine would ignore.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub(crate) fn check_options(&self, options: &Options) -> Result<()> {
+        let refuse = |message: String, hint: &str| {
+            Err(Error::unsupported("create", message).with_hint(hint.to_owned()))
+        };
+        if let Some(runtime) = options.runtime.as_ref().filter(|_| self.is_podman()) {
+            let message = format!(
+                "the runtime {runtime} cannot be had: Podman does not heed which one a request names"
+            );
+            return refuse(
+                message,
+                "its service has one for all: `podman --runtime NAME system service`",
+            );
+        }
+        if options.platform.is_some() && self.api < HAS_PLATFORMS {
+            let message = format!(
+                "`platform` cannot be had: the engine speaks version {} of the interface, which has none",
+                self.api
+            );
+            return refuse(message, "Docker 20.10 and later ones have it");
+        }
+        Ok(())
+    }
 }
 
-fn json(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-/// The address in the context that is named, or else in the current one.
-fn in_context(settings: &Path, named: Option<String>) -> Option<String> {
-    let name = named.or_else(|| current_context(settings)).filter(|name| name != "default")?;
-    // Another engine is not what was asked for.
-    Some(context_host(settings, &name).unwrap_or_else(|| format!("{CONTEXT}{name}")))
-}
-
-fn current_context(settings: &Path) -> Option<String> {
-    let config = json(&settings.join("config.json"))?;
-    config["currentContext"].as_str().map(str::to_owned)
-}
-
-/// The address in a context of that name.
-fn context_host(settings: &Path, name: &str) -> Option<String> {
-    let entries = fs::read_dir(settings.join("contexts/meta")).ok()?;
-    entries.filter_map(|entry| json(&entry.ok()?.path().join("meta.json"))).find_map(|context| {
-        let host = context["Endpoints"]["docker"]["Host"].as_str()?;
-        (context["Name"] == name).then(|| host.to_owned())
+/// A client of the engine there. Nothing is asked yet.
+fn open(address: &Address) -> Result<Docker> {
+    let host = &address.host;
+    if let Some(certificates) = &address.certificates {
+        return tls::client(&place(host, PORTS[1]), certificates, PATIENCE);
+    }
+    let opened = if host.starts_with("unix://") {
+        Docker::connect_with_unix(host, PATIENCE, API_DEFAULT_VERSION)
+    } else if host.starts_with("tcp://") || host.starts_with("http://") {
+        let place = format!("tcp://{}", place(host, PORTS[0]));
+        Docker::connect_with_http(&place, PATIENCE, API_DEFAULT_VERSION)
+    } else {
+        Err(Cause::UnsupportedURISchemeError { uri: host.clone() })
+    };
+    opened.map_err(|error| match error {
+        Cause::UnsupportedURISchemeError { .. } => {
+            no_engine(host, format!("{host} is no address of an engine"))
+                .with_hint("DOCKER_HOST is like unix:///var/run/docker.sock or tcp://host:2376")
+        }
+        Cause::SocketNotFoundError(_) => not_there(host).with_source(error),
+        error => no_engine(host, format!("{host} is no address of an engine")).with_source(error),
     })
 }
 
+/// A name or a number with a port, without what else an address has.
+fn place(host: &str, port: &str) -> String {
+    let place = host.split_once("://").map_or(host, |(_, place)| place);
+    let place = place.split('/').next().unwrap_or(place);
+    let after_number = place.rsplit_once(']').map_or(place, |(_, rest)| rest);
+    if after_number.contains(':') { place.to_owned() } else { format!("{place}:{port}") }
+}
+
+fn no_engine(host: &str, message: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, "create", message)
+        .with_effect(Effect::NotSent)
+        .with_context("engine", host.to_owned())
+}
+
+fn not_there(host: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, "create", format!("no container engine answers at {host}"))
+        .with_effect(Effect::NotSent)
+        .with_context("engine", host.to_owned())
+        .with_retry(Retry::Temporary)
+        .with_hint(
+            "start Docker or Podman (Debian: apt-get install docker.io), or say with DOCKER_HOST where it is",
+        )
+}
+
 /// Why there is no engine.
-fn unreachable(host: &str, error: Cause) -> Error {
+async fn unreachable(host: &str, error: Cause) -> Error {
     let make = |kind, message: String| {
         Error::new(kind, "create", message)
             .with_effect(Effect::NotSent)
             .with_context("engine", host.to_owned())
     };
-    if let Some(name) = host.strip_prefix(CONTEXT) {
-        let message = format!("the context {name:?} of docker is not there, or has no address");
-        return make(ErrorKind::InvalidArgument, message)
-            .with_hint("`docker context ls` lists them; DOCKER_CONTEXT and `docker context use` name one, DOCKER_HOST an engine");
-    }
-    if is_denied(&error) || !may_use(host) {
+    if is_denied(&error) || !may_use(host).await {
         return make(
             ErrorKind::PermissionDenied,
             format!("no permission to use the engine at {host}"),
@@ -104,27 +254,44 @@ fn unreachable(host: &str, error: Cause) -> Error {
             "run as a user of the group `docker` (then log in again), or use a rootless engine",
         );
     }
-    if matches!(error, Cause::UnsupportedURISchemeError { .. }) {
-        return make(ErrorKind::InvalidArgument, format!("{host} is no address of an engine"))
-            .with_hint("DOCKER_HOST is like unix:///var/run/docker.sock or tcp://host:2376");
+    if let Some((kind, why, hint)) = tls::refusal(&error) {
+        return make(kind, format!("the engine at {host} cannot be used: {why}"))
+            .with_source(error)
+            .with_hint(hint);
     }
-    make(ErrorKind::Unavailable, format!("no container engine answers at {host}"))
-        .with_retry(Retry::Temporary)
-        .with_source(error)
-        .with_hint(
-            "start Docker or Podman (Debian: apt-get install docker.io), or say with DOCKER_HOST where it is",
-        )
+    match &error {
+        Cause::DockerResponseServerError { message, .. } if message.contains("HTTPS server") => {
+            make(ErrorKind::InvalidArgument, format!("the engine at {host} wants encryption"))
+                .with_source(error)
+                .with_hint("set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to a directory with ca.pem, cert.pem and key.pem")
+        }
+        Cause::DockerResponseServerError { status_code, message } => {
+            let message = message.trim();
+            make(
+                ErrorKind::Unavailable,
+                format!("what answers at {host} is no engine that works: {status_code} {message}"),
+            )
+            .with_source(error)
+        }
+        _ => not_there(host).with_source(error),
+    }
 }
 
 /// Whether this user may open a socket of this host. Others are asked.
-fn may_use(host: &str) -> bool {
+async fn may_use(host: &str) -> bool {
     let Some(path) = host.strip_prefix("unix://") else { return true };
-    let connected = std::os::unix::net::UnixStream::connect(path);
-    !connected.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    match timeout(BOUND, UnixStream::connect(path)).await {
+        Ok(Err(error)) => error.kind() != io::ErrorKind::PermissionDenied,
+        _ => true,
+    }
 }
 
-fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
+fn is_denied(error: &Cause) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = match error {
+        // It shows what is below that alone.
+        Cause::IOError { err } => Some(err),
+        error => Some(error),
+    };
     while let Some(cause) = next {
         if cause
             .downcast_ref::<io::Error>()
@@ -137,113 +304,102 @@ fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// Refuses an engine that makes containers without a limit that was asked for, which it says in a warning.
-///
-/// # Errors
-/// `Unsupported`.
-pub(crate) fn check_limits(warnings: &[String]) -> Result<()> {
-    let Some(warning) = warnings.iter().find(|warning| warning.to_lowercase().contains("discard"))
-    else {
-        return Ok(());
-    };
-    let message = format!("the engine would enforce no such limit: {}", warning.trim());
-    Err(Error::unsupported("create", message).with_hint(
-        "its kernel needs the control groups `memory` and `pids`, and a rootless engine has to be given them",
-    ))
-}
-
-/// What an engine's refusal means.
-pub(crate) fn refused(operation: &'static str, error: Cause) -> Error {
-    let Cause::DockerResponseServerError { status_code, message } = &error else {
-        return Error::new(
-            ErrorKind::Unavailable,
-            operation,
-            "the connection with the engine broke",
-        )
-        .with_effect(Effect::Unknown)
-        .with_source(error);
-    };
-    let lower = message.to_ascii_lowercase();
-    let (kind, hint) = if lower.contains("runtime") && lower.contains("unknown") {
-        (ErrorKind::InvalidArgument, "`docker info` lists the runtimes of the engine")
-    } else if lower.contains("executable file not found") || lower.contains("no such file") {
-        (
-            ErrorKind::NotFound,
-            "the image needs Python 3.9 or later as `python3`; or name it with the option `python`",
-        )
-    } else if lower.contains("no space left") {
-        (
-            ErrorKind::ResourceExhausted,
-            "free space where the engine keeps its files: docker system prune",
-        )
-    } else if *status_code == 404 {
-        (ErrorKind::NotFound, "`docker image ls` shows the images that are there")
-    } else if *status_code == 409 {
-        (ErrorKind::AlreadyExists, "choose another name")
-    } else if (400..500).contains(status_code) {
-        (ErrorKind::InvalidArgument, "the engine does not take that")
-    } else {
-        (ErrorKind::Unavailable, "the engine's own log says more")
-    };
-    let message = format!("the engine refused: {}", message.trim());
-    Error::new(kind, operation, message).with_hint(hint)
-}
-
-/// An image that the engine does not have.
-pub(crate) fn no_image(name: &str) -> Error {
-    let hint = if name == crate::DEFAULT_IMAGE {
-        "build it with `sandboxes image build`, or name another one that has Python 3.9 or later"
-            .to_owned()
-    } else {
-        format!("fetch it with `sandboxes image pull {name}`, or build it")
-    };
-    Error::new(ErrorKind::NotFound, "create", format!("the engine has no image {name}"))
-        .with_context("image", name.to_owned())
-        .with_hint(hint)
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::fake_engine::{Answer, FakeEngine};
 
-    #[test]
-    fn a_limit_that_is_discarded_is_no_limit() {
-        let harmless = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap.";
-        let lost = "Your kernel does not support pids limit capabilities or the cgroup is not mounted. PIDs limit discarded.";
-        check_limits(&[harmless.to_owned()]).unwrap();
-        let error = check_limits(&[harmless.to_owned(), lost.to_owned()]).unwrap_err();
-        assert!(error.message().contains("PIDs limit") && error.hint().is_some(), "{error:?}");
-    }
-
-    #[test]
-    fn a_context_names_its_engine() {
-        let directory = std::env::temp_dir().join(format!("contexts-{}", std::process::id()));
-        let meta = directory.join("contexts/meta/x");
-        fs::create_dir_all(&meta).unwrap();
-        let context = r#"{"Name":"far","Endpoints":{"docker":{"Host":"tcp://far:2376"}}}"#;
-        fs::write(meta.join("meta.json"), context).unwrap();
-        fs::write(directory.join("config.json"), r#"{"currentContext":"far"}"#).unwrap();
-        let host = |named: Option<&str>| in_context(&directory, named.map(str::to_owned));
-        for named in [None, Some("far")] {
-            assert_eq!(host(named).as_deref(), Some("tcp://far:2376"));
-        }
-        assert_eq!(host(Some("default")), None);
-        // No other engine takes its place.
-        let address = host(Some("othre")).unwrap();
-        let error =
-            Docker::connect_with_host(&address).map_err(|error| unreachable(&address, error));
-        let error = error.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.message().contains("\"othre\"") && error.hint().is_some(), "{error:?}");
-        fs::remove_dir_all(directory).unwrap();
+    async fn connect(host: &str) -> Result<Daemon> {
+        let config = DockerConfig { host: Some(host.to_owned()), ..DockerConfig::default() };
+        Daemon::connect(&config).await
     }
 
     #[tokio::test]
     async fn an_engine_that_is_not_there_is_said_to_be_so() {
-        let host = Some("unix:///no/such/engine.sock".to_owned());
-        let config = DockerConfig { host, ..DockerConfig::default() };
-        let error = connect(&config).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.hint().is_some_and(|hint| hint.contains("DOCKER_HOST")));
+        for host in ["unix:///no/such/engine.sock", "tcp://127.0.0.1:1"] {
+            let error = connect(host).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("DOCKER_HOST")), "{error:?}");
+        }
+        let error = connect("engine").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    }
+
+    async fn that_says(version: Value) -> Result<Daemon> {
+        let engine = FakeEngine::start(move |_, _| Answer::now(200, version.clone()));
+        connect(&engine.address()).await
+    }
+
+    #[tokio::test]
+    async fn versions_that_do_not_meet_are_named() {
+        for (version, named) in [
+            (json!({"ApiVersion": "1.38", "MinAPIVersion": "1.12"}), ["1.38", "1.40"]),
+            (json!({"ApiVersion": "1.99", "MinAPIVersion": "1.98"}), ["1.98", "1.53"]),
+        ] {
+            let error = that_says(version).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+            assert!(named.iter().all(|part| error.message().contains(part)), "{error:?}");
+            assert!(error.hint().is_some(), "{error:?}");
+        }
+        let newer = json!({"ApiVersion": "1.99", "MinAPIVersion": "1.44", "Version": "99"});
+        assert_eq!(that_says(newer).await.unwrap().name, "Docker 99");
+        let error = that_says(json!({"hello": "world"})).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn what_an_engine_would_ignore_is_refused() {
+        let podman = json!({
+            "ApiVersion": "1.40", "Version": "3.0.1", "Components": [{"Name": "Podman Engine", "Version": "3.0.1"}],
+        });
+        let podman = that_says(podman).await.unwrap();
+        assert_eq!((podman.kind, podman.name.as_str()), (Kind::Podman, "Podman 3.0.1"));
+        let docker = that_says(json!({"ApiVersion": "1.41"})).await.unwrap();
+        let options = |name: &str, value: &str| {
+            let mut spec = sandbox_core::CreateSpec::default();
+            spec.provider_options.insert(name.to_owned(), json!(value));
+            Options::of_create(&DockerConfig::default(), &spec).unwrap()
+        };
+        for (name, value) in [("runtime", "runsc"), ("platform", "linux/arm64")] {
+            docker.check_options(&options(name, value)).unwrap();
+            let error = podman.check_options(&options(name, value)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+            assert!(error.hint().is_some(), "{error:?}");
+        }
+        podman.check_options(&options("user", "1:1")).unwrap();
+    }
+
+    /// Those who are not of its group.
+    #[tokio::test]
+    async fn a_socket_that_may_not_be_opened_is_told_so() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let engine = FakeEngine::start(|_, _| Answer::now(200, json!({"ApiVersion": "1.41"})));
+        let path = engine.address();
+        connect(&path).await.unwrap();
+        let socket = path.trim_start_matches("unix://");
+        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o000)).unwrap();
+        // Root may open everything, and the tests of the program do this as somebody else.
+        if !rustix::process::geteuid().is_root() {
+            let error = connect(&path).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
+        }
+        let denied = Cause::IOError { err: io::Error::from(io::ErrorKind::PermissionDenied) };
+        let error = unreachable("unix:///nowhere", denied).await;
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("group")), "{error:?}");
+    }
+
+    #[test]
+    fn addresses_have_the_ports_that_engines_have() {
+        for (host, there) in [
+            ("tcp://far", "far:2376"),
+            ("tcp://far:1/x", "far:1"),
+            ("https://[::1]", "[::1]:2376"),
+            ("tcp://[::1]:7", "[::1]:7"),
+        ] {
+            assert_eq!(place(host, PORTS[1]), there);
+        }
     }
 }

@@ -3,7 +3,6 @@
 //! Engines do not say beforehand what they refuse: one without privileges cannot raise the limits it has itself, and the
 //! kernel of one that is elsewhere, or in a virtual machine here, may lack what this one has.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 /// What is asked for.
@@ -36,19 +35,17 @@ impl Extras {
     }
 }
 
-/// What engines have refused, by their addresses.
+/// What the engine has refused.
 #[derive(Debug, Default)]
-pub(crate) struct KnownExtras(Mutex<HashMap<String, Extras>>);
+pub(crate) struct KnownExtras(Mutex<Extras>);
 
 impl KnownExtras {
-    pub(crate) fn of(&self, engine: &str) -> Extras {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(engine).copied().unwrap_or_default()
+    pub(crate) fn get(&self) -> Extras {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set(&self, engine: &str, extras: Extras) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(engine.to_owned(), extras);
+    pub(crate) fn set(&self, extras: Extras) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = extras;
     }
 }
 

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::engine::Daemon;
+
 /// What an engine is asked.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -92,6 +94,10 @@ impl FakeEngine {
 
     pub(crate) fn docker(&self) -> Docker {
         Docker::connect_with_unix(&self.address(), 120, API_DEFAULT_VERSION).unwrap()
+    }
+
+    pub(crate) fn daemon(&self) -> Daemon {
+        Daemon::at(&self.address())
     }
 
     pub(crate) fn add(&self, what: &str) {

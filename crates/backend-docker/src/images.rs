@@ -11,7 +11,8 @@ use futures_util::{Stream, StreamExt as _};
 use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
 
 use crate::config::{DEFAULT_IMAGE, DockerConfig};
-use crate::engine::{connect, refused};
+use crate::engine::Daemon;
+use crate::refusal::refused;
 
 /// What the image is made by: `docker/Dockerfile` of this project.
 const RECIPE: &str = include_str!("Dockerfile");
@@ -65,7 +66,7 @@ impl Images {
     /// # Errors
     /// `Unavailable` when no engine answers within five seconds, `PermissionDenied` when this user may not use it.
     pub async fn connect(config: &DockerConfig) -> Result<Self> {
-        Ok(Self { docker: connect(config).await? })
+        Ok(Self { docker: Daemon::connect(config).await?.docker })
     }
 
     /// Every name of every image, in order. Images without a name are left out.

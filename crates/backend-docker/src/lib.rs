@@ -30,6 +30,7 @@
 //!
 //! `writable_root` weakens the isolation, and so does another user of root's number. `info()` says so.
 
+mod address;
 mod backend;
 mod boxed;
 mod byte_code;
@@ -50,9 +51,13 @@ mod made;
 mod mounts;
 mod network;
 mod owner;
+mod podman;
 mod ports;
+mod proof;
+mod refusal;
 mod seccomp;
 mod sweep;
+mod tls;
 
 pub use backend::DockerBackend;
 pub use config::{DEFAULT_IMAGE, DockerConfig};

@@ -7,7 +7,6 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use bollard::Docker;
 use bollard::models::{
     Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum, MountType,
 };
@@ -17,7 +16,8 @@ use sandbox_local::host_files::{self, Opened, invalid};
 
 use crate::boxed::DockerBox;
 use crate::config::User;
-use crate::engine::refused;
+use crate::engine::Daemon;
+use crate::refusal::refused;
 
 /// Compares what is mounted with numbers of devices and files; its status is this, and the number of the one that differs.
 const COMPARE: &str = "import os, sys
@@ -109,15 +109,15 @@ pub(crate) struct HostFiles(Vec<HostFile>);
 impl HostFiles {
     /// Opens and judges what is asked for. Code changes nothing in `own`.
     pub(crate) async fn open(
-        docker: &Docker,
-        host: &str,
+        daemon: &Daemon,
         spec: &CreateSpec,
         own: Option<PathBuf>,
     ) -> Result<Self> {
         if spec.mounts.is_empty() {
             return Ok(Self::default());
         }
-        if !host.starts_with("unix://") {
+        let host = &daemon.host;
+        if !daemon.has_local_socket() {
             let message = format!("the engine at {host} is not on this host, and has other files");
             return Err(Error::unsupported("create", message)
                 .with_context("capability", "mounts")
@@ -125,7 +125,7 @@ impl HostFiles {
         }
         let files =
             host_files::open(&spec.mounts, own.into_iter().collect(), HostFile::open).await?;
-        let info = docker.info().await.map_err(|error| refused("create", error))?;
+        let info = daemon.docker.info().await.map_err(|error| refused("create", error))?;
         let root = info.docker_root_dir;
         if let Some(root) = root.map(PathBuf::from) {
             let meets =
@@ -264,8 +264,8 @@ mod tests {
     async fn an_engine_elsewhere_has_other_files() {
         let mut spec = CreateSpec::default();
         spec.mounts = vec![Mount::new("/srv", "/data/x")];
-        let docker = Docker::connect_with_host("tcp://127.0.0.1:1").unwrap();
-        let error = HostFiles::open(&docker, "tcp://127.0.0.1:1", &spec, None).await.unwrap_err();
+        let daemon = Daemon::at("tcp://127.0.0.1:1");
+        let error = HostFiles::open(&daemon, &spec, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }

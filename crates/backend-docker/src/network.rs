@@ -17,8 +17,8 @@ use sandbox_local::makers::{Makers, no_isolation};
 use sandbox_local::network::Network;
 
 use crate::boxed::DockerBox;
-use crate::config::{DockerConfig, Options};
-use crate::engine::address;
+use crate::config::Options;
+use crate::engine::Daemon;
 
 /// Compares the network that code will be in with the number of one.
 const COMPARE: &str =
@@ -41,11 +41,11 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// The way for what is asked for. `host` is the engine's address.
+    /// The way for what is asked for.
     pub(crate) async fn of(
         spec: &CreateSpec,
         options: &Options,
-        host: &str,
+        daemon: &Daemon,
         makers: &Makers,
     ) -> Self {
         let lists = match spec.network.mode {
@@ -53,7 +53,7 @@ impl Way {
             NetworkMode::Allowlist => true,
             NetworkMode::All => !spec.network.deny.is_empty() || !spec.network.allow.is_empty(),
         };
-        match obstacle(options.runtime.as_deref(), host, makers).await {
+        match obstacle(options.runtime.as_deref(), daemon, makers).await {
             None => Self::Gate,
             Some(_) if lists => Self::Proxy,
             Some(_) => Self::Engine,
@@ -72,8 +72,8 @@ impl Way {
 }
 
 /// Why no gate can be opened in a container, if so.
-async fn obstacle(runtime: Option<&str>, host: &str, makers: &Makers) -> Option<&'static str> {
-    if !host.starts_with("unix://") {
+async fn obstacle(runtime: Option<&str>, daemon: &Daemon, makers: &Makers) -> Option<&'static str> {
+    if !daemon.has_local_socket() {
         return Some("the engine is not on this host");
     }
     if runtime.is_some() {
@@ -87,9 +87,9 @@ async fn obstacle(runtime: Option<&str>, host: &str, makers: &Makers) -> Option<
 }
 
 /// Whether network policies with lists can be enforced.
-pub(crate) async fn check(config: &DockerConfig, makers: &Makers) -> Check {
+pub(crate) async fn check(daemon: &Daemon, makers: &Makers) -> Check {
     let name = "network gate".to_owned();
-    match obstacle(None, &address(config), makers).await {
+    match obstacle(None, daemon, makers).await {
         None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
         Some(why) => {
             let detail =
@@ -176,7 +176,7 @@ mod tests {
         let mut spec = CreateSpec::default();
         spec.network = policy;
         let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        Way::of(&spec, &options, host, &Makers::default()).await
+        Way::of(&spec, &options, &Daemon::at(host), &Makers::default()).await
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use bollard::Docker;
+use bollard::errors::Error as Cause;
 use bollard::models::ImageSummary;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
 use sandbox_local::SnapshotStore;
@@ -12,9 +13,12 @@ use crate::made::remove;
 use crate::owner::{OWNER_LABEL, Owner};
 
 /// Removes what belongs to the dead, as far as that is known for certain.
-pub(crate) async fn sweep(docker: &Docker, snapshots: &SnapshotStore) {
-    containers(docker).await;
-    images(docker, snapshots).await;
+///
+/// # Errors
+/// Of an engine that does not say what it has, so that nobody has looked at all of it.
+pub(crate) async fn sweep(docker: &Docker, snapshots: &SnapshotStore) -> Result<(), Cause> {
+    let swept = containers(docker).await;
+    images(docker, snapshots).await.and(swept)
 }
 
 fn with_label(label: &str) -> HashMap<String, Vec<String>> {
@@ -25,31 +29,31 @@ fn is_dead(owner: Option<&String>) -> bool {
     owner.and_then(|owner| Owner::parse(owner)).is_some_and(|owner| owner.is_dead())
 }
 
-async fn containers(docker: &Docker) {
+async fn containers(docker: &Docker) -> Result<(), Cause> {
     let filters = with_label(OWNER_LABEL);
     let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-    let Ok(containers) = docker.list_containers(Some(options)).await else { return };
-    for container in containers {
+    for container in docker.list_containers(Some(options)).await? {
         let owner = container.labels.as_ref().and_then(|labels| labels.get(OWNER_LABEL));
         if let (true, Some(id)) = (is_dead(owner), &container.id) {
             remove(docker, id).await;
         }
     }
+    Ok(())
 }
 
 /// Images for snapshots in this store that never came to be, or are deleted.
-async fn images(docker: &Docker, snapshots: &SnapshotStore) {
+async fn images(docker: &Docker, snapshots: &SnapshotStore) -> Result<(), Cause> {
     let filters = with_label(MAKER_LABEL);
     let options = ListImagesOptionsBuilder::default().filters(&filters).build();
-    let Ok(mut images) = docker.list_images(Some(options)).await else { return };
+    let mut images = docker.list_images(Some(options)).await?;
     images.retain(|image| is_dead(image.labels.get(MAKER_LABEL)));
     if images.is_empty() {
-        return;
+        return Ok(());
     }
     // Nobody who is dead gives a snapshot its name any more, so what is found now is all there is.
     let known =
         snapshots.number("create").and_then(|store| Ok((store, snapshots.images("create")?)));
-    let Ok((store, known)) = known else { return };
+    let Ok((store, known)) = known else { return Ok(()) };
     images.retain(|image| image.labels.get(STORE_LABEL) == Some(&store));
     for name in images.iter().flat_map(names) {
         if !known.contains(name)
@@ -58,6 +62,7 @@ async fn images(docker: &Docker, snapshots: &SnapshotStore) {
             tracing::debug!(name, %error, "the image of a snapshot could not be removed");
         }
     }
+    Ok(())
 }
 
 /// The names of an image that are those of snapshots. Other images may have been made from it, with its labels.
@@ -73,7 +78,11 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use sandbox_core::{Backend as _, CallContext, ErrorKind};
+
     use super::*;
+    use crate::DockerBackend;
+    use crate::config::DockerConfig;
     use crate::fake_engine::{Answer, FakeEngine, store_snapshot};
 
     fn dead() -> String {
@@ -101,7 +110,7 @@ mod tests {
                 }
             }
         });
-        sweep(&engine.docker(), store).await;
+        sweep(&engine.docker(), store).await.unwrap();
         engine.said()
     }
 
@@ -137,5 +146,37 @@ mod tests {
         let open = fs::Permissions::from_mode(0o777);
         fs::set_permissions(store.directory().unwrap(), open).unwrap();
         assert_eq!(removed(images, &store).await, [""; 0]);
+    }
+
+    /// An engine that could not say what it has is asked again before the next sandbox, and one that could is not.
+    #[tokio::test]
+    async fn what_could_not_be_listed_is_listed_again() {
+        let engine = FakeEngine::start(|request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match path {
+                "version" => Answer::now(200, json!({"ApiVersion": "1.41"})),
+                "containers/json" => {
+                    let is_first = !said.has("listed");
+                    said.add("listed");
+                    match is_first {
+                        true => Answer::now(500, json!({"message": "not now"})),
+                        false => Answer::now(200, json!([])),
+                    }
+                }
+                "_ping" | "images/json" => Answer::now(200, json!([])),
+                _ => Answer::now(404, json!({"message": "No such image"})),
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = DockerConfig::default();
+        config.host = Some(engine.address());
+        config.snapshot_directory = Some(folder.path().join("snapshots"));
+        let backend = DockerBackend::new(config);
+        for listed in [1, 2, 2] {
+            let spec = sandbox_core::CreateSpec::default();
+            let error = backend.create(&CallContext::new(), spec).await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+            assert_eq!(engine.said().len(), listed);
+        }
     }
 }

@@ -329,8 +329,8 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
     /// Waits until nothing of the box is left.
     async fn closed(&self);
 
-    /// Why it has ended, when nobody here has ended it: `Terminated` or `OutOfMemory`, and the same for people. `None`:
-    /// nobody knows.
+    /// Why it has ended, when nobody here has ended it: `Terminated`, `OutOfMemory` or `ConnectionLost`, and the same for
+    /// people. `None`: nobody knows.
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         None
     }

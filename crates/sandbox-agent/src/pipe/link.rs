@@ -33,11 +33,14 @@ pub type IntoBox = Pin<Box<dyn AsyncWrite + Send>>;
 /// Bytes that are handed to the connection at once.
 const BATCH: usize = 256 << 10;
 
-/// How often an agent hears from here. It ends when it hears nothing for 30 seconds.
+/// How often an agent hears from here, at least. It ends when it hears nothing for 30 seconds.
 const PING: Duration = Duration::from_secs(10);
 
-/// How long nothing may come, with pings unanswered, until the box counts as lost.
-const SILENCE: Duration = Duration::from_secs(45);
+/// How long nothing may come, with pings unanswered, until the box counts as lost, unless somebody says otherwise.
+pub(crate) const SILENCE: Duration = Duration::from_secs(45);
+
+/// Pings in that time: as many may get lost before a box does.
+const PINGS: u32 = 4;
 
 /// How long the other end may take to close, once this one has.
 const LAST: Duration = Duration::from_secs(2);
@@ -87,8 +90,8 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// A connection that is worked on by tasks of this runtime until it is closed.
-    pub(crate) fn open(from: FromBox, rest: Bytes, into: IntoBox) -> Arc<Self> {
+    /// A connection that is worked on by tasks of this runtime until it is closed, or nothing has come for that long.
+    pub(crate) fn open(from: FromBox, rest: Bytes, into: IntoBox, silence: Duration) -> Arc<Self> {
         let state = State { credit: OUTGOING_WINDOW, ..State::default() };
         let link = Arc::new(Self {
             state: Mutex::new(state),
@@ -99,7 +102,7 @@ impl Link {
         });
         tokio::spawn(write(Arc::clone(&link), into));
         tokio::spawn(read(Arc::clone(&link), from, rest));
-        tokio::spawn(ping(Arc::downgrade(&link)));
+        tokio::spawn(ping(Arc::downgrade(&link), silence));
         link
     }
 
@@ -145,6 +148,11 @@ impl Link {
 
     pub(crate) fn lost_trouble(&self) -> Trouble {
         self.state().lost_trouble()
+    }
+
+    /// Why it broke, when nobody has closed it.
+    pub(crate) fn why_lost(&self) -> Option<String> {
+        self.state().why.clone()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -481,9 +489,9 @@ async fn listen(
     piece.and_then(std::result::Result::err).map(|error| error.to_string())
 }
 
-async fn ping(link: Weak<Link>) {
+async fn ping(link: Weak<Link>, silence: Duration) {
     loop {
-        sleep(PING).await;
+        sleep(PING.min(silence / PINGS)).await;
         let Some(link) = link.upgrade() else { return };
         let (held, heard, waiting) = {
             let state = link.state();
@@ -494,8 +502,12 @@ async fn ping(link: Weak<Link>) {
             continue;
         }
         // Nobody here knows from when to when exactly it is held, so it hears pings meanwhile.
-        let silent = !held && heard.is_some_and(|heard| heard.elapsed() > SILENCE);
-        if silent || link.say(&ToAgent::Ping).is_err() {
+        if !held && heard.is_some_and(|heard| heard.elapsed() > silence) {
+            let why = format!("nothing was heard of the sandbox for {} seconds", silence.as_secs());
+            link.close_because(Some(why));
+            return;
+        }
+        if link.say(&ToAgent::Ping).is_err() {
             link.close();
             return;
         }
@@ -512,14 +524,14 @@ mod tests {
 
     /// A box that never says anything.
     fn silent() -> Arc<Link> {
-        Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(tokio::io::sink()))
+        Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(tokio::io::sink()), SILENCE)
     }
 
     /// An agent ends when it hears nothing, and nobody but the engine knows when it is frozen.
     #[tokio::test(start_paused = true)]
     async fn what_is_held_hears_of_this_end() {
         let (near, mut far) = tokio::io::duplex(1 << 16);
-        let link = Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near));
+        let link = Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near), SILENCE);
         tokio::task::yield_now().await;
         link.hold_still();
         a_long_time().await;
@@ -554,5 +566,9 @@ mod tests {
         link.let_go();
         a_long_time().await;
         assert!(link.is_closed(), "a box that says nothing counts as there");
+        // It has not ended as one that somebody has ended.
+        let error = link.lost();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
+        assert!(error.message().contains("45 seconds"), "{error:?}");
     }
 }

@@ -31,8 +31,8 @@ use tokio::time::timeout;
 
 use self::call::Call;
 pub use self::files::PipeFiles;
-use self::link::Link;
 pub use self::link::{FromBox, IntoBox};
+use self::link::{Link, SILENCE};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{
@@ -67,6 +67,27 @@ struct Greeting {
     open_files: Option<u32>,
 }
 
+/// How a box is connected with.
+#[derive(Clone, Copy)]
+pub struct Connecting<'a> {
+    /// It counts as lost when it says nothing for that long: 45 seconds when nothing is said.
+    pub silence: Duration,
+    /// The agent for interpreters that then have nothing to compile: none when nothing is said.
+    pub byte_code: ByteCode<'a>,
+}
+
+impl Default for Connecting<'_> {
+    fn default() -> Self {
+        Self { silence: SILENCE, byte_code: &|_| None }
+    }
+}
+
+impl fmt::Debug for Connecting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").field("silence", &self.silence).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for PipeBox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PipeBox").field("link", &self.link).finish_non_exhaustive()
@@ -85,10 +106,10 @@ impl PipeBox {
     /// # Errors
     /// `Unavailable` when what is there is no such interpreter, or one that is too old.
     pub async fn connect(from: FromBox, into: IntoBox, nonce: &str) -> Result<Self> {
-        Self::connect_with(from, into, nonce, &|_| None).await
+        Self::connect_with(from, into, nonce, Connecting::default()).await
     }
 
-    /// The same, and where there is byte code for that interpreter it has nothing to compile.
+    /// The same in another way.
     ///
     /// # Errors
     /// As [`PipeBox::connect`].
@@ -96,7 +117,7 @@ impl PipeBox {
         mut from: FromBox,
         mut into: IntoBox,
         nonce: &str,
-        byte_code: ByteCode<'_>,
+        Connecting { silence, byte_code }: Connecting<'_>,
     ) -> Result<Self> {
         let arrival = async {
             let mut heard = BytesMut::new();
@@ -111,7 +132,7 @@ impl PipeBox {
         let (rest, greeting) = timeout(ARRIVAL, arrival)
             .await
             .map_err(|_| refused("the agent was not there in time", &[]))??;
-        Ok(Self { link: Link::open(from, rest, into), greeting, memory: None })
+        Ok(Self { link: Link::open(from, rest, into, silence), greeting, memory: None })
     }
 
     /// Says which limit it was, when the kernel ends a process for its memory.
@@ -150,6 +171,11 @@ impl PipeBox {
     /// What says that it is held. Does not keep the box alive.
     pub fn stillness(&self) -> PipeStillness {
         PipeStillness(Arc::downgrade(&self.link))
+    }
+
+    /// Why it can not be reached any more, when nobody here has ended it and its end was not seen either.
+    pub fn why_lost(&self) -> Option<String> {
+        self.link.why_lost()
     }
 
     /// Whether it can still be reached.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use futures_util::{StreamExt as _, stream};
 use sandbox_agent::box_io::{Readable, Spawn};
-use sandbox_agent::pipe::{ByteCode, OpenFiles, PipeBox, arguments};
+use sandbox_agent::pipe::{ByteCode, Connecting, OpenFiles, PipeBox, arguments};
 use sandbox_core::{ByteStream, Result};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
@@ -72,7 +72,8 @@ impl TestBox {
             }
         });
         let ready_made = |magic| byte_code.as_ref().and_then(|byte_code| byte_code(magic));
-        let pipe = PipeBox::connect_with(Box::pin(from), Box::pin(into), nonce, &ready_made)
+        let connecting = Connecting { byte_code: &ready_made, ..Connecting::default() };
+        let pipe = PipeBox::connect_with(Box::pin(from), Box::pin(into), nonce, connecting)
             .await
             .expect("the agent arrives");
         let home = tempfile::tempdir().expect("a directory");

@@ -1,0 +1,186 @@
+//! What Podman takes otherwise than Docker, in requests that are the same.
+//!
+//! It reads the rules for system calls from a file instead of taking them, knows other options of directories in memory,
+//! copies names of its host into containers, and makes further directories writable. What it leaves out without a word is
+//! found by looking into the container: see [`crate::proof`].
+
+use std::collections::HashMap;
+use std::fs::{DirBuilder, File, remove_dir_all};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, Mount, MountBindOptions, MountBindOptionsPropagationEnum,
+    MountType, ResourcesUlimits,
+};
+use rustix::process::{Resource, getrlimit};
+use sandbox_core::{Error, ErrorKind, Result, random_hex};
+
+/// What stands before the rules for system calls in a request.
+const RULES: &str = "seccomp=";
+
+/// The names that a container knows. Otherwise it would have those of the engine's host.
+const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n";
+
+/// What Podman makes writable without a limit in containers whose root is not.
+const UNLIMITED: &str = "/run";
+
+/// Processes that one user may have on the engine's host. Podman gives itself no more than that, and asks for more for
+/// containers when nothing is said. The limit of the container is another one.
+const PROCESSES: u64 = 32_768;
+
+/// Open files, where the engine refuses the number that was wanted. Otherwise Podman asks for as many as it knows of.
+const OPEN_FILES: u64 = 1024;
+
+/// Files that an engine of this host reads while it makes and starts a container. They are removed with this.
+#[derive(Debug)]
+pub(crate) struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    fn new() -> io::Result<Self> {
+        let directory = std::env::temp_dir().join(format!("code-sandboxes-{}", random_hex(8)));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        Ok(Self { directory })
+    }
+
+    /// Nothing in them is a secret, and code of another user reads some of them.
+    fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
+        let path = self.directory.join(name);
+        let mut file = File::options().write(true).create_new(true).mode(0o644).open(&path)?;
+        file.write_all(text.as_bytes())?;
+        Ok(path)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Err(error) = remove_dir_all(&self.directory) {
+            tracing::debug!(%error, "files for an engine could not be removed");
+        }
+    }
+}
+
+/// Says the same as the request in Podman's way. What it reads has to be there until the container has started.
+///
+/// # Errors
+/// `ResourceExhausted` when no files can be made here.
+pub(crate) fn adapt(request: &mut ContainerCreateBody) -> Result<Files> {
+    let Some(host) = &mut request.host_config else {
+        return Err(Error::new(ErrorKind::Unexpected, "create", "a request without limits"));
+    };
+    fill(host).map_err(|error| {
+        Error::new(
+            ErrorKind::ResourceExhausted,
+            "create",
+            "the files that Podman reads cannot be made",
+        )
+        .with_source(error)
+        .with_hint("they are in TMPDIR, or /tmp, which has to be writable")
+    })
+}
+
+fn fill(host: &mut HostConfig) -> io::Result<Files> {
+    let files = Files::new()?;
+    for option in host.security_opt.iter_mut().flatten() {
+        if let Some(rules) = option.strip_prefix(RULES) {
+            *option = format!("{RULES}{}", files.write("system-calls.json", rules)?.display());
+        }
+    }
+    let directories = host.tmpfs.get_or_insert_with(HashMap::new);
+    directories.values_mut().for_each(|options| *options = in_memory(options));
+    if host.readonly_rootfs == Some(true) {
+        let closed = "ro,nosuid,nodev,noexec,size=4096,notmpcopyup".to_owned();
+        directories.entry(UNLIMITED.to_owned()).or_insert(closed);
+    }
+    let mounts = host.mounts.get_or_insert_with(Vec::new);
+    mounts.push(read_only(&files.write("hosts", HOSTS)?, "/etc/hosts"));
+    // One without a network has that of its image otherwise.
+    if let Some(resolvers) = host.dns.take().filter(|all| !all.is_empty()) {
+        let lines: String = resolvers.iter().map(|one| format!("nameserver {one}\n")).collect();
+        mounts.push(read_only(&files.write("resolvers", &lines)?, "/etc/resolv.conf"));
+    }
+    let limits = host.ulimits.get_or_insert_with(Vec::new);
+    limits.push(limit("nproc", Resource::Nproc, PROCESSES));
+    if !limits.iter().any(|limit| limit.name.as_deref() == Some("nofile")) {
+        limits.push(limit("nofile", Resource::Nofile, OPEN_FILES));
+    }
+    Ok(files)
+}
+
+/// Options of a directory in memory: the owner is the container's user in one word, and the number of files is limited
+/// by memory alone.
+fn in_memory(options: &str) -> String {
+    let known = |option: &&str| {
+        !["uid=", "gid=", "nr_inodes="].iter().any(|unknown| option.starts_with(unknown))
+    };
+    let mut all: Vec<&str> = options.split(',').filter(known).collect();
+    // What the image has there stays out of it, as with Docker.
+    all.push("notmpcopyup");
+    if options.contains("uid=") {
+        all.push("U");
+    }
+    all.join(",")
+}
+
+fn read_only(source: &Path, target: &str) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(source.to_string_lossy().into_owned()),
+        target: Some(target.to_owned()),
+        read_only: Some(true),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+/// A number, or what an engine that was started as this program may have, if that is less.
+fn limit(name: &str, resource: Resource, most: u64) -> ResourcesUlimits {
+    let most = getrlimit(resource).maximum.unwrap_or(most).min(most);
+    let most = i64::try_from(most).ok();
+    ResourcesUlimits { name: Some(name.into()), soft: most, hard: most }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::read_to_string;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_said_in_its_way() {
+        let directory = "rw,nosuid,nodev,exec,size=1024,nr_inodes=7,mode=0700,uid=1,gid=2";
+        let host_config = HostConfig {
+            security_opt: Some(vec!["no-new-privileges:true".into(), "seccomp={}".into()]),
+            tmpfs: Some(HashMap::from([("/workspace".to_owned(), directory.to_owned())])),
+            readonly_rootfs: Some(true),
+            dns: Some(vec!["127.0.0.1".into()]),
+            ..HostConfig::default()
+        };
+        let mut request = ContainerCreateBody {
+            host_config: Some(host_config),
+            ..ContainerCreateBody::default()
+        };
+        let files = adapt(&mut request).unwrap();
+        let host = request.host_config.unwrap();
+        let options = host.security_opt.unwrap();
+        let path = options[1].strip_prefix(RULES).unwrap();
+        assert_eq!(
+            (options[0].as_str(), read_to_string(path).unwrap().as_str()),
+            ("no-new-privileges:true", "{}")
+        );
+        let tmpfs = host.tmpfs.unwrap();
+        assert_eq!(tmpfs["/workspace"], "rw,nosuid,nodev,exec,size=1024,mode=0700,notmpcopyup,U");
+        assert!(tmpfs[UNLIMITED].starts_with("ro,"));
+        let mounted: Vec<_> =
+            host.mounts.unwrap().into_iter().map(|mount| mount.target.unwrap()).collect();
+        assert_eq!(mounted, ["/etc/hosts", "/etc/resolv.conf"]);
+        drop(files);
+        assert!(!Path::new(path).exists());
+    }
+}
