@@ -115,6 +115,18 @@ fn running_with(text: &str) -> bool {
 }
 
 #[test]
+fn who_comes_after_the_death_of_an_interpreter_is_told() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let python = |code: &str| world.run(&["exec", &id, "--lang", "python", code]);
+    assert_eq!(python("import os; os._exit(3)").status, 3);
+    let next = python("'os' in globals()");
+    next.assert(0, "False\n");
+    assert!(next.stderr.contains("the variables are gone"), "{next:?}");
+    assert_eq!(python("1").stderr, "");
+}
+
+#[test]
 fn state_stays_from_process_to_process() {
     let world = World::new();
     let id = world.create(&["-l", "project=a", "--name", "first"]);

@@ -88,6 +88,10 @@ impl<'a> Report<'a> {
             }
             EventKind::Display { item, .. } => self.show_item(item).await,
             EventKind::Error(error) => self.printer.stderr(traceback(error).as_bytes()).await,
+            EventKind::Started { restarted: true, .. } => {
+                self.printer.note("the interpreter is a fresh one: the variables are gone");
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
