@@ -74,7 +74,8 @@ async fn hindered(f: &Fixture, others_too: bool) -> Checked<String> {
     let ran = move || std::process::Command::new("python3").args(["-c", &host]).output();
     let output = within(PATIENCE, tokio::task::spawn_blocking(ran)).await?;
     let output = output.map_err(|error| Failure::new(error.to_string()))??;
-    let mut told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let mut told = told.into_owned();
     let second = within(PATIENCE, f.create(|b| b)).await??;
     let inside = format!("HOST = {}\n{ORDINARY}", if others_too { "True" } else { "False" });
     let result = attack_for(&second, &inside, PATIENCE).await?;
@@ -83,7 +84,7 @@ async fn hindered(f: &Fixture, others_too: bool) -> Checked<String> {
     if inside.trim() != "[]" {
         told += &format!(" inside: {}", describe(&result));
     }
-    Ok(if told.trim() == "[]" { String::new() } else { told.into_owned() })
+    Ok(if told.trim() == "[]" { String::new() } else { told })
 }
 
 /// Runs a bomb, and others beside it once it has printed `high`. It may be ended for it before; what it has printed
