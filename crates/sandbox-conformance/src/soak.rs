@@ -189,7 +189,8 @@ async fn alive_at_once(f: &Fixture, count: usize) -> Checked<Part> {
                     sandboxes.len()
                 );
                 // So many are there on any host; where it is tested whether they are, none may be missing.
-                let least = if std::env::var_os("CI").is_some() { count } else { count.min(LEAST_ALIVE) };
+                let least =
+                    if std::env::var_os("CI").is_some() { count } else { count.min(LEAST_ALIVE) };
                 ensure!(sandboxes.len() >= least, "only {} of {count}: {told}", sandboxes.len());
                 limit = Some(error.to_string());
                 break;

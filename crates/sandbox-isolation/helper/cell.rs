@@ -55,11 +55,7 @@ pub fn run(what: &Start<'_>, root_mode: bool, strict: bool) -> ! {
     }
 }
 
-fn start(
-    what: &Start<'_>,
-    root_mode: bool,
-    strict: bool,
-) -> core::result::Result<Cell, Failure> {
+fn start(what: &Start<'_>, root_mode: bool, strict: bool) -> core::result::Result<Cell, Failure> {
     let at = |step: &'static [u8]| move |errno| Failure { step, detail: b"", errno };
     enter_groups(what.groups).map_err(at(b"enter control groups"))?;
     let plan = take_over(what).map_err(at(b"take over"))?;

@@ -11,8 +11,8 @@ use crate::mounts;
 use crate::owners;
 use crate::protocol::op;
 use crate::sys::{
-    self, AT_FDCWD, EEXIST, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, ESTALE, Errno, Limit, O_CREAT, O_DIRECTORY, O_EXCL,
-    O_PATH, O_WRONLY, Result,
+    self, AT_FDCWD, EEXIST, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, ESTALE, Errno, Limit, O_CREAT,
+    O_DIRECTORY, O_EXCL, O_PATH, O_WRONLY, Result,
 };
 use crate::wire::Reader;
 

@@ -249,7 +249,8 @@ impl Maker {
             let source = io::Error::from_raw_os_error(errno);
             diagnosis::setup("make namespaces".to_owned(), source)
         })?;
-        let Report { identity, root, ruleset, socket_counts, gate } = ready(&socket, strict).await?;
+        let Report { identity, root, ruleset, socket_counts, gate } =
+            ready(&socket, strict).await?;
         let confinement = Confinement { filter: Arc::clone(&plan.filter), ruleset };
         let mut layers = plan.layers.clone();
         if strict && self.inner.privilege == Privilege::Root {

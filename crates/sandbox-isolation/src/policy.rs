@@ -142,8 +142,7 @@ pub(crate) fn confined(
     });
     let readable: Vec<_> = shown.chain(own).chain(bound).collect();
     let ruleset = Ruleset::alone(host.landlock, &readable, directory).ok_or_else(no_landlock)?;
-    let purpose =
-        Purpose {
+    let purpose = Purpose {
         closes_network: spec.no_network,
         shares_processes: true,
         shares_user: true,

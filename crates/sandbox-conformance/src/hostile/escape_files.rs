@@ -317,9 +317,12 @@ probes['notify'] = lambda: fcntl.fcntl(folder, 1026, 1)";
     let opened = tokio::task::spawn_blocking(move || {
         std::fs::File::options().write(true).open(path).map(drop)
     });
-    crate::support::within(PATIENCE, opened).await?.map_err(|error| crate::case::Failure::new(error.to_string()))??;
+    crate::support::within(PATIENCE, opened)
+        .await?
+        .map_err(|error| crate::case::Failure::new(error.to_string()))??;
     ensure!(began.elapsed() < Duration::from_secs(5), "the host waited {:?}", began.elapsed());
     // What is held with it still works: locks.
-    ok(&sandbox, "import fcntl\nfcntl.flock(open('/data/in/note'), fcntl.LOCK_SH | fcntl.LOCK_NB)").await?;
+    ok(&sandbox, "import fcntl\nfcntl.flock(open('/data/in/note'), fcntl.LOCK_SH | fcntl.LOCK_NB)")
+        .await?;
     Ok(())
 }

@@ -188,7 +188,11 @@ async fn arguments_and_variables_of_every_size(f: Fixture) -> Checked {
     for (name, value) in [("A", huge.as_str()), (huge.as_str(), "x")] {
         let run = sandbox.commands().run("true").env(name, value).timeout(PATIENCE);
         let refused = within(PATIENCE, run).await?;
-        ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidArgument), "{}", name.len());
+        ensure!(
+            refused.is_err_and(|error| error.kind() == ErrorKind::InvalidArgument),
+            "{}",
+            name.len()
+        );
     }
     let big = sandbox.run_code("import os; len(os.environ['A'])").env("A", huge).timeout(PATIENCE);
     ensure_eq!(big.await?.text(), Some("3145728"), "a variable of a run");

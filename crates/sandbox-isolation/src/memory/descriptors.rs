@@ -115,6 +115,9 @@ mod tests {
         assert!(after.watches >= 2 && count(&processes, pid) >= 5, "{after:?}");
         assert!(open(&processes, pid, until, 0).watches >= 1);
         assert!(open(&processes, pid, Instant::now() - Duration::from_secs(1), 9).hidden);
-        assert_eq!((numbered("pipe:[12]", "pipe:["), numbered("pipe:[x]", "pipe:[")), (Some(12), None));
+        assert_eq!(
+            (numbered("pipe:[12]", "pipe:["), numbered("pipe:[x]", "pipe:[")),
+            (Some(12), None)
+        );
     }
 }

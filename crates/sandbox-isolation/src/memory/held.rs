@@ -137,9 +137,9 @@ pub(super) fn charge(all: &mut [Has], open: &[Process], sockets: &Counted) {
             bytes / holders.get(inode).copied().unwrap_or(1).max(1)
         };
         let own: HashSet<_> = process.open.sockets.iter().collect();
-        let in_sockets = own.into_iter().map(|inode| {
-            part(inode, &of_sockets, bytes.get(inode).copied().unwrap_or(0))
-        });
+        let in_sockets = own
+            .into_iter()
+            .map(|inode| part(inode, &of_sockets, bytes.get(inode).copied().unwrap_or(0)));
         let own: HashSet<_> = process.open.pipes.iter().filter(|_| many).collect();
         let in_pipes = own.into_iter().map(|inode| part(inode, &of_pipes, PIPE));
         let hidden = if process.open.hidden { at_most(process.count) } else { 0 };
@@ -213,6 +213,9 @@ mod tests {
         let all = [process(2, pipes(0, 8)), process(3, pipes(5, 11))];
         assert_eq!(share.too_much(&all), [2]);
         assert_eq!(share.too_much(&[process(2, Open { hidden: true, ..Open::default() })]), [2]);
-        assert!(share.may_be_exceeded_by(11) && !Share { watches: u64::MAX, ..share }.may_be_exceeded_by(10));
+        assert!(
+            share.may_be_exceeded_by(11)
+                && !Share { watches: u64::MAX, ..share }.may_be_exceeded_by(10)
+        );
     }
 }

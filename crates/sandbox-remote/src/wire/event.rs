@@ -199,7 +199,8 @@ pub(crate) fn encode_command(event: CommandEvent) -> Message {
 }
 
 fn encode_end(outcome: CommandOutcome) -> Message {
-    let CommandOutcome { exit_code, signal, failure, duration, usage, network_denied, hint } = outcome;
+    let CommandOutcome { exit_code, signal, failure, duration, usage, network_denied, hint } =
+        outcome;
     Message::of(&WireCommandEvent::Finished {
         exit_code,
         signal,
