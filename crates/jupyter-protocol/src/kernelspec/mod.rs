@@ -16,7 +16,7 @@
 //! let folder = folder.path();
 //! let connection_file = folder.join(ConnectionInfo::new_file_name());
 //! ConnectionInfo::ipc(folder.join("k")).write_new(&connection_file)?;
-//! let process = kernel.command(&Launch::new(&connection_file)))?.spawn()?;
+//! let process = kernel.command(&Launch::new(&connection_file))?.spawn()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
