@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "support/fake_server.rs"]
+#[expect(dead_code, reason = "other tests need more of it")]
 mod fake_server;
 
 use std::time::{Duration, Instant};

@@ -15,6 +15,7 @@ use jupyter_protocol::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -151,18 +152,16 @@ async fn serve(
         let message = message.with_identities(vec![Bytes::from_static(b"client")]);
         let is_code = message.msg_type() == "execute_request";
         kernel.lock().unwrap().on_message(channel, codec.encode(&message));
-        if is_code && executions.fetch_add(1, Ordering::Relaxed) == 0 {
-            if let Some(bytes) = &faults.last_bytes {
-                let mut socket = sink.reunite(source).unwrap();
-                let _ = socket.get_mut().write_all(bytes).await;
-                // What is read before it is closed keeps it from being reset.
-                let _ = tokio::time::timeout(
-                    Duration::from_millis(200),
-                    socket.get_mut().read(&mut [0; 64]),
-                )
-                .await;
-                return;
-            }
+        if is_code
+            && executions.fetch_add(1, Ordering::Relaxed) == 0
+            && let Some(bytes) = &faults.last_bytes
+        {
+            let mut socket = sink.reunite(source).unwrap();
+            let socket = socket.get_mut();
+            let _ = socket.write_all(bytes).await;
+            // What is read before it is closed keeps it from being reset.
+            let _ = timeout(Duration::from_millis(200), socket.read(&mut [0; 64])).await;
+            return;
         }
     }
 }
