@@ -536,3 +536,54 @@ async fn engine_over_tcp() -> String {
     });
     address
 }
+
+/// Usually in a tenth of a second. After two, the engine is told to end what does not end by itself.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_container_ends_with_its_connection_and_is_removed() {
+    const BOUND: Duration = Duration::from_secs(2);
+    assert!(has_engine(), "there is no engine to test with");
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        let sandbox = create().await;
+        let name = container(&sandbox);
+        let began = Instant::now();
+        sandbox.terminate().await.unwrap();
+        assert!(is_gone(&name).await, "{name} stays");
+        shortest = shortest.min(began.elapsed());
+    }
+    // A busy machine may be slower once or twice.
+    assert!(shortest < BOUND, "the quickest took {shortest:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn many_at_once_all_answer_and_all_go() {
+    const MANY: usize = 50;
+    const BOUND: Duration = Duration::from_secs(180);
+    assert!(has_engine(), "there is no engine to test with");
+    let backend = Arc::new(DockerBackend::default());
+    let all = (0..MANY).map(|number| {
+        let backend = Arc::<DockerBackend>::clone(&backend);
+        tokio::spawn(async move {
+            let builder = Sandbox::builder(backend).memory(ByteSize::mib(128));
+            let sandbox = builder.create().await.unwrap();
+            let result = sandbox.run_code(format!("{number} * 2")).await.unwrap();
+            assert_eq!(result.text(), Some((number * 2).to_string().as_str()));
+            sandbox
+        })
+    });
+    let all = timeout(BOUND, futures_util::future::join_all(all)).await.expect("they answer");
+    let mut names = Vec::new();
+    for sandbox in all {
+        let sandbox = sandbox.unwrap();
+        names.push(container(&sandbox));
+        sandbox.terminate().await.unwrap();
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), MANY);
+    for name in names {
+        assert!(is_gone(&name).await, "{name} stays");
+    }
+}

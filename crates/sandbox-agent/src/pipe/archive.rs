@@ -151,3 +151,18 @@ async fn next(decoder: &mut Decoder, archive: &mut ByteStream) -> Result<Option<
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipe::program::AGENT_PARTS;
+    use crate::python::numbers;
+
+    #[test]
+    fn agents_have_the_same_kinds() {
+        let trees = AGENT_PARTS.iter().filter(|(name, _)| *name == "trees");
+        let link = ("LINK", SYMLINK.into());
+        let [file, directory, hard_link] = numbers::named!(FILE DIRECTORY HARD_LINK);
+        numbers::agree(trees, &[file, directory, link, hard_link]);
+    }
+}

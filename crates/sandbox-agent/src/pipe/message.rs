@@ -355,8 +355,16 @@ mod tests {
     fn agents_have_the_same_numbers() {
         let spoken = ["pipes", "children", "jobs"];
         let parts = AGENT_PARTS.iter().filter(|(name, _)| spoken.contains(name));
+        let mux = [("mux", MUX)];
+        let window = i128::try_from(INCOMING_WINDOW).unwrap();
+        let connection = ("CONNECTION", CONNECTION.into());
+        numbers::agree(&mux, &[("CONNECTION_WINDOW", window), connection]);
+        // Credit comes in pieces that a narrow window has room for.
+        let quarter = "self.taken >= WINDOW // 4";
+        assert_eq!(NARROW_WINDOW, WINDOW / 4);
+        assert!(AGENT_PARTS.iter().any(|(name, text)| *name == "pipes" && text.contains(quarter)));
         numbers::agree(
-            parts.chain(&[("mux", MUX)]),
+            parts.chain(&mux),
             &numbers::named!(
                 SPAWN WORKER DATA END CREDIT DROP SIGNAL CALL CANCEL PING FORGET INPUT FINISH CHANNEL COPY HELLO
                 STARTED NOT_STARTED ANSWER EXIT PONG BROKEN FINISHED STDIN STDOUT STDERR CONTROL VERSION WINDOW

@@ -129,6 +129,20 @@ mod tests {
         }
     }
 
+    /// They are said to copies by agents here, and by the host in cells.
+    #[test]
+    fn copies_and_agents_have_the_same_words() {
+        let source = |name: &str| {
+            let mut all = PARTS.iter().chain(&AGENT_PARTS);
+            all.find(|(known, _)| *known == name).expect("a part").1
+        };
+        for words in [r#"ARRIVED = b"a""#, r#"STORE, PREPARE, WAKE = b"s", b"p", b"w""#] {
+            for name in ["holder", "copies"] {
+                assert!(source(name).lines().any(|line| line == words), "{words} in {name}");
+            }
+        }
+    }
+
     #[test]
     fn no_part_hides_another() {
         for (name, _) in AGENT_PARTS {

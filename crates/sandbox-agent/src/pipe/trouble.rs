@@ -162,3 +162,22 @@ pub(crate) fn in_archive(name: &str, problem: &str) -> Error {
     Error::invalid("archive", format!("has {name:?}, which {problem}"))
         .with_context("cause", "archive")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipe::program::AGENT_PARTS;
+    use crate::python::numbers;
+
+    #[test]
+    fn agents_have_the_same_codes() {
+        let paths = AGENT_PARTS.iter().filter(|(name, _)| *name == "paths");
+        numbers::agree(
+            paths,
+            &numbers::named!(
+                IS_A_LINK NOT_REGULAR NOT_A_FILE TOO_DEEP TOO_MANY INSIDE_ITSELF UNREADABLE TOO_LARGE SHORTER
+                IN_ARCHIVE OTHER_KIND LEADS_OUT WATCHES
+            ),
+        );
+    }
+}

@@ -249,6 +249,8 @@ class Children:
             # It means the request whose end is still on its way.
             self.interrupt_later(child)
         elif child.status is None:
+            if signal == SIGINT:
+                self.mux.jobs.keep_quiet()
             kill_quietly(child.pid, signal)
 
     def interrupt_later(self, child):

@@ -15,6 +15,8 @@ CHUNK = 64 << 10
 WAIT = "wait"
 UNEXPECTED = 1
 FOREVER = 3600.0
+LARGE = 1 << 20  # bytes that have been moved by who can wait
+QUIET = 0.02  # seconds it waits at most
 
 codec = load("codec")
 number, text, as_number = codec["number"], codec["text"], codec["as_number"]
@@ -36,6 +38,7 @@ class Job:
         self.credit = WINDOW
         self.inbox = deque()
         self.taken = 0
+        self.moved = 0
         self.is_complete = False
         self.answered = False
         self.is_waiting = False
@@ -77,6 +80,7 @@ class Job:
             yield WAIT
         data = self.inbox.popleft()
         self.mux.used_up(len(data))
+        self.moved += len(data)
         self.taken += len(data)
         if self.taken >= WINDOW // 4:
             self.mux.say(CREDIT, number(self.token << 2), number(self.taken))
@@ -98,6 +102,7 @@ class Job:
             most = yield from self.room()
             piece = view[:most]
             self.credit -= len(piece)
+            self.moved += len(piece)
             self.mux.data(self.stream, bytes(piece))
             view = view[most:]
 
@@ -144,6 +149,8 @@ class Jobs:
         self.mux = mux
         self.all = {}
         self.ready = deque()
+        self.held = deque()
+        self.is_quiet = False
         self.timers = []
         self.count = 0
 
@@ -157,6 +164,17 @@ class Jobs:
     def later(self, seconds, action):
         self.count += 1
         heappush(self.timers, (monotonic() + seconds, self.count, action))
+
+    def keep_quiet(self):
+        """For a moment, or until an interpreter has answered: it has been interrupted, and has less right to the processors
+        than all that moves a large file."""
+        self.is_quiet = True
+        self.later(QUIET, self.go_on)
+
+    def go_on(self):
+        self.is_quiet = False
+        self.ready.extend(self.held)
+        self.held.clear()
 
     def begin(self, token, verb, arguments):
         job = Job(self, token)
@@ -190,7 +208,9 @@ class Jobs:
             heappop(self.timers)[2]()
         for _ in range(len(self.ready)):
             job = self.ready.popleft()
-            if job.generator is not None:
+            if self.is_quiet and job.moved > LARGE:
+                self.held.append(job)
+            elif job.generator is not None:
                 self.step_one(job)
 
     def step_one(self, job):

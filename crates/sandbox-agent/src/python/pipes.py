@@ -159,6 +159,8 @@ class ControlSource(Source):
             if not count:
                 break
             left -= count
+        if self.mux.jobs.is_quiet:
+            self.mux.jobs.go_on()
         return True
 
     def end(self):

@@ -1,7 +1,9 @@
 //! Files.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt as _;
-use sandbox_agent::box_io::BoxFiles;
+use sandbox_agent::box_io::{BoxFiles, BoxIo as _, WorkerSpec};
 use sandbox_core::{
     ByteRange, ErrorKind, FileKind, FindFiles, FoundFile, WatchEventKind, WriteOptions,
 };
@@ -105,4 +107,32 @@ async fn changes_are_told() {
     std::fs::write(place.path("new/file"), "x").unwrap();
     let second = changes.next().await.unwrap().unwrap();
     assert_eq!((second.kind, second.path), (WatchEventKind::Create, place.path("new/file")));
+}
+
+/// Large transfers wait when an interpreter is interrupted, and not for longer when that says nothing.
+#[tokio::test]
+async fn a_transfer_goes_on_after_an_interrupt() {
+    const SIGINT: i32 = 2;
+    const PIECES: usize = 64;
+    let place = TestBox::start().await;
+    let (files, cwd) = (place.files(), place.home.path().to_string_lossy().into_owned());
+    let worker = place.pipe.start_worker(WorkerSpec { env: [].into(), cwd }).await.unwrap();
+    let process = Arc::clone(&worker.process);
+    let content = futures_util::stream::iter(0..PIECES).map(move |number| {
+        if number == PIECES / 2 {
+            process.signal(SIGINT).unwrap();
+        }
+        Ok(bytes::Bytes::from(vec![7; 64 << 10]))
+    });
+    let written = files.write("large", Box::pin(content), WriteOptions::default()).await.unwrap();
+    assert_eq!(written, (PIECES * (64 << 10)) as u64);
+    let mut read = files.read("large", ByteRange::default()).await.unwrap();
+    let mut count = 0;
+    while let Some(piece) = read.next().await {
+        count += piece.unwrap().len();
+        if count > 2 << 20 {
+            worker.process.signal(SIGINT).unwrap();
+        }
+    }
+    assert_eq!(count as u64, written);
 }
