@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
-use bollard::models::ImageConfig;
+use bollard::models::ImageInspect;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
@@ -123,12 +123,11 @@ fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
 }
 
 /// What an image says of itself. One that is not there is an error that says how to get it.
-pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageConfig> {
-    let image = docker.inspect_image(name).await.map_err(|error| match error {
+pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageInspect> {
+    docker.inspect_image(name).await.map_err(|error| match error {
         Cause::DockerResponseServerError { status_code: 404, .. } => no_image(name),
         error => refused("create", error),
-    })?;
-    Ok(image.config.unwrap_or_default())
+    })
 }
 
 #[async_trait]

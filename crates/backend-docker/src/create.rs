@@ -30,6 +30,7 @@ use crate::instance::{Container, DockerInstance};
 use crate::kernels::Tunnels;
 use crate::mounts::HostFiles;
 use crate::network::{self, Way};
+use crate::podman;
 use crate::ports::Ports;
 
 /// Where kernels have their sockets and files: a directory in memory, as all that can be written to.
@@ -108,6 +109,10 @@ impl DockerBackend {
             )),
             _ => error,
         })?;
+        if daemon.is_podman() {
+            podman::check_platform(&image, &options)?;
+        }
+        let image = image.config.unwrap_or_default();
         check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
         let env = environment(spec, &image.env.unwrap_or_default());
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));

@@ -11,11 +11,13 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, Mount, MountBindOptions, MountBindOptionsPropagationEnum,
-    MountType, ResourcesUlimits,
+    ContainerCreateBody, HostConfig, ImageInspect, Mount, MountBindOptions,
+    MountBindOptionsPropagationEnum, MountType, ResourcesUlimits,
 };
 use rustix::process::{Resource, getrlimit};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
+
+use crate::config::Options;
 
 /// What stands before the rules for system calls in a request.
 const RULES: &str = "seccomp=";
@@ -61,6 +63,28 @@ impl Drop for Files {
             tracing::debug!(%error, "files for an engine could not be removed");
         }
     }
+}
+
+/// Refuses an image that is not for the platform that was asked for, which Podman would not heed.
+///
+/// # Errors
+/// `Unsupported`.
+pub(crate) fn check_platform(image: &ImageInspect, options: &Options) -> Result<()> {
+    let Some(asked) = &options.platform else { return Ok(()) };
+    let part = |part: &Option<String>| part.clone().unwrap_or_default().to_ascii_lowercase();
+    let (os, architecture, variant) =
+        (part(&image.os), part(&image.architecture), part(&image.variant));
+    let has = format!("{os}/{architecture}");
+    let exact = format!("{has}/{variant}");
+    if [&has, &exact].contains(&&asked.to_ascii_lowercase()) {
+        return Ok(());
+    }
+    let name = &options.image;
+    let message =
+        format!("Podman has {name} for {has}, and does not heed that {asked} is asked for");
+    Err(Error::unsupported("create", message)
+        .with_context("platform", asked.clone())
+        .with_hint(format!("podman pull --platform {asked} {name}")))
 }
 
 /// Says the same as the request in Podman's way. What it reads has to be there until the container has started.
@@ -151,6 +175,27 @@ mod tests {
     use std::fs::read_to_string;
 
     use super::*;
+    use crate::config::DockerConfig;
+
+    #[test]
+    fn another_platform_is_not_silently_this_one() {
+        let image = ImageInspect {
+            os: Some("linux".into()),
+            architecture: Some("arm64".into()),
+            variant: Some("v8".into()),
+            ..ImageInspect::default()
+        };
+        let check = |platform: &str| {
+            let mut spec = sandbox_core::CreateSpec::default();
+            spec.provider_options.insert("platform".into(), platform.into());
+            check_platform(&image, &Options::of_create(&DockerConfig::default(), &spec).unwrap())
+        };
+        check("linux/arm64").unwrap();
+        check("linux/arm64/v8").unwrap();
+        for other in ["linux/amd64", "linux/arm", "linux/arm64/v9"] {
+            assert_eq!(check(other).unwrap_err().kind(), ErrorKind::Unsupported, "{other}");
+        }
+    }
 
     #[test]
     fn a_request_is_said_in_its_way() {

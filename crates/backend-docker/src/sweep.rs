@@ -168,9 +168,11 @@ mod tests {
             }
         });
         let folder = tempfile::tempdir().unwrap();
-        let mut config = DockerConfig::default();
-        config.host = Some(engine.address());
-        config.snapshot_directory = Some(folder.path().join("snapshots"));
+        let config = DockerConfig {
+            host: Some(engine.address()),
+            snapshot_directory: Some(folder.path().join("snapshots")),
+            ..DockerConfig::default()
+        };
         let backend = DockerBackend::new(config);
         for listed in [1, 2, 2] {
             let spec = sandbox_core::CreateSpec::default();

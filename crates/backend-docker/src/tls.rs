@@ -122,10 +122,12 @@ pub(crate) fn refusal(
     use rustls::{AlertDescription, Error as Tls};
     let mut next = Some(error);
     while let Some(cause) = next {
-        // What broke a connection is in an error of the operating system's kind.
-        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let inner = inner.and_then(|inner| inner.downcast_ref::<Tls>());
-        match inner.or_else(|| cause.downcast_ref::<Tls>()) {
+        // What broke a connection is in errors of the operating system's kind, which do not show it as their source.
+        if let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            next = Some(inner);
+            continue;
+        }
+        match cause.downcast_ref::<Tls>() {
             Some(Tls::InvalidCertificate(why)) => {
                 let message = format!("its certificate is not trusted: {why:?}");
                 let hint = "ca.pem of the certificates has to be what the engine's certificate is signed with, for the name in the address";

@@ -1,5 +1,7 @@
 //! Engines and images that fall silent. Needs an engine and the image: `cargo xtask test-docker`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 #[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 

@@ -1,6 +1,8 @@
 //! An engine that is started, killed and started again here, over TLS. Needs root, `dockerd` and `openssl`, and the image
 //! in the engine that is there: `cargo xtask test-docker`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 #[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 

@@ -1,6 +1,8 @@
 //! The same with Podman, which takes some of it otherwise. Needs a service of it with the image, at the address that
 //! `SANDBOX_TEST_PODMAN` has: `cargo xtask test-docker`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 use std::future::IntoFuture as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -201,7 +203,11 @@ async fn lists_of_hosts_hold() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nso").await;
         }
     });
-    let policy = NetworkPolicy::allowlist([allowed.clone()]).unwrap();
+    let policy = NetworkPolicy::allowlist([
+        allowed.clone(),
+        allowed.replace("served.localhost", "127.0.0.1"),
+    ])
+    .unwrap();
     let sandbox = builder().network(policy).create().await.unwrap();
     let code = format!(
         "
@@ -326,6 +332,8 @@ async fn what_cannot_be_is_refused_and_nothing_stays() {
     let error = builder().provider_option("python", "no-such-python").create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
     assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
+    let error = builder().provider_option("platform", "linux/s390x").create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     let left = async || engine(&["ps", "--all", "--filter", "status=created", "--quiet"]).await;
     let began = Instant::now();
     while !left().await.is_empty() {

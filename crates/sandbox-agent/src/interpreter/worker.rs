@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandbox_core::{Effect, Error, ErrorKind, FailureKind, OutputStream, Result};
+use sandbox_core::{Effect, Error, ErrorKind, OutputStream, Result};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::inbox::{CHUNK, Heard, Inbox, Told};
@@ -453,7 +453,8 @@ impl Worker {
         let box_io = Arc::clone(&self.box_io);
         self.watchdog.close();
         if !kill_tree(&*process, &*box_io).await {
-            self.ended.set(FailureKind::Terminated);
+            // It has ended with the box, which may know of another reason than that.
+            self.ended.set_gone(&*box_io);
         }
         let exit = pin!(process.exit());
         timeout(EXIT_BOUND, exit).await.ok().and_then(Result::ok)
