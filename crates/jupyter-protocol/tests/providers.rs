@@ -32,8 +32,8 @@ fn options() -> Options {
     let mut options = Options::default();
     options.client.connect_timeout = Duration::from_secs(2);
     options.client.reconnect_timeout = Duration::from_secs(5);
-    options.client.grace =
-        Grace { idle: Duration::from_millis(500), reply: Duration::from_millis(500) };
+    let soon = Duration::from_millis(500);
+    options.client.grace = Grace::default().with_idle(soon).with_reply(soon);
     options
 }
 

@@ -49,7 +49,8 @@ fn a_kernel_of_this_host_is_named() {
         let call = call.arg("let y: number = 5; y * 2").env("CODE_SANDBOXES_PYTHON", &python);
         let outcome = call.output();
         assert_eq!(outcome.status, 0, "{}", outcome.stderr);
-        assert!(outcome.stdout.contains("10"), "{}", outcome.stdout);
+        let said = String::from_utf8_lossy(&outcome.stdout);
+        assert!(said.contains("10"), "{said}");
     }
     let outcome = run(["--kernel", "no-such-kernel", "--lang", "py", "1"])
         .env("CODE_SANDBOXES_PYTHON", &python)
