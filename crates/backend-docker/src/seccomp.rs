@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const FILES: &str = "
     access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64
-    fallocate fchdir fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr
+    fallocate fchdir fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
     fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch
     inotify_init inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr llistxattr lremovexattr
     lseek lsetxattr lstat mkdir mkdirat name_to_handle_at newfstatat openat2 pread64 preadv
@@ -90,6 +90,14 @@ const NETLINK: u32 = 16;
 /// The default execution domain, and asking which one it is.
 const PERSONALITIES: [u32; 2] = [0, u32::MAX];
 
+/// The bit that commands of `fcntl` have which only Linux knows (`F_LINUX_SPECIFIC_BASE`).
+const OF_LINUX: u32 = 1024;
+
+/// Those of them that hold up nobody: `F_GETLEASE`, `F_DUPFD_CLOEXEC`, the sizes of pipes, seals and hints. The others
+/// take leases, for which whoever opens the same file on the host waits, and have signals sent.
+const HOLDS_UP_NOBODY: [u32; 11] =
+    [1025, 1027, 1028, 1030, 1031, 1032, 1033, 1034, 1035, 1036, 1037];
+
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
@@ -118,6 +126,11 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
     }
     calls.push(allow("socketpair", vec![is(0, FAMILIES[0])]));
     calls.extend(PERSONALITIES.map(|persona| allow("personality", vec![is(0, persona)])));
+    calls.push(allow_without("fcntl", 1, &[OF_LINUX]));
+    calls.extend(HOLDS_UP_NOBODY.map(|command| {
+        // The kernel looks at the lower 32 bits alone.
+        allow("fcntl", vec![has_bits(1, u32::MAX, command)])
+    }));
     for name in OF_OTHERS {
         calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
     }
@@ -226,6 +239,25 @@ mod tests {
         }
         for other in [0, 2, 3, 65_536, 65_537, (1 << 22) - 1, 0xffff_ffff_0000_0007] {
             assert!(allowed(other), "{other:x}");
+        }
+    }
+
+    #[test]
+    fn leases_are_refused_in_any_number_of_bits() {
+        let profile = profile(false);
+        let rules = profile["syscalls"].as_array().unwrap().iter();
+        let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "fcntl").collect();
+        let allowed = |command: u64| {
+            rules.iter().any(|rule| {
+                let number = |name: &str| rule["args"][0][name].as_u64().unwrap();
+                command & number("value") == number("valueTwo")
+            })
+        };
+        for refused in [1024, 1026, 1024 | 1 << 32, 1026 | 1 << 63] {
+            assert!(!allowed(refused), "{refused:x}");
+        }
+        for usual in [0, 1, 2, 3, 4, 5, 6, 7, 37, 1030, 1031, 1033] {
+            assert!(allowed(usual), "{usual}");
         }
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn strict(
     purpose: Purpose,
 ) -> Result<Plan, Error> {
     check(spec, binds)?;
-    let mut plan = Builder::default();
+    let mut plan = Builder { closes_root: !Ruleset::is_known(host.landlock), ..Builder::default() };
     plan.op(Op::PrivateMounts);
     plan.op(Op::NewRoot {
         base: host.base.clone(),
@@ -81,6 +81,7 @@ pub(crate) fn strict(
     }
     plan.op(Op::Hostname(spec.hostname.clone()));
     plan.op(Op::LeaveHost);
+    plan.close_root();
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
     let devices = writable_devices(host, purpose);
     if let Some(ruleset) = Ruleset::strict(host.landlock, &own, &devices) {
@@ -261,6 +262,9 @@ fn directory(path: impl Into<PathBuf>, mode: u32, owner: Owner) -> Op {
 #[derive(Default)]
 struct Builder {
     ops: Vec<Op>,
+    /// Whether mounts alone keep code from writing outside of its own directories: no Landlock does. Each of those is
+    /// then a mount of its own, which files are not renamed out of.
+    closes_root: bool,
 }
 
 impl Builder {
@@ -385,6 +389,9 @@ impl Builder {
             ("/var/tmp", OPEN, Owner::Outside),
         ] {
             self.op(directory(path, mode, owner));
+            if owner == Owner::Cell || mode == OPEN {
+                self.stays_writable(path);
+            }
         }
         self.op(Op::Separate { path: "/etc".into(), optional: false });
     }
@@ -395,8 +402,23 @@ impl Builder {
         for path in &new {
             self.parents(path, Owner::Outside);
             self.op(directory(path, 0o755, Owner::Cell));
+            self.stays_writable(path);
         }
         new
+    }
+
+    /// A directory that may be written when the root may not.
+    fn stays_writable(&mut self, path: impl Into<PathBuf>) {
+        if self.closes_root {
+            self.op(Op::Separate { path: path.into(), optional: false });
+        }
+    }
+
+    /// The last change to the root itself.
+    fn close_root(&mut self) {
+        if self.closes_root {
+            self.restrict("/", Attributes::READ_ONLY, false);
+        }
     }
 
     /// Puts what the host gives in its place, and says where it may be changed.

@@ -146,9 +146,10 @@ fn the_help_of_run_tells_every_flag() {
           --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes
                                     environments -p local-jupyter` lists those of this host, and with
                                     `-p local-docker` it is one of the image
-          --transport <HOW>         How that kernel is talked to, within its sandbox: `ipc` is Unix sockets,
-                                    `tcp` is for kernels that have none. Without it `ipc`, and `tcp` for a
-                                    kernel that ends when it is to use those [possible values: ipc, tcp]
+          --transport <HOW>         How that kernel is talked to, within its sandbox: `ipc` is Unix
+                                    sockets, `tcp` is for kernels that have none. Without it `ipc`, and
+                                    `tcp` for a kernel that ends when it is to use those [possible
+                                    values: ipc, tcp]
           --server-url <URL>        Jupyter Server whose kernels run the code; it needs --isolation off.
                                     The address that the server prints will do; its token is better in
                                     the variable JUPYTER_TOKEN

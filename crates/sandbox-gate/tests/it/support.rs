@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use sandbox_core::{NetworkDenial, NetworkPolicy};
 use sandbox_gate::{Gate, GateConfig, HostNetwork, Outside, Sockets};
-use sandbox_isolation::{Cell, CellSpec, Maker, SpawnSpec};
+use sandbox_isolation::{Cell, CellSpec, Maker, Resource, Rlimit, SpawnSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -82,7 +82,10 @@ impl Behind {
 
     pub(crate) async fn with(policy: NetworkPolicy, set: impl FnOnce(&mut GateConfig)) -> Self {
         let maker = Maker::start().await.unwrap();
-        let cell = maker.cell(&CellSpec { gate: true, ..CellSpec::strict() }).await.unwrap();
+        // Some programs hold a thousand connections.
+        let many = Rlimit::fixed(Resource::OpenFiles, 2048);
+        let spec = CellSpec { gate: true, ..CellSpec::strict().limit(many) };
+        let cell = maker.cell(&spec).await.unwrap();
         let sockets = cell.take_gate().unwrap();
         let sockets = Sockets {
             connections: sockets.connections,

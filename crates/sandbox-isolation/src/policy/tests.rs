@@ -127,6 +127,26 @@ fn nothing_writable_of_the_host_is_ever_shown() {
     }
 }
 
+/// Its programs own it where an ordinary user made it, and nothing else keeps them from changing it then.
+#[test]
+fn without_landlock_the_root_is_read_only() {
+    let own = vec![PathBuf::from("/new")];
+    let spec = CellSpec { own, ..small() };
+    let operations = |host: &HostView| {
+        let plan = format!("{:?}", strict(&spec, &[], host, Purpose::default()).unwrap());
+        plan.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let closed = operations(&HostView { landlock: 0, ..host() });
+    let at =
+        |text: &str| closed.iter().position(|op| op == text).unwrap_or_else(|| panic!("{text}"));
+    let end = at("restrict / (ro,nosuid,nodev)");
+    assert!(at("detach the host") < end);
+    for path in ["/workspace", "/data", "/home/sandbox", "/run", "/tmp", "/var/tmp", "/new"] {
+        assert!(at(&format!("separate {path}")) < end);
+    }
+    assert!(!operations(&host()).iter().any(|op| op.starts_with("restrict / ")));
+}
+
 #[test]
 fn the_device_that_gives_memory_is_not_written_where_memory_is_added_up() {
     let counting = Purpose { counts_memory: true, ..Purpose::default() };

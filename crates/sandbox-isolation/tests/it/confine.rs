@@ -164,8 +164,10 @@ async fn arguments_are_looked_at() {
         affinity = libc::SYS_sched_setaffinity,
     );
     let strict = calls(&strict_cell().await, &script).await;
-    assert_eq!(strict, "1 0 95 97 0 93 93 1 0 1 1 1 1 0 1 22\n");
     let maker = Maker::start().await.unwrap();
+    // Descriptors of one's own, beside those of the process, escape the count of an ordinary user's cell.
+    let own_files = if maker.privilege() == Privilege::Root { 0 } else { 1 };
+    assert_eq!(strict, format!("1 {own_files} 95 97 0 93 93 1 0 1 1 1 1 0 1 22\n"));
     let off = calls(&maker.cell(&CellSpec::off()).await.unwrap(), &script).await;
     let off: Vec<_> = off.split_whitespace().collect();
     // Netlink and the execution domain work there, and /dev/null is no terminal.

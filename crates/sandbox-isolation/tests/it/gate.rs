@@ -8,12 +8,18 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 
-use sandbox_isolation::{Cell, CellSpec, Error, GateSockets, Maker, Privilege, SpawnSpec};
+use sandbox_isolation::{
+    Cell, CellSpec, Error, GateSockets, Maker, Privilege, Resource, Rlimit, SpawnSpec,
+};
 
 use crate::support::{cell, output, python, shell, strict_cell};
 
 async fn cell_with_gate() -> (Cell, GateSockets) {
-    let cell = cell(&CellSpec { gate: true, ..CellSpec::strict() }).await;
+    with_gate(CellSpec::strict()).await
+}
+
+async fn with_gate(spec: CellSpec) -> (Cell, GateSockets) {
+    let cell = cell(&CellSpec { gate: true, ..spec }).await;
     let sockets = cell.take_gate().expect("the sockets of a gate");
     (cell, sockets)
 }
@@ -136,7 +142,8 @@ attempt('rules', rules)";
 
 #[tokio::test]
 async fn a_flood_of_connections_is_held_by_the_cell() {
-    let (cell, sockets) = cell_with_gate().await;
+    let many = Rlimit::fixed(Resource::OpenFiles, 2048);
+    let (cell, sockets) = with_gate(CellSpec::strict().limit(many)).await;
     let script = "
 import socket
 held, refused = [], 0
