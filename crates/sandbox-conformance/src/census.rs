@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(crate) struct Census {
     processes: BTreeSet<String>,
     /// Of this process and those that it has started, where they can be read.
-    descriptors: BTreeMap<String, usize>,
+    descriptors: BTreeMap<String, Vec<PathBuf>>,
     mounts: String,
     /// Those that a process of ours is in, or that a descriptor of ours holds.
     namespaces: BTreeSet<PathBuf>,
@@ -87,7 +87,7 @@ impl Census {
                 .filter(|link| own.as_ref() == Some(link) || next.as_ref() != Some(link)),
         );
         if !descriptors.is_empty() {
-            self.descriptors.insert(name, descriptors.len());
+            self.descriptors.insert(name, descriptors);
         }
     }
 
@@ -105,9 +105,12 @@ impl Census {
     /// What is there now and was not before.
     pub(crate) fn left(&self, now: &Self) -> Vec<String> {
         let mut left: Vec<String> = now.processes.difference(&self.processes).cloned().collect();
-        for (process, count) in &now.descriptors {
-            if let Some(before) = self.descriptors.get(process).filter(|before| count > before) {
-                left.push(format!("{count} descriptors in {process}, {before} before"));
+        for (process, open) in &now.descriptors {
+            let before = self.descriptors.get(process);
+            if let Some(before) = before.filter(|before| open.len() > before.len()) {
+                let (count, had) = (open.len(), before.len());
+                let new: Vec<_> = open.iter().filter(|link| !before.contains(link)).collect();
+                left.push(format!("{count} descriptors in {process}, {had} before; new: {new:?}"));
             }
         }
         let new = now.mounts.lines().filter(|line| !self.mounts.contains(line));

@@ -385,7 +385,10 @@ impl Maker {
         }
         let plan = self.plan(spec)?;
         let prepared = Arc::new(prepare(&plan, spec, self.purpose(spec))?);
-        *last = Some((spec.clone(), Arc::clone(&prepared)));
+        // What is mounted is open in the spec, and would stay so: nobody could unmount what it is on.
+        if spec.mounts.is_empty() {
+            *last = Some((spec.clone(), Arc::clone(&prepared)));
+        }
         Ok(prepared)
     }
 }

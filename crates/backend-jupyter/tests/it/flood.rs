@@ -69,6 +69,11 @@ async fn the_sum_is_right(server: &JupyterServer) -> ExecutionResult {
     let arrived = lines(&result);
     match counted(&result) {
         None => assert_eq!(arrived, LINES, "{}", result.stderr()),
+        // A line whose end was published later is two messages: what is missing of it costs one line at the most.
+        Some([missing, published]) if published > LINES => {
+            assert!(missing > 0 && arrived + missing >= LINES, "{arrived} {}", result.stderr());
+            assert!(arrived <= LINES, "{arrived} {}", result.stderr());
+        }
         // Lines that were published together are one message.
         Some([missing, LINES]) => assert_eq!(arrived + missing, LINES, "{}", result.stderr()),
         Some([missing, published]) => {

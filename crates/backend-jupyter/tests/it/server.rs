@@ -28,7 +28,7 @@ async fn code_has_state_streams_displays_contexts_variables_and_tools() {
     assert_eq!(result.text(), Some("{'n': 42}"));
     let info = sandbox.info().unwrap();
     assert_eq!(info.isolation.unwrap().boundary, "jupyter-server");
-    assert_eq!(info.metadata["server_url"], json!(server.url));
+    assert_eq!(info.metadata["server_url"], json!(format!("{}/", server.url)));
     sandbox.terminate().await.unwrap();
 }
 

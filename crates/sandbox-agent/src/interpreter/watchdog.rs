@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::inbox::{Answer, Inbox, would_block};
+use super::outcome::EndReason;
 use super::tools::ToolCalls;
 use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
@@ -143,11 +144,16 @@ enum Step {
 
 impl Watchdog {
     /// Starts watching a worker of `box_io`.
-    pub(crate) fn start(io: &WorkerIo, inbox: Arc<Inbox>, box_io: Arc<dyn BoxIo>) -> Arc<Self> {
+    pub(crate) fn start(
+        io: &WorkerIo,
+        inbox: Arc<Inbox>,
+        box_io: Arc<dyn BoxIo>,
+        ended: Arc<EndReason>,
+    ) -> Arc<Self> {
         let (process, control) = (Arc::clone(&io.process), Arc::clone(&io.control));
         let (state, wake) = (Mutex::default(), Notify::new());
         let watchdog = Arc::new(Self { process, control, inbox, state, wake });
-        tokio::spawn(Arc::clone(&watchdog).watch(box_io));
+        tokio::spawn(Arc::clone(&watchdog).watch(box_io, ended));
         watchdog
     }
 
@@ -323,12 +329,12 @@ impl Watchdog {
         self.wake.notify_one();
     }
 
-    async fn watch(self: Arc<Self>, box_io: Arc<dyn BoxIo>) {
+    async fn watch(self: Arc<Self>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) {
         loop {
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
-                    kill_tree(&*self.process, &*box_io).await;
+                    kill_tree(&*self.process, &*box_io, &ended).await;
                 }
                 Step::Sleep(Some(due)) => tokio::select! {
                     () = sleep_until(due) => {}
@@ -417,13 +423,12 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
-/// Ends a process and whatever it started. When that takes too long or nobody can tell, the whole box goes instead,
-/// and the answer is `false`.
-pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo) -> bool {
+/// Ends a process and whatever it started. When that takes too long or nobody can tell, the whole box goes instead, and
+/// `ended` learns why: that it was ended, or another reason that the box knows of.
+pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo, ended: &EndReason) {
     let killing = timeout(process.kill_bound(), process.kill_tree());
-    let killed = matches!(killing.await, Ok(Ok(())));
-    if !killed {
+    if !matches!(killing.await, Ok(Ok(()))) {
         box_io.kill();
+        ended.set_gone(box_io);
     }
-    killed
 }

@@ -127,7 +127,8 @@ impl Worker {
         cwd: &str,
     ) -> Result<Self> {
         let inbox = Arc::new(Inbox::new(Arc::clone(&io.control)));
-        let watchdog = Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io));
+        let watchdog =
+            Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io), Arc::clone(ended));
         let control = Arc::<dyn Control>::clone(&io.control);
         let outbox = Outbox::new(control, Arc::clone(&io.process));
         let mut worker = Self {
@@ -452,10 +453,7 @@ impl Worker {
         let process = Arc::clone(&self.io.process);
         let box_io = Arc::clone(&self.box_io);
         self.watchdog.close();
-        if !kill_tree(&*process, &*box_io).await {
-            // It has ended with the box, which may know of another reason than that.
-            self.ended.set_gone(&*box_io);
-        }
+        kill_tree(&*process, &*box_io, &self.ended).await;
         let exit = pin!(process.exit());
         timeout(EXIT_BOUND, exit).await.ok().and_then(Result::ok)
     }

@@ -33,6 +33,25 @@ async fn what_was_opened_is_mounted() {
     cell_with(mount).await.unwrap();
 }
 
+/// Whoever owns it wants to unmount what it is on some day.
+#[tokio::test]
+async fn nothing_holds_it_after_the_cell() {
+    let (folder, mount) = opened();
+    let maker = Maker::start().await.unwrap();
+    let is_open = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        open.filter_map(|entry| fs::read_link(entry.path()).ok())
+            .any(|link| link.starts_with(folder.path()))
+    };
+    assert!(is_open(), "a control");
+    let cell = maker.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await.unwrap();
+    cell.kill();
+    cell.end().await;
+    drop(cell);
+    assert!(!is_open());
+    drop(maker);
+}
+
 #[tokio::test]
 async fn another_directory_in_its_place_is_not() {
     let (folder, mount) = opened();
