@@ -15,8 +15,8 @@ use crate::support::{eventually, is_usable};
 /// Nothing made ahead is kept longer than that.
 const READY_AHEAD: Duration = Duration::from_millis(2500);
 
-/// How long what was given back may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long what was given back may take to be gone: large trees of files are on disks that others use too.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What there was at one moment.
 pub(crate) struct Census {

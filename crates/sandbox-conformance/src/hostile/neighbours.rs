@@ -36,8 +36,8 @@ pub(super) fn cases() -> Vec<Case> {
 /// asked for, is ended then.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long code holds what it has taken.
-const HELD: Duration = Duration::from_secs(60);
+/// How long code may take to take it all, and hold it: some of it are millions, on a machine that others use too.
+const HELD: Duration = Duration::from_secs(180);
 
 /// What others do meanwhile, in programs of the host (`HOST`) and in other sandboxes.
 const ORDINARY: &str = r"
@@ -102,7 +102,7 @@ async fn nobody(f: &Fixture, sandbox: &Sandbox, bomb: &str, others_too: bool) ->
     // Where that is so before, nothing would be found out.
     let before = hindered(f, true).await?;
     ensure!(before.is_empty(), "before there is a bomb: {before}");
-    let code = format!("{TOOLS}\n{bomb}\nprint('high', flush=True)\ntime.sleep(90)");
+    let code = format!("{TOOLS}\n{bomb}\nprint('high', flush=True)\ntime.sleep(200)");
     let mut events = sandbox.run_code(code).timeout(HELD).stream().await?;
     let (mut output, mut is_over) = (String::new(), false);
     while !output.contains("high") && !is_over {
@@ -154,7 +154,7 @@ def children(count, work):
             try: work()
             except OSError: pass
             os.write(end, b'.')
-            time.sleep(90)
+            time.sleep(200)
             os._exit(0)
     for at, end in told:
         os.close(end)
@@ -253,7 +253,7 @@ kept, full = 0, ''
 threading.stack_size(65536)
 try:
     while kept < 5000:
-        threading.Thread(target=time.sleep, args=(90,), daemon=True).start()
+        threading.Thread(target=time.sleep, args=(200,), daemon=True).start()
         kept += 1
 except RuntimeError as e: full = e
 print(kept, full)";
@@ -289,8 +289,12 @@ print(timers, signals, instances)";
 /// Requires that no more than 256 MiB stay in what 8 children fill with 100 MiB each, and that all of it does without a
 /// limit.
 async fn stays_within_memory(f: &Fixture, fill: &str) -> Checked {
-    let code = format!(
-        "{TOOLS}
+    const CHILDREN: u32 = 8;
+    const MOST: u32 = 2;
+    let code = |most: u32| {
+        format!(
+            "{TOOLS}
+MOST = {most}
 import signal
 {fill}
 def work(n):
@@ -298,34 +302,43 @@ def work(n):
     left = 100 << 20
     while left > 0: left -= fill()
     open(f'done-{{n}}', 'w').close()
-    time.sleep(90)
-kept, pids = [], []
-for n in range(8):
-    pids.append(os.fork())
-    if pids[-1] == 0:
+    time.sleep(200)
+kept, pids = [], {{}}
+for n in range({CHILDREN}):
+    pid = os.fork()
+    if pid == 0:
         try: work(n)
         finally: os._exit(1)
+    pids[pid] = n
     time.sleep(0.4)
-time.sleep(1)
-full = 0
-for n, pid in enumerate(pids):
-    alive = os.waitpid(pid, os.WNOHANG)[0] == 0
-    full += alive and os.path.exists(f'done-{{n}}')
-    if alive:
-        os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
-print(full)"
-    );
+def full():
+    for pid, n in pids.items():
+        if n is not None and os.waitpid(pid, os.WNOHANG)[0]: pids[pid] = None
+    return sum(os.path.exists(f'done-{{n}}') for pid, n in pids.items() if n is not None)
+# Whoever looks after the memory may be late on a busy machine.
+patience = time.monotonic() + 10
+while full() > MOST and time.monotonic() < patience: time.sleep(.1)
+print(full())
+for pid, n in pids.items():
+    if n is not None: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)"
+        )
+    };
     let free = f.sandbox().await?;
-    let result = attack_for(&free, &code, HELD).await?;
-    ensure_eq!(result.logs.stdout_exact().trim(), "8", "without a limit: {}", describe(&result));
+    let result = attack_for(&free, &code(CHILDREN), HELD).await?;
+    ensure_eq!(
+        result.logs.stdout_exact().trim(),
+        CHILDREN.to_string(),
+        "without a limit: {}",
+        describe(&result)
+    );
     ensure_eq!(result.hint, None);
     free.kill().await?;
     let sandbox = f.create(|b| b.memory(ByteSize::mib(256)).disk(ByteSize::mib(16))).await?;
-    let result = attack_for(&sandbox, &code, HELD).await?;
+    let result = attack_for(&sandbox, &code(MOST), HELD).await?;
     let full: Option<u32> = result.logs.stdout_exact().trim().parse().ok();
     let ended = result.failure.as_ref().map(|failure| failure.kind);
     ensure!(
-        full.is_some_and(|full| full <= 2) || ended == Some(FailureKind::OutOfMemory),
+        full.is_some_and(|full| full <= MOST) || ended == Some(FailureKind::OutOfMemory),
         "{}",
         describe(&result)
     );
@@ -372,8 +385,8 @@ async fn memory_of_a_process_without_its_first_thread(f: Fixture) -> Checked {
 def fill():
     def hold():
         kept.append(b'x' * (100 << 20))
-        open(f'done-{len(pids) - 1}', 'w').close()
-        time.sleep(90)
+        open(f'done-{len(pids)}', 'w').close()
+        time.sleep(200)
     threading.Thread(target=hold).start()
     ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)";
     stays_within_memory(&f, fill).await
