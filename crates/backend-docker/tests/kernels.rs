@@ -154,8 +154,7 @@ async fn each_context_is_a_kernel_that_lives_and_dies_alone() {
     assert_eq!(run(&sandbox, "name").await.text(), Some("'mine'"));
     // Of a kernel that has ended nothing is left, and of those that run what they need.
     sandbox.delete_context("other").await.unwrap();
-    let left =
-        async || sandbox.commands().run("ls -dA /tmp/.kernel-* | wc -l").await.unwrap().stdout;
+    let left = async || sandbox.commands().run("ls -dA /tmp/.k-* | wc -l").await.unwrap().stdout;
     let begun = Instant::now();
     while left().await.trim() != "1" {
         assert!(begun.elapsed() < PATIENCE, "{} directories are left", left().await);

@@ -166,6 +166,24 @@ impl Engine {
     async fn kill(&mut self) {
         self.child.start_kill().unwrap();
         self.child.wait().await.unwrap();
+        self.forget_dead_containerd().await;
+    }
+
+    /// It dies with its engine, and the next engine would wait for it while nobody has reaped it, as where the first process
+    /// of a system is slow to.
+    async fn forget_dead_containerd(&self) {
+        let file = self.folder.path().join("exec/containerd/containerd.pid");
+        let Ok(pid) = std::fs::read_to_string(&file) else { return };
+        let is_dead = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|it| it.starts_with('Z')))
+        };
+        let began = Instant::now();
+        while !is_dead() {
+            assert!(began.elapsed() < PATIENCE, "containerd {pid} outlives its engine");
+            sleep(Duration::from_millis(50)).await;
+        }
+        std::fs::remove_file(file).unwrap();
     }
 
     /// Ends it and takes its mounts away.
