@@ -26,7 +26,9 @@ fn main() -> ExitCode {
                 .provider_option("token", TOKEN)
         });
     const ELSEWHERE: &str = "a server without limits has it";
-    sandbox_conformance::main(
-        of_servers(of_kernels(target)).only(["streams", "rich", "models"], ELSEWHERE),
-    )
+    const DROPPED: &str = "more at once than such a server lets through, which the result says";
+    let target = of_servers(of_kernels(target))
+        .differs("streams::many_empty_lines_are_counted", DROPPED)
+        .differs("streams::a_stream_is_lossless_with_a_slow_reader", DROPPED);
+    sandbox_conformance::main(target.only(["streams", "rich", "models"], ELSEWHERE))
 }
