@@ -33,7 +33,7 @@ pub mod kernelspec;
 mod limits;
 #[cfg(all(feature = "manager", unix))]
 pub mod manager;
-mod media;
+pub mod media;
 mod message;
 pub mod outputs;
 mod raw;
