@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! The token travels in a header, never in a URL. A connection that breaks is made again with the same session, and the server
+//! The token travels in a header, never in a URL. Proxies that the environment names are not used. A connection that breaks is made again with the same session, and the server
 //! hands over what came meanwhile.
 //!
 //! A server drops what a kernel publishes too fast. It says so once, and that is told as
