@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use jupyter_protocol::ExecuteRequest;
 use jupyter_protocol::client::{Client, ClientError, CloseReason};
+use jupyter_protocol::content::{CompleteReply, CompleteRequest};
 use jupyter_protocol::execution::{End, Event, Loss};
 use jupyter_protocol::websocket::{
     ContentFormat, ContentKind, KernelModel, Options, SaveContents, Server, ServerError,
     ServerKernel, ServerOptions, Token,
 };
+use tokio::task::JoinHandle;
 
 use crate::Case;
 use crate::harness::{READY, collect, execute, python, run};
@@ -213,15 +215,22 @@ fn restarts() {
         let code = "print('in', flush=True)\nimport time; time.sleep(60)";
         let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         while !matches!(running.next().await, Some(Event::Stream(_))) {}
+        // It waits behind the code.
+        let behind = asked(&client).await;
         server.restart_kernel(&kernel.id).await.unwrap();
         assert_eq!(collect(running).await.outcome.end, End::KernelRestarted);
+        assert!(matches!(behind.await.unwrap(), Err(ClientError::KernelRestarted)));
         client.ready(READY).await.unwrap();
         assert_eq!(execute(&client, "print('new')").await.stdout, "new\n");
 
         // A kernel that dies by itself is started again by the server.
-        let running = client.execute(ExecuteRequest::new("import os; os._exit(1)")).await.unwrap();
+        let code = "import os, time; time.sleep(1); os._exit(1)";
+        let running = client.execute(ExecuteRequest::new(code)).await.unwrap();
+        let behind = asked(&client).await;
         assert_eq!(collect(running).await.outcome.end, End::KernelRestarted);
+        assert!(matches!(behind.await.unwrap(), Err(ClientError::KernelRestarted)));
         client.ready(READY).await.unwrap();
+        let code = "print('in', flush=True)\nimport time; time.sleep(60)";
 
         let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         while !matches!(running.next().await, Some(Event::Stream(_))) {}
@@ -230,6 +239,14 @@ fn restarts() {
         let outcome = collect(running).await.outcome;
         assert!(!outcome.is_ok(), "{outcome:?}");
     });
+}
+
+/// A request that is on its way, and answered after what runs.
+async fn asked(client: &Client) -> JoinHandle<Result<CompleteReply, ClientError>> {
+    let client = client.clone();
+    let waiting = tokio::spawn(async move { client.request(CompleteRequest::at_end("pri")).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    waiting
 }
 
 fn rate_limit() {
