@@ -144,6 +144,58 @@ async fn a_kernel_is_interrupted_by_a_message_where_its_specification_says_so() 
     }
 }
 
+/// What kernels kept in a home have: a program beside others, and a first file that loads what is beside it.
+#[tokio::test]
+async fn a_kernel_has_its_program_and_what_its_command_names() {
+    let Some(python) = interpreter() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let below = |path: &str| home.path().join(path);
+    fs::create_dir_all(below("packages/kernel/src")).unwrap();
+    fs::write(below("other"), "secret").unwrap();
+    fs::write(below("packages/kernel/src/kernel.sh"), ". \"${0%/*}/start.sh\"").unwrap();
+    let starts = format!("exec {} -m ipykernel_launcher -f \"$1\"", python.display());
+    fs::write(below("packages/kernel/src/start.sh"), starts).unwrap();
+    fs::copy("/bin/sh", below("program")).unwrap();
+    let prefix = python.parent().unwrap().parent().unwrap();
+    let argv = json!([
+        below("program"),
+        below("packages/kernel/src/kernel.sh"),
+        "{connection_file}",
+        prefix
+    ]);
+    let spec = json!({
+        "argv": argv,
+        "display_name": "p", "language": "python",
+    });
+    let (_folder, builder) = with_kernel(&python, &spec);
+    let sandbox = builder.create().await.unwrap();
+    let code = format!("import os; os.path.exists({:?})", below("other"));
+    assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("False"));
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_hidden_is_told_before_it_is_started() {
+    let Some(python) = interpreter() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let kept = home.path().join(".ssh");
+    fs::create_dir(&kept).unwrap();
+    let script = kept.join("kernel.sh");
+    let starts = format!("exec {} -m ipykernel_launcher -f \"$1\"", python.display());
+    fs::write(&script, starts).unwrap();
+    let spec = json!({
+        "argv": ["/bin/sh", &script, "{connection_file}"], "display_name": "p", "language": "python",
+    });
+    let (_folder, builder) = with_kernel(&python, &spec);
+    let error = builder.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(script.to_str().unwrap()), "{error}");
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("--mount") && hint.contains("--isolation off"), "{hint}");
+    let (_folder, builder) = with_kernel(&python, &spec);
+    let sandbox = builder.isolation(IsolationMode::Off).create().await.unwrap();
+    assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
+}
+
 #[tokio::test]
 async fn a_kernel_that_exits_at_once_says_why() {
     let Some(python) = interpreter() else { return };
