@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 pub use contents::{ContentFormat, ContentKind, Contents, SaveContents};
 pub use error::ServerError;
 pub use kernel::{KernelError, KernelOptions, ServerKernel};
-pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs};
+pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs, SessionModel};
 pub use server::{Server, ServerOptions};
 
 use crate::client::ClientOptions;

@@ -22,6 +22,7 @@ use crate::harness::{READY, collect, execute, python, run};
 
 pub(crate) const CASES: &[Case] = &[
     ("kernels_are_managed_over_rest", rest),
+    ("the_kernel_of_a_notebook_is_found", sessions),
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("code_runs_over_a_websocket", websocket),
     ("the_older_form_works_too", older_form),
@@ -109,6 +110,29 @@ fn rest() {
         server.delete_kernel(&kernel.id).await.unwrap();
         assert!(matches!(server.kernel(&kernel.id).await, Err(ServerError::NotFound { .. })));
         assert!(server.start_kernel("none", None).await.is_err());
+    });
+}
+
+fn sessions() {
+    run(async {
+        let (real, server) = RealServer::start(&[]).await;
+        assert_eq!(server.sessions().await.unwrap(), []);
+        // What a browser does when it opens a notebook.
+        let opens = "import json, sys, urllib.request as u\n\
+                     about = {'path': 'a/b é.ipynb', 'name': 'b', 'type': 'notebook', 'kernel': {'name': 'bash'}}\n\
+                     headers = {'Authorization': 'token ' + sys.argv[2]}\n\
+                     u.urlopen(u.Request(sys.argv[1], json.dumps(about).encode(), headers))";
+        let address = format!("http://127.0.0.1:{}/user/me/api/sessions", real.port);
+        let mut browser = Command::new(python().unwrap());
+        browser.args(["-c", opens, &address, TOKEN]);
+        assert!(browser.status().unwrap().success());
+        let [session] = &server.sessions().await.unwrap()[..] else { panic!("one is open") };
+        assert_eq!((session.path.as_str(), session.kind.as_str()), ("a/b é.ipynb", "notebook"));
+        let kernel = session.kernel.as_ref().unwrap();
+        assert_eq!(kernel.name, "bash");
+        let kernel = ServerKernel::existing(&server, &kernel.id).await.unwrap();
+        assert_eq!(execute(kernel.client(), "echo 1").await.stdout, "1\n");
+        kernel.shutdown().await.unwrap();
     });
 }
 
