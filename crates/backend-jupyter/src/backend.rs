@@ -132,7 +132,10 @@ impl JupyterBackend {
             spec.isolation = IsolationMode::Strict;
         }
         check(&spec, true)?;
-        let installed = find(&options)?;
+        let mut installed = find(&options)?;
+        if spec.isolation == IsolationMode::Strict {
+            installed = installed.with_mounts(&spec.mounts)?;
+        }
         let capabilities = check(&spec, installed.command.looks_like_ipython())?;
         Ok(Recipe { spec, asked, options, installed, capabilities })
     }
@@ -247,7 +250,7 @@ impl Backend for JupyterBackend {
     }
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
-        let kernel = find(&Options::of_backend(&self.config));
+        let kernel = find(&Options::of_backend(&self.config)).and_then(|it| it.with_mounts(&[]));
         let kernel = check_of(
             "kernel",
             kernel.map(|it| format!("{} ({})", it.command.name, it.command.title)),

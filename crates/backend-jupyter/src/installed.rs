@@ -2,14 +2,15 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use jupyter_protocol::kernelspec::{
     Environment, Found, InstalledKernel, KernelSpecError, Launch, PythonEnvironment, Search,
 };
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_kernel::launch::KernelCommand;
 use sandbox_local::programs::on_path;
+use sandbox_local::view::{is_shown, needed_for};
 
 use crate::config::{DEFAULT_KERNEL, Options};
 
@@ -17,8 +18,10 @@ use crate::config::{DEFAULT_KERNEL, Options};
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
     pub(crate) command: KernelCommand,
-    /// Directories that it needs.
+    /// Directories that it needs, and files.
     pub(crate) directories: Vec<PathBuf>,
+    /// What its command names, of this host.
+    named: Vec<PathBuf>,
     /// The interpreter, when it is one of Python.
     pub(crate) python: Option<PythonEnvironment>,
 }
@@ -28,6 +31,22 @@ impl Installed {
     pub(crate) fn programs(&self) -> Vec<PathBuf> {
         let python = self.python.as_ref().and_then(|python| python.executable.parent());
         python.map(Path::to_path_buf).into_iter().collect()
+    }
+
+    /// Leaves to these mounts what they show, and sees that a strict cell has all that the command names.
+    pub(crate) fn with_mounts(mut self, mounts: &[Mount]) -> Result<Self> {
+        let is_mounted = |path: &Path| mounts.iter().any(|mount| path.starts_with(&mount.target));
+        self.directories.retain(|path| !is_mounted(path));
+        let is_there = |path: &Path| is_mounted(path) || is_shown(path, &self.directories);
+        let Some(hidden) = self.named.iter().find(|path| !is_there(path)) else { return Ok(self) };
+        let (name, path) = (&self.command.name, hidden.display());
+        let message = format!(
+            "kernel {name:?} is started with {path}, which a cell does not show: more is there than this kernel"
+        );
+        let hint = format!(
+            "mount what it needs of it, read-only: --mount {path}:{path}, or start it where nothing is hidden: --isolation off"
+        );
+        Err(Error::new(ErrorKind::Unavailable, "start_kernel", message).with_hint(hint))
     }
 }
 
@@ -96,6 +115,13 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
     directories.extend(
         real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
     );
+    let mut named = vec![program.clone()];
+    // Such as the program's own first file, in the home of whoever installed it.
+    named
+        .extend(argv[1..].iter().map(PathBuf::from).filter(|path| is_plain(path) && path.exists()));
+    // Programs stand beside those of others. What is no program may load what stands beside it.
+    directories.extend(named.iter().filter_map(|path| needed_for(path, *path == program)));
+    directories.extend(real.and_then(|real| needed_for(&real, true)));
     let command = KernelCommand {
         name: kernel.name,
         title: kernel.spec.display_name,
@@ -104,7 +130,12 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
         argv,
         env,
     };
-    Ok(Installed { command, directories, python })
+    Ok(Installed { command, directories, named, python })
+}
+
+/// Whether it is a path that can be shown at its own place.
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute() && !path.components().any(|part| part == Component::ParentDir)
 }
 
 fn not_found(name: &str, error: KernelSpecError) -> Error {

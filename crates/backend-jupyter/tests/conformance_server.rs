@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         return sandbox_conformance::ignored("SANDBOX_TEST_JUPYTER_PYTHON is not set");
     }
     let Some(server) = JupyterServer::start() else { return ExitCode::FAILURE };
-    let make = || Arc::new(JupyterBackend::default()) as Arc<dyn Backend>;
+    let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
     let (url, folder) = (server.url.clone(), server.folder().to_owned());
     let sandboxes = AtomicU32::new(0);
     let target = Target::new("local-jupyter-server", make).isolation(IsolationMode::Off).configure(
@@ -33,8 +33,14 @@ fn main() -> ExitCode {
         },
     );
     let target = of_servers(of_kernels(target));
-    sandbox_conformance::main(target.only(KERNELS.into_iter().chain(BESIDE), AROUND))
+    sandbox_conformance::main(
+        target.only(KERNELS.into_iter().chain(BESIDE).chain(PROMISES), AROUND),
+    )
 }
+
+/// The groups about what every backend promises, where a server is in the way of it.
+const PROMISES: [&str; 8] =
+    ["cancellation", "config", "errors", "honesty", "late", "lifecycle", "limits_output", "models"];
 
 /// The groups about what the kernel beside the others does.
 const BESIDE: [&str; 13] = [

@@ -6,6 +6,7 @@
 //! - [`content`]: what messages say, one type per message. [`Content`] is one of them.
 //! - [`framing`]: the forms that messages have on a WebSocket.
 //! - [`readiness`], [`execution`]: state machines that tell when a kernel can be used and when code has ended.
+//! - [`media`]: one thing in several formats.
 //! - [`outputs`]: the outputs of an execution as a notebook shows them.
 //!
 //! With I/O, each behind a feature: `kernelspec`, `zmq`, `manager`, `websocket`, `test_kernel`; and `client`, which the
@@ -33,7 +34,7 @@ pub mod kernelspec;
 mod limits;
 #[cfg(all(feature = "manager", unix))]
 pub mod manager;
-mod media;
+pub mod media;
 mod message;
 pub mod outputs;
 mod raw;

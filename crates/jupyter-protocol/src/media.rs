@@ -5,6 +5,40 @@ use serde_json::Value;
 
 use crate::json::JsonMap;
 
+/// Whether representations of a type are JSON values, and not text.
+#[must_use]
+pub fn is_json(mime_type: &str) -> bool {
+    let of_application = mime_type.strip_prefix("application/");
+    of_application.is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
+}
+
+/// A representation as notebook files have it: any value of a JSON type, and text of all others. Code may claim that
+/// anything is of any type, and a file with a number for `text/html` is not valid.
+///
+/// ```
+/// use jupyter_protocol::media::to_nbformat;
+/// use serde_json::json;
+///
+/// assert_eq!(to_nbformat("text/html", &json!(5)), "5");
+/// assert_eq!(to_nbformat("application/json", &json!(5)), 5);
+/// ```
+#[must_use]
+pub fn to_nbformat(mime_type: &str, value: &Value) -> Value {
+    match value {
+        value if is_json(mime_type) => value.clone(),
+        value => text(value).unwrap_or_else(|| value.to_string()).into(),
+    }
+}
+
+/// Text, or a list of lines as in notebook files.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(lines) => lines.iter().map(Value::as_str).collect(),
+        _ => None,
+    }
+}
+
 /// The same thing in several formats, by MIME type.
 ///
 /// Text formats are strings, JSON formats any value, and binary formats strings in base64. Nothing is
@@ -44,11 +78,13 @@ impl MimeBundle {
     /// A format as text. A list of lines, as in notebook files, is joined.
     #[must_use]
     pub fn get_text(&self, mime_type: &str) -> Option<String> {
-        match self.get(mime_type)? {
-            Value::String(text) => Some(text.clone()),
-            Value::Array(lines) => lines.iter().map(Value::as_str).collect(),
-            _ => None,
-        }
+        text(self.get(mime_type)?)
+    }
+
+    /// All formats as notebook files have them: see [`to_nbformat`].
+    #[must_use]
+    pub fn to_nbformat(&self) -> Value {
+        self.iter().map(|(mime_type, value)| (mime_type, to_nbformat(mime_type, value))).collect()
     }
 
     /// The plain text.

@@ -185,13 +185,13 @@ impl Output {
             }
             Self::Display(display) => json!({
                 "output_type": "display_data",
-                "data": display.data,
+                "data": display.data.to_nbformat(),
                 "metadata": display.metadata,
             }),
             Self::Result(result) => json!({
                 "output_type": "execute_result",
                 "execution_count": result.execution_count,
-                "data": result.data,
+                "data": result.data.to_nbformat(),
                 "metadata": result.metadata,
             }),
             Self::Error(error) => json!({
@@ -310,6 +310,25 @@ mod tests {
                 json!({"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["line"]}),
             ]
         );
+    }
+
+    #[test]
+    fn notebooks_are_valid_whatever_code_shows() {
+        let data = MimeBundle::default()
+            .with("text/html", 5)
+            .with("image/png", Value::Null)
+            .with("text/latex", json!({"a": [1]}))
+            .with("text/plain", json!(["a\n", "b"]))
+            .with("application/json", json!([5, null]))
+            .with("application/vnd.x+json", json!({"a": 1}));
+        let valid = json!({
+            "text/html": "5", "image/png": "null", "text/latex": "{\"a\":[1]}", "text/plain": "a\nb",
+            "application/json": [5, null], "application/vnd.x+json": {"a": 1},
+        });
+        let display = DisplayData { data: data.clone(), ..DisplayData::default() };
+        assert_eq!(Output::Display(Box::new(display)).to_nbformat()["data"], valid);
+        let result = ExecuteResult { data, ..ExecuteResult::default() };
+        assert_eq!(Output::Result(Box::new(result)).to_nbformat()["data"], valid);
     }
 
     #[test]

@@ -9,7 +9,9 @@ const README: &str = include_str!("../README.md");
 /// Whether kernels really do what the table says is a matter of the tests with kernels, `tests/it/answers.rs`.
 #[test]
 fn the_table_has_every_type_of_message() {
-    let (_, table) = README.split_once("| Message | IPython | Bash |\n|---|---|---|\n").unwrap();
+    let (_, table) = README
+        .split_once("| Message | IPython | Bash | xeus-python | Deno |\n|---|---|---|---|---|\n")
+        .unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|'));
     let listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
     let (replies, others): (BTreeSet<&str>, BTreeSet<&str>) =

@@ -5,6 +5,7 @@
 #[expect(dead_code, reason = "other tests need more of it")]
 mod fake_server;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fake_server::{FakeServer, Faults};
@@ -13,7 +14,7 @@ use jupyter_protocol::content::CompleteRequest;
 use jupyter_protocol::execution::{End, Event, Grace, Loss};
 use jupyter_protocol::test_kernel::Behaviour;
 use jupyter_protocol::websocket::{Options, Server, ServerError, Token};
-use jupyter_protocol::{ExecuteRequest, Limits};
+use jupyter_protocol::{Channel, ExecuteRequest, Limits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const READY: Duration = Duration::from_secs(10);
@@ -113,6 +114,43 @@ async fn a_kernel_that_is_gone_ends_it() {
 }
 
 #[tokio::test]
+async fn requests_that_went_with_the_kernel_fail() {
+    for (code, expected) in [
+        ("publish status {\"execution_state\": \"restarting\"}", "the kernel was started again"),
+        (
+            "publish status {\"execution_state\": \"autorestarting\"}",
+            "the kernel was started again",
+        ),
+        ("publish status {\"execution_state\": \"dead\"}", "the kernel died"),
+        // The server says nothing; the new process does.
+        ("restart", "the kernel was started again"),
+    ] {
+        let ignored = vec![(Channel::Shell, "complete_request")];
+        let behaviour = Behaviour { ignored, ..Behaviour::default() };
+        let (_fake, client) = start(behaviour, Faults::default()).await;
+        let asks = client.request(CompleteRequest::default());
+        let restarts = async {
+            // Behind the request.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.execute(ExecuteRequest::new(code)).await.unwrap().outcome().await
+        };
+        let both = async { tokio::join!(asks, restarts) };
+        let (reply, _) = tokio::time::timeout(READY, both).await.expect(code);
+        let error = reply.unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.effect()), (expected, Effect::Unknown));
+        assert_eq!(text(&client, "print again").await, "again\n", "{code}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_the_new_process_got_are_answered() {
+    let (_fake, client) = start(Behaviour::default(), Faults::default()).await;
+    let running = client.execute(ExecuteRequest::new("print x\nrestart\nsleep 500")).await.unwrap();
+    let (reply, _) = tokio::join!(client.request(CompleteRequest::default()), running.outcome());
+    assert_eq!(reply.unwrap().matches, ["print"]);
+}
+
+#[tokio::test]
 async fn refusals_are_told_at_once() {
     for status in [401, 403, 404] {
         let fake = FakeServer::start(
@@ -146,6 +184,45 @@ async fn a_server_in_trouble_is_waited_for() {
     let error = server.connect("k", options).await.unwrap_err();
     assert!(error.to_string().contains("503"), "{error}");
     assert!(fake.requests.lock().unwrap().len() > 2, "it was tried again");
+}
+
+/// Tells the test that it is the child of itself, and where the server is.
+const SERVER: &str = "JUPYTER_PROTOCOL_TEST_SERVER";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxies_of_the_environment_are_not_used() {
+    if let Ok(address) = std::env::var(SERVER) {
+        let server = Server::new(&address, Token::new("secret")).unwrap();
+        assert_eq!(server.version().await.unwrap(), "1");
+        return;
+    }
+    let answers = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}/", answers.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = answers.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await.unwrap();
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{\"version\":\"1\"}";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    });
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    proxy.set_nonblocking(true).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "proxies_of_the_environment_are_not_used"]).env(SERVER, address);
+    for name in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+        command.env(name, format!("http://{}", proxy.local_addr().unwrap()));
+    }
+    command.env_remove("no_proxy").env_remove("NO_PROXY");
+    let mut child = command.spawn().unwrap();
+    let ended = tokio::task::spawn_blocking(move || {
+        loop {
+            assert!(proxy.accept().is_err(), "the proxy is asked");
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert!(ended.await.unwrap().success());
 }
 
 #[tokio::test]

@@ -76,13 +76,19 @@ impl Buffer {
         }
     }
 
-    /// Waits until the reader has come back for more after all that was added: it has dealt with that.
-    pub(crate) async fn settled(&self) {
+    /// How often something was added.
+    pub(crate) fn added(&self) -> u64 {
+        self.state().added
+    }
+
+    /// Waits until the reader has come back for more after all that was added: it has dealt with that. With nothing added
+    /// since `before` there is nothing to wait for, also while nobody reads.
+    pub(crate) async fn settled(&self, before: u64) {
         loop {
             let changed = self.changed.notified();
             {
                 let state = self.state();
-                if state.settled == state.added || state.closed {
+                if state.added == before || state.settled == state.added || state.closed {
                     return;
                 }
             }

@@ -80,9 +80,10 @@ impl Served {
         Some(asked)
     }
 
-    /// What waits until whoever reads the answers has told all of them.
+    /// What waits until whoever reads the answers has told all of them, from now on: those of before are told, or nobody
+    /// would have asked for more.
     pub(crate) fn answers(&self) -> Answers {
-        Answers(Arc::clone(&self.shared))
+        Answers { before: self.shared.replies.added(), shared: Arc::clone(&self.shared) }
     }
 
     /// Answers. What does not fit a frame is not told.
@@ -96,14 +97,18 @@ impl Served {
     }
 }
 
-/// The answers to requests.
+/// The answers to a request.
 #[derive(Debug)]
-pub(crate) struct Answers(Arc<Shared>);
+pub(crate) struct Answers {
+    shared: Arc<Shared>,
+    /// How many there had been before it.
+    before: u64,
+}
 
 impl Answers {
     /// Waits until each is told. What is written to a stream of the kernel before that may be told before them.
     pub(crate) async fn told(&self) {
-        self.0.replies.settled().await;
+        self.shared.replies.settled(self.before).await;
     }
 }
 

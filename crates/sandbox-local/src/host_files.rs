@@ -45,6 +45,12 @@ const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", 
 const CREDENTIALS: [&str; 8] =
     [".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".password-store", ".ssh"];
 
+/// Whether a path leads into a directory of credentials, in anybody's home.
+#[cfg(feature = "cells")]
+pub(crate) fn is_of_credentials(path: &Path) -> bool {
+    path.components().any(|part| CREDENTIALS.iter().any(|kept| part.as_os_str() == *kept))
+}
+
 /// File systems that show the kernel, and not files.
 const OF_THE_KERNEL: [&str; 18] = [
     "binfmt_misc",

@@ -4,6 +4,7 @@
 //! counts. Started by `cargo xtask bench`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the table goes to the terminal")]
 
+mod codec;
 mod commands;
 mod create;
 mod detached;
@@ -54,6 +55,7 @@ enum Measurement {
     NetworkGet,
     Snapshot,
     End,
+    Codec,
     Jupyter,
     Docker,
     PeerCodeSandboxes,
@@ -64,7 +66,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 27] = [
         // First, while no interpreter of another row is there.
         Self::Memory,
         Self::Create,
@@ -85,6 +87,7 @@ impl Measurement {
         Self::NetworkGet,
         Self::Snapshot,
         Self::End,
+        Self::Codec,
         Self::Jupyter,
         Self::Docker,
         Self::PeerCodeSandboxes,
@@ -116,6 +119,7 @@ impl Measurement {
             Self::NetworkGet => "network-get",
             Self::Snapshot => "snapshot",
             Self::End => "end",
+            Self::Codec => "codec",
             Self::Jupyter => "jupyter",
             Self::Docker => "docker",
             Self::PeerCodeSandboxes => "peer-code-sandboxes",
@@ -158,6 +162,7 @@ impl Measurement {
             Self::NetworkGet => vec![network::get(setup).await],
             Self::Snapshot => snapshot::rows(setup).await,
             Self::End => end::rows(setup).await,
+            Self::Codec => vec![codec::row(setup).await],
             Self::Jupyter => jupyter::rows(setup).await,
             Self::Docker => docker::rows(setup).await,
             Self::PeerCodeSandboxes => peers::code_sandboxes(setup),

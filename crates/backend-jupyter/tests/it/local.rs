@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend_jupyter::JupyterBackend;
 use sandbox_core::{
-    ErrorKind, Fixed, InterpreterState, IsolationMode, Sandbox, SandboxBuilder, Tool,
+    ErrorKind, FailureKind, Fixed, InterpreterState, IsolationMode, Sandbox, SandboxBuilder, Tool,
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use super::support::server::write_kernel;
+use super::support::server::{write_kernel, write_spec};
 use super::support::{config, interpreter};
 
 fn builder() -> Option<SandboxBuilder<Fixed>> {
@@ -94,17 +96,110 @@ async fn an_exception_that_ipython_shows_by_itself_is_one() {
     assert!(result.stderr().contains("ZeroDivisionError"), "{result:?}");
 }
 
-#[tokio::test]
-async fn a_kernel_that_exits_at_once_says_why() {
-    let Some(python) = interpreter() else { return };
-    // Looks like an environment of its own, with one kernel that does not come up.
+/// Looks like an environment of its own, with nothing in it, and its interpreter.
+fn environment(python: &Path) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("bin")).unwrap();
     fs::create_dir_all(folder.path().join("lib/python3.11/site-packages")).unwrap();
     let settings = python.parent().unwrap().with_file_name("pyvenv.cfg");
     fs::copy(settings, folder.path().join("pyvenv.cfg")).unwrap();
     let own = folder.path().join("bin/python");
-    symlink(fs::canonicalize(&python).unwrap(), &own).unwrap();
+    symlink(fs::canonicalize(python).unwrap(), &own).unwrap();
+    (folder, own)
+}
+
+/// A sandbox with the kernel of that specification alone.
+fn with_kernel(python: &Path, spec: &Value) -> (TempDir, SandboxBuilder<Fixed>) {
+    let (folder, own) = environment(python);
+    write_spec(&folder.path().join("share/jupyter"), "its-own", spec);
+    let mut config = config();
+    config.python = Some(own);
+    let builder = Sandbox::builder(Arc::new(JupyterBackend::new(config)));
+    (folder, builder.provider_option("kernel", "its-own"))
+}
+
+#[tokio::test]
+async fn a_kernel_is_interrupted_by_a_message_where_its_specification_says_so() {
+    let Some(python) = interpreter() else { return };
+    // A kernel of IPython has a program of ours that is told to interrupt, where its command shows what it is.
+    let starts = "from ipykernel.kernelapp import launch_new_instance as start; start()";
+    let argv = json!([&python, "-c", starts, "-f", "{connection_file}"]);
+    let counts = "told = []\n\
+                  kernel = get_ipython().kernel\n\
+                  kernel._send_interrupt_children = lambda send=kernel._send_interrupt_children: \
+                  (told.append(1), send())\n";
+    for (mode, told) in [("message", "1"), ("signal", "0")] {
+        let spec = json!({
+            "argv": argv, "display_name": "p", "language": "python", "interrupt_mode": mode,
+        });
+        let (_folder, builder) = with_kernel(&python, &spec);
+        let sandbox = builder.create().await.unwrap();
+        assert!(sandbox.run_code(counts).await.unwrap().success());
+        let run = sandbox.run_code("import time; time.sleep(60)");
+        let result = run.timeout(Duration::from_millis(500)).await.unwrap();
+        let failure = result.failure.as_ref().expect("a failure");
+        assert_eq!(failure.kind, FailureKind::Timeout, "{result:?}");
+        assert_eq!(result.state, InterpreterState::Kept, "{result:?}");
+        assert_eq!(sandbox.run_code("len(told)").await.unwrap().text(), Some(told), "{mode}");
+    }
+}
+
+/// What kernels kept in a home have: a program beside others, and a first file that loads what is beside it.
+#[tokio::test]
+async fn a_kernel_has_its_program_and_what_its_command_names() {
+    let Some(python) = interpreter() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let below = |path: &str| home.path().join(path);
+    fs::create_dir_all(below("packages/kernel/src")).unwrap();
+    fs::write(below("other"), "secret").unwrap();
+    fs::write(below("packages/kernel/src/kernel.sh"), ". \"${0%/*}/start.sh\"").unwrap();
+    let starts = format!("exec {} -m ipykernel_launcher -f \"$1\"", python.display());
+    fs::write(below("packages/kernel/src/start.sh"), starts).unwrap();
+    fs::copy("/bin/sh", below("program")).unwrap();
+    let prefix = python.parent().unwrap().parent().unwrap();
+    let argv = json!([
+        below("program"),
+        below("packages/kernel/src/kernel.sh"),
+        "{connection_file}",
+        prefix
+    ]);
+    let spec = json!({
+        "argv": argv,
+        "display_name": "p", "language": "python",
+    });
+    let (_folder, builder) = with_kernel(&python, &spec);
+    let sandbox = builder.create().await.unwrap();
+    let code = format!("import os; os.path.exists({:?})", below("other"));
+    assert_eq!(sandbox.run_code(code).await.unwrap().text(), Some("False"));
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_hidden_is_told_before_it_is_started() {
+    let Some(python) = interpreter() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let kept = home.path().join(".ssh");
+    fs::create_dir(&kept).unwrap();
+    let script = kept.join("kernel.sh");
+    let starts = format!("exec {} -m ipykernel_launcher -f \"$1\"", python.display());
+    fs::write(&script, starts).unwrap();
+    let spec = json!({
+        "argv": ["/bin/sh", &script, "{connection_file}"], "display_name": "p", "language": "python",
+    });
+    let (_folder, builder) = with_kernel(&python, &spec);
+    let error = builder.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(script.to_str().unwrap()), "{error}");
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("--mount") && hint.contains("--isolation off"), "{hint}");
+    let (_folder, builder) = with_kernel(&python, &spec);
+    let sandbox = builder.isolation(IsolationMode::Off).create().await.unwrap();
+    assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
+}
+
+#[tokio::test]
+async fn a_kernel_that_exits_at_once_says_why() {
+    let Some(python) = interpreter() else { return };
+    let (folder, own) = environment(&python);
     write_kernel(&folder.path().join("share/jupyter"), "broken", "echo the reason >&2; exit 3");
     for isolation in [IsolationMode::Strict, IsolationMode::Off] {
         let mut config = config();

@@ -130,11 +130,16 @@ impl Drop for JupyterServer {
 
 /// Adds a kernel specification below a folder of Jupyter's.
 pub(crate) fn write_kernel(data: &Path, name: &str, script: &str) {
-    let folder = data.join("kernels").join(name);
-    fs::create_dir_all(&folder).expect("a folder");
     let spec = serde_json::json!({
         "argv": ["/bin/sh", "-c", script, "{connection_file}"], "display_name": name, "language": "none",
     });
+    write_spec(data, name, &spec);
+}
+
+/// The same with a whole specification.
+pub(crate) fn write_spec(data: &Path, name: &str, spec: &serde_json::Value) {
+    let folder = data.join("kernels").join(name);
+    fs::create_dir_all(&folder).expect("a folder");
     fs::write(folder.join("kernel.json"), spec.to_string()).expect("a specification");
 }
 

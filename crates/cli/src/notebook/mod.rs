@@ -7,7 +7,7 @@ mod write;
 
 use serde_json::{Map, Value, json};
 
-pub(crate) use self::output::{Output, is_json};
+pub(crate) use self::output::Output;
 pub(crate) use self::read::read;
 pub(crate) use self::recording::{Recorded, Recording};
 

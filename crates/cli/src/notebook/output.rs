@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use code_sandboxes::OutputStream;
+use jupyter_protocol::media::{is_json, to_nbformat};
 use serde_json::{Map, Value, json};
 
 /// One output, as the format has it.
@@ -51,12 +52,6 @@ impl Output {
     }
 }
 
-/// Whether representations of a type are JSON values, and not text.
-pub(crate) fn is_json(mime: &str) -> bool {
-    let of_application = mime.strip_prefix("application/");
-    of_application.is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
-}
-
 /// Text as the format has it: one string, or a list with its lines.
 pub(super) fn lines(text: &str) -> Value {
     match text.find('\n') {
@@ -66,11 +61,9 @@ pub(super) fn lines(text: &str) -> Value {
 }
 
 fn bundle(data: &BTreeMap<String, Value>) -> Value {
-    let of_type = |mime: &str, value: &Value| match value {
-        _ if is_json(mime) => value.clone(),
-        Value::String(text) => lines(text),
-        // Code may claim that anything is of any type.
-        other => other.to_string().into(),
+    let of_type = |mime: &str, value: &Value| match to_nbformat(mime, value) {
+        Value::String(text) if !is_json(mime) => lines(&text),
+        other => other,
     };
     data.iter().map(|(mime, value)| (mime.clone(), of_type(mime, value))).collect()
 }
@@ -105,7 +98,7 @@ mod tests {
                 "text/plain": ["a\n", "b"], "image/png": "AAAA",
                 "application/json": [1, {"a": null}],
                 "application/vnd.plotly.v1+json": {"data": []}, "text/html": "5",
-                "image/x": "[\"a\"]",
+                "image/x": "a",
             })
         );
     }

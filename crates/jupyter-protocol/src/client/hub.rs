@@ -31,6 +31,8 @@ struct Pending {
     waiter: Waiter,
     /// Whether it was given to a connection. Until then it waits, and goes to the next one.
     sent: bool,
+    /// The session of the kernel when it was sent.
+    kernel: Option<String>,
     /// The fence that was sent after it, if the connection broke meanwhile.
     fence: Option<String>,
 }
@@ -41,6 +43,32 @@ struct Fence {
     channel: Channel,
     /// The session of the kernel before the connection broke.
     kernel: Option<String>,
+}
+
+/// Why no reply comes.
+#[derive(Debug)]
+enum Gone {
+    ReplyLost,
+    Restarted,
+    Died,
+}
+
+impl Gone {
+    fn error(&self) -> ClientError {
+        match self {
+            Self::ReplyLost => ClientError::ReplyLost,
+            Self::Restarted => ClientError::KernelRestarted,
+            Self::Died => ClientError::KernelDied,
+        }
+    }
+
+    fn item(&self) -> Item {
+        match self {
+            Self::ReplyLost => Item::ReplyLost,
+            Self::Restarted => Item::KernelRestarted,
+            Self::Died => Item::KernelDied,
+        }
+    }
 }
 
 /// What is known, and who waits.
@@ -108,6 +136,14 @@ impl Hub {
                     .executions
                     .values()
                     .for_each(|own| own.push_message(channel, message.clone()));
+                match kernel_state {
+                    ExecutionState::Dead => state.end(|_| true, &Gone::Died),
+                    ExecutionState::Starting if again => {
+                        state.end_subshells(&message.header().session);
+                    }
+                    ExecutionState::Starting => {}
+                    _ => state.end(|pending| pending.sent, &Gone::Restarted),
+                }
                 return;
             }
         }
@@ -115,6 +151,7 @@ impl Hub {
             Channel::Shell | Channel::Control => {
                 if state.is_of_another_process(&message) {
                     self.restarts.send_modify(|restarts| *restarts += 1);
+                    state.end_subshells(&message.header().session);
                 }
                 state.deliver_reply(channel, message);
             }
@@ -151,6 +188,12 @@ impl Hub {
         state.connected[channel as usize] = true;
         state.note(&Item::Connected(channel));
         if again { state.raise_fences(channel, &self.session) } else { Vec::new() }
+    }
+
+    /// The process of the kernel is another one: the messages to send on a channel in order to learn which replies are lost.
+    /// The new process may have got some of the requests.
+    pub(crate) fn fences(&self, channel: Channel) -> Vec<RawMessage> {
+        self.state().raise_fences(channel, &self.session)
     }
 
     /// The connection of a channel broke.
@@ -216,12 +259,8 @@ impl Hub {
     }
 
     fn tell_of_the_death(&self, state: &mut State) {
-        for (_, pending) in state.pending.drain() {
-            if let Waiter::Reply(waiter) = pending.waiter {
-                // Nobody waits any more.
-                let _ = waiter.send(Err(ClientError::KernelDied));
-            }
-        }
+        state.end(|_| true, &Gone::Died);
+        // Those that were answered already, and still publish.
         for (_, own) in state.executions.drain() {
             own.push_note(Item::KernelDied);
         }
@@ -258,8 +297,11 @@ impl Hub {
 
     /// A message is given to a connection now. Whether it arrives is not known.
     pub(crate) fn sending(&self, message: &RawMessage) {
-        if let Some(pending) = self.state().pending.get_mut(&message.header().msg_id) {
+        let mut state = self.state();
+        let kernel = state.kernel.clone();
+        if let Some(pending) = state.pending.get_mut(&message.header().msg_id) {
             pending.sent = true;
+            pending.kernel = kernel;
         }
     }
 
@@ -342,7 +384,7 @@ impl State {
             return Err(ClientError::not_sent(reason.clone()));
         }
         let subshell = message.header().subshell_id.clone();
-        let pending = Pending { channel, subshell, waiter, sent: false, fence: None };
+        let pending = Pending { channel, subshell, waiter, sent: false, kernel: None, fence: None };
         self.pending.insert(message.header().msg_id.clone(), pending);
         Ok(())
     }
@@ -358,7 +400,7 @@ impl State {
         let Some(id) = message.parent().msg_id().map(str::to_owned) else { return };
         let kernel = message.header().session.clone();
         if let Some(fence) = self.fences.remove(&id) {
-            self.pass_fence(&id, fence.kernel.is_some_and(|before| before != kernel));
+            self.pass_fence(&id, fence.kernel.as_deref(), &kernel);
         }
         self.kernel = Some(kernel);
         let own = self.pending.get(&id).is_some_and(|pending| pending.channel == channel);
@@ -382,26 +424,36 @@ impl State {
     }
 
     /// Requests that were sent before this fence, and are not answered by now, will not be.
-    fn pass_fence(&mut self, fence: &str, restarted: bool) {
+    fn pass_fence(&mut self, fence: &str, before: Option<&str>, kernel: &str) {
         let is_fenced = |pending: &Pending| pending.fence.as_deref() == Some(fence);
-        let fenced: Vec<String> = self
-            .pending
-            .iter()
-            .filter(|(_, pending)| is_fenced(pending))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in fenced {
-            let Some(pending) = self.pending.remove(&id) else { continue };
-            let (error, item) = if restarted {
-                (ClientError::KernelRestarted, Item::KernelRestarted)
-            } else {
-                (ClientError::ReplyLost, Item::ReplyLost)
-            };
+        let is_of_before = |pending: &Pending| {
+            pending.kernel.as_deref().or(before).is_some_and(|known| known != kernel)
+        };
+        self.end(|pending| is_fenced(pending) && is_of_before(pending), &Gone::Restarted);
+        self.end(is_fenced, &Gone::ReplyLost);
+    }
+
+    /// Subshells end with their process, and no fence would be answered in one.
+    fn end_subshells(&mut self, kernel: &str) {
+        let is_of_before = |pending: &Pending| {
+            pending.subshell.is_some()
+                && pending.sent
+                && pending.kernel.as_deref().is_some_and(|known| known != kernel)
+        };
+        self.end(is_of_before, &Gone::Restarted);
+    }
+
+    /// Tells those who wait for these requests that no reply will come.
+    fn end(&mut self, which: impl Fn(&Pending) -> bool, why: &Gone) {
+        let ended: Vec<(String, Pending)> =
+            self.pending.extract_if(|_, pending| which(pending)).collect();
+        for (id, pending) in ended {
             match pending.waiter {
-                Waiter::Reply(waiter) => drop(waiter.send(Err(error))),
+                // Whoever gave up waiting is not told.
+                Waiter::Reply(waiter) => drop(waiter.send(Err(why.error()))),
                 Waiter::Execution => {
                     if let Some(own) = self.executions.get(&id) {
-                        own.push_note(item);
+                        own.push_note(why.item());
                     }
                 }
             }

@@ -112,7 +112,9 @@ const STDIN_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Client {
     pub(crate) fn new(transport: Transport, options: ClientOptions) -> Self {
-        let Transport { hub, outboxes, want_stdin, stdin_connected, pulse, tasks } = transport;
+        let Transport { hub, outboxes, want_stdin, stdin_connected, pulse, mut tasks } = transport;
+        tasks
+            .spawn(find_what_is_lost(Arc::clone(&hub), outboxes.each_ref().map(Outbox::downgrade)));
         let _tasks = tasks;
         Self(Arc::new(Inner { hub, options, outboxes, want_stdin, stdin_connected, pulse, _tasks }))
     }
@@ -377,6 +379,22 @@ impl fmt::Debug for Client {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.hub.close(&CloseReason::Closed);
+    }
+}
+
+/// Asks each new process of the kernel what it answers: requests that the one before had got are lost with it, and nothing
+/// else tells which they are.
+async fn find_what_is_lost(hub: Arc<Hub>, outboxes: [mpsc::WeakSender<(Channel, RawMessage)>; 4]) {
+    let mut restarts = hub.restarts();
+    // The sender is in the hub, so this does not fail.
+    while restarts.changed().await.is_ok() {
+        for (channel, outbox) in Channel::MESSAGES.into_iter().zip(&outboxes) {
+            for fence in hub.fences(channel) {
+                let Some(outbox) = outbox.upgrade() else { return };
+                // If it is closed, those who wait are told so.
+                let _ = outbox.send((channel, fence)).await;
+            }
+        }
     }
 }
 

@@ -16,6 +16,9 @@ const LOCAL_PROVISIONER: &str = "local-provisioner";
 /// The order is that of `jupyter kernelspec list` in the same environment: `JUPYTER_PATH`, the user and the Python
 /// environment (the latter first if it is a virtual one of this user), the system, IPython's folder. The first kernel of a
 /// name wins. If none is called `python3`, the package `ipykernel` of the Python environment offers one.
+///
+/// Jupyter's own configuration files are not read: what they say of kernels, such as `KernelSpecManager.kernel_dirs` or which
+/// ones are allowed, does not count here.
 #[derive(Clone, Debug)]
 pub struct Search {
     folders: Vec<PathBuf>,

@@ -12,7 +12,8 @@ pub(super) struct Address {
 }
 
 /// Pages that a browser shows. What comes before them is the address of the server.
-const PAGES: [&str; 6] = ["lab", "tree", "notebooks", "edit", "doc", "retro"];
+const PAGES: [&str; 8] =
+    ["lab", "tree", "notebooks", "edit", "doc", "retro", "consoles", "terminals"];
 
 impl Address {
     /// Reads the address of a server, such as `https://host:8888/user/me/`.
@@ -128,6 +129,9 @@ mod tests {
             ("http://h:1/user/lab/lab?token=a%2Bb", "http://h:1/user/lab/", "a+b"),
             ("http://h:1/tree?x=1&token=abc", "http://h:1/", "abc"),
             ("http://h:1/lab/tree/my%20notes.ipynb", "http://h:1/", ""),
+            ("http://h:1/consoles/a.ipynb?token=abc", "http://h:1/", "abc"),
+            ("http://h:1/user/me/terminals/1", "http://h:1/user/me/", ""),
+            ("http://h:1/user/consoles/terminals/1", "http://h:1/user/consoles/", ""),
         ] {
             let (address, found) = Address::parse_page(text).unwrap();
             assert_eq!((address.as_str(), found.expose()), (expected, token));

@@ -52,6 +52,8 @@ impl Http {
             .default_headers(headers)
             // A token must not follow a redirection.
             .redirect(redirect::Policy::none())
+            // Nor be told to a proxy, which the WebSocket does not ask either.
+            .no_proxy()
             .timeout(options.timeout)
             .tls_backend_preconfigured((*tls).clone())
             .build()

@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! The token travels in a header, never in a URL. A connection that breaks is made again with the same session, and the server
+//! The token travels in a header, never in a URL. Proxies that the environment names are not used. A connection that breaks is made again with the same session, and the server
 //! hands over what came meanwhile.
 //!
 //! A server drops what a kernel publishes too fast. It says so once, and that is told as
@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 pub use contents::{ContentFormat, ContentKind, Contents, SaveContents};
 pub use error::ServerError;
 pub use kernel::{KernelError, KernelOptions, ServerKernel};
-pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs};
+pub use models::{KernelModel, ServerKernelSpec, ServerKernelSpecs, SessionModel};
 pub use server::{Server, ServerOptions};
 
 use crate::client::ClientOptions;

@@ -26,6 +26,27 @@ pub struct KernelModel {
     pub extra: JsonMap,
 }
 
+/// A notebook, a console or something else that is open on a server, and its kernel.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct SessionModel {
+    /// Its id. Not that of a [`Session`](crate::Session), which a client makes.
+    pub id: String,
+    /// Where it is: for a notebook the path of its file, as for [`Server::contents`](super::Server::contents).
+    pub path: String,
+    /// What it is called.
+    pub name: String,
+    /// What it is: `notebook`, `console`, `file`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kernel that runs its code. `None`: there is none any more.
+    pub kernel: Option<KernelModel>,
+    /// Anything else the server says.
+    #[serde(flatten)]
+    pub extra: JsonMap,
+}
+
 /// The kernels that a server can start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]

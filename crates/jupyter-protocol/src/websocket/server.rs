@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::address::Address;
 use super::error::ServerError;
 use super::http::Http;
-use super::models::{KernelModel, ServerKernelSpecs};
+use super::models::{KernelModel, ServerKernelSpecs, SessionModel};
 use super::{Options, Token, task};
 use crate::client::{Client, ClientError};
 
@@ -164,6 +164,17 @@ impl Server {
     /// Changes nothing, and can be called again.
     pub async fn kernels(&self) -> Result<Vec<KernelModel>, ServerError> {
         self.get(&["api", "kernels"]).await
+    }
+
+    /// What is open, with the kernels of it: so the kernel of a notebook is found.
+    ///
+    /// # Errors
+    /// [`ServerError`], see its variants.
+    ///
+    /// # Cancellation
+    /// Changes nothing, and can be called again.
+    pub async fn sessions(&self) -> Result<Vec<SessionModel>, ServerError> {
+        self.get(&["api", "sessions"]).await
     }
 
     /// One kernel that runs.

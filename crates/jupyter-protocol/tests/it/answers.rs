@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use jupyter_protocol::client::{Client, Seen, Watch};
 use jupyter_protocol::content::{
     CommInfoRequest, CompleteRequest, ConnectRequest, CreateSubshellRequest, DebugRequest,
@@ -29,40 +30,84 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long what it publishes may take after its answer.
 const LATE: Duration = Duration::from_secs(3);
 
-/// Code that publishes what there is, as far as the language can.
-const SHOWS: [(&str, &str); 2] = [
-    (
-        "python3",
-        "from IPython.display import clear_output, display\n\
-         print(1)\n\
-         shown = display(2, display_id=True)\n\
-         shown.update(3)\n\
-         clear_output()\n\
-         from ipykernel.comm import Comm\n\
-         comm = Comm('nobody')\n\
-         comm.send({})\n\
-         comm.close()\n\
-         4",
-    ),
-    ("bash", "echo 1"),
+/// A column of the table.
+struct Column {
+    kernel: &'static str,
+    /// Code that publishes what there is, as far as the language can.
+    shows: &'static str,
+    /// Code that asks its user for a line.
+    asks: &'static str,
+    /// Whether it is talked to over TCP: one speaks nothing else, and another takes no paths as long as those of tests.
+    tcp: bool,
+}
+
+const COLUMNS: [Column; 4] = [
+    Column {
+        kernel: "python3",
+        shows: "from IPython.display import clear_output, display\n\
+                print(1)\n\
+                shown = display(2, display_id=True)\n\
+                shown.update(3)\n\
+                clear_output()\n\
+                from ipykernel.comm import Comm\n\
+                comm = Comm('nobody')\n\
+                comm.send({})\n\
+                comm.close()\n\
+                4",
+        asks: "input()",
+        tcp: false,
+    },
+    Column { kernel: "bash", shows: "echo 1", asks: "input()", tcp: false },
+    Column {
+        kernel: "xpython",
+        shows: "from IPython.display import clear_output, display\n\
+                print(1)\n\
+                shown = display(2, display_id=True)\n\
+                shown.update(3)\n\
+                clear_output()\n\
+                from comm import create_comm\n\
+                comm = create_comm(target_name='nobody')\n\
+                comm.send({})\n\
+                comm.close()\n\
+                4",
+        asks: "input()",
+        tcp: true,
+    },
+    Column {
+        kernel: "deno",
+        shows: "console.log(1);\n\
+                const shown = { display_id: 'a' };\n\
+                const data = { 'text/plain': '2' };\n\
+                await Deno.jupyter.broadcast('display_data', { data, metadata: {}, transient: shown });\n\
+                await Deno.jupyter.broadcast('update_display_data', { data, metadata: {}, transient: shown });\n\
+                await Deno.jupyter.broadcast('clear_output', { wait: false });\n\
+                await Deno.jupyter.broadcast('comm_open', { comm_id: 'c', target_name: 't', data: {} });\n\
+                await Deno.jupyter.broadcast('comm_msg', { comm_id: 'c', data: {} });\n\
+                await Deno.jupyter.broadcast('comm_close', { comm_id: 'c', data: {} });\n\
+                4",
+        asks: "prompt('')",
+        tcp: true,
+    },
 ];
 
 /// Each claim of the table holds. What a newer kernel can besides is no claim of it.
 fn table() {
     run(async {
-        let mut found: BTreeMap<String, [&str; 2]> = BTreeMap::new();
-        for (place, (name, code)) in SHOWS.into_iter().enumerate() {
-            for (message, answer) in of_kernel(name, code).await {
+        let mut found: BTreeMap<String, [&str; COLUMNS.len()]> = BTreeMap::new();
+        for (place, answers) in
+            join_all(COLUMNS.iter().map(of_kernel)).await.into_iter().enumerate()
+        {
+            for (message, answer) in answers {
                 found.entry(message).or_default()[place] = answer;
             }
         }
-        let (_, table) =
-            README.split_once("| Message | IPython | Bash |\n|---|---|---|\n").unwrap();
+        let head = "| Message | IPython | Bash | xeus-python | Deno |\n|---|---|---|---|---|\n";
+        let (_, table) = README.split_once(head).unwrap();
         let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
         assert!(!rows.is_empty());
         for row in rows {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            let (message, claims) = (cells[1].trim_matches('`'), &cells[2..4]);
+            let (message, claims) = (cells[1].trim_matches('`'), &cells[2..2 + COLUMNS.len()]);
             let found = found.get(message).copied().unwrap_or_default();
             for (claim, found) in claims.iter().zip(found) {
                 assert!(claim.is_empty() || *claim == found, "{row} is not so: {found:?}");
@@ -71,14 +116,15 @@ fn table() {
     });
 }
 
-async fn of_kernel(name: &str, code: &str) -> Vec<(String, &'static str)> {
-    let mut kernel = Kernel::start(name);
+async fn of_kernel(column: &Column) -> Vec<(String, &'static str)> {
+    let start = if column.tcp { Kernel::start_tcp } else { Kernel::start };
+    let mut kernel = start(column.kernel);
     let client = kernel.client().await;
     let mut watch = client.watch();
     let mut found = Vec::new();
-    assert!(execute(&client, code).await.outcome.is_ok());
+    assert!(execute(&client, column.shows).await.outcome.is_ok(), "{}", column.kernel);
     execute(&client, "an error of any language (").await;
-    found.extend(asked_by(&client).await);
+    found.extend(asked_by(&client, column.asks).await);
     // A debugger that begins says so. A kernel without one does not answer.
     let debug = DebugRequest::new(1, "initialize", JsonMap::new());
     let _ = timeout(LATE, client.request(debug)).await;
@@ -86,20 +132,28 @@ async fn of_kernel(name: &str, code: &str) -> Vec<(String, &'static str)> {
     let here = |code: &str| json!({"code": code, "cursor_pos": code.len()});
     let tail = json!({"hist_access_type": "tail", "n": 1, "output": false, "raw": true});
     let debug = json!({"type": "request", "seq": 1, "command": "debugInfo", "arguments": {}});
-    found.push(asked(&client, ExecuteRequest::new("")).await);
-    found.push(asked::<CompleteRequest>(&client, of(here("ec"))).await);
-    found.push(asked::<InspectRequest>(&client, of(here("echo"))).await);
-    found.push(asked::<IsCompleteRequest>(&client, of(here("x"))).await);
-    found.push(asked::<HistoryRequest>(&client, of(tail)).await);
-    found.push(asked(&client, CommInfoRequest::default()).await);
-    found.push(asked(&client, KernelInfoRequest::default()).await);
-    found.push(asked(&client, ConnectRequest::default()).await);
-    found.push(asked(&client, UsageRequest::default()).await);
-    found.push(asked::<DebugRequest>(&client, of(debug)).await);
-    found.push(asked(&client, CreateSubshellRequest::default()).await);
-    let subshell = client.request(CreateSubshellRequest::default()).await.unwrap().subshell_id;
-    found.push(asked::<DeleteSubshellRequest>(&client, of(json!({"subshell_id": subshell}))).await);
-    found.push(asked(&client, ListSubshellRequest::default()).await);
+    // Together, because those that are not answered take all the patience.
+    let answers = tokio::join!(
+        asked(&client, ExecuteRequest::new("")),
+        asked::<CompleteRequest>(&client, of(here("ec"))),
+        asked::<InspectRequest>(&client, of(here("echo"))),
+        asked::<IsCompleteRequest>(&client, of(here("x"))),
+        asked::<HistoryRequest>(&client, of(tail)),
+        asked(&client, CommInfoRequest::default()),
+        asked(&client, KernelInfoRequest::default()),
+        asked(&client, ConnectRequest::default()),
+        asked(&client, UsageRequest::default()),
+        asked::<DebugRequest>(&client, of(debug)),
+        asked(&client, CreateSubshellRequest::default()),
+        asked(&client, ListSubshellRequest::default()),
+    );
+    let (a, b, c, d, e, f, g, h, i, j, k, l) = answers;
+    found.extend([a, b, c, d, e, f, g, h, i, j, k, l]);
+    let made = timeout(LATE, client.request(CreateSubshellRequest::default())).await;
+    if let Ok(Ok(made)) = made {
+        let made = json!({"subshell_id": made.subshell_id});
+        found.push(asked::<DeleteSubshellRequest>(&client, of(made)).await);
+    }
     found.push(asked(&client, InterruptRequest::default()).await);
     found.push(asked(&client, ShutdownRequest::default()).await);
     // The first words of a process come before a client of it can watch, unless it is of an earlier one.
@@ -122,10 +176,10 @@ async fn published(watch: &mut Watch) -> Vec<(String, &'static str)> {
 }
 
 /// What the kernel asks its user, if it can.
-async fn asked_by(client: &Client) -> Option<(String, &'static str)> {
-    let mut running = client.execute(ExecuteRequest::new("input()").with_stdin()).await.unwrap();
+async fn asked_by(client: &Client, code: &str) -> Option<(String, &'static str)> {
+    let mut running = client.execute(ExecuteRequest::new(code).with_stdin()).await.unwrap();
     let mut found = None;
-    while let Some(event) = running.next().await {
+    while let Ok(Some(event)) = timeout(PATIENCE, running.next()).await {
         if let Event::InputRequest(_) = event {
             found = Some((InputRequest::MSG_TYPE.to_owned(), "yes"));
             running.reply_input("").await.unwrap();
@@ -143,9 +197,10 @@ async fn asked<R: Request>(client: &Client, request: R) -> (String, &'static str
     let deadline = Instant::now() + PATIENCE;
     let answered = timeout_at(deadline, client.request(request)).await;
     let answer = match answered {
-        Err(_) => "",
-        Ok(reply) => {
-            let content: Content = reply.unwrap().into();
+        // An answer that is no reply to it is none.
+        Err(_) | Ok(Err(_)) => "",
+        Ok(Ok(reply)) => {
+            let content: Content = reply.into();
             let content: Value = serde_json::from_slice(&content.to_json()).unwrap();
             if content["status"] == "error" { "error" } else { "yes" }
         }

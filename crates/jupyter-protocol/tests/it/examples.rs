@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     ("execute_is_interrupted", interrupts),
     ("watch", watch),
     ("server", server),
+    ("kernel", kernel),
 ];
 
 /// The program, which cargo builds along with the tests, unless it was asked for this test alone.
@@ -163,6 +164,58 @@ fn server() {
         assert_eq!(server.kernels().await.unwrap(), [], "none is left");
         assert!(!example("server").output().unwrap().status.success());
     });
+}
+
+/// Jupyter's own client starts it, and understands all that it says.
+fn kernel() {
+    let program = example("kernel").get_program().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("kernels/sums");
+    std::fs::create_dir_all(&own).unwrap();
+    let spec = serde_json::json!({
+        "argv": [program.to_str().unwrap(), "{connection_file}"], "display_name": "Sums",
+        "language": "sums", "interrupt_mode": "message",
+    });
+    std::fs::write(own.join("kernel.json"), spec.to_string()).unwrap();
+    let script = r#"
+import os, sys
+from jupyter_client.manager import KernelManager
+
+def started(transport):
+    manager = KernelManager(kernel_name="sums", transport=transport)
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    return manager, client
+
+def run(client, code):
+    shown = []
+    hook = lambda message: shown.append((message["msg_type"], message["content"]))
+    reply = client.execute_interactive(code, timeout=60, output_hook=hook)["content"]
+    print(reply["status"], [(kind, content.get("text") or content.get("data") or content.get("ename"))
+                            for kind, content in shown if kind not in ("status", "execute_input")])
+
+for transport in "tcp", "ipc":
+    manager, client = started(transport)
+    print(manager.transport, client.kernel_info(reply=True, timeout=60)["content"]["implementation"])
+    run(client, "hello")
+    run(client, "sum 1 2 3.5")
+    run(client, "sum x")
+    manager.interrupt_kernel()
+    assert client.is_alive()
+    client.stop_channels()
+    manager.shutdown_kernel()
+"#;
+    let mut client = Command::new(python().unwrap());
+    client.args(["-c", script]).env("JUPYTER_PATH", folder.path());
+    client.env("JUPYTER_RUNTIME_DIR", folder.path());
+    let (out, _) = written(client.current_dir(folder.path()).output().unwrap());
+    let expected = "sums\n\
+        ok [('stream', 'hello\\n')]\n\
+        ok [('execute_result', {'text/plain': '6.5'})]\n\
+        error [('error', 'NotANumber')]\n";
+    assert_eq!(out, format!("tcp {expected}ipc {expected}"));
 }
 
 fn piped(command: &mut Command, arguments: &[&str]) -> Child {

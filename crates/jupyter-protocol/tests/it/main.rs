@@ -1,7 +1,7 @@
 //! Against the real things: kernels, Jupyter's own tools, a Jupyter Server.
 //!
-//! `SANDBOX_TEST_JUPYTER_PYTHON` names an interpreter that has the packages ipykernel, jupyter_client, jupyter_server
-//! and bash_kernel. Without it these tests are reported as ignored, and fail where `CI` is set.
+//! `SANDBOX_TEST_JUPYTER_PYTHON` names an interpreter that has the packages ipykernel, jupyter_client, jupyter_server,
+//! bash_kernel, xeus_python and deno. Without it these tests are reported as ignored, and fail where `CI` is set.
 #![cfg_attr(not(unix), expect(unused, reason = "kernels are reached over Unix sockets"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use jupyter_protocol::client::{Client, ClientError, CloseReason};
+use jupyter_protocol::client::{Client, ClientError, CloseReason, Seen};
+use jupyter_protocol::content::InterruptRequest;
 use jupyter_protocol::execution::{End, Event};
+use jupyter_protocol::kernelspec::InterruptMode;
 use jupyter_protocol::manager::{Kernel, KernelError, KernelOptions};
-use jupyter_protocol::{ExecuteRequest, Transport};
+use jupyter_protocol::{ExecuteRequest, Limits, MessageContent as _, Transport};
+use tokio::time::timeout;
 
 use crate::Case;
 use crate::harness::{collect, execute, installed, python, run};
@@ -16,6 +19,7 @@ use crate::harness::{collect, execute, installed, python, run};
 pub(crate) const CASES: &[Case] = &[
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("kernels_of_both_transports_are_interrupted_and_started_again", interrupted_and_restarted),
+    ("a_kernel_is_interrupted_by_a_message_where_its_specification_says_so", by_message),
     ("a_kernel_that_dies_is_told_at_once_and_can_be_started_again", dies),
     ("nothing_outlives_a_kernel_that_is_dropped", dropped),
     ("one_that_speaks_tcp_alone_is_started_over_it", falls_back),
@@ -81,6 +85,30 @@ fn interrupted_and_restarted() {
                 execute(kernel.client(), "x").await.outcome.error.unwrap().ename,
                 "NameError"
             );
+        }
+    });
+}
+
+fn by_message() {
+    run(async {
+        let mut message = installed("python3");
+        message.spec.interrupt_mode = InterruptMode::Message;
+        for (installed, expected) in [(message, true), (installed("python3"), false)] {
+            let kernel = Kernel::start(&installed).await.unwrap();
+            let mut watch = kernel.client().watch();
+            let running = begun(kernel.client(), SLEEPS).await;
+            kernel.interrupt().await.unwrap();
+            let outcome = collect(running).await.outcome;
+            assert_eq!(outcome.error.unwrap().ename, "KeyboardInterrupt");
+            // A kernel says that it is busy with the message.
+            let mut asked = false;
+            while let Ok(Some(seen)) = timeout(Duration::from_secs(1), watch.next()).await {
+                let Seen::Message { message, .. } = seen else { continue };
+                let parent = message.parse(&Limits::default()).parent;
+                let parent = parent.header().map(|header| header.msg_type.clone());
+                asked |= parent.as_deref() == Some(InterruptRequest::MSG_TYPE);
+            }
+            assert_eq!(asked, expected);
         }
     });
 }

@@ -9,17 +9,20 @@ use std::time::{Duration, Instant};
 
 use jupyter_protocol::ExecuteRequest;
 use jupyter_protocol::client::{Client, ClientError, CloseReason};
+use jupyter_protocol::content::{CompleteReply, CompleteRequest};
 use jupyter_protocol::execution::{End, Event, Loss};
 use jupyter_protocol::websocket::{
     ContentFormat, ContentKind, KernelModel, Options, SaveContents, Server, ServerError,
     ServerKernel, ServerOptions, Token,
 };
+use tokio::task::JoinHandle;
 
 use crate::Case;
 use crate::harness::{READY, collect, execute, python, run};
 
 pub(crate) const CASES: &[Case] = &[
     ("kernels_are_managed_over_rest", rest),
+    ("the_kernel_of_a_notebook_is_found", sessions),
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("code_runs_over_a_websocket", websocket),
     ("the_older_form_works_too", older_form),
@@ -107,6 +110,29 @@ fn rest() {
         server.delete_kernel(&kernel.id).await.unwrap();
         assert!(matches!(server.kernel(&kernel.id).await, Err(ServerError::NotFound { .. })));
         assert!(server.start_kernel("none", None).await.is_err());
+    });
+}
+
+fn sessions() {
+    run(async {
+        let (real, server) = RealServer::start(&[]).await;
+        assert_eq!(server.sessions().await.unwrap(), []);
+        // What a browser does when it opens a notebook.
+        let opens = "import json, sys, urllib.request as u\n\
+                     about = {'path': 'a/b é.ipynb', 'name': 'b', 'type': 'notebook', 'kernel': {'name': 'bash'}}\n\
+                     headers = {'Authorization': 'token ' + sys.argv[2]}\n\
+                     u.urlopen(u.Request(sys.argv[1], json.dumps(about).encode(), headers))";
+        let address = format!("http://127.0.0.1:{}/user/me/api/sessions", real.port);
+        let mut browser = Command::new(python().unwrap());
+        browser.args(["-c", opens, &address, TOKEN]);
+        assert!(browser.status().unwrap().success());
+        let [session] = &server.sessions().await.unwrap()[..] else { panic!("one is open") };
+        assert_eq!((session.path.as_str(), session.kind.as_str()), ("a/b é.ipynb", "notebook"));
+        let kernel = session.kernel.as_ref().unwrap();
+        assert_eq!(kernel.name, "bash");
+        let kernel = ServerKernel::existing(&server, &kernel.id).await.unwrap();
+        assert_eq!(execute(kernel.client(), "echo 1").await.stdout, "1\n");
+        kernel.shutdown().await.unwrap();
     });
 }
 
@@ -213,15 +239,22 @@ fn restarts() {
         let code = "print('in', flush=True)\nimport time; time.sleep(60)";
         let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         while !matches!(running.next().await, Some(Event::Stream(_))) {}
+        // It waits behind the code.
+        let behind = asked(&client).await;
         server.restart_kernel(&kernel.id).await.unwrap();
         assert_eq!(collect(running).await.outcome.end, End::KernelRestarted);
+        assert!(matches!(behind.await.unwrap(), Err(ClientError::KernelRestarted)));
         client.ready(READY).await.unwrap();
         assert_eq!(execute(&client, "print('new')").await.stdout, "new\n");
 
         // A kernel that dies by itself is started again by the server.
-        let running = client.execute(ExecuteRequest::new("import os; os._exit(1)")).await.unwrap();
+        let code = "import os, time; time.sleep(1); os._exit(1)";
+        let running = client.execute(ExecuteRequest::new(code)).await.unwrap();
+        let behind = asked(&client).await;
         assert_eq!(collect(running).await.outcome.end, End::KernelRestarted);
+        assert!(matches!(behind.await.unwrap(), Err(ClientError::KernelRestarted)));
         client.ready(READY).await.unwrap();
+        let code = "print('in', flush=True)\nimport time; time.sleep(60)";
 
         let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
         while !matches!(running.next().await, Some(Event::Stream(_))) {}
@@ -230,6 +263,14 @@ fn restarts() {
         let outcome = collect(running).await.outcome;
         assert!(!outcome.is_ok(), "{outcome:?}");
     });
+}
+
+/// A request that is on its way, and answered after what runs.
+async fn asked(client: &Client) -> JoinHandle<Result<CompleteReply, ClientError>> {
+    let client = client.clone();
+    let waiting = tokio::spawn(async move { client.request(CompleteRequest::at_end("pri")).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    waiting
 }
 
 fn rate_limit() {

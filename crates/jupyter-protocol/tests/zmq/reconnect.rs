@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Kernel, quick, text};
 use jupyter_protocol::client::{ClientError, Effect, Seen};
-use jupyter_protocol::content::CompleteRequest;
+use jupyter_protocol::content::{CompleteRequest, DebugRequest};
 use jupyter_protocol::execution::{End, Event, Grace};
 use jupyter_protocol::test_kernel::{Behaviour, Wire};
 use jupyter_protocol::zmq::connect;
@@ -72,6 +72,36 @@ async fn a_restarted_kernel_ends_what_ran() {
     let running = client.execute(ExecuteRequest::new("print x\nrestart\nsleep 100")).await.unwrap();
     assert_eq!(running.outcome().await.end, End::KernelRestarted);
     assert_eq!(text(&client, "print y").await, "y\n");
+}
+
+#[tokio::test]
+async fn a_restarted_kernel_ends_what_was_asked() {
+    let ignored = vec![(Channel::Shell, "complete_request"), (Channel::Control, "debug_request")];
+    let behaviour = Behaviour { ignored, ..Behaviour::default() };
+    let kernel = Kernel::start(behaviour, Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    let on_shell = client.session().request(CompleteRequest::default());
+    // No other queue is left in the new process either.
+    let in_subshell = client.session().request_in("1", CompleteRequest::default());
+    let on_control = client.session().request(DebugRequest::default());
+    let asks = async {
+        tokio::join!(
+            client.exchange(Channel::Shell, on_shell),
+            client.exchange(Channel::Shell, in_subshell),
+            client.exchange(Channel::Control, on_control),
+        )
+    };
+    let restarts = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client.execute(ExecuteRequest::new("restart")).await.unwrap().outcome().await
+    };
+    let both = async { tokio::join!(asks, restarts) };
+    let (replies, _) = tokio::time::timeout(READY, both).await.unwrap();
+    for reply in [replies.0, replies.1, replies.2] {
+        let error = reply.unwrap_err();
+        assert!(matches!(error, ClientError::KernelRestarted), "{error}");
+    }
 }
 
 #[tokio::test]

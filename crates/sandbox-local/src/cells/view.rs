@@ -9,6 +9,7 @@ use sandbox_isolation::{CellSpec, Resource, Rlimit};
 
 use super::gate::needs_gate;
 use super::toolchains::toolchains;
+use crate::host_files::is_of_credentials;
 
 /// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
 const SHARED: [&str; 16] = [
@@ -83,14 +84,42 @@ fn thousandths(cores: f64) -> u32 {
     (cores * 1000.0).round().clamp(0.0, f64::from(u32::MAX)) as u32
 }
 
+/// What to show so that a program finds what it is told of at that path: the directory around it, or that alone which is
+/// there. `None`: it is never shown, or there without being asked for.
+pub fn needed_for(path: &Path, alone: bool) -> Option<PathBuf> {
+    if is_of_credentials(path) || is_own(path) || is_of_system(path) {
+        return None;
+    }
+    let around = if path.is_dir() { Some(path) } else { path.parent().filter(|_| !alone) };
+    let around = around.filter(|directory| may_show(directory));
+    around.or_else(|| may_show(path).then_some(path)).map(Path::to_path_buf)
+}
+
+/// Whether a strict cell that shows these directories has what is at that path of the host, or its own in its place.
+pub fn is_shown(path: &Path, directories: &[PathBuf]) -> bool {
+    is_own(path)
+        || is_of_system(path)
+        || shown_paths(directories).iter().any(|shown| path.starts_with(shown))
+}
+
+/// What a cell has of its own.
+fn is_own(path: &Path) -> bool {
+    const WHOLE: [&str; 3] = ["/", "/tmp", "/var/tmp"];
+    const WITH_ALL_BELOW: [&str; 5] = ["/dev", "/proc", "/sys", "/etc", "/run"];
+    WHOLE.iter().any(|own| path == Path::new(own))
+        || WITH_ALL_BELOW.iter().any(|own| path.starts_with(own))
+}
+
+fn is_of_system(path: &Path) -> bool {
+    const SYSTEM: [&str; 5] = ["/usr", "/lib", "/lib64", "/bin", "/sbin"];
+    SYSTEM.iter().any(|system| path.starts_with(system))
+}
+
 /// The directories and the toolchains, as far as the system directories do not hold them.
 fn shown_paths(directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut shown: Vec<PathBuf> = Vec::new();
     for path in directories.iter().chain(&toolchains().roots) {
-        let system = ["/usr", "/lib", "/lib64", "/bin", "/sbin"];
-        let allowed = may_show(path)
-            && path.exists()
-            && !system.iter().any(|system| path.starts_with(system));
+        let allowed = may_show(path) && path.exists() && !is_of_system(path);
         if allowed && !shown.iter().any(|other| path.starts_with(other)) {
             shown.retain(|other| !other.starts_with(path));
             shown.push(path.clone());
@@ -167,5 +196,34 @@ mod tests {
             assert!(may_show(Path::new(own)), "{own}");
         }
         assert!(!may_show(Path::new("relative")));
+    }
+
+    #[test]
+    fn programs_find_what_they_are_told_of_and_nothing_that_is_private() {
+        let needed = |path: &str, alone| needed_for(Path::new(path), alone);
+        let kernel = "/home/ada/.julia/packages/IJulia/x/src/kernel.jl";
+        for (path, alone, expected) in [
+            ("/home/ada/.cargo/bin/evcxr", true, Some("/home/ada/.cargo/bin/evcxr")),
+            (kernel, false, Some("/home/ada/.julia/packages/IJulia/x/src")),
+            // Nothing of others in the same directory comes along.
+            ("/home/ada/kernel.py", false, Some("/home/ada/kernel.py")),
+            ("/home/ada", false, None),
+            ("/home/ada/.ssh/kernel.py", false, None),
+            ("/home/ada/.aws/bin/kernel", true, None),
+            ("/usr/bin/python3", true, None),
+            ("/etc/ssl/private/key.pem", false, None),
+            ("/dev/null", false, None),
+        ] {
+            assert_eq!(needed(path, alone), expected.map(PathBuf::from), "{path}");
+        }
+        for (path, shown) in [
+            ("/usr/bin/python3", true),
+            ("/dev/null", true),
+            ("/tmp", true),
+            ("/home/ada", false),
+            ("/home/ada/.ssh/kernel.py", false),
+        ] {
+            assert_eq!(is_shown(Path::new(path), &[]), shown, "{path}");
+        }
     }
 }

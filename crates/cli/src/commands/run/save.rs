@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jupyter_protocol::media::is_json;
 use serde_json::Value;
 
 use super::export::write_whole;
-use crate::notebook::{Output, is_json};
+use crate::notebook::Output;
 use crate::problem::Problem;
 
 const TEXT: &str = "text/plain";
