@@ -88,7 +88,6 @@ pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
         Way::Closed => layers.push("no-network"),
         Way::Gate => layers.push("network-gate"),
         Way::Proxy => layers.push("network-proxy"),
-        Way::Engine => {}
     }
     let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();
     layers.extend(options.runtime.iter().map(|runtime| format!("runtime:{runtime}")));
@@ -148,7 +147,7 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
     let limits = Limits::of(spec);
     let memory = signed(limits.memory.as_u64());
     HostConfig {
-        network_mode: Some(way.mode().into()),
+        network_mode: Some("none".into()),
         dns: way.resolvers(),
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
@@ -174,7 +173,7 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
         ulimits: Some(ulimits(spec, extras)),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
-        sysctls: own_loopback(way, extras),
+        sysctls: own_loopback(extras),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         ..HostConfig::default()
@@ -253,10 +252,9 @@ fn directories(
 }
 
 /// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(way: Way, extras: Extras) -> Option<HashMap<String, String>> {
+fn own_loopback(extras: Extras) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
-    (extras.both_addresses && way != Way::Engine)
-        .then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    extras.both_addresses.then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -290,7 +288,6 @@ mod tests {
         let sysctls = |way, extras| host_with(&spec, way, extras).sysctls;
         assert!(sysctls(Way::Closed, Extras::default()).is_some());
         assert!(sysctls(Way::Gate, Extras::default()).is_some());
-        assert_eq!(sysctls(Way::Engine, Extras::default()), None);
         let without = Extras { both_addresses: false, ..Extras::default() };
         assert_eq!(sysctls(Way::Closed, without), None);
     }
@@ -317,7 +314,10 @@ mod tests {
     #[test]
     fn the_default_is_closed() {
         let config = host(&CreateSpec::default());
-        assert_eq!(config.network_mode.as_deref(), Some("none"));
+        for way in [Way::Closed, Way::Gate, Way::Proxy] {
+            let config = host_with(&CreateSpec::default(), way, Extras::default());
+            assert_eq!(config.network_mode.as_deref(), Some("none"));
+        }
         assert_eq!(config.readonly_rootfs, Some(true));
         assert_eq!(config.privileged, Some(false));
         assert_eq!(config.cap_drop, Some(vec!["ALL".to_owned()]));

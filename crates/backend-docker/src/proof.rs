@@ -77,7 +77,7 @@ checks = [
     status['Uid'] == [asked['user']] * 4 and status['Gid'] == [asked['group']] * 4,
     'root' in asked or bool(os.statvfs('/').f_flag & 1),
     all(map(is_closed, mounted())),
-    'network' in asked or [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:] == ['lo'],
+    [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:] == ['lo'],
 ]
 for at, holds in enumerate(checks):
     if not holds: sys.exit(100 + at)
@@ -130,9 +130,6 @@ fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
     }
     if host.readonly_rootfs != Some(true) {
         add("root", String::new());
-    }
-    if host.network_mode.as_deref() != Some("none") {
-        add("network", String::new());
     }
     for (path, options) in host.tmpfs.iter().flatten() {
         let size = options.split(',').find_map(|option| option.strip_prefix("size="));

@@ -520,6 +520,40 @@ sum(found), tunnel({port}), tunnel({other})", port = allowed.port(), other = ref
     sandbox.terminate().await.unwrap();
 }
 
+/// What is not of the public internet has to be listed, and the engine's own network has all of it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn all_is_no_more_than_the_public_internet_with_an_engine_elsewhere() {
+    assert!(has_engine(), "there is no engine to test with");
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut config = DockerConfig::default();
+    config.host = Some(engine_over_tcp().await);
+    let builder = Sandbox::builder(Arc::new(DockerBackend::new(config)));
+    let sandbox = builder.network(NetworkPolicy::all()).create().await.unwrap();
+    let isolation = sandbox.info().unwrap().isolation.unwrap();
+    assert!(isolation.layers.iter().any(|layer| layer == "network-proxy"), "{isolation:?}");
+    assert_eq!(isolation.network, "all public addresses (through a proxy)");
+    let format = "{{.HostConfig.NetworkMode}}";
+    assert_eq!(docker(&["inspect", "--format", format, &container(&sandbox)]).await, "none");
+    let code = format!(
+        "
+import os, socket
+def status(host, port):
+    proxy = os.environ['https_proxy'].rpartition(':')[2]
+    with socket.create_connection(('127.0.0.1', int(proxy)), 20) as s:
+        s.sendall(b'CONNECT %s:%d HTTP/1.1\\r\\n\\r\\n' % (host.encode(), port))
+        return s.recv(100)[9:12].decode()
+interfaces = [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:]
+interfaces, status('169.254.169.254', 80), status('172.17.0.1', 22), status('127.0.0.1', {port})"
+    );
+    let outcome = sandbox.run_code(code).await.unwrap();
+    assert_eq!(outcome.text(), Some("(['lo'], '403', '403', '403')"), "{outcome:?}");
+    assert_eq!(outcome.network_denied.len(), 3, "{outcome:?}");
+    drop(server);
+    sandbox.terminate().await.unwrap();
+}
+
 /// The engine of this host, as one that is reached over the network.
 async fn engine_over_tcp() -> String {
     let socket = std::env::var("DOCKER_HOST").ok();
