@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use crate::backend::{DockerBackend, capabilities, image};
 use crate::boxed::DockerBox;
 use crate::committed::Origin;
-use crate::config::{Engine, Options};
+use crate::config::{Engine, Options, User};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
 use crate::engine::Daemon;
 use crate::images::Images;
@@ -85,7 +85,6 @@ impl DockerBackend {
         let docker = &daemon.docker;
         let files = HostFiles::open(daemon, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
-        files.check(options.user())?;
         let way = Way::of(spec, &options, daemon, &self.makers).await;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
@@ -113,6 +112,10 @@ impl DockerBackend {
             podman::check_platform(&image, &options)?;
         }
         let image = image.config.unwrap_or_default();
+        if snapshot.as_ref().and_then(Stored::image).is_some() {
+            options.user = options.user.or_else(|| owner_in(image.user.as_deref()));
+        }
+        files.check(options.user())?;
         check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
         let env = environment(spec, &image.env.unwrap_or_default());
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
@@ -220,6 +223,11 @@ impl DockerBackend {
             engine: daemon.host.clone(),
         }
     }
+}
+
+/// The user whose files the image of a snapshot has, if it was made of a container of that one. Nobody becomes root by it.
+fn owner_in(user: Option<&str>) -> Option<User> {
+    user.and_then(User::parse).filter(|user| user.id != 0 && user.group != 0)
 }
 
 /// The environment of everything in the container: the image's, with ours and the caller's over it.

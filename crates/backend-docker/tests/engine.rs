@@ -29,6 +29,10 @@ fn container(sandbox: &Sandbox) -> String {
     sandbox.info().expect("it runs").metadata["container"].as_str().expect("a name").to_owned()
 }
 
+fn user(sandbox: &Sandbox) -> String {
+    sandbox.info().expect("it runs").metadata["user"].as_str().expect("a user").to_owned()
+}
+
 async fn is_gone(name: &str) -> bool {
     let filter = format!("name={name}");
     let started = Instant::now();
@@ -49,7 +53,12 @@ async fn a_container_is_as_closed_as_it_says() {
     let name = container(&sandbox);
     let format = "{{.HostConfig.NetworkMode}} {{.HostConfig.ReadonlyRootfs}} {{.HostConfig.CapDrop}} {{.Config.User}}";
     let seen = docker(&["inspect", "--format", format, &name]).await;
-    assert_eq!(seen, "none true [ALL] 65532:65532");
+    let user = user(&sandbox);
+    assert_eq!(seen, format!("none true [ALL] {user}"));
+    let code =
+        "import os; f'{os.getuid()}:{os.getgid()}', {os.getgid()}.issuperset(os.getgroups())";
+    let result = sandbox.run_code(code).await.unwrap();
+    assert_eq!(result.text(), Some(&*format!("('{user}', True)")), "{result:?}");
     let layers = sandbox.info().unwrap().isolation.unwrap().layers;
     for layer in ["no-capabilities", "seccomp", "read-only-root", "no-network"] {
         assert!(layers.iter().any(|known| known == layer), "{layer} in {layers:?}");
@@ -179,10 +188,32 @@ async fn images_are_listed_and_built_on_one_another() {
     assert!(names().await.contains(&"code-sandboxes-test:built".to_owned()));
     let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
     let sandbox = builder.image("code-sandboxes-test:built").create().await.unwrap();
-    let result = sandbox.run_code("import os; os.getuid()").await.unwrap();
-    assert_eq!(result.text(), Some("65532"));
+    let result = sandbox.run_code("6 * 7").await.unwrap();
+    assert_eq!(result.text(), Some("42"));
     sandbox.terminate().await.unwrap();
     docker(&["image", "rm", "--force", "code-sandboxes-test:built"]).await;
+}
+
+/// The kernel counts much for users that no limit of a container counts. What one has left of it says who shares it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_is_counted_for_users_is_counted_for_each_container() {
+    assert!(has_engine(), "there is no engine to test with");
+    let (one, other) = (create().await, create().await);
+    assert_ne!(user(&one), user(&other));
+    let code = "
+import ctypes
+libc = ctypes.CDLL(None)
+held = 0
+while held < 1000 and libc.inotify_init() >= 0: held += 1
+held";
+    // The control: it does come to an end, and by the kernel's count for users.
+    let all = one.run_code(code).await.unwrap();
+    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
+    let most: u32 = most.trim().parse::<u32>().unwrap().min(1000);
+    assert_eq!(all.text(), Some(&*most.to_string()), "{all:?}");
+    let all = other.run_code(code).await.unwrap();
+    assert_eq!(all.text(), Some(&*most.to_string()), "{all:?}");
 }
 
 /// What is written and unpacked there may be executed, and loaded by what runs.
@@ -267,6 +298,49 @@ async fn nothing_is_left_of_a_create_that_is_given_up() {
     let (made, given_up) = (made.lines().count(), usize::try_from(given_up).unwrap());
     assert!(made > 12 - given_up, "{made} containers were made, of 12, and {given_up} given up");
     docker(&["image", "rm", "sandbox-test-given-up"]).await;
+}
+
+/// Files keep their owner in the image of a snapshot, so what starts from it is that one.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn files_of_a_snapshot_are_those_of_who_starts_from_it() {
+    assert!(has_engine(), "there is no engine to test with");
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = DockerConfig::default();
+    config.snapshot_directory = Some(folder.path().join("snapshots"));
+    let backend = Arc::new(DockerBackend::new(config));
+    let builder = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend));
+    let changing = builder().provider_option("writable_root", true).create().await.unwrap();
+    // A place of the image that anybody may write to, and one in memory.
+    let code = "
+import os
+_ = os.umask(0o077)
+for path in ['/run/lock/own', '/workspace/own']:
+    with open(path, 'w') as file: _ = file.write('mine')";
+    assert!(changing.run_code(code).await.unwrap().success());
+    changing.create_snapshot("own").await.unwrap();
+    let read = "[open(path, 'r+').read() for path in ['/run/lock/own', '/workspace/own']]";
+    let from_it = async |option: Option<(&str, &str)>| {
+        let mut from_it = builder().snapshot_name("own").provider_option("writable_root", true);
+        if let Some((name, value)) = option {
+            from_it = from_it.provider_option(name, value);
+        }
+        from_it.create().await.unwrap()
+    };
+    let restored = from_it(None).await;
+    assert_eq!(user(&restored), user(&changing));
+    let found = restored.run_code(read).await.unwrap();
+    assert_eq!(found.text(), Some("['mine', 'mine']"), "{found:?}");
+    // Who is named is somebody else, and has what was in memory alone.
+    let other = from_it(Some(("user", "19999:19999"))).await;
+    let error = other.run_code(read).await.unwrap().code_error.unwrap();
+    assert_eq!(error.name, "PermissionError", "{error:?}");
+    let own = other.run_code("open('/workspace/own', 'r+').read()").await.unwrap();
+    assert_eq!(own.text(), Some("'mine'"), "{own:?}");
+    for sandbox in [changing, restored, other] {
+        sandbox.terminate().await.unwrap();
+    }
+    sandbox_core::Backend::delete_snapshot(&*backend, &CallContext::new(), "own").await.unwrap();
 }
 
 /// What code has changed of the image is in the snapshot of a container whose root it could change, and ends with it.
