@@ -89,7 +89,7 @@ struct Running {
     made: Made,
     attached: AttachContainerResults,
     nonce: String,
-    /// What was asked for, where the engine says nothing of what it leaves out.
+    /// What was asked for, where the engine or its runtime may leave some of it out and say nothing.
     to_prove: Option<ContainerCreateBody>,
 }
 
@@ -105,7 +105,9 @@ impl Running {
         let mut request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
         // What it reads is there until the container has started.
         let _files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
-        let to_prove = daemon.is_podman().then(|| request.clone());
+        let is_doubtful =
+            daemon.is_podman() || wanted.about.is_rootless || options.runtime.is_some();
+        let to_prove = is_doubtful.then(|| request.clone());
         let platform = options.platform.as_deref();
         let (made, created) =
             Made::create(docker, name, platform, wanted.origin.cloned(), request).await?;
@@ -152,6 +154,7 @@ pub(crate) struct DockerBox {
     pipe: PipeBox,
     made: Arc<Made>,
     freezer: Arc<Freezer>,
+    has_limits: bool,
 }
 
 impl DockerBox {
@@ -162,7 +165,7 @@ impl DockerBox {
         arrival: &Arrival,
         id: &str,
     ) -> Result<Self> {
-        let Wanted { spec, options, .. } = *wanted;
+        let Wanted { spec, options, about, .. } = *wanted;
         let docker = &daemon.docker;
         let (mut extras, mut name) = (arrival.extras.get(), format!("sandbox-{id}"));
         let Running { made, attached, nonce, to_prove } = loop {
@@ -188,17 +191,21 @@ impl DockerBox {
             .await
             .map_err(|error| with_words(error, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
-        let memory: ByteSize = Limits::of(spec).memory;
+        let memory: Option<ByteSize> = about.has_groups.then(|| Limits::of(spec).memory);
         let freezer = Freezer {
             docker: docker.clone(),
             name: made.name.clone(),
             stillness: pipe.stillness(),
             turn: Arc::default(),
         };
-        let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
-        let made = Self { pipe, made, freezer: Arc::new(freezer) };
+        let pipe = match memory {
+            Some(memory) => pipe.with_memory(memory),
+            None => pipe,
+        };
+        let (made, freezer) = (Arc::new(made), Arc::new(freezer));
+        let mut made = Self { pipe, made, freezer, has_limits: about.has_groups };
         if let Some(asked) = to_prove {
-            proof::look(&made, &options.python, &asked).await?;
+            made.has_limits = proof::look(&made, spec, options, &asked).await?.limits;
         }
         Ok(made)
     }
@@ -211,6 +218,11 @@ impl DockerBox {
     /// What holds it.
     pub(crate) fn freezer(&self) -> Arc<Freezer> {
         Arc::clone(&self.freezer)
+    }
+
+    /// Whether somebody keeps the limits of memory, processes and CPU, as far as is known.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.has_limits
     }
 
     /// Runs a Python program there before any code does; its exit status.
@@ -343,6 +355,7 @@ mod tests {
 
     use super::*;
     use crate::config::DockerConfig;
+    use crate::engine::About;
     use crate::fake_engine::{Answer, FakeEngine};
     use crate::mounts::HostFiles;
     use crate::network::Way;
@@ -388,7 +401,9 @@ mod tests {
             (CreateSpec::default(), HostFiles::default(), Arrival::default());
         let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
         let (way, origin) = (Way::Closed, None);
-        let wanted = Wanted { spec: &spec, options, files: &files, way, origin };
+        let about = About::USUAL;
+        let image = "image";
+        let wanted = Wanted { spec: &spec, options, image, files: &files, way, about, origin };
         let started = async |id| {
             let daemon = engine.daemon();
             let error = DockerBox::start(&daemon, &wanted, &arrival, id).await.unwrap_err();
