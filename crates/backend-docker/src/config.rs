@@ -84,6 +84,10 @@ pub struct DockerConfig {
     /// first, and is shown the others. Default: that of the context; with an address of another origin what
     /// `DOCKER_CERT_PATH` names when `DOCKER_TLS_VERIFY` is set, or else no encryption.
     pub certificates: Option<PathBuf>,
+    /// Whether an engine of another host may be talked to over TCP without encryption. Everybody on the way there can read and
+    /// change all that is said then, code, results and secrets, and whoever reaches its port is root of its host. Default:
+    /// `false`, which refuses such an address as `Unsupported`; one of this host's loopback needs no encryption.
+    pub unencrypted: bool,
     /// How long nothing may be heard of a container, several questions unanswered, until it counts as lost: a network can
     /// end without a word. Default: 45 seconds. A busy machine can be silent for some seconds.
     pub silence: Option<Duration>,
