@@ -189,7 +189,7 @@ impl DockerBox {
         let connecting = Connecting { silence, ..usual };
         let pipe = PipeBox::connect_with(from, attached.input, &nonce, connecting)
             .await
-            .map_err(|error| with_words(error, &said, options))?;
+            .map_err(|error| not_arrived(error, &made.end, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
         let memory: Option<ByteSize> = about.has_groups.then(|| Limits::of(spec).memory);
         let freezer = Freezer {
@@ -295,6 +295,25 @@ fn end_of(
     stream::once(asked).filter_map(future::ready)
 }
 
+/// Why the agent is not there: what has ended the container, if that is known and was not the image.
+fn not_arrived(error: Error, end: &End, said: &Said, options: &Options) -> Error {
+    let reason = end.reason.get().filter(|reason| !death::is_its_own(reason));
+    let Some((kind, why)) = reason else { return with_words(error, said, options) };
+    let (kind, hint) = match kind {
+        FailureKind::OutOfMemory => (ErrorKind::ResourceExhausted, Some("give it more `memory`")),
+        FailureKind::ConnectionLost => (ErrorKind::ConnectionLost, None),
+        _ => (ErrorKind::Terminated, None),
+    };
+    let told = Error::new(kind, "create", format!("no agent has arrived: {why}"))
+        .with_effect(error.effect())
+        .with_context("image", options.image.clone())
+        .with_source(error);
+    match hint {
+        Some(hint) => told.with_hint(hint),
+        None => told,
+    }
+}
+
 fn with_words(error: Error, said: &Said, options: &Options) -> Error {
     let said = said.lock().unwrap_or_else(PoisonError::into_inner);
     let said = String::from_utf8_lossy(&said);
@@ -371,6 +390,49 @@ mod tests {
         names.any(|name| name == "nofile").then_some(
             "error setting rlimits for ready process: error setting rlimit type 7: operation not permitted",
         )
+    }
+
+    /// Whoever has ended it, that was not the image.
+    #[tokio::test]
+    async fn the_end_of_a_container_is_not_blamed_on_its_image() {
+        let event = |action: &str, attributes: Value| json!({"Type": "container", "Action": action, "Actor": {"ID": "x", "Attributes": attributes}});
+        let died = |status: &str| event("die", json!({"exitCode": status}));
+        let of = async |events: Vec<Value>| {
+            let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+            let engine = FakeEngine::start(move |request, _| {
+                let path = request.path.split('?').next().unwrap_or_default();
+                match path {
+                    "containers/create" => Answer::now(201, json!({"Id": "x", "Warnings": []})),
+                    "events" => Answer::now(200, lines.clone().into()),
+                    path if path.ends_with("/attach") => Answer::now(101, Value::Null),
+                    path if path.ends_with("/start") => Answer::now(204, Value::Null),
+                    _ => Answer::now(404, json!({"message": "No such container"})),
+                }
+            });
+            let (spec, files) = (CreateSpec::default(), HostFiles::default());
+            let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
+            let (way, about, image, origin) = (Way::Closed, About::USUAL, "image", None);
+            let wanted = Wanted { spec: &spec, options, image, files: &files, way, about, origin };
+            let (daemon, arrival) = (engine.daemon(), Arrival::default());
+            DockerBox::start(&daemon, &wanted, &arrival, "one").await.unwrap_err()
+        };
+        let killed = event("kill", json!({"signal": "9"}));
+        let error = of(vec![killed, died("137")]).await;
+        assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+        assert!(error.message().contains("through the engine"), "{error:?}");
+        assert_eq!(error.hint(), None, "{error:?}");
+        let error = of(vec![event("oom", json!({})), died("137")]).await;
+        assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("memory")), "{error:?}");
+        // By nobody's signal: the host's memory may have run out.
+        let error = of(vec![died("137")]).await;
+        assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+        // One that is for another processor, or has no such Python.
+        for events in [vec![died("1")], Vec::new()] {
+            let error = of(events).await;
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
+        }
     }
 
     #[tokio::test]
