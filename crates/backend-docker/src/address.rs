@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use sandbox_core::{Effect, Error, ErrorKind, Result};
@@ -53,11 +54,28 @@ fn find(config: &DockerConfig, set: Variables<'_>) -> Result<Address> {
     if address.host.starts_with("ssh://") {
         return Err(no_ssh(&address.host));
     }
+    let is_open = is_tcp(&address.host) && address.certificates.is_none();
+    if is_open && !config.unencrypted && !is_loopback(&address.host) {
+        return Err(unencrypted(&address.host));
+    }
     Ok(address)
 }
 
 fn is_tcp(host: &str) -> bool {
     ["tcp://", "http://", "https://"].iter().any(|scheme| host.starts_with(scheme))
+}
+
+/// Whether what is said to an address over TCP stays on this host.
+fn is_loopback(host: &str) -> bool {
+    let place = host.split_once("://").map_or(host, |(_, place)| place);
+    let place = place.split('/').next().unwrap_or(place);
+    let name = match place.strip_prefix('[') {
+        Some(number) => number.split(']').next().unwrap_or(number),
+        None => place.split(':').next().unwrap_or(place),
+    };
+    let number = name.parse::<IpAddr>();
+    !place.contains('@')
+        && (name == "localhost" || number.is_ok_and(|ip| ip.to_canonical().is_loopback()))
 }
 
 /// The certificates for an address that comes from no context, as `docker` finds them.
@@ -140,6 +158,16 @@ fn unverified(message: &str) -> Error {
         .with_effect(Effect::NotSent)
 }
 
+fn unencrypted(host: &str) -> Error {
+    unverified(&format!("{host} is on another host, and nothing encrypts what is said to it"))
+        .with_context("engine", host.to_owned())
+        .with_hint(
+            "set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to its certificates; or forward its socket with \
+             `ssh -N -L /tmp/engine.sock:/var/run/docker.sock USER@HOST`, and set DOCKER_HOST=unix:///tmp/engine.sock; \
+             a program can say `DockerConfig::unencrypted`",
+        )
+}
+
 fn no_ssh(host: &str) -> Error {
     let there = host.trim_start_matches("ssh://");
     let there = there.split('/').next().unwrap_or(there);
@@ -172,6 +200,7 @@ mod tests {
         for (directory, name, endpoint) in [
             ("a1", "far", json!({"Host": "tcp://far:2376", "SkipTLSVerify": false})),
             ("b2", "open", json!({"Host": "tcp://near:2375"})),
+            ("f6", "own", json!({"Host": "tcp://localhost:2375"})),
             ("c3", "blind", json!({"Host": "tcp://far:2376", "SkipTLSVerify": true})),
             ("d4", "over", json!({"Host": "ssh://me@far/x"})),
             ("e5", "empty", json!({})),
@@ -202,8 +231,8 @@ mod tests {
             let certificates = folder.path().join("contexts/tls/a1/docker");
             assert_eq!(address.certificates, Some(certificates));
         }
-        let open = in_context("open").unwrap();
-        assert_eq!((open.host.as_str(), open.certificates), ("tcp://near:2375", None));
+        let own = in_context("own").unwrap();
+        assert_eq!((own.host.as_str(), own.certificates), ("tcp://localhost:2375", None));
         assert!(in_context("default").unwrap().host.starts_with("unix://"));
         // No other engine takes its place, and none that anybody could be.
         for (name, kind, part) in [
@@ -211,6 +240,7 @@ mod tests {
             ("empty", ErrorKind::InvalidArgument, "\"empty\""),
             ("blind", ErrorKind::Unsupported, "nobody verifies"),
             ("over", ErrorKind::Unsupported, "ssh"),
+            ("open", ErrorKind::Unsupported, "nothing encrypts"),
         ] {
             let error = in_context(name).unwrap_err();
             assert_eq!(error.kind(), kind, "{error:?}");
@@ -222,9 +252,36 @@ mod tests {
         );
     }
 
+    /// Everybody on the way could read and change what is said.
+    #[test]
+    fn other_hosts_are_talked_to_over_tls_unless_a_program_says_otherwise() {
+        let open = DockerConfig { unencrypted: true, ..DockerConfig::default() };
+        for host in [
+            "tcp://far:2375",
+            "http://10.0.0.1",
+            "tcp://[2001:db8::1]:2375",
+            "tcp://localhost@far:1",
+        ] {
+            let error = found(&DockerConfig::default(), &[("DOCKER_HOST", host)]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{host}: {error:?}");
+            let hint = error.hint().unwrap();
+            assert!(hint.contains("DOCKER_CERT_PATH") && hint.contains("ssh -N -L"), "{error:?}");
+            let named = DockerConfig { host: Some(host.to_owned()), ..DockerConfig::default() };
+            found(&named, &[]).unwrap_err();
+            assert_eq!(found(&open, &[("DOCKER_HOST", host)]).unwrap().host, host);
+            let verify =
+                [("DOCKER_HOST", host), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", "/c")];
+            found(&DockerConfig::default(), &verify).unwrap();
+        }
+        for host in ["tcp://127.0.0.1:2375", "tcp://localhost", "http://[::1]:2375/x", "unix:///x"]
+        {
+            found(&DockerConfig::default(), &[("DOCKER_HOST", host)]).unwrap();
+        }
+    }
+
     #[test]
     fn certificates_are_where_docker_has_them() {
-        let host = ("DOCKER_HOST", "tcp://far:2376");
+        let host = ("DOCKER_HOST", "tcp://127.0.0.1:2376");
         let of = |set: &[(&str, &str)]| found(&DockerConfig::default(), set).unwrap().certificates;
         let home = ("HOME", "/home/me");
         let verify = ("DOCKER_TLS_VERIFY", "1");

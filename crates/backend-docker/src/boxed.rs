@@ -89,7 +89,7 @@ struct Running {
     made: Made,
     attached: AttachContainerResults,
     nonce: String,
-    /// What was asked for, where the engine says nothing of what it leaves out.
+    /// What was asked for, where the engine or its runtime may leave some of it out and say nothing.
     to_prove: Option<ContainerCreateBody>,
 }
 
@@ -105,7 +105,9 @@ impl Running {
         let mut request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
         // What it reads is there until the container has started.
         let _files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
-        let to_prove = daemon.is_podman().then(|| request.clone());
+        let is_doubtful =
+            daemon.is_podman() || wanted.about.is_rootless || options.runtime.is_some();
+        let to_prove = is_doubtful.then(|| request.clone());
         let platform = options.platform.as_deref();
         let (made, created) =
             Made::create(docker, name, platform, wanted.origin.cloned(), request).await?;
@@ -152,6 +154,7 @@ pub(crate) struct DockerBox {
     pipe: PipeBox,
     made: Arc<Made>,
     freezer: Arc<Freezer>,
+    has_limits: bool,
 }
 
 impl DockerBox {
@@ -162,7 +165,7 @@ impl DockerBox {
         arrival: &Arrival,
         id: &str,
     ) -> Result<Self> {
-        let Wanted { spec, options, .. } = *wanted;
+        let Wanted { spec, options, about, .. } = *wanted;
         let docker = &daemon.docker;
         let (mut extras, mut name) = (arrival.extras.get(), format!("sandbox-{id}"));
         let Running { made, attached, nonce, to_prove } = loop {
@@ -186,19 +189,23 @@ impl DockerBox {
         let connecting = Connecting { silence, ..usual };
         let pipe = PipeBox::connect_with(from, attached.input, &nonce, connecting)
             .await
-            .map_err(|error| with_words(error, &said, options))?;
+            .map_err(|error| not_arrived(error, &made.end, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
-        let memory: ByteSize = Limits::of(spec).memory;
+        let memory: Option<ByteSize> = about.has_groups.then(|| Limits::of(spec).memory);
         let freezer = Freezer {
             docker: docker.clone(),
             name: made.name.clone(),
             stillness: pipe.stillness(),
             turn: Arc::default(),
         };
-        let (pipe, made) = (pipe.with_memory(memory), Arc::new(made));
-        let made = Self { pipe, made, freezer: Arc::new(freezer) };
+        let pipe = match memory {
+            Some(memory) => pipe.with_memory(memory),
+            None => pipe,
+        };
+        let (made, freezer) = (Arc::new(made), Arc::new(freezer));
+        let mut made = Self { pipe, made, freezer, has_limits: about.has_groups };
         if let Some(asked) = to_prove {
-            proof::look(&made, &options.python, &asked).await?;
+            made.has_limits = proof::look(&made, spec, options, &asked).await?.limits;
         }
         Ok(made)
     }
@@ -211,6 +218,11 @@ impl DockerBox {
     /// What holds it.
     pub(crate) fn freezer(&self) -> Arc<Freezer> {
         Arc::clone(&self.freezer)
+    }
+
+    /// Whether somebody keeps the limits of memory, processes and CPU, as far as is known.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.has_limits
     }
 
     /// Runs a Python program there before any code does; its exit status.
@@ -283,6 +295,25 @@ fn end_of(
     stream::once(asked).filter_map(future::ready)
 }
 
+/// Why the agent is not there: what has ended the container, if that is known and was not the image.
+fn not_arrived(error: Error, end: &End, said: &Said, options: &Options) -> Error {
+    let reason = end.reason.get().filter(|reason| !death::is_its_own(reason));
+    let Some((kind, why)) = reason else { return with_words(error, said, options) };
+    let (kind, hint) = match kind {
+        FailureKind::OutOfMemory => (ErrorKind::ResourceExhausted, Some("give it more `memory`")),
+        FailureKind::ConnectionLost => (ErrorKind::ConnectionLost, None),
+        _ => (ErrorKind::Terminated, None),
+    };
+    let told = Error::new(kind, "create", format!("no agent has arrived: {why}"))
+        .with_effect(error.effect())
+        .with_context("image", options.image.clone())
+        .with_source(error);
+    match hint {
+        Some(hint) => told.with_hint(hint),
+        None => told,
+    }
+}
+
 fn with_words(error: Error, said: &Said, options: &Options) -> Error {
     let said = said.lock().unwrap_or_else(PoisonError::into_inner);
     let said = String::from_utf8_lossy(&said);
@@ -343,6 +374,7 @@ mod tests {
 
     use super::*;
     use crate::config::DockerConfig;
+    use crate::engine::About;
     use crate::fake_engine::{Answer, FakeEngine};
     use crate::mounts::HostFiles;
     use crate::network::Way;
@@ -358,6 +390,49 @@ mod tests {
         names.any(|name| name == "nofile").then_some(
             "error setting rlimits for ready process: error setting rlimit type 7: operation not permitted",
         )
+    }
+
+    /// Whoever has ended it, that was not the image.
+    #[tokio::test]
+    async fn the_end_of_a_container_is_not_blamed_on_its_image() {
+        let event = |action: &str, attributes: Value| json!({"Type": "container", "Action": action, "Actor": {"ID": "x", "Attributes": attributes}});
+        let died = |status: &str| event("die", json!({"exitCode": status}));
+        let of = async |events: Vec<Value>| {
+            let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+            let engine = FakeEngine::start(move |request, _| {
+                let path = request.path.split('?').next().unwrap_or_default();
+                match path {
+                    "containers/create" => Answer::now(201, json!({"Id": "x", "Warnings": []})),
+                    "events" => Answer::now(200, lines.clone().into()),
+                    path if path.ends_with("/attach") => Answer::now(101, Value::Null),
+                    path if path.ends_with("/start") => Answer::now(204, Value::Null),
+                    _ => Answer::now(404, json!({"message": "No such container"})),
+                }
+            });
+            let (spec, files) = (CreateSpec::default(), HostFiles::default());
+            let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
+            let (way, about, image, origin) = (Way::Closed, About::USUAL, "image", None);
+            let wanted = Wanted { spec: &spec, options, image, files: &files, way, about, origin };
+            let (daemon, arrival) = (engine.daemon(), Arrival::default());
+            DockerBox::start(&daemon, &wanted, &arrival, "one").await.unwrap_err()
+        };
+        let killed = event("kill", json!({"signal": "9"}));
+        let error = of(vec![killed, died("137")]).await;
+        assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+        assert!(error.message().contains("through the engine"), "{error:?}");
+        assert_eq!(error.hint(), None, "{error:?}");
+        let error = of(vec![event("oom", json!({})), died("137")]).await;
+        assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("memory")), "{error:?}");
+        // By nobody's signal: the host's memory may have run out.
+        let error = of(vec![died("137")]).await;
+        assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+        // One that is for another processor, or has no such Python.
+        for events in [vec![died("1")], Vec::new()] {
+            let error = of(events).await;
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
+        }
     }
 
     #[tokio::test]
@@ -388,7 +463,9 @@ mod tests {
             (CreateSpec::default(), HostFiles::default(), Arrival::default());
         let options = &Options::of_create(&DockerConfig::default(), &spec).unwrap();
         let (way, origin) = (Way::Closed, None);
-        let wanted = Wanted { spec: &spec, options, files: &files, way, origin };
+        let about = About::USUAL;
+        let image = "image";
+        let wanted = Wanted { spec: &spec, options, image, files: &files, way, about, origin };
         let started = async |id| {
             let daemon = engine.daemon();
             let error = DockerBox::start(&daemon, &wanted, &arrival, id).await.unwrap_err();

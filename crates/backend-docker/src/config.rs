@@ -1,11 +1,16 @@
 //! What the backend and each create can be told.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use jupyter_protocol::Transport;
-use sandbox_core::{CreateSpec, Error, Result, SingleUse};
+use sandbox_core::{CreateSpec, Error, Result, SingleUse, random_hex};
 use sandbox_local::pip_options;
 use serde_json::Value;
 
@@ -19,15 +24,47 @@ pub(crate) struct User {
     pub(crate) group: u32,
 }
 
-impl User {
-    /// With no name and no rights in any image.
-    const DEFAULT: Self = Self { id: 65532, group: 65532 };
+/// Users of containers. Engines that remap users have these numbers as well: they have 65536 of them.
+const OWN: Range<u32> = 20_000..60_000;
 
-    fn parse(text: &str) -> Option<Self> {
+impl User {
+    /// Another one for each container, with no name and no rights in any image: what the kernel counts for a user, such as
+    /// descriptors on their way through sockets, pages of pipes and what `inotify` and epoll watch, is counted for one
+    /// container alone.
+    fn of_its_own() -> Self {
+        // Those of other programs begin elsewhere.
+        static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
+            AtomicU32::new(
+                u32::from_str_radix(&random_hex(4), 16).unwrap_or_else(|_| std::process::id()),
+            )
+        });
+        let count = OWN.end - OWN.start;
+        let next = || OWN.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
+        let accounts = accounts();
+        let mut id = next();
+        // An account of this host would share them.
+        for _ in 0..count {
+            if !accounts.contains(&id) {
+                break;
+            }
+            id = next();
+        }
+        Self { id, group: id }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let number = |text: &str| text.parse().ok().filter(|id| *id < u32::MAX);
         let (id, group) = text.split_once(':')?;
         Some(Self { id: number(id)?, group: number(group)? })
     }
+}
+
+/// The numbers of the users and groups that this host has names for.
+fn accounts() -> BTreeSet<u32> {
+    let number = |line: &str| line.split(':').nth(2)?.parse().ok();
+    let files =
+        ["/etc/passwd", "/etc/group"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    files.iter().flat_map(|text| text.lines()).filter_map(number).collect()
 }
 
 impl fmt::Display for User {
@@ -47,6 +84,10 @@ pub struct DockerConfig {
     /// first, and is shown the others. Default: that of the context; with an address of another origin what
     /// `DOCKER_CERT_PATH` names when `DOCKER_TLS_VERIFY` is set, or else no encryption.
     pub certificates: Option<PathBuf>,
+    /// Whether an engine of another host may be talked to over TCP without encryption. Everybody on the way there can read and
+    /// change all that is said then, code, results and secrets, and whoever reaches its port is root of its host. Default:
+    /// `false`, which refuses such an address as `Unsupported`; one of this host's loopback needs no encryption.
+    pub unencrypted: bool,
     /// How long nothing may be heard of a container, several questions unanswered, until it counts as lost: a network can
     /// end without a word. Default: 45 seconds. A busy machine can be silent for some seconds.
     pub silence: Option<Duration>,
@@ -88,6 +129,8 @@ pub(crate) struct Options {
     pub(crate) python: String,
     /// The one that is named.
     pub(crate) user: Option<User>,
+    /// The one that it is otherwise.
+    own_user: User,
     pub(crate) runtime: Option<String>,
     pub(crate) platform: Option<String>,
     pub(crate) writable_root: bool,
@@ -111,6 +154,7 @@ impl Options {
             engine: engine(spec)?,
             python: "python3".into(),
             user: None,
+            own_user: User::of_its_own(),
             runtime: None,
             platform: None,
             writable_root: false,
@@ -150,7 +194,7 @@ impl Options {
 
     /// Who code is.
     pub(crate) fn user(&self) -> User {
-        self.user.unwrap_or(User::DEFAULT)
+        self.user.unwrap_or(self.own_user)
     }
 }
 
@@ -231,6 +275,19 @@ mod tests {
         ] {
             parse(bad.clone()).expect_err(&bad.to_string());
         }
+    }
+
+    /// The kernel counts for users what no limit of a container counts.
+    #[test]
+    fn each_container_has_a_user_of_its_own() {
+        let users: Vec<User> = (0..100).map(|_| parse(json!({})).unwrap().user()).collect();
+        let accounts = accounts();
+        assert!(accounts.contains(&0), "{accounts:?}");
+        for user in &users {
+            assert!(OWN.contains(&user.id) && user.group == user.id, "{user}");
+            assert!(!accounts.contains(&user.id), "{user}");
+        }
+        assert_eq!(users.iter().collect::<BTreeSet<_>>().len(), users.len());
     }
 
     #[test]

@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, ResourcesUlimits, RestartPolicy,
-    RestartPolicyNameEnum,
+    ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use sandbox_agent::pipe::{OpenFiles, arguments};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 
 use crate::committed::Origin;
 use crate::config::{Options, User};
+use crate::engine::About;
 use crate::extras::Extras;
 use crate::mounts::HostFiles;
 use crate::network::Way;
-use crate::owner::{ID_LABEL, OWNER_LABEL, Owner};
+use crate::owner::{ID_LABEL, IMAGE_LABEL, OWNER_LABEL, Owner};
 use crate::seccomp;
 
 /// Memory when nothing is said, and twice the disk when that is more.
@@ -74,10 +75,10 @@ impl Limits {
     }
 }
 
-/// The layers that keep the code in, for `info()`.
-pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
-    let mut layers =
-        vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp", "limits"];
+/// The layers that keep the code in, for `info()`. Without `limits`, nobody keeps those of memory, processes and CPU.
+pub(crate) fn layers(options: &Options, way: Way, limits: bool) -> Vec<String> {
+    let mut layers = vec!["namespaces", "no-capabilities", "no-new-privileges", "seccomp"];
+    layers.extend(limits.then_some("limits"));
     if !options.writable_root {
         layers.push("read-only-root");
     }
@@ -88,7 +89,6 @@ pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
         Way::Closed => layers.push("no-network"),
         Way::Gate => layers.push("network-gate"),
         Way::Proxy => layers.push("network-proxy"),
-        Way::Engine => {}
     }
     let mut layers: Vec<String> = layers.into_iter().map(str::to_owned).collect();
     layers.extend(options.runtime.iter().map(|runtime| format!("runtime:{runtime}")));
@@ -100,8 +100,12 @@ pub(crate) fn layers(options: &Options, way: Way) -> Vec<String> {
 pub(crate) struct Wanted<'a> {
     pub(crate) spec: &'a CreateSpec,
     pub(crate) options: &'a Options,
+    /// The image, by the number that nothing else gets.
+    pub(crate) image: &'a str,
     pub(crate) files: &'a HostFiles,
     pub(crate) way: Way,
+    /// What its engine says of its host.
+    pub(crate) about: About,
     /// The image, when it is a snapshot's.
     pub(crate) origin: Option<&'a Origin>,
 }
@@ -114,11 +118,12 @@ pub(crate) fn body(
     nonce: &str,
     owner: Option<&Owner>,
 ) -> ContainerCreateBody {
-    let Wanted { spec, options, .. } = *wanted;
-    let mut labels = HashMap::from([(ID_LABEL.to_owned(), id.to_owned())]);
+    let Wanted { spec, options, image, .. } = *wanted;
+    let labels = [(ID_LABEL, id), (IMAGE_LABEL, &options.image)];
+    let mut labels = HashMap::from(labels.map(|(name, value)| (name.to_owned(), value.to_owned())));
     labels.extend(owner.map(|owner| (OWNER_LABEL.to_owned(), owner.to_string())));
     ContainerCreateBody {
-        image: Some(options.image.clone()),
+        image: Some(image.to_owned()),
         user: Some(options.user().to_string()),
         working_dir: Some("/".into()),
         entrypoint: Some(vec![options.python.clone()]),
@@ -144,11 +149,11 @@ pub(crate) fn body(
 }
 
 fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
-    let Wanted { spec, options, files, way, .. } = *wanted;
+    let Wanted { spec, options, files, way, about, .. } = *wanted;
     let limits = Limits::of(spec);
-    let memory = signed(limits.memory.as_u64());
+    let memory = about.has_groups.then(|| signed(limits.memory.as_u64()));
     HostConfig {
-        network_mode: Some(way.mode().into()),
+        network_mode: Some("none".into()),
         dns: way.resolvers(),
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
@@ -158,23 +163,25 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
             format!("seccomp={}", seccomp::profile(files.any_writable())),
         ]),
         ipc_mode: Some("private".into()),
+        // Otherwise the groups' paths are those of the host, where they are of version 1.
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         init: Some(false),
         auto_remove: Some(true),
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
         }),
-        memory: Some(memory),
-        memory_swap: Some(memory),
+        memory,
+        memory_swap: memory,
         #[expect(clippy::cast_possible_truncation, reason = "cores, which the spec has checked")]
         nano_cpus: limits.cpu.map(|cores| (cores * 1e9).round() as i64),
-        pids_limit: Some(limits.processes.into()),
+        pids_limit: about.has_groups.then(|| limits.processes.into()),
         oom_score_adj: Some(500),
         shm_size: Some(signed(limits.disk.as_u64().min(SHARED_MEMORY))),
         ulimits: Some(ulimits(spec, extras)),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
-        sysctls: own_loopback(way, extras),
+        sysctls: own_loopback(extras),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
         ..HostConfig::default()
@@ -253,10 +260,9 @@ fn directories(
 }
 
 /// A network of its own has both kinds of addresses for itself. Engines close the newer one unless they are told.
-fn own_loopback(way: Way, extras: Extras) -> Option<HashMap<String, String>> {
+fn own_loopback(extras: Extras) -> Option<HashMap<String, String>> {
     const SETTING: &str = "net.ipv6.conf.lo.disable_ipv6";
-    (extras.both_addresses && way != Way::Engine)
-        .then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
+    extras.both_addresses.then(|| HashMap::from([(SETTING.to_owned(), "0".to_owned())]))
 }
 
 fn ulimit(name: &str, soft: i64, hard: i64) -> ResourcesUlimits {
@@ -277,9 +283,14 @@ mod tests {
     }
 
     fn host_with(spec: &CreateSpec, way: Way, extras: Extras) -> HostConfig {
+        host_of(spec, way, extras, About::USUAL)
+    }
+
+    fn host_of(spec: &CreateSpec, way: Way, extras: Extras, about: About) -> HostConfig {
         let options = Options::of_create(&DockerConfig::default(), spec).unwrap();
         let files = HostFiles::default();
-        let wanted = Wanted { spec, options: &options, files: &files, way, origin: None };
+        let (image, origin) = ("image", None);
+        let wanted = Wanted { spec, options: &options, image, files: &files, way, about, origin };
         body(&wanted, extras, "id", "nonce", None).host_config.unwrap()
     }
 
@@ -290,7 +301,6 @@ mod tests {
         let sysctls = |way, extras| host_with(&spec, way, extras).sysctls;
         assert!(sysctls(Way::Closed, Extras::default()).is_some());
         assert!(sysctls(Way::Gate, Extras::default()).is_some());
-        assert_eq!(sysctls(Way::Engine, Extras::default()), None);
         let without = Extras { both_addresses: false, ..Extras::default() };
         assert_eq!(sysctls(Way::Closed, without), None);
     }
@@ -317,14 +327,32 @@ mod tests {
     #[test]
     fn the_default_is_closed() {
         let config = host(&CreateSpec::default());
-        assert_eq!(config.network_mode.as_deref(), Some("none"));
+        for way in [Way::Closed, Way::Gate, Way::Proxy] {
+            let config = host_with(&CreateSpec::default(), way, Extras::default());
+            assert_eq!(config.network_mode.as_deref(), Some("none"));
+        }
         assert_eq!(config.readonly_rootfs, Some(true));
         assert_eq!(config.privileged, Some(false));
         assert_eq!(config.cap_drop, Some(vec!["ALL".to_owned()]));
         assert_eq!(config.init, Some(false));
+        assert_eq!(config.ipc_mode.as_deref(), Some("private"));
+        assert_eq!(config.cgroupns_mode, Some(HostConfigCgroupnsModeEnum::PRIVATE));
         assert_eq!(config.memory, config.memory_swap);
         assert!(config.security_opt.unwrap()[1].contains("SCMP_ACT_ERRNO"));
         assert_eq!((config.binds, config.mounts, config.devices), (None, None, None));
+    }
+
+    /// One that has no groups makes containers without these limits, and says nothing of it.
+    #[test]
+    fn limits_that_nobody_keeps_are_not_claimed() {
+        let spec = CreateSpec::default();
+        let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
+        let has = |limits| layers(&options, Way::Closed, limits).contains(&"limits".to_owned());
+        assert!(has(true) && !has(false));
+        let without = About { has_groups: false, ..About::USUAL };
+        let host = host_of(&spec, Way::Closed, Extras::default(), without);
+        assert_eq!((host.memory, host.memory_swap, host.pids_limit), (None, None, None));
+        assert!(host.tmpfs.is_some_and(|directories| directories["/tmp"].contains("size=")));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use crate::backend::{DockerBackend, capabilities, image};
 use crate::boxed::DockerBox;
 use crate::committed::Origin;
-use crate::config::{Engine, Options};
+use crate::config::{Engine, Options, User};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
 use crate::engine::Daemon;
 use crate::images::Images;
@@ -39,6 +39,8 @@ const KERNEL_FILES: &str = "/tmp";
 /// What a sandbox shall be, looked at from here: nothing has been made yet.
 struct Plan {
     options: Options,
+    /// What was looked at: its name may be another image's by now.
+    image: String,
     files: HostFiles,
     way: Way,
     snapshot: Option<Stored>,
@@ -56,12 +58,15 @@ impl DockerBackend {
         options: Options,
     ) -> Result<DockerInstance> {
         daemon.check_options(&options)?;
+        let about = daemon.about().await?;
+        about.check_limits(spec)?;
         let mut plan = self.plan(daemon, spec, options).await?;
         let id = SandboxId::random(Variant::LocalDocker);
-        let Plan { options, files, way, .. } = &plan;
+        let Plan { options, image: of, files, way, .. } = &plan;
         let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
         let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
-        let wanted = Wanted { spec, options, files, way: *way, origin: origin.as_ref() };
+        let origin = origin.as_ref();
+        let wanted = Wanted { spec, options, image: of, files, way: *way, about, origin };
         let made = DockerBox::start(daemon, &wanted, &self.arrival, id.local()).await?;
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;
@@ -85,7 +90,6 @@ impl DockerBackend {
         let docker = &daemon.docker;
         let files = HostFiles::open(daemon, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
-        files.check(options.user())?;
         let way = Way::of(spec, &options, daemon, &self.makers).await;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
@@ -112,11 +116,16 @@ impl DockerBackend {
         if daemon.is_podman() {
             podman::check_platform(&image, &options)?;
         }
+        let id = image.id.unwrap_or_else(|| options.image.clone());
         let image = image.config.unwrap_or_default();
+        if snapshot.as_ref().and_then(Stored::image).is_some() {
+            options.user = options.user.or_else(|| owner_in(image.user.as_deref()));
+        }
+        files.check(options.user())?;
         check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
         let env = environment(spec, &image.env.unwrap_or_default());
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
-        Ok(Plan { options, files, way, snapshot, env, cwd })
+        Ok(Plan { options, image: id, files, way, snapshot, env, cwd })
     }
 
     /// Puts a sandbox together around a container that has started.
@@ -129,7 +138,7 @@ impl DockerBackend {
         made: DockerBox,
         network: Network,
     ) -> Result<DockerInstance> {
-        let Plan { options, way, env, cwd, .. } = plan;
+        let Plan { options, image, way, env, cwd, .. } = plan;
         let kernel = match &options.engine {
             Engine::Python => None,
             Engine::Jupyter { kernel, transport } => {
@@ -155,7 +164,7 @@ impl DockerBackend {
             isolation: IsolationInfo {
                 mode: spec.isolation,
                 boundary: "container".into(),
-                layers: layers(options, *way),
+                layers: layers(options, *way, made.has_limits()),
                 network: network.description(),
             },
             env: env.clone(),
@@ -167,6 +176,7 @@ impl DockerBackend {
         let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);
         let facts = [
             ("image", options.image.clone()),
+            ("image_id", image.clone()),
             ("container", made.name().to_owned()),
             ("python", made.pipe().python().to_owned()),
             ("user", options.user().to_string()),
@@ -220,6 +230,11 @@ impl DockerBackend {
             engine: daemon.host.clone(),
         }
     }
+}
+
+/// The user whose files the image of a snapshot has, if it was made of a container of that one. Nobody becomes root by it.
+fn owner_in(user: Option<&str>) -> Option<User> {
+    user.and_then(User::parse).filter(|user| user.id != 0 && user.group != 0)
 }
 
 /// The environment of everything in the container: the image's, with ours and the caller's over it.
@@ -285,4 +300,47 @@ fn check_disk(
     let message = format!("the image keeps {volume} in a volume, which no limit counts");
     Err(Error::unsupported("create", message)
         .with_hint("build it without `VOLUME`, or mount a directory of yours there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_core::{Backend as _, CallContext, ErrorKind};
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::DockerConfig;
+    use crate::fake_engine::{Answer, FakeEngine};
+
+    /// A name can be given to another image after the first one was looked at.
+    #[tokio::test]
+    async fn a_container_is_of_the_image_that_was_looked_at() {
+        let engine = FakeEngine::start(|request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match (request.method.as_str(), path) {
+                ("GET", "version") => Answer::now(200, json!({"ApiVersion": "1.41"})),
+                ("GET", "info") => Answer::now(200, json!({"CgroupDriver": "systemd"})),
+                ("GET", "images/json" | "containers/json") => Answer::now(200, json!([])),
+                ("GET", _) => Answer::now(200, json!({"Id": "sha256:one", "Config": {}})),
+                ("POST", _) => {
+                    let (image, labels) = (&request.body["Image"], &request.body["Labels"]);
+                    said.add(&format!("{image} called {}", labels["code-sandboxes.image"]));
+                    Answer::now(404, json!({"message": "No such image: sha256:one"}))
+                }
+                _ => Answer::now(404, json!({"message": "No such container"})),
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let config = DockerConfig {
+            host: Some(engine.address()),
+            snapshot_directory: Some(folder.path().join("snapshots")),
+            ..DockerConfig::default()
+        };
+        let mut spec = CreateSpec::default();
+        spec.image = Some("named:latest".into());
+        let backend = DockerBackend::new(config);
+        let error = backend.create(&CallContext::new(), spec).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+        assert!(error.message().contains("named:latest"), "{error:?}");
+        assert_eq!(engine.said(), [r#""sha256:one" called "named:latest""#]);
+    }
 }

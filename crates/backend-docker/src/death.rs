@@ -34,6 +34,17 @@ struct Told {
     status: Option<String>,
 }
 
+/// What is said of one whose first process has ended, before its status.
+const BY_ITSELF: &str = "the first process of its container ended with status ";
+
+/// The status of what SIGKILL has ended.
+const KILLED: &str = "137";
+
+/// Whether the first process has ended by itself, as one does that cannot run.
+pub(crate) fn is_its_own((_, why): &(FailureKind, String)) -> bool {
+    why.strip_prefix(BY_ITSELF).is_some_and(|status| status != KILLED)
+}
+
 /// Why the container has ended, as far as its engine tells in time.
 pub(crate) async fn reason(docker: &Docker, name: &str) -> Option<(FailureKind, String)> {
     let mut told = Told::default();
@@ -92,7 +103,6 @@ impl Told {
     }
 
     fn reason(self) -> Option<(FailureKind, String)> {
-        const KILLED: &str = "137";
         let status = self.status?;
         Some(match self.is_killed {
             true => {
@@ -102,10 +112,7 @@ impl Told {
             false if self.out_of_memory && status == KILLED => {
                 (FailureKind::OutOfMemory, "the memory of its container ran out".to_owned())
             }
-            false => {
-                let why = format!("the first process of its container ended with status {status}");
-                (FailureKind::Terminated, why)
-            }
+            false => (FailureKind::Terminated, format!("{BY_ITSELF}{status}")),
         })
     }
 }

@@ -1,17 +1,20 @@
 //! The engine: one connection, made once and passed on, with what is known of who is at its other end.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::errors::Error as Cause;
-use bollard::models::SystemVersion;
+use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemVersion};
 use bollard::{API_DEFAULT_VERSION, Docker};
-use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
+use sandbox_core::{CreateSpec, Effect, Error, ErrorKind, Result, Retry};
 use tokio::net::UnixStream;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::config::{DockerConfig, Options};
+use crate::refusal::refused;
 use crate::tls;
 
 /// How long an engine may take to say that it is there.
@@ -69,6 +72,51 @@ pub(crate) struct Daemon {
     /// Its name and version, for people.
     pub(crate) name: String,
     api: Api,
+    about: Arc<OnceCell<About>>,
+}
+
+/// What an engine says of its host, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    /// Whether it puts containers into groups of the kernel, which limit them. One without root's rights may not, and makes
+    /// them without a word.
+    pub(crate) has_groups: bool,
+    /// Whether it runs without root's rights.
+    pub(crate) is_rootless: bool,
+}
+
+impl About {
+    #[cfg(test)]
+    pub(crate) const USUAL: Self = Self { has_groups: true, is_rootless: false };
+
+    fn of(info: &SystemInfo) -> Self {
+        let options = info.security_options.iter().flatten();
+        let mut names = options.flat_map(|option| option.split(','));
+        Self {
+            has_groups: info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::NONE),
+            is_rootless: names.any(|name| name == "name=rootless"),
+        }
+    }
+
+    /// Refuses limits that are asked for and that nothing would keep.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub(crate) fn check_limits(self, spec: &CreateSpec) -> Result<()> {
+        let asked = [
+            ("memory", spec.memory.is_some()),
+            ("processes", spec.processes.is_some()),
+            ("cpu", spec.cpu.is_some()),
+        ];
+        let Some((name, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked && !self.has_groups)
+        else {
+            return Ok(());
+        };
+        let message = format!("the engine cannot limit {name}: it has no control groups");
+        Err(Error::unsupported("create", message).with_context("field", name).with_hint(
+            "give an engine without root control groups of version 2 (`Delegate=yes` of its user's service, cgroup driver `systemd`), or leave the limit out",
+        ))
+    }
 }
 
 impl Daemon {
@@ -129,7 +177,8 @@ impl Daemon {
         let (kind, name) =
             if is_podman { (Kind::Podman, "Podman") } else { (Kind::Docker, "Docker") };
         let version = version.version.unwrap_or_default();
-        Ok(Self { docker, host, kind, name: format!("{name} {version}"), api: newest })
+        let name = format!("{name} {version}");
+        Ok(Self { docker, host, kind, name, api: newest, about: Arc::default() })
     }
 
     /// One that nobody has asked anything.
@@ -137,7 +186,8 @@ impl Daemon {
     pub(crate) fn at(host: &str) -> Self {
         let address = Address { host: host.to_owned(), certificates: None };
         let (docker, host) = (open(&address).expect("an address"), host.to_owned());
-        Self { docker, host, kind: Kind::Docker, name: "Docker".into(), api: Api::newest() }
+        let (kind, name, about) = (Kind::Docker, "Docker".into(), Arc::default());
+        Self { docker, host, kind, name, api: Api::newest(), about }
     }
 
     /// Whether it still answers.
@@ -150,6 +200,18 @@ impl Daemon {
             Ok(Err(error)) => Err(unreachable(&self.host, error).await),
             Err(_) => Err(unreachable(&self.host, Cause::RequestTimeoutError).await),
         }
+    }
+
+    /// What it says of its host.
+    ///
+    /// # Errors
+    /// Of an engine that does not say it.
+    pub(crate) async fn about(&self) -> Result<About> {
+        let ask = async || {
+            let info = self.docker.info().await.map_err(|error| refused("create", error))?;
+            Ok(About::of(&info))
+        };
+        self.about.get_or_try_init(ask).await.copied()
     }
 
     pub(crate) fn is_podman(&self) -> bool {
@@ -347,6 +409,47 @@ mod tests {
         assert_eq!(that_says(newer).await.unwrap().name, "Docker 99");
         let error = that_says(json!({"hello": "world"})).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    }
+
+    /// Without root, an engine makes containers without limits where nobody has given it control groups.
+    #[tokio::test]
+    async fn limits_that_an_engine_cannot_keep_are_refused_where_they_were_asked_for() {
+        let rootless = json!(["name=seccomp,profile=default", "name=rootless"]);
+        let of = async |info: Value| {
+            let engine = FakeEngine::start(move |_, said| {
+                said.add("asked");
+                Answer::now(200, info.clone())
+            });
+            let daemon = engine.daemon();
+            let about = daemon.about().await.unwrap();
+            assert_eq!(daemon.clone().about().await.unwrap(), about);
+            assert_eq!(engine.said(), ["asked"], "it is asked once");
+            about
+        };
+        let usual =
+            of(json!({"CgroupDriver": "systemd", "SecurityOptions": ["name=seccomp"]})).await;
+        assert_eq!(usual, About::USUAL);
+        let with = of(json!({"CgroupDriver": "systemd", "SecurityOptions": rootless})).await;
+        assert_eq!(with, About { is_rootless: true, has_groups: true });
+        let without = of(json!({"CgroupDriver": "none", "SecurityOptions": rootless})).await;
+        assert_eq!(without, About { is_rootless: true, has_groups: false });
+        let mut spec = CreateSpec::default();
+        without.check_limits(&spec).unwrap();
+        spec.disk = Some(sandbox_core::ByteSize::mib(1));
+        without.check_limits(&spec).unwrap();
+        let limits: [fn(&mut CreateSpec); 3] = [
+            |spec| spec.memory = Some(sandbox_core::ByteSize::mib(100)),
+            |spec| spec.processes = Some(10),
+            |spec| spec.cpu = Some(0.5),
+        ];
+        for limit in limits {
+            let mut spec = CreateSpec::default();
+            limit(&mut spec);
+            usual.check_limits(&spec).unwrap();
+            let error = without.check_limits(&spec).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("Delegate=yes")), "{error:?}");
+        }
     }
 
     #[tokio::test]

@@ -134,7 +134,12 @@ async fn serve(
     if let Some(says) = says {
         said.add(says);
     }
-    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let body = match body {
+        Value::Null => String::new(),
+        // Several answers in one.
+        Value::String(lines) => lines,
+        body => body.to_string(),
+    };
     let head = format!(
         "HTTP/1.1 {} Said\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         status?,

@@ -24,7 +24,7 @@
 //! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, the default, or `"jupyter"` with the
 //! kernel `python3`, or `"jupyter:NAME"` with another one of the image), `transport` (how kernels are talked to in there:
 //! `"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `python` (the interpreter in the image, default `python3`), `user` (`"uid:gid"`, default
-//! `"65532:65532"`, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
+//! one of its own for each container, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
 //! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
 //! before the first run), `pip` (options for `install_packages` that say where packages come from).
 //!

@@ -1,8 +1,8 @@
-//! What code in a container may reach: nothing, what a gate lets out, or all that the engine's network leads to.
+//! What code in a container may reach: nothing, or what a gate lets out.
 //!
 //! A gate is opened in the container's own network, which is empty but for its loopback, before any code runs there. Where
 //! that network cannot be reached from here, programs ask the gate as they would ask a proxy, over the loopback and the
-//! agent: the container has no other way out.
+//! agent. The engine gives no container a network: its own leads to private networks, metadata services and other containers.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -36,8 +36,6 @@ pub(crate) enum Way {
     Gate,
     /// Through a gate of ours, for programs that ask it as a proxy.
     Proxy,
-    /// As the engine has it for containers.
-    Engine,
 }
 
 impl Way {
@@ -48,21 +46,15 @@ impl Way {
         daemon: &Daemon,
         makers: &Makers,
     ) -> Self {
-        let lists = match spec.network.mode {
-            NetworkMode::None | NetworkMode::Inherit => return Self::Closed,
-            NetworkMode::Allowlist => true,
-            NetworkMode::All => !spec.network.deny.is_empty() || !spec.network.allow.is_empty(),
-        };
-        match obstacle(options.runtime.as_deref(), daemon, makers).await {
-            None => Self::Gate,
-            Some(_) if lists => Self::Proxy,
-            Some(_) => Self::Engine,
+        match spec.network.mode {
+            NetworkMode::None | NetworkMode::Inherit => Self::Closed,
+            NetworkMode::Allowlist | NetworkMode::All => {
+                match obstacle(options.runtime.as_deref(), daemon, makers).await {
+                    None => Self::Gate,
+                    Some(_) => Self::Proxy,
+                }
+            }
         }
-    }
-
-    /// The name of the engine's network.
-    pub(crate) fn mode(self) -> &'static str {
-        if self == Self::Engine { "bridge" } else { "none" }
     }
 
     /// Who answers questions about names, where that is not the engine's business.
@@ -92,8 +84,9 @@ pub(crate) async fn check(daemon: &Daemon, makers: &Makers) -> Check {
     match obstacle(None, daemon, makers).await {
         None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
         Some(why) => {
-            let detail =
-                format!("lists of hosts are enforced by a proxy that programs have to heed: {why}");
+            let detail = format!(
+                "network policies are enforced by a proxy that programs have to heed: {why}"
+            );
             Check { name, ok: true, detail, fix: Some(HINT.to_owned()) }
         }
     }
@@ -115,7 +108,6 @@ pub(crate) async fn open(
     let policy = spec.network.clone();
     let network = match way {
         Way::Closed => Network::closed(policy),
-        Way::Engine => Network::unrestricted(policy),
         Way::Proxy => proxy(policy, made).await?,
         Way::Gate => match find(docker, made, python).await? {
             Ok(network) => {
@@ -180,16 +172,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_no_gate_lists_are_for_a_proxy_and_never_open_the_container() {
+    async fn where_there_is_no_gate_there_is_a_proxy_and_no_container_is_open() {
         const FAR: &str = "tcp://198.51.100.1:2376";
         assert_eq!(way(NetworkPolicy::none(), FAR).await, Way::Closed);
         assert_eq!(way(NetworkPolicy::default(), FAR).await, Way::Closed);
-        assert_eq!(way(NetworkPolicy::all(), FAR).await, Way::Engine);
         let mut all_but_one = NetworkPolicy::all();
         all_but_one.deny = vec!["evil.example".parse().unwrap()];
-        for policy in [NetworkPolicy::allowlist(["a.example"]).unwrap(), all_but_one] {
-            let way = way(policy, FAR).await;
-            assert_eq!((way, way.mode()), (Way::Proxy, "none"));
+        let listed = NetworkPolicy::allowlist(["a.example"]).unwrap();
+        for policy in [listed, all_but_one, NetworkPolicy::all()] {
+            assert_eq!(way(policy, FAR).await, Way::Proxy);
         }
+        // A runtime may have a network stack of its own, in which no gate stands.
+        let mut spec = CreateSpec::default();
+        spec.network = NetworkPolicy::all();
+        spec.provider_options.insert("runtime".into(), "runsc".into());
+        let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
+        let here = Daemon::at("unix:///");
+        assert_eq!(Way::of(&spec, &options, &here, &Makers::default()).await, Way::Proxy);
     }
 }

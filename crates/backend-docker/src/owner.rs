@@ -12,6 +12,9 @@ use rustix::process::{Pid, test_kill_process};
 /// The label with the sandbox's id.
 pub(crate) const ID_LABEL: &str = "code-sandboxes.id";
 
+/// The label with the name of the image, which the engine is asked for by its number.
+pub(crate) const IMAGE_LABEL: &str = "code-sandboxes.image";
+
 /// The label with the owner.
 pub(crate) const OWNER_LABEL: &str = "code-sandboxes.owner";
 

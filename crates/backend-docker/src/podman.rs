@@ -92,6 +92,11 @@ pub(crate) fn check_platform(image: &ImageInspect, options: &Options) -> Result<
 /// # Errors
 /// `ResourceExhausted` when no files can be made here.
 pub(crate) fn adapt(request: &mut ContainerCreateBody) -> Result<Files> {
+    // Older ones take no other numbers.
+    let number = request.image.as_deref().and_then(|image| image.strip_prefix("sha256:"));
+    if let Some(number) = number.map(str::to_owned) {
+        request.image = Some(number);
+    }
     let Some(host) = &mut request.host_config else {
         return Err(Error::new(ErrorKind::Unexpected, "create", "a request without limits"));
     };
@@ -208,10 +213,12 @@ mod tests {
             ..HostConfig::default()
         };
         let mut request = ContainerCreateBody {
+            image: Some("sha256:123".into()),
             host_config: Some(host_config),
             ..ContainerCreateBody::default()
         };
         let files = adapt(&mut request).unwrap();
+        assert_eq!(request.image.as_deref(), Some("123"));
         let host = request.host_config.unwrap();
         let options = host.security_opt.unwrap();
         let path = options[1].strip_prefix(RULES).unwrap();

@@ -1,11 +1,13 @@
 //! A look into a container, before any code runs there: whether what was asked for is so.
 //!
-//! Some engines leave out what they or their kernel cannot enforce, and say nothing of it.
+//! Some engines leave out what they or their kernel cannot enforce, and say nothing of it. A runtime may have a kernel of
+//! its own, of which the engine knows nothing.
 
 use bollard::models::{ContainerCreateBody, HostConfig};
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_core::{CreateSpec, Error, ErrorKind, Result};
 
 use crate::boxed::DockerBox;
+use crate::config::Options;
 
 /// What is looked at, in the order of the program's statuses, and what helps where it is not so.
 const LOOKED_AT: [(&str, &str); 11] = [
@@ -26,11 +28,18 @@ const GROUPS: &str = "its kernel needs the control groups `memory`, `pids` and `
                       given them (cgroups of version 2, `Delegate=yes` of its user's service)";
 const ENGINE: &str = "update the engine, or use another one";
 
+/// What helps with a runtime, which has the rules for system calls and the first process in its own keeping.
+const RUNTIME: &str = "gVisor needs the flags `--oci-seccomp` and `--signal-unkillable-policy=linux` for `runsc`, where the engine \
+                       has its runtimes, and Kata Containers `disable_guest_seccomp=false`; or use another runtime";
+
+/// Limits of the kernel's groups, which a kernel of a runtime's own may not show: the first ones above, by name.
+const OF_GROUPS: [&str; 3] = ["memory", "processes", "cpu"];
+
 /// The first status, which is that of the first of these.
 const FIRST: i32 = 100;
 
 /// Everything is compared with its arguments: `name=value`.
-const PROGRAM: &str = "import os, stat, socket, sys
+const PROGRAM: &str = "import ctypes, os, stat, socket, sys
 given = [argument.partition('=')[::2] for argument in sys.argv[1:]]
 asked = dict(given)
 def number(*paths):
@@ -41,7 +50,7 @@ def number(*paths):
         return [float('inf') if word in ('max', '-1') else int(word) for word in words]
     return [float('inf'), 1]
 def within(name, found): return name not in asked or found <= float(asked[name])
-status = {}
+status = {'CapAmb': ['0']}
 for line in open('/proc/self/status'):
     name, _, value = line.partition(':')
     status[name] = value.split()
@@ -71,35 +80,91 @@ checks = [
     within('processes', number('pids.max', 'pids/pids.max')[0]),
     within('cpu', cpu[0] / cpu[1]),
     all(is_limited(*place) for place in places),
-    status['NoNewPrivs'] == ['1'],
-    status['Seccomp'] == ['2'] and filtered(),
+    ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) == 1,
+    status.get('Seccomp') == ['2'] and filtered(),
     all(int(status[name][0], 16) == 0 for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')),
     status['Uid'] == [asked['user']] * 4 and status['Gid'] == [asked['group']] * 4,
     'root' in asked or bool(os.statvfs('/').f_flag & 1),
     all(map(is_closed, mounted())),
-    'network' in asked or [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:] == ['lo'],
+    [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:] == ['lo'],
 ]
 for at, holds in enumerate(checks):
     if not holds: sys.exit(100 + at)
 ";
 
-/// Compares what a container of that request is with what the request says.
+/// What the kernel keeps from the first process of a container, as code would send it.
+const KILL: &str = "import os
+try: os.kill(1, 9)
+except OSError: pass
+";
+
+/// What was seen of what a layer is claimed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) limits: bool,
+}
+
+/// Compares what a container of that request is with what the request says, and sees that code cannot end the first process.
 ///
 /// # Errors
 /// `Unsupported` for what is not so.
 pub(crate) async fn look(
     made: &DockerBox,
-    python: &str,
+    spec: &CreateSpec,
+    options: &Options,
     asked: &ContainerCreateBody,
-) -> Result<()> {
-    let given = arguments(asked);
-    let code = made.run(python, PROGRAM, given).await?;
-    let failed = code.and_then(|code| LOOKED_AT.get(usize::try_from(code - FIRST).ok()?));
+) -> Result<Seen> {
+    let (python, is_runtime) = (&*options.python, options.runtime.is_some());
+    let mut given = arguments(asked);
+    let mut code = made.run(python, PROGRAM, given.clone()).await?;
+    let mut seen =
+        Seen { limits: asked.host_config.as_ref().is_some_and(|host| host.memory.is_some()) };
+    if is_runtime && limit_of(code).is_some() {
+        // What was not asked for need not be there, and is not claimed.
+        given.retain(|argument| !of_groups(argument) || is_asked_for(spec, argument));
+        seen.limits = false;
+        code = made.run(python, PROGRAM, given).await?;
+    }
+    judge(code, is_runtime)?;
+    let killed = made.run(python, KILL, Vec::new()).await;
+    judge_first_process(killed, is_runtime)?;
+    Ok(seen)
+}
+
+fn failed(code: Option<i32>) -> Option<usize> {
+    usize::try_from(code?.checked_sub(FIRST)?).ok().filter(|at| *at < LOOKED_AT.len())
+}
+
+/// The limit of a group that is not there.
+fn limit_of(code: Option<i32>) -> Option<&'static str> {
+    OF_GROUPS.get(failed(code)?).copied()
+}
+
+fn name_of(argument: &str) -> &str {
+    argument.split_once('=').map_or(argument, |(name, _)| name)
+}
+
+fn of_groups(argument: &str) -> bool {
+    OF_GROUPS.contains(&name_of(argument))
+}
+
+fn is_asked_for(spec: &CreateSpec, argument: &str) -> bool {
+    match name_of(argument) {
+        "memory" => spec.memory.is_some(),
+        "processes" => spec.processes.is_some(),
+        _ => spec.cpu.is_some(),
+    }
+}
+
+fn judge(code: Option<i32>, is_runtime: bool) -> Result<()> {
+    let failed = failed(code).and_then(|at| LOOKED_AT.get(at));
     match (code, failed) {
         (Some(0), _) => Ok(()),
         (_, Some((what, hint))) => {
-            let message = format!("the engine does not enforce {what}, and does not say so");
-            Err(Error::unsupported("create", message).with_hint(*hint))
+            let who = if is_runtime { "runtime" } else { "engine" };
+            let message = format!("the {who} does not enforce {what}, and does not say so");
+            let hint = if is_runtime { RUNTIME } else { *hint };
+            Err(Error::unsupported("create", message).with_hint(hint))
         }
         _ => Err(Error::new(
             ErrorKind::Unavailable,
@@ -107,6 +172,23 @@ pub(crate) async fn look(
             "what the engine has made of the container could not be looked at",
         )),
     }
+}
+
+/// The first process of a namespace ends by no signal from within it that it does not handle. It is our agent, and tells
+/// how the program has ended that has tried.
+fn judge_first_process(tried: Result<Option<i32>>, is_runtime: bool) -> Result<()> {
+    let why = match tried {
+        Ok(Some(0)) => return Ok(()),
+        Ok(_) => None,
+        Err(error) => Some(error),
+    };
+    let message = "code could end the first process of the container, which is ours";
+    let error =
+        Error::unsupported("create", message).with_hint(if is_runtime { RUNTIME } else { ENGINE });
+    Err(match why {
+        Some(why) => error.with_source(why),
+        None => error,
+    })
 }
 
 fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
@@ -131,9 +213,6 @@ fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
     if host.readonly_rootfs != Some(true) {
         add("root", String::new());
     }
-    if host.network_mode.as_deref() != Some("none") {
-        add("network", String::new());
-    }
     for (path, options) in host.tmpfs.iter().flatten() {
         let size = options.split(',').find_map(|option| option.strip_prefix("size="));
         if let Some(size) = size.filter(|_| options.starts_with("rw")) {
@@ -149,4 +228,51 @@ fn arguments(asked: &ContainerCreateBody) -> Vec<String> {
         add(&format!("free:{}", mount.target.as_deref().unwrap_or_default()), String::new());
     }
     given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_runtime_does_not_enforce_is_refused_with_what_helps() {
+        for (at, (what, hint)) in LOOKED_AT.iter().enumerate() {
+            let code = Some(FIRST + i32::try_from(at).unwrap());
+            let error = judge(code, false).unwrap_err();
+            assert!(error.message().contains(what), "{error:?}");
+            assert_eq!((error.kind(), error.hint()), (ErrorKind::Unsupported, Some(*hint)));
+            let error = judge(code, true).unwrap_err();
+            assert!(error.message().contains(what), "{error:?}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("--oci-seccomp")), "{error:?}");
+            assert_eq!(limit_of(code).is_some(), at < OF_GROUPS.len());
+        }
+        judge(Some(0), true).unwrap();
+        for code in [None, Some(1), Some(FIRST - 1), Some(255)] {
+            assert_eq!(judge(code, true).unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(limit_of(code), None);
+        }
+    }
+
+    /// As of a kernel that ends it, when nobody answers any more.
+    #[test]
+    fn a_first_process_that_code_can_end_is_refused() {
+        judge_first_process(Ok(Some(0)), true).unwrap();
+        let gone = || Error::new(ErrorKind::Unavailable, "create", "the connection has ended");
+        for tried in [Ok(None), Ok(Some(1)), Err(gone())] {
+            let error = judge_first_process(tried, true).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+            let hint = error.hint().unwrap();
+            assert!(hint.contains("--signal-unkillable-policy=linux"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn limits_that_nobody_asked_for_are_told_apart() {
+        let mut spec = CreateSpec::default();
+        spec.processes = Some(7);
+        let given = ["memory=5", "processes=7", "cpu=1.5", "user=1", "tmpfs:/memory=9"];
+        let kept = |argument: &&&str| !of_groups(argument) || is_asked_for(&spec, argument);
+        let kept: Vec<_> = given.iter().filter(kept).copied().collect();
+        assert_eq!(kept, ["processes=7", "user=1", "tmpfs:/memory=9"]);
+    }
 }

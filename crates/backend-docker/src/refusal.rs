@@ -136,10 +136,12 @@ pub(crate) fn no_image(name: &str) -> Error {
 /// # Errors
 /// `Unsupported`.
 pub(crate) fn check_limits(warnings: &[String]) -> Result<()> {
-    let Some(warning) = warnings.iter().find(|warning| warning.to_lowercase().contains("discard"))
-    else {
-        return Ok(());
+    // A kernel without namespaces of groups shows the host's paths, which is no limit.
+    let is_limit = |warning: &&String| {
+        let warning = warning.to_lowercase();
+        warning.contains("discard") && !warning.contains("cgroup namespace")
     };
+    let Some(warning) = warnings.iter().find(is_limit) else { return Ok(()) };
     let message = format!("the engine would enforce no such limit: {}", warning.trim());
     Err(Error::unsupported("create", message).with_hint(
         "its kernel needs the control groups `memory` and `pids`, and a rootless engine has to be given them",
@@ -157,7 +159,9 @@ mod tests {
     fn a_limit_that_is_discarded_is_no_limit() {
         let harmless = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap.";
         let lost = "Your kernel does not support pids limit capabilities or the cgroup is not mounted. PIDs limit discarded.";
-        check_limits(&[harmless.to_owned()]).unwrap();
+        let shown =
+            "Your kernel does not support cgroup namespaces.  Cgroup namespace setting discarded.";
+        check_limits(&[harmless.to_owned(), shown.to_owned()]).unwrap();
         let error = check_limits(&[harmless.to_owned(), lost.to_owned()]).unwrap_err();
         assert!(error.message().contains("PIDs limit") && error.hint().is_some(), "{error:?}");
     }

@@ -148,6 +148,52 @@ mod tests {
         assert_eq!(removed(images, &store).await, [""; 0]);
     }
 
+    /// Nobody can tell whether owners of other hosts and process namespaces live.
+    #[tokio::test]
+    async fn containers_of_the_dead_are_removed_and_no_others() {
+        let alive = Owner::this_process().unwrap().to_string();
+        let parts: Vec<&str> = alive.split(':').collect();
+        let [boot, namespace, pid, start] = parts[..] else { panic!("{alive}") };
+        let later = start.parse::<u64>().unwrap() + 1;
+        let of_others = namespace.parse::<u64>().unwrap() + 1;
+        let owners = [
+            ("dead", dead()),
+            ("alive", alive.clone()),
+            ("elsewhere", format!("{boot}:{of_others}:{pid}:{later}")),
+            ("other-boot", format!("other:{namespace}:{pid}:{later}")),
+            ("short", format!("{boot}:{namespace}:{pid}")),
+            ("long", format!("{}:1", dead())),
+            ("words", format!("{boot}:{namespace}:one:two")),
+            ("empty", String::new()),
+            ("dead-too", dead()),
+        ];
+        let mut containers: Vec<Value> = owners
+            .iter()
+            .map(|(id, owner)| json!({"Id": id, "Labels": {OWNER_LABEL: owner}}))
+            .collect();
+        containers.push(json!({"Id": "without", "Labels": {}}));
+        containers.push(json!({"Labels": {OWNER_LABEL: dead()}}));
+        let engine = FakeEngine::start(move |request, said| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            match (request.method.as_str(), path) {
+                ("GET", "containers/json") => Answer::now(200, Value::from(containers.clone())),
+                ("GET", _) => Answer::now(200, json!([])),
+                (method, _) => {
+                    said.add(&format!("{method} {}", request.path));
+                    Answer::now(204, Value::Null)
+                }
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let store = SnapshotStore::new(Some(folder.path().join("snapshots")));
+        sweep(&engine.docker(), &store).await.unwrap();
+        let removed: Vec<String> = engine.said();
+        let whole = |line: &String| line.contains("force=true") && line.contains("v=true");
+        assert!(removed.iter().all(whole), "{removed:?}");
+        let paths: Vec<_> = removed.iter().map(|line| line.split('?').next().unwrap()).collect();
+        assert_eq!(paths, ["DELETE containers/dead", "DELETE containers/dead-too"]);
+    }
+
     /// An engine that could not say what it has is asked again before the next sandbox, and one that could is not.
     #[tokio::test]
     async fn what_could_not_be_listed_is_listed_again() {

@@ -29,6 +29,10 @@ fn container(sandbox: &Sandbox) -> String {
     sandbox.info().expect("it runs").metadata["container"].as_str().expect("a name").to_owned()
 }
 
+fn user(sandbox: &Sandbox) -> String {
+    sandbox.info().expect("it runs").metadata["user"].as_str().expect("a user").to_owned()
+}
+
 async fn is_gone(name: &str) -> bool {
     let filter = format!("name={name}");
     let started = Instant::now();
@@ -49,11 +53,19 @@ async fn a_container_is_as_closed_as_it_says() {
     let name = container(&sandbox);
     let format = "{{.HostConfig.NetworkMode}} {{.HostConfig.ReadonlyRootfs}} {{.HostConfig.CapDrop}} {{.Config.User}}";
     let seen = docker(&["inspect", "--format", format, &name]).await;
-    assert_eq!(seen, "none true [ALL] 65532:65532");
+    let user = user(&sandbox);
+    assert_eq!(seen, format!("none true [ALL] {user}"));
+    let code =
+        "import os; f'{os.getuid()}:{os.getgid()}', {os.getgid()}.issuperset(os.getgroups())";
+    let result = sandbox.run_code(code).await.unwrap();
+    assert_eq!(result.text(), Some(&*format!("('{user}', True)")), "{result:?}");
     let layers = sandbox.info().unwrap().isolation.unwrap().layers;
     for layer in ["no-capabilities", "seccomp", "read-only-root", "no-network"] {
         assert!(layers.iter().any(|known| known == layer), "{layer} in {layers:?}");
     }
+    // As from within: nothing of the host's own paths.
+    let groups = "sorted({line.split(':', 2)[2].strip() for line in open('/proc/self/cgroup')})";
+    assert_eq!(sandbox.run_code(groups).await.unwrap().text(), Some("['/']"));
     let code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n\
                 def refusal(call, *arguments):\n    ctypes.set_errno(0)\n    \
                 return call(*arguments) == -1 and ctypes.get_errno()\n\
@@ -142,6 +154,30 @@ async fn nothing_is_left_of_what_a_killed_owner_has_paused() {
     assert!(is_gone(&name).await, "{name} stays");
 }
 
+/// Such as one whose owner was killed between its making and its start.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_container_of_a_dead_owner_is_swept() {
+    assert!(has_engine(), "there is no engine to test with");
+    let sandbox = create().await;
+    let label = "{{index .Config.Labels \"code-sandboxes.owner\"}}";
+    let owner = docker(&["inspect", "--format", label, &container(&sandbox)]).await;
+    let (rest, start) = owner.rsplit_once(':').unwrap();
+    let dead = format!("code-sandboxes.owner={rest}:{}", start.parse::<u64>().unwrap() + 1);
+    let (name, alive) = ("sandbox-test-of-the-dead", format!("code-sandboxes.owner={owner}"));
+    let beside = "sandbox-test-of-the-living";
+    docker(&["create", "--name", name, "--label", &dead, DEFAULT_IMAGE]).await;
+    docker(&["create", "--name", beside, "--label", &alive, DEFAULT_IMAGE]).await;
+    // The first sandbox of another backend.
+    let other = create().await;
+    let left = docker(&["ps", "--all", "--format", "{{.Names}}"]).await;
+    docker(&["rm", beside]).await;
+    assert!(!left.lines().any(|line| line == name), "{left}");
+    assert!(left.lines().any(|line| line == beside), "{left}");
+    assert!(left.lines().any(|line| line == container(&sandbox)), "{left}");
+    drop(other);
+}
+
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn a_missing_image_says_how_to_get_it() {
@@ -179,10 +215,32 @@ async fn images_are_listed_and_built_on_one_another() {
     assert!(names().await.contains(&"code-sandboxes-test:built".to_owned()));
     let builder = Sandbox::builder(Arc::new(DockerBackend::default()));
     let sandbox = builder.image("code-sandboxes-test:built").create().await.unwrap();
-    let result = sandbox.run_code("import os; os.getuid()").await.unwrap();
-    assert_eq!(result.text(), Some("65532"));
+    let result = sandbox.run_code("6 * 7").await.unwrap();
+    assert_eq!(result.text(), Some("42"));
     sandbox.terminate().await.unwrap();
     docker(&["image", "rm", "--force", "code-sandboxes-test:built"]).await;
+}
+
+/// The kernel counts much for users that no limit of a container counts. What one has left of it says who shares it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_is_counted_for_users_is_counted_for_each_container() {
+    assert!(has_engine(), "there is no engine to test with");
+    let (one, other) = (create().await, create().await);
+    assert_ne!(user(&one), user(&other));
+    let code = "
+import ctypes
+libc = ctypes.CDLL(None)
+held = 0
+while held < 1000 and libc.inotify_init() >= 0: held += 1
+held";
+    // The control: it does come to an end, and by the kernel's count for users.
+    let all = one.run_code(code).await.unwrap();
+    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
+    let most: u32 = most.trim().parse::<u32>().unwrap().min(1000);
+    assert_eq!(all.text(), Some(&*most.to_string()), "{all:?}");
+    let all = other.run_code(code).await.unwrap();
+    assert_eq!(all.text(), Some(&*most.to_string()), "{all:?}");
 }
 
 /// What is written and unpacked there may be executed, and loaded by what runs.
@@ -253,20 +311,62 @@ async fn nothing_is_left_of_a_create_that_is_given_up() {
         given_up += u32::from(timeout(whole * part / 14, create()).await.is_err());
     }
     assert!(given_up > 6, "{given_up} were given up");
-    let is_left = async || {
-        let images = docker(&["ps", "--all", "--format", "{{.Image}}"]).await;
-        images.lines().any(|line| line.starts_with(image))
-    };
+    let label = format!("label=code-sandboxes.image={image}");
+    let is_left =
+        async || !docker(&["ps", "--all", "--quiet", "--filter", &label]).await.is_empty();
     sleep(Duration::from_secs(1)).await;
     until(async || !is_left().await, "a container that nobody has waited for stays").await;
     // The control: some of them were there.
-    let (image, since, until) = (format!("image={image}"), since.to_string(), now().to_string());
+    let (since, until) = (since.to_string(), now().to_string());
     let events = ["events", "--since", &since, "--until", &until, "--format", "{{.Action}}"];
     let made =
-        docker(&[&events[..], &["--filter", &image, "--filter", "event=create"]].concat()).await;
+        docker(&[&events[..], &["--filter", &label, "--filter", "event=create"]].concat()).await;
     let (made, given_up) = (made.lines().count(), usize::try_from(given_up).unwrap());
     assert!(made > 12 - given_up, "{made} containers were made, of 12, and {given_up} given up");
     docker(&["image", "rm", "sandbox-test-given-up"]).await;
+}
+
+/// Files keep their owner in the image of a snapshot, so what starts from it is that one.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn files_of_a_snapshot_are_those_of_who_starts_from_it() {
+    assert!(has_engine(), "there is no engine to test with");
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = DockerConfig::default();
+    config.snapshot_directory = Some(folder.path().join("snapshots"));
+    let backend = Arc::new(DockerBackend::new(config));
+    let builder = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend));
+    let changing = builder().provider_option("writable_root", true).create().await.unwrap();
+    // A place of the image that anybody may write to, and one in memory.
+    let code = "
+import os
+_ = os.umask(0o077)
+for path in ['/run/lock/own', '/workspace/own']:
+    with open(path, 'w') as file: _ = file.write('mine')";
+    assert!(changing.run_code(code).await.unwrap().success());
+    changing.create_snapshot("own").await.unwrap();
+    let read = "[open(path, 'r+').read() for path in ['/run/lock/own', '/workspace/own']]";
+    let from_it = async |option: Option<(&str, &str)>| {
+        let mut from_it = builder().snapshot_name("own").provider_option("writable_root", true);
+        if let Some((name, value)) = option {
+            from_it = from_it.provider_option(name, value);
+        }
+        from_it.create().await.unwrap()
+    };
+    let restored = from_it(None).await;
+    assert_eq!(user(&restored), user(&changing));
+    let found = restored.run_code(read).await.unwrap();
+    assert_eq!(found.text(), Some("['mine', 'mine']"), "{found:?}");
+    // Who is named is somebody else, and has what was in memory alone.
+    let other = from_it(Some(("user", "19999:19999"))).await;
+    let error = other.run_code(read).await.unwrap().code_error.unwrap();
+    assert_eq!(error.name, "PermissionError", "{error:?}");
+    let own = other.run_code("open('/workspace/own', 'r+').read()").await.unwrap();
+    assert_eq!(own.text(), Some("'mine'"), "{own:?}");
+    for sandbox in [changing, restored, other] {
+        sandbox.terminate().await.unwrap();
+    }
+    sandbox_core::Backend::delete_snapshot(&*backend, &CallContext::new(), "own").await.unwrap();
 }
 
 /// What code has changed of the image is in the snapshot of a container whose root it could change, and ends with it.
@@ -517,6 +617,40 @@ sum(found), tunnel({port}), tunnel({other})", port = allowed.port(), other = ref
     let hint = outcome.hint.clone().unwrap_or_default();
     assert!(hint.contains("HTTPS_PROXY"), "{outcome:?}");
     drop(other);
+    sandbox.terminate().await.unwrap();
+}
+
+/// What is not of the public internet has to be listed, and the engine's own network has all of it.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn all_is_no_more_than_the_public_internet_with_an_engine_elsewhere() {
+    assert!(has_engine(), "there is no engine to test with");
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut config = DockerConfig::default();
+    config.host = Some(engine_over_tcp().await);
+    let builder = Sandbox::builder(Arc::new(DockerBackend::new(config)));
+    let sandbox = builder.network(NetworkPolicy::all()).create().await.unwrap();
+    let isolation = sandbox.info().unwrap().isolation.unwrap();
+    assert!(isolation.layers.iter().any(|layer| layer == "network-proxy"), "{isolation:?}");
+    assert_eq!(isolation.network, "all public addresses (through a proxy)");
+    let format = "{{.HostConfig.NetworkMode}}";
+    assert_eq!(docker(&["inspect", "--format", format, &container(&sandbox)]).await, "none");
+    let code = format!(
+        "
+import os, socket
+def status(host, port):
+    proxy = os.environ['https_proxy'].rpartition(':')[2]
+    with socket.create_connection(('127.0.0.1', int(proxy)), 20) as s:
+        s.sendall(b'CONNECT %s:%d HTTP/1.1\\r\\n\\r\\n' % (host.encode(), port))
+        return s.recv(100)[9:12].decode()
+interfaces = [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:]
+interfaces, status('169.254.169.254', 80), status('172.17.0.1', 22), status('127.0.0.1', {port})"
+    );
+    let outcome = sandbox.run_code(code).await.unwrap();
+    assert_eq!(outcome.text(), Some("(['lo'], '403', '403', '403')"), "{outcome:?}");
+    assert_eq!(outcome.network_denied.len(), 3, "{outcome:?}");
+    drop(server);
     sandbox.terminate().await.unwrap();
 }
 

@@ -7,6 +7,7 @@
 mod support;
 
 use std::future::IntoFuture as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -66,6 +67,25 @@ fn for_clients(from: &Path, to: &Path, names: &[(&str, &str)]) {
     }
 }
 
+/// A runtime that changes what it is asked for, and is the usual one otherwise.
+fn runtime(folder: &Path, name: &str, change: &str) {
+    let program = format!(
+        "#!/usr/bin/env python3
+import json, os, sys
+given = sys.argv[1:]
+if 'create' in given and '--bundle' in given:
+    path = given[given.index('--bundle') + 1] + '/config.json'
+    with open(path) as file: config = json.load(file)
+    {change}
+    with open(path, 'w') as file: json.dump(config, file)
+os.execvp('runc', ['runc', *given])
+"
+    );
+    let path = folder.join(name);
+    std::fs::write(&path, program).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 struct Engine {
     folder: tempfile::TempDir,
     port: u16,
@@ -87,6 +107,9 @@ impl Engine {
         for_clients(&other, &folder.path().join("foreign"), &all);
         for_clients(folder.path(), &folder.path().join("unknown"), &all[..1]);
         for_clients(&other, &folder.path().join("unknown"), &all[1..]);
+        runtime(folder.path(), "plain", "pass");
+        runtime(folder.path(), "unfiltered", "config['linux'].pop('seccomp')");
+        runtime(folder.path(), "unlimited", "config['linux']['resources'] = {}");
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
@@ -113,6 +136,9 @@ impl Engine {
             .args(["--tlskey", &path("engine-key.pem"), "--data-root", &path("data")])
             .args(["--exec-root", &path("exec"), "--pidfile", &path("pid")])
             .args(["--add-runtime", "odd=/no/such/runtime", "--bridge=none"])
+            .args(["--add-runtime", &format!("plain={}", path("plain"))])
+            .args(["--add-runtime", &format!("unfiltered={}", path("unfiltered"))])
+            .args(["--add-runtime", &format!("unlimited={}", path("unlimited"))])
             .args(["--iptables=false", "--ip6tables=false", "--ip-forward=false"]);
         dockerd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
@@ -268,6 +294,33 @@ async fn a_runtime_without_a_program_is_named(engine: &Engine) {
     assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
 }
 
+/// The engine knows nothing of what a runtime leaves out, so each container of one is looked at.
+async fn what_a_runtime_leaves_out_is_found(engine: &Engine) {
+    let of = |name: &str| engine.builder().provider_option("runtime", name);
+    let layers = |sandbox: &Sandbox| sandbox.info().unwrap().isolation.unwrap().layers;
+    let sandbox = of("plain").create().await.unwrap();
+    let claimed = layers(&sandbox);
+    for layer in ["seccomp", "limits", "runtime:plain"] {
+        assert!(claimed.iter().any(|known| known == layer), "{layer} in {claimed:?}");
+    }
+    sandbox.terminate().await.unwrap();
+
+    let error = of("unfiltered").create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    assert!(error.message().contains("filter of system calls"), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("--oci-seccomp")), "{error:?}");
+
+    // What nobody has asked for is not claimed, and what somebody has is refused.
+    let sandbox = of("unlimited").create().await.unwrap();
+    let claimed = layers(&sandbox);
+    assert!(!claimed.iter().any(|layer| layer == "limits"), "{claimed:?}");
+    assert!(claimed.iter().any(|layer| layer == "seccomp"), "{claimed:?}");
+    sandbox.terminate().await.unwrap();
+    let error = of("unlimited").processes(100).create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    assert!(error.message().contains("limit of processes"), "{error:?}");
+}
+
 /// Whoever waits is told at once, and nothing is left when it is back.
 async fn its_death_is_told(engine: &mut Engine) {
     let backend = Arc::new(DockerBackend::new(engine.config("good")));
@@ -321,6 +374,7 @@ async fn an_engine_over_tls_that_dies() {
     only_those_who_know_each_other_talk(&engine).await;
     a_context_is_enough(&engine).await;
     a_runtime_without_a_program_is_named(&engine).await;
+    what_a_runtime_leaves_out_is_found(&engine).await;
     its_death_is_told(&mut engine).await;
     engine.end().await;
 }

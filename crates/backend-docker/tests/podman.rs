@@ -124,7 +124,8 @@ def is_writable(path):
 try: os.kill(1, 9)
 except PermissionError: pass
 print(refusal(libc.ptrace, 0, 0, 0, 0), refusal(libc.unshare, 0x10000000), refusal(libc.getppid))
-print(status['CapBnd'].strip(), status['CapEff'].strip(), status['NoNewPrivs'].strip(), os.getuid(), os.getgid())
+print(status['CapBnd'].strip(), status['CapEff'].strip(), status['NoNewPrivs'].strip())
+print(f'{os.getuid()}:{os.getgid()}')
 print([path for path in ['/', '/etc', '/run', '/usr', '/dev', '/tmp', '/workspace', '/data'] if is_writable(path)])
 print([line.split(':')[0].strip() for line in open('/proc/net/dev')][2:])
 print(open('/etc/hosts').read().split())";
@@ -135,7 +136,8 @@ print(open('/etc/hosts').read().split())";
         lines,
         [
             "1 1 False",
-            "0000000000000000 0000000000000000 1 65532 65532",
+            "0000000000000000 0000000000000000 1",
+            sandbox.info().unwrap().metadata["user"].as_str().unwrap(),
             "['/tmp', '/workspace', '/data']",
             "['lo']",
             "['127.0.0.1', 'localhost', 'sandbox', '::1', 'localhost']",

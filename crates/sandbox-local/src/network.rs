@@ -43,7 +43,7 @@ pub struct Network {
 
 impl Network {
     /// The network of a sandbox that nothing here restricts.
-    pub fn unrestricted(policy: NetworkPolicy) -> Self {
+    pub(crate) fn unrestricted(policy: NetworkPolicy) -> Self {
         Self { gate: None, isolated: false, policy, proxy: None }
     }
 

@@ -41,7 +41,7 @@ const HELD: Duration = Duration::from_secs(180);
 
 /// What others do meanwhile, in programs of the host (`HOST`) and in other sandboxes.
 const ORDINARY: &str = r"
-import array, os, pty, select, socket, sys
+import array, ctypes, os, pty, select, socket, sys
 def descriptor():
     a, b = socket.socketpair()
     a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))])
@@ -49,6 +49,10 @@ def descriptor():
 def watches():
     poll = select.epoll()
     for _ in range(50): poll.register(os.eventfd(0) if hasattr(os, 'eventfd') else os.pipe()[0])
+def inotify():
+    at = ctypes.CDLL(None, use_errno=True).inotify_init()
+    if at < 0: raise OSError(ctypes.get_errno(), 'inotify')
+    os.close(at)
 def terminal():
     os.close(pty.openpty()[0])
 def pipe():
@@ -67,7 +71,7 @@ def process():
     if pid == 0: os._exit(0)
     os.waitpid(pid, 0)
 wrong = []
-for work in (descriptor, watches, terminal, pipe, connection, process):
+for work in (descriptor, watches, inotify, terminal, pipe, connection, process):
     if work is descriptor and not HOST: continue
     try: work()
     except BaseException as e: wrong.append((work.__name__, repr(e)))

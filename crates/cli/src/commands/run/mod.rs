@@ -251,13 +251,7 @@ async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) 
 /// Says what everybody should know who has code run in a sandbox without strict isolation.
 pub(crate) fn warn_of_weak_isolation(sandbox: &Sandbox, printer: &Printer) {
     let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
-    let has_own_network = isolation.layers.iter().any(|layer| layer.contains("network"));
     match isolation.mode {
-        IsolationMode::Strict if isolation.boundary == "container" && !has_own_network => {
-            printer.warning(
-                "the code has the network of the engine, which leads to private networks and metadata services, too",
-            );
-        }
         IsolationMode::Strict => {}
         IsolationMode::Off if isolation.boundary == "jupyter-server" => {
             printer.warning("isolation is off: the code has the rights of that Jupyter Server");
