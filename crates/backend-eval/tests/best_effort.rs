@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use backend_eval::EvalBackend;
 use sandbox_core::{
-    Backend, ByteSize, CallContext, ErrorKind, Fixed, IsolationMode, NetworkPolicy, Sandbox,
-    SandboxBuilder,
+    Backend, ByteSize, CallContext, ErrorKind, Fixed, IsolationMode, NetworkPolicy, PtySize,
+    Sandbox, SandboxBuilder,
 };
 use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
 
@@ -77,8 +77,15 @@ def tried(f):
     try: f(); return 'done'
     except OSError as e: return e.errno
 [tried(lambda: open('/workspace/outside', 'w')), tried(lambda: open('/workspace/secret')),
- tried(lambda: socket.socket()), tried(lambda: os.kill(os.getppid(), 0))]";
-    assert_eq!(text(&sandbox, tried).await, "[13, 13, 1, 1]");
+ tried(lambda: socket.socket()), tried(lambda: os.kill(os.getppid(), 0)),
+ tried(lambda: open('/proc/self/oom_score_adj', 'w')), tried(os.openpty)]";
+    assert_eq!(text(&sandbox, tried).await, "[13, 13, 1, 1, 13, 13]");
+    // A command may have a terminal all the same, which is made for it.
+    let pty = PtySize { columns: 80, rows: 24 };
+    let command = sandbox.commands().run("test -t 0 && tty && echo yes > /dev/tty").pty(pty);
+    let command = command.await.expect("a command");
+    assert!(command.stdout.starts_with("/dev/pts/"), "{command:?}");
+    assert!(command.stdout.ends_with("yes\r\n"), "{command:?}");
     for refused in [
         builder().memory(ByteSize::mib(256)),
         builder().processes(10),
@@ -88,6 +95,10 @@ def tried(f):
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.hint().is_some_and(|hint| hint.contains("doctor")), "{error:?}");
     }
+    // It would be the network of the host, where strict isolation gives the public internet.
+    let error = builder().network(NetworkPolicy::all()).create().await.expect_err("no gate");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("strict isolation")), "{error:?}");
 }
 
 /// Runs the same test in a strict cell.

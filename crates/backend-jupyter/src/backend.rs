@@ -84,7 +84,8 @@ fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
         mounts: strict,
         network_none: mode != IsolationMode::Off,
         network_allowlist: strict,
-        network_all: true,
+        // Without a cell it would be the host's own, with all that only this host reaches.
+        network_all: mode != IsolationMode::BestEffort,
         isolation_strict: true,
         isolation_best_effort: true,
         isolation_off: true,

@@ -62,6 +62,8 @@ pub(crate) struct HostView {
     pub(crate) devices: Vec<&'static str>,
     /// The version of Landlock that the kernel has, 0 for none.
     pub(crate) landlock: i32,
+    /// Whether what is started here without a cell is root, or can become it.
+    pub(crate) is_root: bool,
 }
 
 impl HostView {
@@ -77,8 +79,17 @@ impl HostView {
                 .collect(),
             devices: DEVICES.to_vec(),
             landlock,
+            is_root: fs::read_to_string("/proc/self/status")
+                .map_or(true, |status| has_root(&status)),
         }
     }
+}
+
+/// Whether any of the ids of a process is 0: real, effective, saved, of files. Without a capability it may go from one to
+/// another.
+fn has_root(status: &str) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.is_none_or(|ids| ids.split_whitespace().any(|id| id == "0"))
 }
 
 /// The directories of this host's system that every strict cell can read, such as `/usr`. Links
@@ -120,4 +131,19 @@ fn configuration(path: &Path) -> Option<Entry> {
         what => what,
     };
     Some(Entry { target: path.to_owned(), what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_can_become_root_is_root() {
+        let status = |ids: &str| format!("Name:\tx\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n");
+        for ids in ["0\t0\t0\t0", "1000\t1000\t0\t1000", "0\t1000\t1000\t1000"] {
+            assert!(has_root(&status(ids)), "{ids}");
+        }
+        assert!(!has_root(&status("1000\t1000\t1000\t1000")));
+        assert!(has_root(""), "who is not known is not trusted");
+    }
 }

@@ -7,7 +7,7 @@ use crate::host_view::{Entry, HostView, What};
 use crate::mount::HostMount;
 use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
 use crate::policy::calls::{Filter, Purpose};
-use crate::policy::writes::Ruleset;
+use crate::policy::writes::{OLDEST_ALONE, Ruleset};
 use crate::private::workspace_in;
 use crate::spec::{CellKind, CellSpec, Resource, Rlimit, USUAL_OPEN_FILES};
 
@@ -135,6 +135,9 @@ pub(crate) fn confined(
 ) -> Result<Plan, Error> {
     check_limits(spec)?;
     check_no_mounts(spec)?;
+    if host.is_root {
+        return Err(root_alone());
+    }
     let shown = host.system.iter().chain(&host.configuration).map(|entry| entry.target.clone());
     let own = OWN_CONFIGURATION.iter().map(PathBuf::from);
     let bound = binds.iter().map(|entry| match &entry.what {
@@ -166,10 +169,21 @@ fn check_no_mounts(spec: &CellSpec) -> Result<(), Error> {
 
 fn no_landlock() -> Error {
     Error::Unavailable {
-        missing: "without namespaces it takes Landlock, version 2".to_owned(),
-        fix: "use a kernel of version 5.19 or newer that has `landlock` among its security modules (`lsm=` on its \
+        missing: format!("without namespaces it takes Landlock, version {OLDEST_ALONE}"),
+        fix: "use a kernel of version 6.2 or newer that has `landlock` among its security modules (`lsm=` on its \
               command line)"
             .to_owned(),
+    }
+}
+
+/// Root owns the system's files, and Landlock knows no right for modes and times: without any capability, code could
+/// still show all of them to everybody, and take them away from everybody.
+fn root_alone() -> Error {
+    Error::Unavailable {
+        missing: "without namespaces root cannot be kept in: modes of the system's files, which are its own, are \
+                  beyond Landlock"
+            .to_owned(),
+        fix: "run as an ordinary user, or where cells can be made; `sandboxes doctor` says what they take".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ pub enum CellKind {
     Off,
     /// What is left where no namespaces can be made: the host's processes and user, its files to read as far as they are
     /// bound and the system's, and a private directory to write. System calls are filtered as in a strict cell, and
-    /// Landlock must be there. No capability, even for root.
+    /// Landlock must be there, in version 3. No capability. Not for root, whose files are all of the system.
     Confined,
 }
 

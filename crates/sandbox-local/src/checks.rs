@@ -19,6 +19,10 @@ pub fn instead(error: Error, spec: &CreateSpec, variant: Variant, enforced: &str
         (IsolationMode::Off, _) if !spec.mounts.is_empty() => {
             "without isolation the code has the host's files at their own paths; use strict isolation"
         }
+        (IsolationMode::BestEffort, NetworkMode::All) => {
+            "without a cell nothing keeps code from the private networks and the services of this host: use strict \
+             isolation, and `sandboxes doctor` says what it takes; isolation `off` has the network of the host as it is"
+        }
         (IsolationMode::BestEffort, _) => {
             "this host has no namespaces for this user, and without them only the network can be closed; \
              `sandboxes doctor` says how to get them"

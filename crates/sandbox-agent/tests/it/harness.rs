@@ -48,6 +48,11 @@ pub(crate) struct Zygote {
 impl Zygote {
     /// Starts one, or gives the error it answers.
     pub(crate) fn start(start: &Start) -> Result<Arc<Self>, String> {
+        Self::start_by(&[], start)
+    }
+
+    /// The same by another program, which is told what to become.
+    pub(crate) fn start_by(program_before: &[&str], start: &Start) -> Result<Arc<Self>, String> {
         let (host, zygote) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .expect("socket pair");
@@ -55,6 +60,7 @@ impl Zygote {
         // Only descriptors 0 to 2 can be given safely, so a shell moves them on.
         let mut child = Command::new("/bin/sh")
             .args(["-c", r#"exec "$0" "$@" 3<&0 4<&1 0</dev/null 1>&2"#])
+            .args(program_before)
             .arg(&*PYTHON)
             .args(python::ARGUMENTS)
             .env_clear()

@@ -4,7 +4,7 @@ use sandbox_agent::{PROTOCOL_VERSION, Reply, ResourceLimit, Start, ZygoteReply, 
 
 use crate::{
     Case,
-    harness::{WARM, Worker, Zygote, alive, cell, eventually, plain_fork},
+    harness::{PYTHON, WARM, Worker, Zygote, alive, cell, eventually, plain_fork},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -15,6 +15,10 @@ pub(crate) const CASES: &[Case] = &[
     (
         "a_worker_whose_filter_does_not_hold_is_refused",
         a_worker_whose_filter_does_not_hold_is_refused,
+    ),
+    (
+        "a_worker_that_keeps_capabilities_behind_a_filter_is_refused",
+        a_worker_that_keeps_capabilities_behind_a_filter_is_refused,
     ),
     ("workers_are_separate", workers_are_separate),
     ("workers_draw_different_numbers", workers_draw_different_numbers),
@@ -147,6 +151,54 @@ fn a_worker_whose_filter_does_not_hold_is_refused() {
     let worker = Worker::fork(&WARM, &fork).expect("forked");
     let Reply::Refused { step, .. } = worker.ready.clone() else { panic!("{:?}", worker.ready) };
     assert_eq!(step, "confinement");
+}
+
+/// Starts a program on a host where giving up capabilities seems to work, and does nothing.
+const KEEPS_CAPABILITIES: &str = "
+import ctypes, os, platform, struct, sys
+capset = 126 if platform.machine() == 'x86_64' else 91
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, capset), (0x06, 0, 0, 0x00050000), (0x06, 0, 0, 0x7FFF0000)]
+held = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *line) for line in code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, struct.pack('HxxxxxxP', len(code), ctypes.addressof(held)), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])";
+
+fn a_worker_that_keeps_capabilities_behind_a_filter_is_refused() {
+    const CLONE3: u32 = 435;
+    const ENOSYS: u32 = 38;
+    let line = |code: u16, otherwise: u8, value: u32| {
+        [&code.to_ne_bytes()[..], &[0, otherwise], &value.to_ne_bytes()].concat()
+    };
+    let mut fork = plain_fork();
+    // All that is looked for in a filter.
+    fork.filter = [
+        line(0x20, 0, 0),
+        line(0x15, 1, CLONE3),
+        line(0x06, 0, 0x0005_0000 | ENOSYS),
+        line(0x06, 0, 0x7fff_0000),
+    ]
+    .concat();
+    let none = "CapInh=0000000000000000 CapPrm=0000000000000000 CapEff=0000000000000000";
+    let worker = Worker::fork(&WARM, &fork).expect("worker");
+    let Reply::Ready { self_check, .. } = &worker.ready else { panic!("{:?}", worker.ready) };
+    assert!(self_check.contains(none), "{self_check}");
+    let python = PYTHON.to_str().expect("a path");
+    let zygote = Zygote::start_by(&[python, "-c", KEEPS_CAPABILITIES], &Start::default());
+    let zygote = zygote.expect("zygote");
+    let worker = Worker::fork(&zygote, &fork).expect("forked");
+    match &worker.ready {
+        Reply::Refused { step, message } => {
+            assert_eq!(step, "self-check");
+            assert!(message.contains("CapPrm is"), "{message}");
+        }
+        // Who has none has nothing to give up.
+        Reply::Ready { self_check, .. } => {
+            assert!(!rustix::process::geteuid().is_root(), "root kept what it has");
+            assert!(self_check.contains(none), "{self_check}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn workers_are_separate() {

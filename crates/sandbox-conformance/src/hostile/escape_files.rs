@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_root_that_is_replaced needs strict, files;
         a_working_directory_that_is_a_link needs strict;
         descriptors_that_were_inherited needs strict;
-        kernel_files_that_write needs strict;
+        kernel_files_that_write needs contained;
         device_nodes_cannot_be_made needs strict;
         a_lease_on_a_mounted_file_holds_up_nobody needs mounts, strict;
     })

@@ -11,6 +11,7 @@ mod many;
 mod neighbours;
 mod program;
 mod reach;
+mod same_user;
 mod settings;
 mod stubborn;
 mod subversion;
@@ -36,6 +37,7 @@ fn own() -> Vec<Case> {
         escape_files::cases(),
         escape_processes::cases(),
         reach::cases(),
+        same_user::cases(),
         subversion::cases(),
         many::cases(),
         settings::cases(),

@@ -1,5 +1,7 @@
 //! What many hostile cases do.
 
+use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sandbox_core::{CommandResult, ExecutionResult, FailureKind, InterpreterState, Sandbox};
@@ -74,6 +76,20 @@ pub(crate) async fn all_denied(sandbox: &Sandbox, probes: &str) -> Checked {
     Ok(())
 }
 
+/// Runs the same probes in an interpreter of the host, and tells what each came to: the controls.
+pub(crate) fn on_host(probes: &str) -> Checked<Vec<(String, String)>> {
+    let code = format!(
+        "{TRIED}\n{probes}\nprint(json.dumps({{name: tried(probe) for name, probe in probes.items()}}))"
+    );
+    let output = Command::new("python3").args(["-I", "-c", &code]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found: BTreeMap<String, String> = serde_json::from_str(text.trim()).map_err(|_| {
+        Failure::new(format!("no controls: {}", String::from_utf8_lossy(&output.stderr)))
+    })?;
+    ensure!(!found.is_empty(), "no control was run");
+    Ok(found.into_iter().collect())
+}
+
 /// Names of errors that say no.
 const DENIED: [&str; 21] = [
     "EPERM",
@@ -100,7 +116,7 @@ const DENIED: [&str; 21] = [
 ];
 
 /// What probes are made of: `tried` tells the name of the error, or what came instead; `call` is a system call.
-const TRIED: &str = r#"
+pub(super) const TRIED: &str = r#"
 import ctypes, errno, json, os, platform, resource, signal, socket, struct, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):

@@ -193,11 +193,9 @@ const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 /// and queues belong to no process at all.
 const UNCOUNTED_MEMORY: &[Rule] = &[
     rule!(SYS_memfd_create, When::Always, NotThere),
-    rule!(SYS_shmget, When::Always, NotThere),
-    rule!(SYS_semget, When::Always, NotThere),
-    rule!(SYS_msgget, When::Always, NotThere),
     rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
 ];
+const UNCOUNTED_SEGMENTS: &[Rule] = always!(NotThere: SYS_shmget SYS_semget SYS_msgget);
 /// Pages that are put into a pipe stay when their process has let go of them, each with all of a huge page around it.
 const PAGES_IN_PIPES: Rule = rule!(SYS_vmsplice, When::Always, NotThere);
 /// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
@@ -218,8 +216,8 @@ const SHARED: u32 = 0x1;
 
 /// The same calls where a control group counts, or nobody: all but pages that the host has put aside, which nothing counts,
 /// and large sets of semaphores, which the end of no process frees. Of small ones the kernel allows some 40 MiB.
-const MEMORY_OF_NOBODY: &[Rule] = &[
-    rule!(SYS_memfd_create, When::AnyBit(1, HUGE_FILE), NoMemory),
+const MEMORY_OF_NOBODY: &[Rule] = &[rule!(SYS_memfd_create, When::AnyBit(1, HUGE_FILE), NoMemory)];
+const SEGMENTS_OF_NOBODY: &[Rule] = &[
     rule!(SYS_shmget, When::AnyBit(2, HUGE_SEGMENT), NoMemory),
     rule!(SYS_semget, When::AnyBit(1, !MOST_SEMAPHORES), NoMemory),
 ];
@@ -295,6 +293,11 @@ const FILES_OF_OTHERS_HERE: &[Rule] = &[
 const FILES_OF_OTHERS_HERE: &[Rule] = &[];
 /// Set-user-id, set-group-id, and writing for the group and for everybody.
 const OPEN_TO_OTHERS: u32 = 0o6022;
+/// Shared memory, semaphores and queues that programs of this user find by a key or a name: without a namespace for them
+/// they are those of the host. No path leads there that Landlock would know.
+const MESSAGES_OF_OTHERS: &[Rule] = always!(NotThere:
+    SYS_shmget SYS_shmat SYS_shmdt SYS_shmctl SYS_semget SYS_semop SYS_semtimedop SYS_semctl SYS_msgget
+    SYS_msgsnd SYS_msgrcv SYS_msgctl SYS_mq_open SYS_mq_unlink);
 /// `SOCK_STREAM` and `SOCK_SEQPACKET`, also with `SOCK_CLOEXEC` and `SOCK_NONBLOCK`. All others are datagrams, also
 /// `SOCK_RAW`.
 const CONNECTED: &[u32] = &[1, 0x8_0001, 0x801, 0x8_0801, 5, 0x8_0005, 0x805, 0x8_0805];
@@ -306,7 +309,8 @@ pub(crate) struct Purpose {
     pub(crate) counts_memory: bool,
     /// There is no network namespace: only local sockets.
     pub(crate) closes_network: bool,
-    /// There is no namespace of processes and mounts: limits and priorities of no other process, files of no other.
+    /// There is no namespace of processes, mounts and messages: limits and priorities of no other process, files of no
+    /// other, nothing that is shared by key or name.
     pub(crate) shares_processes: bool,
     /// Files of the host can be changed, so none may get a set-user-id or set-group-id bit.
     pub(crate) keeps_set_id: bool,
@@ -331,6 +335,7 @@ impl Filter {
             rules.extend(OTHER_LIMITS);
             rules.extend(FILES_OF_OTHERS);
             rules.extend(FILES_OF_OTHERS_HERE);
+            rules.extend(MESSAGES_OF_OTHERS);
         }
         let always = [
             CHECKED,
@@ -344,7 +349,15 @@ impl Filter {
             OF_THIS_ARCHITECTURE,
         ];
         rules.extend(always.concat());
-        rules.extend(if purpose.counts_memory { UNCOUNTED_MEMORY } else { MEMORY_OF_NOBODY });
+        let (memory, segments) = match purpose.counts_memory {
+            true => (UNCOUNTED_MEMORY, UNCOUNTED_SEGMENTS),
+            false => (MEMORY_OF_NOBODY, SEGMENTS_OF_NOBODY),
+        };
+        rules.extend(memory);
+        // Otherwise they are refused as a whole already.
+        if !purpose.shares_processes {
+            rules.extend(segments);
+        }
         if purpose.counts_memory {
             rules.push(PAGES_IN_PIPES);
         }

@@ -13,6 +13,7 @@ fn host() -> HostView {
         configuration: vec![directory("/etc/ssl/certs"), link("/etc/localtime", "/usr/share/x")],
         devices: vec!["null"],
         landlock: 7,
+        is_root: false,
     }
 }
 
@@ -69,15 +70,24 @@ fn a_confined_cell_is_set_up_in_this_order() {
     let plan = confined(&CellSpec::confined(), &binds, &host(), Path::new("/run/private")).unwrap();
     insta::assert_snapshot!(format!("{plan:?}"), @r"
     enter /run/private/workspace
-    read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts /proc
-    116 rules on system calls
+    read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python /proc; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty
+    128 rules on system calls
     limit Core to 0, at most 0
     own directory /run/private
     seal without isolation
     ");
-    let without = HostView { landlock: 1, ..host() };
-    let outcome = confined(&CellSpec::confined(), &[], &without, Path::new("/run/private"));
-    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+    // Version 2 lets every file of the user be emptied.
+    for (without, names) in [
+        (HostView { landlock: 1, ..host() }, "Landlock, version 3"),
+        (HostView { landlock: 2, ..host() }, "Landlock, version 3"),
+        (HostView { is_root: true, ..host() }, "root"),
+    ] {
+        let outcome = confined(&CellSpec::confined(), &[], &without, Path::new("/run/private"));
+        let Err(Error::Unavailable { missing, .. }) = &outcome else { panic!("{outcome:?}") };
+        assert!(missing.contains(names), "{missing}");
+    }
+    strict(&small(), &[], &HostView { landlock: 2, is_root: true, ..host() }, Purpose::default())
+        .unwrap();
 }
 
 #[test]

@@ -7,6 +7,9 @@ use landlock::{ABI, Access, AccessFs, BitFlags, Scope};
 
 /// The oldest version with which files can still be moved from one directory to another.
 const OLDEST: i32 = 2;
+/// The oldest version that keeps files from being emptied. Behind mounts that is no loss; alone it would be all files
+/// of the user.
+pub(crate) const OLDEST_ALONE: i32 = 3;
 
 /// What may be done below a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +31,14 @@ pub(crate) struct Ruleset {
 const OWN: [&str; 7] =
     ["/workspace", "/data", "/home/sandbox", "/run", "/tmp", "/var/tmp", "/dev/shm"];
 
-/// What code without a cell of its own shares with everybody.
-const SHARED: [&str; 9] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-    "/proc",
-];
+/// What code without a cell of its own shares with everybody, and may write.
+///
+/// No terminals: whoever may open the other end of his own may open those of the user, and read what is typed there.
+const SHARED: [&str; 6] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// What it shares and may only read: processes of the user have files there that change them.
+const SHOWN: &str = "/proc";
 
 impl Ruleset {
     /// Whether this version of Landlock can keep a cell.
@@ -67,10 +66,11 @@ impl Ruleset {
     /// The ruleset of code that is kept in by this and by little else: it reads what is below some paths and its own
     /// directory, changes only that directory, and reaches no process outside by signals and abstract sockets.
     pub(crate) fn alone(version: i32, readable: &[PathBuf], own: &Path) -> Option<Self> {
-        let write = writing(version)?;
+        let write = writing(version).filter(|_| version >= OLDEST_ALONE)?;
         let read = AccessFs::from_read(ABI::from(version));
         let rule = |path: &Path, rights: u64| Rule { path: path.to_owned(), rights };
         let mut rules: Vec<_> = readable.iter().map(|path| rule(path, read.bits())).collect();
+        rules.push(rule(Path::new(SHOWN), read.bits()));
         rules.push(rule(own, read.bits() | changes(write)));
         let settings = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
         let settings = (read | settings & write).bits();
@@ -121,6 +121,28 @@ mod tests {
         for version in [-38, 0, 1] {
             assert_eq!(Ruleset::strict(version, &[], &dev()), None);
             assert_eq!(Ruleset::alone(version, &[], Path::new("/w")), None);
+        }
+        // It knows no right to empty files. Mounts stand before that one, and nothing before this one.
+        assert!(Ruleset::strict(2, &[], &dev()).is_some());
+        assert_eq!(Ruleset::alone(2, &[], Path::new("/w")), None);
+        let oldest = Ruleset::alone(OLDEST_ALONE, &[], Path::new("/w")).unwrap();
+        assert_ne!(oldest.handled & AccessFs::Truncate as u64, 0);
+    }
+
+    #[test]
+    fn alone_nothing_that_others_have_is_written() {
+        let writes = AccessFs::from_write(ABI::V5);
+        for version in OLDEST_ALONE..12 {
+            let ruleset = Ruleset::alone(version, &["/usr".into()], Path::new("/w")).unwrap();
+            for path in ["/", "/usr", "/proc", "/sys", "/tmp", "/dev", "/dev/shm", "/dev/pts"] {
+                assert!(!rights_at(&ruleset, path).intersects(writes), "{version} {path}");
+            }
+            assert!(rights_at(&ruleset, "/proc").contains(AccessFs::ReadFile | AccessFs::ReadDir));
+            // Where terminals are, and what makes them.
+            for path in ["/dev", "/dev/pts", "/dev/ptmx"] {
+                assert_eq!(rights_at(&ruleset, path), BitFlags::EMPTY, "{version} {path}");
+            }
+            assert!(rights_at(&ruleset, "/w").contains(AccessFs::WriteFile | AccessFs::Truncate));
         }
     }
 

@@ -44,11 +44,7 @@ impl Network {
     /// # Errors
     /// `Unavailable` when the cell has no gate, or none that can be opened.
     pub fn open(spec: &CreateSpec, cell: &Cell) -> Result<Self> {
-        let isolated = match spec.isolation {
-            IsolationMode::Strict => true,
-            IsolationMode::BestEffort => spec.network.mode != NetworkMode::All,
-            IsolationMode::Off => false,
-        };
+        let isolated = spec.isolation != IsolationMode::Off;
         let policy = spec.network.clone();
         if !needs_gate(spec) {
             return Ok(Self { gate: None, isolated, policy, proxy: None });

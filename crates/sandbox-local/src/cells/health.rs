@@ -67,7 +67,10 @@ async fn best_effort(makers: &Makers) -> Check {
                        .isolation(IsolationMode::BestEffort)";
             Check { name, ok: true, detail, fix: Some(fix.to_owned()) }
         }
-        Err(error) => Check { name, ok: false, detail: error.to_string(), fix: None },
+        Err(error) => {
+            let fix = error.hint().map(str::to_owned);
+            Check { name, ok: false, detail: error.to_string(), fix }
+        }
     }
 }
 

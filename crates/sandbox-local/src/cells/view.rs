@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::{Component, Path, PathBuf};
 
-use sandbox_core::{ByteSize, CreateSpec, IsolationMode, NetworkMode};
+use sandbox_core::{ByteSize, CreateSpec, IsolationMode};
 use sandbox_isolation::{CellSpec, Resource, Rlimit};
 
 use super::gate::needs_gate;
@@ -40,9 +40,7 @@ pub fn may_show(directory: &Path) -> bool {
 pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
     let mut cell = match spec.isolation {
         IsolationMode::Off => return CellSpec::off(),
-        IsolationMode::BestEffort => {
-            CellSpec { no_network: spec.network.mode != NetworkMode::All, ..CellSpec::confined() }
-        }
+        IsolationMode::BestEffort => CellSpec::confined(),
         IsolationMode::Strict => CellSpec::strict(),
     };
     cell.gate = needs_gate(spec);

@@ -191,6 +191,31 @@ fn other_processes_of_the_same_user_keep_their_limits() {
     assert_eq!(refused(libc::SYS_prlimit64, &[4711]), None);
 }
 
+#[test]
+fn what_programs_of_the_same_user_share_by_key_or_name_is_not_there() {
+    let sharing = Purpose { shares_processes: true, ..Purpose::default() };
+    for number in [
+        libc::SYS_shmget,
+        libc::SYS_shmat,
+        libc::SYS_shmdt,
+        libc::SYS_shmctl,
+        libc::SYS_semget,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_semctl,
+        libc::SYS_msgget,
+        libc::SYS_msgsnd,
+        libc::SYS_msgrcv,
+        libc::SYS_msgctl,
+        libc::SYS_mq_open,
+        libc::SYS_mq_unlink,
+    ] {
+        assert_eq!(refused_with(sharing, number, &[]), Some(libc::ENOSYS), "{number}");
+        // A cell has a namespace for them.
+        assert_eq!(refused(number, &[]), None, "{number}");
+    }
+}
+
 /// The whole list, for people to read changes of.
 #[cfg(target_arch = "x86_64")]
 #[test]
