@@ -1,7 +1,6 @@
 //! Which kernel, how it is started, and what it needs to see of this host.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use jupyter_protocol::kernelspec::{
@@ -10,6 +9,7 @@ use jupyter_protocol::kernelspec::{
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_kernel::launch::KernelCommand;
 use sandbox_local::programs::on_path;
+use sandbox_local::view::shown_for_program;
 
 use crate::config::{DEFAULT_KERNEL, Options};
 
@@ -17,7 +17,7 @@ use crate::config::{DEFAULT_KERNEL, Options};
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
     pub(crate) command: KernelCommand,
-    /// Directories that it needs.
+    /// Directories that it needs, and its program where that has none.
     pub(crate) directories: Vec<PathBuf>,
     /// The interpreter, when it is one of Python.
     pub(crate) python: Option<PythonEnvironment>,
@@ -92,10 +92,7 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
         directories.extend(python.site_packages.iter().cloned());
     }
     // An interpreter of a virtual environment is a link to that of another.
-    let real = fs::canonicalize(&program).ok();
-    directories.extend(
-        real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
-    );
+    directories.extend(shown_for_program(&program));
     let command = KernelCommand {
         name: kernel.name,
         title: kernel.spec.display_name,
