@@ -1,6 +1,6 @@
 //! Counting what passed, failed and was skipped, over suites of every kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,10 @@ use crate::command::{Voice, heard};
 
 /// As many failures of one command are tried again. More are no accident.
 const SECOND_CHANCES: usize = 5;
+
+/// What the message of a failure begins with that is final: the host was touched, whatever comes of a second try. The
+/// suite of `sandbox-conformance` says it, see its `case.rs`.
+const FINAL: &str = "final: ";
 
 /// Commands that took at least this long are named at the end.
 const LONG: Duration = Duration::from_secs(60);
@@ -25,6 +29,10 @@ pub(crate) struct Tally {
     voice: Option<Voice>,
     /// Tests that have said that they did nothing, and that the summary to come has among those that passed.
     did_nothing: u64,
+    /// The test whose failure is told now.
+    told: String,
+    /// Those that get no second chance.
+    finals: BTreeSet<String>,
 }
 
 impl Tally {
@@ -72,6 +80,10 @@ impl Tally {
         } else if let Some(reason) = line.strip_prefix("skipped: ") {
             self.did_nothing += 1;
             self.skip("a test", reason);
+        } else if let Some(heading) = line.strip_prefix("---- ") {
+            heading.split(' ').next().unwrap_or_default().clone_into(&mut self.told);
+        } else if line.starts_with(FINAL) {
+            self.finals.insert(self.told.clone());
         } else if let Some((name, outcome)) =
             line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
         {
@@ -92,7 +104,8 @@ impl Tally {
     }
 
     /// Runs test programs. What fails runs once more, alone: when it passes then, it is unsteady, which is said and
-    /// counted and is no failure, because a machine that is busy with something else must not decide.
+    /// counted and is no failure, because a machine that is busy with something else must not decide. A failure that says
+    /// that it is final stays one.
     pub(crate) fn run(
         &mut self,
         what: &str,
@@ -107,6 +120,8 @@ impl Tally {
         let mut names = self.failures[known..].to_vec();
         names.sort();
         names.dedup();
+        let finals = std::mem::take(&mut self.finals);
+        names.retain(|name| !finals.contains(name));
         self.ended(what, succeeded, failed_before);
         if names.len() > SECOND_CHANCES {
             return;
@@ -251,6 +266,32 @@ echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 1";
         });
         assert_eq!(tally.line(), "2 passed, 0 failed, 0 skipped, 1 unsteady");
         assert!(tally.close());
+    }
+
+    #[test]
+    fn what_is_final_gets_no_second_chance() {
+        let both = "echo 'test a ... FAILED'; echo 'test b ... FAILED'
+echo '---- a ----'; echo 'final: the host was reached: [] (at x.rs:1)'; echo
+echo '---- b ----'; echo 'it took too long, and this is not final: at all'
+echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
+        let passes = "echo 'test x ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+        let mut tally = Tally::default();
+        tally.run("it", &mut shell(both), |name| {
+            assert_eq!(name, "b", "the other one has escaped");
+            shell(passes)
+        });
+        assert_eq!(tally.line(), "1 passed, 1 failed, 0 skipped, 1 unsteady");
+        assert_eq!(tally.failures, ["a"]);
+        assert!(!tally.close());
+        // It is about that run alone.
+        tally.run("it", &mut shell(ONE_FAILS), |_| shell(passes));
+        assert_eq!(tally.failures, ["a"]);
+    }
+
+    #[test]
+    fn the_suite_says_final_as_it_is_heard() {
+        let suite = include_str!("../../crates/sandbox-conformance/src/case.rs");
+        assert!(suite.contains(&format!("const FINAL: &str = {FINAL:?};")));
     }
 
     #[test]

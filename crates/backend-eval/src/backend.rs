@@ -1,10 +1,11 @@
 //! Where local sandboxes come from.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance,
+    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SnapshotInfo, Variant,
 };
@@ -15,7 +16,7 @@ use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
 use crate::instance::EvalInstance;
-use crate::python::{Python, locate};
+use crate::python::{Layout, Python, locate};
 use crate::spares::Spares;
 use crate::workshop::{Recipe, Workshop};
 
@@ -108,12 +109,26 @@ fn is_own_environment(name: &str) -> bool {
 }
 
 impl EvalBackend {
-    /// The version of the interpreter, which is started, because only that shows whether it works.
-    async fn version(&self, python: &Python, options: &Options) -> Result<String> {
+    /// The version of the interpreter, which is started, because only that shows whether it works; and what of its
+    /// modules sandboxes do not see.
+    async fn layout(&self, python: &Python, options: &Options) -> Result<(String, Vec<PathBuf>)> {
         let maker = self.workshop.makers.get(IsolationMode::Off).await?;
         let zygote = self.workshop.zygotes.get(&maker, python, options).await?;
-        Ok(format!("{} at {}", zygote.hello().version, python.executable.display()))
+        let version = format!("{} at {}", zygote.hello().version, python.executable.display());
+        Ok((version, Layout::from_hello(zygote.hello()).unseen()))
     }
+}
+
+/// Told, and no reason against the variant.
+fn not_shown(unseen: &[PathBuf]) -> Option<Check> {
+    let paths: Vec<_> = unseen.iter().map(|path| path.display().to_string()).collect();
+    let first = paths.first()?;
+    Some(Check {
+        name: "directories of modules".into(),
+        ok: true,
+        detail: format!("not in sandboxes, as they may hold anything: {}", paths.join(", ")),
+        fix: Some(format!("to show one: `--mount {first}:{first}`, or .mount(Mount::new(..))")),
+    })
 }
 
 #[async_trait]
@@ -194,9 +209,16 @@ impl Backend for EvalBackend {
 
     async fn health(&self, _call: &CallContext) -> Result<Health> {
         let options = Options::of_backend(&self.config);
-        let version = async { self.version(&locate(&options).await?, &options).await };
-        let python = check_of("python", version.await);
-        Ok(health_in_cells(python, "Python workers in isolated cells", &self.workshop.makers).await)
+        let layout = async { self.layout(&locate(&options).await?, &options).await };
+        let (python, unseen) = match layout.await {
+            Ok((version, unseen)) => (Ok(version), unseen),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let python = check_of("python", python);
+        let what = "Python workers in isolated cells";
+        let mut health = health_in_cells(python, what, &self.workshop.makers).await;
+        health.checks.extend(not_shown(&unseen));
+        Ok(health)
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use sandbox_agent::cell::Hello;
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_local::programs::{USUAL_PATH, is_executable, on_path};
+use sandbox_local::view::shown_for_program;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
@@ -47,18 +48,11 @@ pub(crate) struct Layout {
 }
 
 impl Python {
-    /// The directories that it needs, as far as they are known.
-    pub(crate) fn directories(&self, layout: Option<&Layout>) -> Vec<PathBuf> {
-        let mut directories = Vec::new();
-        if let Some(layout) = layout {
-            directories.extend([layout.base_prefix.clone(), layout.prefix.clone()]);
-            directories.extend(layout.sys_path.iter().cloned());
-        }
-        let real = fs::canonicalize(&self.executable).ok();
-        directories.extend(
-            real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
-        );
-        directories
+    /// What a cell shows of it, as far as that is known.
+    pub(crate) fn shown(&self, layout: Option<&Layout>) -> Vec<PathBuf> {
+        let mut shown = layout.map(Layout::shown).unwrap_or_default();
+        shown.extend(shown_for_program(&self.executable));
+        shown
     }
 
     /// The directories of its programs.
@@ -83,6 +77,24 @@ impl Layout {
         }
     }
 
+    /// The environment itself, and directories of packages elsewhere that it has taken in.
+    fn shown(&self) -> Vec<PathBuf> {
+        let mut shown = vec![self.base_prefix.clone(), self.prefix.clone()];
+        shown.extend(self.sys_path.iter().filter(|path| is_of_an_interpreter(path)).cloned());
+        shown
+    }
+
+    /// Directories that it looks for modules in and that no cell shows: whole projects, as `pip install -e` names them
+    /// in `.pth` files.
+    pub(crate) fn unseen(&self) -> Vec<PathBuf> {
+        let shown = self.shown();
+        let is_seen = |path: &PathBuf| {
+            let system = ["/usr", "/lib", "/lib64"].iter().any(|system| path.starts_with(system));
+            system || shown.iter().any(|shown| path.starts_with(shown))
+        };
+        self.sys_path.iter().filter(|path| path.is_dir() && !is_seen(path)).cloned().collect()
+    }
+
     /// Refuses versions that are too old.
     pub(crate) fn check_version(&self) -> Result<()> {
         let mut numbers = self.version.split('.').map(|number| number.parse().unwrap_or(0));
@@ -97,6 +109,15 @@ impl Layout {
         )
         .with_hint("install a newer python3, or name one with CODE_SANDBOXES_PYTHON"))
     }
+}
+
+/// The standard library or installed packages, by what interpreters call them: as in `template.py`. Whatever else is on
+/// `sys.path` may be anything.
+fn is_of_an_interpreter(path: &Path) -> bool {
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let of_packages = ["site-packages", "dist-packages", "lib-dynload"];
+    let named = real.file_name().is_some_and(|name| of_packages.iter().any(|own| name == *own));
+    named || real.join("os.py").is_file() && real.join("lib-dynload").is_dir()
 }
 
 /// Finds the interpreter that `options` and the environment name.

@@ -1,7 +1,7 @@
 //! Makes sandboxes: a cell, a warm interpreter, and a worker of the one in the other.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
@@ -58,7 +58,7 @@ impl Workshop {
     pub(crate) async fn make(&self, recipe: &Recipe) -> Result<EvalInstance> {
         let Recipe { spec, asked, python, options, capabilities, snapshot } = recipe;
         let maker = self.makers.get(spec.isolation).await?;
-        let (cell, rlimits, version) = self.cell(&maker, spec, python, options).await?;
+        let (cell, rlimits, layout) = self.cell(&maker, spec, python, options).await?;
         let isolated = spec.isolation == IsolationMode::Strict;
         let home = if isolated { Path::new("/home/sandbox") } else { cell.work_dir() };
         let work_dir = cell.work_dir().to_string_lossy();
@@ -77,6 +77,12 @@ impl Workshop {
             cwd,
         };
         let mut place = Place::in_cell(Arc::clone(&cell_box), place)?;
+        if let Some(layout) = layout.as_ref().filter(|_| spec.isolation != IsolationMode::Off) {
+            let is_mounted =
+                |path: &PathBuf| spec.mounts.iter().any(|mount| path.starts_with(&mount.target));
+            place.unseen = layout.unseen().into_iter().filter(|path| !is_mounted(path)).collect();
+        }
+        let version = layout.map(|layout| layout.version);
         place.packages = Some(Packages::new(python.executable.clone(), options.pip.clone()));
         place.describe("python", json!(python.executable.to_string_lossy()));
         let box_io: Arc<dyn BoxIo> = cell_box;
@@ -89,22 +95,22 @@ impl Workshop {
         Ok(instance)
     }
 
-    /// The cell, the limits of what runs in it, and the version of its Python.
+    /// The cell, the limits of what runs in it, and where the parts of its Python are.
     async fn cell(
         &self,
         maker: &Maker,
         spec: &CreateSpec,
         python: &Python,
         options: &Options,
-    ) -> Result<(Cell, Vec<Rlimit>, Option<String>)> {
+    ) -> Result<(Cell, Vec<Rlimit>, Option<Layout>)> {
         let mounts =
             mounts::open(&spec.mounts, self.snapshots.directory().into_iter().collect()).await?;
         let make = async |layout: Option<&Layout>| {
-            let mut cell_spec = cell_spec(spec, &python.directories(layout));
+            let mut cell_spec = cell_spec(spec, &python.shown(layout));
             cell_spec.mounts.clone_from(&mounts);
             let cell = maker.cell(&cell_spec).await.map_err(mounts::no_cell)?;
             let rlimits = cell.rlimits().to_vec();
-            Ok((cell, rlimits, layout.map(|layout| layout.version.clone())))
+            Ok((cell, rlimits, layout.cloned()))
         };
         let Some(known) = &python.layout else {
             // The first time, the interpreter itself says where its parts are.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sandbox_agent::Start;
 use sandbox_agent::cell::{Program, Zygote, ZygoteSource};
@@ -12,6 +13,8 @@ use sandbox_core::Result;
 use sandbox_isolation::{Maker, Privilege};
 use sandbox_local::background;
 use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::config::Options;
 use crate::python::{Fingerprint, Layout, Python, remember};
@@ -34,6 +37,13 @@ type Shared = Arc<OnceCell<Arc<Zygote>>>;
 /// Interpreters with what templates had that are kept. One is started again when it is needed.
 const MOST_OF_TEMPLATES: usize = 4;
 
+/// Interpreters that are kept for whoever wants one like them, besides those with workers. Which one goes is who was
+/// wanted the longest ago.
+const MOST_KEPT: usize = 8;
+
+/// How long one is kept that nobody wants. The one that was wanted last stays.
+const LONGEST_IDLE: Duration = Duration::from_secs(300);
+
 /// Lists of modules of templates that are known to do no good. After that many, all are tried again.
 const MOST_USELESS: usize = 64;
 
@@ -46,8 +56,10 @@ pub(crate) struct Zygotes {
 #[derive(Debug, Default)]
 struct All {
     by_flavor: HashMap<Flavor, Shared>,
-    /// Those with what templates had, the one used last at the end.
-    of_templates: Vec<Flavor>,
+    /// When each was wanted last, the latest at the end.
+    wanted: Vec<(Flavor, Instant)>,
+    /// Lets go of those that nobody wants.
+    sweeper: Option<JoinHandle<()>>,
     /// With these, no interpreter starts.
     useless: HashSet<Flavor>,
 }
@@ -108,7 +120,9 @@ impl Zygotes {
             }
             Ok(zygote)
         };
-        shared.get_or_try_init(start).await.cloned()
+        let zygote = shared.get_or_try_init(start).await.cloned();
+        self.sweep_later();
+        zygote
     }
 
     fn all(&self) -> MutexGuard<'_, All> {
@@ -116,21 +130,30 @@ impl Zygotes {
     }
 
     fn shared(&self, flavor: &Flavor) -> Shared {
+        self.all().shared(flavor, Instant::now())
+    }
+
+    /// Sees to it that somebody looks for those that nobody wants, where there is more than the last one.
+    fn sweep_later(&self) {
         let mut all = self.all();
-        if !flavor.imports.is_empty() {
-            all.of_templates.retain(|known| known != flavor);
-            all.of_templates.push(flavor.clone());
-            if all.of_templates.len() > MOST_OF_TEMPLATES {
-                // Its workers have it until they end.
-                let oldest = all.of_templates.remove(0);
-                all.by_flavor.remove(&oldest);
+        let sweeps = all.sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
+        if sweeps || all.by_flavor.len() < 2 {
+            return;
+        }
+        let zygotes = Arc::downgrade(&self.all);
+        all.sweeper = Some(tokio::spawn(async move {
+            loop {
+                sleep(LONGEST_IDLE / 5).await;
+                let Some(all) = zygotes.upgrade() else { return };
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.drop_idle(Instant::now());
+                if all.by_flavor.len() < 2 {
+                    // Whoever adds one begins anew.
+                    all.sweeper = None;
+                    return;
+                }
             }
-        }
-        let shared = all.by_flavor.entry(flavor.clone()).or_default();
-        if shared.get().is_some_and(|zygote| !zygote.is_alive()) {
-            *shared = Shared::default();
-        }
-        Arc::clone(shared)
+        }));
     }
 
     /// The same as a function that a box calls when it needs a worker.
@@ -141,6 +164,53 @@ impl Zygotes {
             let (python, options) = (python.clone(), options.clone());
             Box::pin(async move { zygotes.get(&maker, &python, &options).await })
         })
+    }
+}
+
+impl All {
+    fn shared(&mut self, flavor: &Flavor, now: Instant) -> Shared {
+        self.wanted.retain(|(known, _)| known != flavor);
+        self.wanted.push((flavor.clone(), now));
+        let shared = self.by_flavor.entry(flavor.clone()).or_default();
+        if shared.get().is_some_and(|zygote| !zygote.is_alive()) {
+            *shared = Shared::default();
+        }
+        let shared = Arc::clone(shared);
+        let of_templates = |known: &Flavor| !known.imports.is_empty();
+        if self.by_flavor.keys().filter(|known| of_templates(known)).count() > MOST_OF_TEMPLATES {
+            // Its workers have it until they end.
+            self.forget_first(|_, known| of_templates(known));
+        }
+        if self.by_flavor.len() > MOST_KEPT {
+            self.forget_first(Self::is_idle);
+        }
+        shared
+    }
+
+    /// Whether it has no workers, and is not being started.
+    fn is_idle(&self, flavor: &Flavor) -> bool {
+        self.by_flavor.get(flavor).is_none_or(|shared| {
+            let has_workers = shared.get().is_some_and(|zygote| Arc::strong_count(zygote) > 1);
+            Arc::strong_count(shared) == 1 && !has_workers
+        })
+    }
+
+    /// Lets go of the one of those that was wanted the longest ago.
+    fn forget_first(&mut self, which: impl Fn(&Self, &Flavor) -> bool) {
+        let oldest = self.wanted.iter().position(|(flavor, _)| which(self, flavor));
+        if let Some(oldest) = oldest {
+            let (flavor, _) = self.wanted.remove(oldest);
+            self.by_flavor.remove(&flavor);
+        }
+    }
+
+    fn drop_idle(&mut self, now: Instant) {
+        let Some((_last, others)) = self.wanted.split_last() else { return };
+        let is_old = |at: &Instant| now.saturating_duration_since(*at) >= LONGEST_IDLE;
+        let gone = others.iter().filter(|(flavor, at)| is_old(at) && self.is_idle(flavor));
+        let gone: HashSet<Flavor> = gone.map(|(flavor, _)| flavor.clone()).collect();
+        self.wanted.retain(|(flavor, _)| !gone.contains(flavor));
+        self.by_flavor.retain(|flavor, _| !gone.contains(flavor));
     }
 }
 
@@ -167,4 +237,69 @@ fn byte_code_name(executable: &Path) -> Option<String> {
     let mut hasher = DefaultHasher::new();
     (executable, Fingerprint::of(executable).ok()?, program_id()).hash(&mut hasher);
     Some(format!("agent-{:016x}.pyc", hasher.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flavor(module: usize, imports: &[&str]) -> Flavor {
+        Flavor {
+            executable: "/usr/bin/python3".into(),
+            preimport: vec![format!("module{module}")],
+            imports: imports.iter().map(ToString::to_string).collect(),
+            warm: true,
+            privilege: Privilege::User,
+        }
+    }
+
+    #[test]
+    fn few_are_kept_and_those_wanted_last() {
+        let (mut all, now) = (All::default(), Instant::now());
+        for module in 0..100 {
+            drop(all.shared(&flavor(module, &[]), now));
+            drop(all.shared(&flavor(0, &[]), now));
+        }
+        assert_eq!((all.by_flavor.len(), all.wanted.len()), (MOST_KEPT, MOST_KEPT));
+        for kept in [0, 98, 99] {
+            assert!(all.by_flavor.contains_key(&flavor(kept, &[])), "{kept}");
+        }
+        assert!(!all.by_flavor.contains_key(&flavor(1, &[])));
+    }
+
+    #[test]
+    fn one_in_use_is_kept() {
+        let (mut all, now) = (All::default(), Instant::now());
+        let used = all.shared(&flavor(0, &[]), now);
+        for module in 1..100 {
+            drop(all.shared(&flavor(module, &[]), now));
+        }
+        all.drop_idle(now + 2 * LONGEST_IDLE);
+        assert!(Arc::ptr_eq(&used, &all.shared(&flavor(0, &[]), now)));
+    }
+
+    #[test]
+    fn those_of_templates_are_fewer() {
+        let (mut all, now) = (All::default(), Instant::now());
+        for module in 0..20 {
+            drop(all.shared(&flavor(module, &["wave"]), now));
+        }
+        assert_eq!(all.by_flavor.len(), MOST_OF_TEMPLATES);
+    }
+
+    #[test]
+    fn idle_ones_go_but_for_the_last() {
+        let (mut all, now) = (All::default(), Instant::now());
+        for module in 0..3 {
+            drop(all.shared(&flavor(module, &[]), now));
+        }
+        all.drop_idle(now + LONGEST_IDLE / 2);
+        assert_eq!(all.by_flavor.len(), 3);
+        drop(all.shared(&flavor(1, &[]), now + LONGEST_IDLE / 2));
+        all.drop_idle(now + LONGEST_IDLE);
+        let left: Vec<_> = all.by_flavor.keys().collect();
+        assert_eq!(left, [&flavor(1, &[])], "it is the one that was wanted last");
+        all.drop_idle(now + 10 * LONGEST_IDLE);
+        assert_eq!(all.by_flavor.len(), 1);
+    }
 }

@@ -2,11 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend_eval::{EvalBackend, EvalConfig};
-use sandbox_core::{ExecutionResult, Fixed, Sandbox, SandboxBuilder};
+use sandbox_core::{ExecutionResult, Fixed, Mount, Sandbox, SandboxBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -139,6 +140,11 @@ impl Modules {
         json!(self.directory.path().join("env/bin/python"))
     }
 
+    /// A directory that the environment names and that no sandbox sees unasked.
+    fn outside(&self) -> PathBuf {
+        self.directory.path().join("outside")
+    }
+
     fn was_imported_outside(&self, name: &str) -> bool {
         self.directory.path().join(format!("{name}.mark")).exists()
     }
@@ -147,7 +153,11 @@ impl Modules {
 #[tokio::test]
 async fn a_template_decides_only_which_own_modules_are_imported() {
     let (world, modules) = (World::new(), Modules::new());
-    let builder = || world.builder().provider_option("python", modules.python());
+    let outside = modules.outside();
+    let builder = || {
+        let mount = Mount::new(&outside, outside.to_str().unwrap());
+        world.builder().provider_option("python", modules.python()).mount(mount)
+    };
     let template = async |name: &str, imported: &[&str]| {
         let sandbox = builder().create().await.unwrap();
         let code = format!(

@@ -1,7 +1,6 @@
 //! Which kernel, how it is started, and what it needs to see of this host.
 
 use std::env;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use jupyter_protocol::kernelspec::{
@@ -10,7 +9,7 @@ use jupyter_protocol::kernelspec::{
 use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_kernel::launch::KernelCommand;
 use sandbox_local::programs::on_path;
-use sandbox_local::view::{is_shown, needed_for};
+use sandbox_local::view::{is_shown, needed_for, shown_for_program};
 
 use crate::config::{DEFAULT_KERNEL, Options};
 
@@ -111,17 +110,13 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
         directories.extend(python.site_packages.iter().cloned());
     }
     // An interpreter of a virtual environment is a link to that of another.
-    let real = fs::canonicalize(&program).ok();
-    directories.extend(
-        real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_path_buf),
-    );
+    directories.extend(shown_for_program(&program));
     let mut named = vec![program.clone()];
     // Such as the program's own first file, in the home of whoever installed it.
     named
         .extend(argv[1..].iter().map(PathBuf::from).filter(|path| is_plain(path) && path.exists()));
     // Programs stand beside those of others. What is no program may load what stands beside it.
     directories.extend(named.iter().filter_map(|path| needed_for(path, *path == program)));
-    directories.extend(real.and_then(|real| needed_for(&real, true)));
     let command = KernelCommand {
         name: kernel.name,
         title: kernel.spec.display_name,

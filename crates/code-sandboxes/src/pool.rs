@@ -55,7 +55,8 @@ type Recipe = dyn Fn() -> SandboxBuilder<Registry> + Send + Sync;
 ///
 /// Lifetimes and idle timeouts begin anew when somebody takes a sandbox, where its variant can set them.
 ///
-/// The pool belongs to the runtime it was started on. When its last handle is dropped, those that nobody has end.
+/// The pool belongs to the runtime it was started on. When its last handle is dropped, those that nobody has end. So they
+/// are never detached: nothing of a pool outlives its process.
 #[derive(Clone)]
 pub struct SandboxPool {
     keeper: Arc<Keeper>,
@@ -88,6 +89,8 @@ struct Keeper {
 struct Shared {
     recipe: Box<Recipe>,
     size: usize,
+    /// Where sandboxes are made and ended, whoever lets go of one.
+    runtime: Handle,
     state: Mutex<State>,
     /// Somebody took one, or gave one back.
     changed: Notify,
@@ -138,8 +141,8 @@ impl SandboxPool {
     /// Starts a pool of `size` sandboxes made by `recipe`, and waits until all are ready.
     ///
     /// # Errors
-    /// `InvalidArgument` for a size of zero; whatever keeps the first one from being made. Later ones are tried again, and
-    /// [`SandboxPool::status`] says why.
+    /// `InvalidArgument` for a size of zero, and for a recipe of detached sandboxes; whatever keeps the first ones from
+    /// being made. Later ones are tried again, and [`SandboxPool::status`] says why.
     ///
     /// # Cancellation
     /// Dropping the future leaves nothing behind.
@@ -152,11 +155,13 @@ impl SandboxPool {
             return Err(Error::new(ErrorKind::InvalidArgument, "start_pool", message)
                 .with_context("field", "size"));
         }
-        let first = Member { sandbox: recipe().create().await?, made: Instant::now() };
+        let first = attached(recipe())?.create().await?;
+        let first = Member { sandbox: first, made: Instant::now() };
         let state = State { ready: [first].into(), ..State::default() };
         let shared = Arc::new(Shared {
             recipe: Box::new(recipe),
             size,
+            runtime: Handle::current(),
             state: Mutex::new(state),
             changed: Notify::new(),
         });
@@ -196,7 +201,7 @@ impl SandboxPool {
         if let Some(ready) = self.try_acquire()? {
             return Ok(ready);
         }
-        let sandbox = (self.shared().recipe)().create().await?;
+        let sandbox = attached((self.shared().recipe)())?.create().await?;
         self.shared().state().in_use += 1;
         Ok(PooledSandbox { sandbox, pool: Arc::clone(self.shared()) })
     }
@@ -241,10 +246,14 @@ impl SandboxPool {
     /// How many there are.
     pub fn status(&self) -> PoolStatus {
         let state = self.shared().state();
+        let available = state.ready.iter().filter(|member| member.is_fit()).count();
+        if available < state.ready.len() {
+            self.shared().changed.notify_one();
+        }
         PoolStatus {
             size: self.shared().size,
-            total: state.ready.len() + state.in_use,
-            available: state.ready.len(),
+            total: available + state.in_use,
+            available,
             in_use: state.in_use,
             starting: state.starting,
             last_error: state.last_error.as_ref().map(ToString::to_string),
@@ -299,8 +308,9 @@ impl Shared {
         loop {
             self.retire();
             while self.wants_more(making.len()) {
-                let builder = (self.recipe)();
-                making.spawn(builder.create());
+                // The recipe is called there, so that one that panics costs its sandbox and not this task.
+                let shared = Arc::clone(&self);
+                making.spawn(async move { attached((shared.recipe)())?.create().await });
                 self.state().starting = making.len();
             }
             if making.is_empty() {
@@ -350,7 +360,8 @@ impl Shared {
             None => return true,
             Some(Ok(Err(error))) => error,
             Some(Err(broken)) => {
-                Error::new(ErrorKind::Unexpected, "refill_pool", broken.to_string())
+                let message = format!("a sandbox could not be made: {broken}");
+                Error::new(ErrorKind::Unexpected, "refill_pool", message)
             }
         };
         state.last_error = Some(problem);
@@ -369,7 +380,8 @@ impl Shared {
 
 /// A sandbox of a pool, for one owner. Every verb is that of [`Sandbox`], which it dereferences to.
 ///
-/// Dropping it ends the sandbox, also while clones of the handle are there.
+/// Dropping it ends the sandbox, also while clones of the handle are there, and wherever it is dropped, as long as the
+/// runtime of the pool is there.
 #[derive(Debug)]
 pub struct PooledSandbox {
     sandbox: Sandbox,
@@ -388,10 +400,10 @@ impl Drop for PooledSandbox {
     fn drop(&mut self) {
         self.pool.state().in_use -= 1;
         self.pool.changed.notify_one();
-        let running = self.sandbox.info().is_some_and(|info| info.status == SandboxStatus::Running);
-        if running && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        let is_over = |status| status == SandboxStatus::Terminated;
+        if !self.sandbox.info().is_some_and(|info| is_over(info.status)) {
             let sandbox = self.sandbox.clone();
-            runtime.spawn(async move { sandbox.kill().await });
+            self.pool.runtime.spawn(async move { sandbox.kill().await });
         }
     }
 }
@@ -400,6 +412,17 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SandboxPool").field("size", &self.size).finish_non_exhaustive()
     }
+}
+
+/// A detached one would live on when the pool lets go of it.
+fn attached(builder: SandboxBuilder<Registry>) -> Result<SandboxBuilder<Registry>> {
+    if !builder.is_detached() {
+        return Ok(builder);
+    }
+    let message = "sandboxes of a pool end with it and cannot be detached";
+    Err(Error::new(ErrorKind::InvalidArgument, "start_pool", message)
+        .with_context("field", "detached")
+        .with_hint("leave `.detached(..)` out of the recipe"))
 }
 
 fn closed() -> Error {

@@ -80,6 +80,74 @@ async fn dropping_releases() {
 }
 
 #[tokio::test]
+async fn dropping_releases_outside_of_the_runtime_too() {
+    let pool = SandboxPool::start(1, Sandbox::builder).await.unwrap();
+    let sandbox = pool.acquire().await.unwrap();
+    let handle = Sandbox::clone(&sandbox);
+    std::thread::spawn(move || drop(sandbox)).join().unwrap();
+    let began = Instant::now();
+    while handle.info().unwrap().status == SandboxStatus::Running {
+        assert!(began.elapsed() < PATIENCE, "it runs on");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_that_has_ended_is_not_available() {
+    let short = Arc::new(AtomicBool::new(true));
+    let is_short = Arc::clone(&short);
+    let recipe = move || {
+        let builder = Sandbox::builder();
+        let short = is_short.swap(false, Ordering::SeqCst);
+        if short { builder.lifetime(Duration::from_millis(300)) } else { builder }
+    };
+    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    let status = pool.status();
+    assert_eq!((status.available, status.total), (0, 0));
+    // Whoever has seen that need not ask for one to have it replaced.
+    until(&pool, |status| status.available == 1).await;
+}
+
+#[tokio::test]
+async fn a_recipe_that_panics_is_told() {
+    let calls = AtomicUsize::new(0);
+    let recipe = move || {
+        assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "only the first call works");
+        Sandbox::builder()
+    };
+    let started = tokio::time::timeout(PATIENCE, SandboxPool::start(2, recipe)).await;
+    let error = started.expect("it waits for ever").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected);
+    assert!(error.to_string().contains("only the first call works"), "{error}");
+    // One that panics for a while does no lasting harm.
+    let calls = AtomicUsize::new(0);
+    let recipe = move || {
+        assert_ne!(calls.fetch_add(1, Ordering::SeqCst), 1, "the second call does not work");
+        Sandbox::builder()
+    };
+    let pool = SandboxPool::start(1, recipe).await.unwrap();
+    let _taken = pool.acquire().await.unwrap();
+    until(&pool, |status| status.last_error.is_some()).await;
+    until(&pool, |status| status.available == 1 && status.last_error.is_none()).await;
+}
+
+#[tokio::test]
+async fn detached_sandboxes_are_refused() {
+    let recipe = || Sandbox::builder().detached(Duration::from_secs(60));
+    let error = SandboxPool::start(1, recipe).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("detached"), "{error}");
+    let calls = AtomicUsize::new(0);
+    let recipe = move || match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => Sandbox::builder(),
+        _ => Sandbox::builder().detached(Duration::from_secs(60)),
+    };
+    let error = SandboxPool::start(2, recipe).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[tokio::test]
 async fn an_empty_pool_makes_one_or_says_so() {
     let pool = SandboxPool::start(1, Sandbox::builder).await.unwrap();
     let first = pool.try_acquire().unwrap().unwrap();

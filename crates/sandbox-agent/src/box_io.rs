@@ -226,8 +226,20 @@ pub trait Process: fmt::Debug + Send + Sync {
     /// CPU time of it so far, threads included, children not. `None` when it is dead or nobody can tell.
     fn cpu_time(&self) -> Option<Duration>;
 
+    /// A clock that begins now, for what it and everything that it has started uses. Making and reading it may take a few
+    /// milliseconds. `None`: nobody can tell.
+    fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
+        None
+    }
+
     /// Highest resident memory it has had, in bytes.
     fn peak_memory(&self) -> Option<u64>;
+}
+
+/// CPU time of a process and of everything that it has started.
+pub trait TreeClock: fmt::Debug + Send {
+    /// What was used since the clock was made.
+    fn used(&mut self) -> Duration;
 }
 
 /// What a worker does nothing about, as a signal: SIGURG.

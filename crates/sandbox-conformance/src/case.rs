@@ -113,10 +113,31 @@ pub(crate) struct Failure {
     at: &'static Location<'static>,
 }
 
+/// What a failure begins with that no second try takes back: the host was touched, or something stayed on it. A case
+/// that passes alone proves nothing then, because what escaped may have won a race, or have come from a case beside it.
+/// `cargo xtask` hears it.
+pub(crate) const FINAL: &str = "final: ";
+
 impl Failure {
     #[track_caller]
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), at: Location::caller() }
+    }
+
+    /// The same failure as one that is final.
+    pub(crate) fn finally(mut self) -> Self {
+        if !self.message.starts_with(FINAL) {
+            self.message.insert_str(0, FINAL);
+        }
+        self
+    }
+
+    /// This failure, and what else was found.
+    pub(crate) fn beside(mut self, other: Checked) -> Self {
+        if let Err(other) = other {
+            self.message = format!("{}; and {other}", self.message);
+        }
+        self
     }
 }
 

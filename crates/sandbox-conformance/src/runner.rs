@@ -215,7 +215,8 @@ impl Suite {
     fn last(&self, before: Census) -> Trial {
         let handle = self.handle.clone();
         Trial::test("hostile::nothing_is_left_of_all_this", move || {
-            handle.block_on(before.is_restored()).map_err(Failed::from)
+            let restored = handle.block_on(before.is_restored());
+            restored.map_err(|failure| Failed::from(failure.finally()))
         })
     }
 
@@ -278,12 +279,22 @@ async fn take_turn(
         checked = bounded(fixture.is_truthful()).await;
     }
     let cleaned = bounded(fixture.clean_up()).await;
-    checked = checked.and(cleaned).and(fixture.is_untouched());
+    checked = checked.and(cleaned);
+    // These are told whatever else there is: each is told once, and is final.
+    checked = worse(checked, fixture.is_untouched());
     if let Some(before) = before {
-        let restored = async { before?.is_restored().await };
-        checked = checked.and(restored.await);
+        let restored = async { before?.is_restored().await.map_err(Failure::finally) };
+        checked = worse(checked, restored.await);
     }
     (checked, seconds)
+}
+
+/// What was found of the host, with what the case says.
+fn worse(checked: Checked, host: Checked) -> Checked {
+    match host {
+        Ok(()) => checked,
+        Err(failure) => Err(failure.beside(checked)),
+    }
 }
 
 async fn bounded(work: impl Future<Output = Checked>) -> Checked {
@@ -292,5 +303,22 @@ async fn bounded(work: impl Future<Output = Checked>) -> Checked {
         Ok(Ok(checked)) => checked,
         Ok(Err(_)) => Err(Failure::new("it panicked")),
         Err(_) => Err(Failure::new(format!("it did not end within {} s", LONGEST_CASE.as_secs()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::FINAL;
+
+    #[test]
+    fn what_the_host_says_hides_behind_no_other_failure() {
+        let slow = || Err(Failure::new("it was slow"));
+        let reached = || Err(Failure::new("the host was reached").finally());
+        let message = worse(slow(), reached()).unwrap_err().to_string();
+        assert!(message.starts_with(FINAL) && message.contains("it was slow"), "{message}");
+        assert!(worse(Ok(()), reached()).unwrap_err().to_string().starts_with(FINAL));
+        assert!(!worse(slow(), Ok(())).unwrap_err().to_string().starts_with(FINAL));
+        worse(Ok(()), Ok(())).unwrap();
     }
 }

@@ -238,6 +238,11 @@ impl<R: Resolve> SandboxBuilder<R> {
         self
     }
 
+    /// Whether it shall outlive this process.
+    pub fn is_detached(&self) -> bool {
+        self.spec.detached.is_some()
+    }
+
     /// Says that it is made for one thing alone, so that nothing is prepared for a second one.
     pub fn single_use(mut self, purpose: SingleUse) -> Self {
         self.spec.single_use = Some(purpose);

@@ -72,7 +72,7 @@ pub struct RunCode {
     pub cwd: Option<String>,
     /// Wall-clock limit, counted from the moment the code starts. `None`: no limit.
     pub timeout: Option<Duration>,
-    /// CPU-time limit of the interpreter for this run.
+    /// CPU-time limit of the interpreter, and of all that it has started, for this run.
     pub cpu_time: Option<Duration>,
     /// Memory the interpreter may have during this run.
     pub memory: Option<ByteSize>,

@@ -113,7 +113,7 @@ impl<'a, C> RunCodeBuilder<'a, C> {
         self
     }
 
-    /// Limits the CPU time of the interpreter in this run.
+    /// Limits the CPU time of the interpreter, and of all that it has started, in this run.
     pub fn cpu_time(mut self, limit: Duration) -> Self {
         self.request.cpu_time = Some(limit);
         self

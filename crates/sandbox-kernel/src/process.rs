@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
 use jupyter_protocol::content::InterruptRequest;
-use sandbox_agent::box_io::{Exit, Process};
+use sandbox_agent::box_io::{Exit, Process, TreeClock};
 use sandbox_core::Result;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -263,6 +263,10 @@ impl Process for KernelProcess {
 
     fn cpu_time(&self) -> Option<Duration> {
         self.inner.cpu_time()
+    }
+
+    fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
+        self.inner.tree_clock()
     }
 
     fn peak_memory(&self) -> Option<u64> {

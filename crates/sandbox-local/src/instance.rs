@@ -221,6 +221,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         let context = self.contexts.for_run(request.context.as_deref());
         let mut request = RunRequest::new(call, request, &context.spec().cwd);
         request.network_hint = self.place.network.hint();
+        request.unseen.clone_from(&self.place.unseen);
         let mark = self.place.network.mark();
         match context.run(request).await {
             Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, mark), in_use))),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -67,6 +68,8 @@ pub struct Place {
     pub commands: Commands,
     /// Python packages, where they can be installed.
     pub packages: Option<Packages>,
+    /// Directories of this host in which its interpreter looks for modules, and which code does not see.
+    pub unseen: Vec<PathBuf>,
     pub(crate) hold: Hold,
     pub(crate) files: Option<Files>,
     pub(crate) closing: Closing,
@@ -198,6 +201,7 @@ impl Place {
             network,
             commands,
             packages: None,
+            unseen: Vec::new(),
             hold: Hold::default(),
             files,
             closing,

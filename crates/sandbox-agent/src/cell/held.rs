@@ -30,10 +30,12 @@ use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
 use tokio::time::{Instant, timeout};
 
 use super::process::family::{self, Started};
-use super::process::{Kills, kill_alone, lost, memory_hint, memory_words, peak_memory, raw_pid};
+use super::process::{
+    Kills, ProcTree, kill_alone, lost, memory_hint, memory_words, peak_memory, raw_pid,
+};
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
-use crate::box_io::{Channel, Exit, Expected, Held, NUDGE, Process, Way, WorkerIo};
+use crate::box_io::{Channel, Exit, Expected, Held, NUDGE, Process, TreeClock, Way, WorkerIo};
 
 const OPERATION: &str = "wake_interpreter";
 
@@ -425,6 +427,10 @@ impl Process for WokenProcess {
 
     fn cpu_time(&self) -> Option<Duration> {
         self.clock?.read()
+    }
+
+    fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
+        Some(Box::new(ProcTree::of(self.host_pid, Some(self.home.cell.pid()))))
     }
 
     fn peak_memory(&self) -> Option<u64> {

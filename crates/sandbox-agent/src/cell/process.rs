@@ -1,6 +1,7 @@
 //! Processes of a cell: workers, which are children of the zygote, and programs, which are children of its PID 1.
 
 pub(crate) mod family;
+mod tree_clock;
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,9 +21,10 @@ use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
 
 use self::family::Started;
+pub(crate) use self::tree_clock::ProcTree;
 use super::streams::watch;
 use super::zygote::Zygote;
-use crate::box_io::{Exit, NUDGE, Process};
+use crate::box_io::{Exit, NUDGE, Process, TreeClock};
 
 /// Many processes may start in a cell at once, but none while a tree is killed there.
 pub(crate) type Kills = Arc<RwLock<()>>;
@@ -219,6 +221,10 @@ impl Process for WorkerProcess {
         self.clock?.read()
     }
 
+    fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
+        Some(Box::new(ProcTree::of(self.host_pid, Some(self.cell.pid()))))
+    }
+
     fn peak_memory(&self) -> Option<u64> {
         peak_memory(self.host_pid)
     }
@@ -321,6 +327,10 @@ impl Process for ProgramProcess {
 
     fn cpu_time(&self) -> Option<Duration> {
         ProcessClock::of(self.host_pid()?)?.read()
+    }
+
+    fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
+        Some(Box::new(ProcTree::of(self.host_pid()?, Some(self.first))))
     }
 
     fn peak_memory(&self) -> Option<u64> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -86,6 +87,8 @@ pub struct RunRequest {
     pub stdin: Stdin,
     /// Said of exceptions that a missing network explains.
     pub network_hint: Option<String>,
+    /// Directories of the host with modules that the box does not show: said of a module that is missing.
+    pub unseen: Vec<PathBuf>,
 }
 
 impl RunRequest {
@@ -113,6 +116,7 @@ impl RunRequest {
             output_limit: request.output_limit,
             stdin: request.stdin,
             network_hint: None,
+            unseen: Vec::new(),
         }
     }
 }
@@ -252,6 +256,7 @@ impl InterpreterContext {
         );
         run.started(&self.inner.id, restarted);
         run.network_hint = request.network_hint;
+        run.unseen = request.unseen;
         run.limit_output(request.output_limit);
         run.send(&message, request.stdin).await?;
         Ok(run)

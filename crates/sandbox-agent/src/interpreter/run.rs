@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,7 @@ pub(crate) struct ActiveRun {
     /// What of it could not be ended.
     goes_on: Option<&'static str>,
     pub(crate) network_hint: Option<String>,
+    pub(crate) unseen: Vec<PathBuf>,
     output: Option<Allowance>,
 }
 
@@ -106,6 +108,7 @@ impl ActiveRun {
             died_of: None,
             goes_on: None,
             network_hint: None,
+            unseen: Vec::new(),
             output: None,
         }
     }
@@ -200,6 +203,12 @@ impl ActiveRun {
                 if let Some(hint) = self.network_hint.clone().filter(|_| is_about_network(&value)) {
                     value = format!("{value} ({hint})");
                     self.outcome.hint = Some(hint);
+                } else if let Some(place) = where_unseen(&self.unseen, &name, &value) {
+                    let place = place.display();
+                    self.outcome.hint = Some(format!(
+                        "it is in {place} of the host, which is not shown unless that is asked for: \
+                         `--mount {place}:{place}`, or .mount(Mount::new(..))"
+                    ));
                 }
                 self.push(EventKind::Error(CodeError { name, value, traceback }));
             }
@@ -500,6 +509,22 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
         Reply::Held { .. } => "held",
     };
     format!("a message `{name}` that does not belong here")
+}
+
+/// The directory that has the module which is missing. The name of the module is a claim of the code.
+fn where_unseen<'a>(unseen: &'a [PathBuf], name: &str, value: &str) -> Option<&'a Path> {
+    if name != "ModuleNotFoundError" || unseen.is_empty() {
+        return None;
+    }
+    let module = value.strip_prefix("No module named '")?.split(['.', '\'']).next()?;
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    if module.is_empty() || module.len() > 200 || !module.chars().all(is_name) {
+        return None;
+    }
+    let has_it = |place: &&PathBuf| {
+        place.join(module).is_dir() || place.join(format!("{module}.py")).is_file()
+    };
+    unseen.iter().find(has_it).map(PathBuf::as_path)
 }
 
 fn is_about_network(value: &str) -> bool {

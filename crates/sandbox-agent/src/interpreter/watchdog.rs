@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::inbox::{Answer, Inbox, would_block};
 use super::outcome::EndReason;
 use super::tools::ToolCalls;
-use crate::box_io::{BoxIo, Control, Process, WorkerIo};
+use crate::box_io::{BoxIo, Control, Process, TreeClock, WorkerIo};
 use crate::message::Request;
 
 /// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
@@ -20,6 +20,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// How often the CPU time of a limited run is looked at, at most and at least.
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// How soon the CPU time of everything that a limited run has started is looked at again, and how many times as long as a
+/// look takes. It costs a look at every process of this host.
+const TREE_POLL: Duration = Duration::from_millis(20);
+const TREE_SHARE: u32 = 20;
 
 /// How often the task wakes when no run is there. A run whose time is up later than that begins without waking it, which
 /// would take the processor from the run.
@@ -77,6 +82,8 @@ struct Watched {
     /// When the next step of the ladder is due.
     deadline: Option<Instant>,
     cpu_end: Option<Duration>,
+    /// The same limit, for all that the interpreter has started, too.
+    tree: Option<Tree>,
     cause: Option<Cause>,
     /// Whether the whole request has been sent. Before that, nothing else may go out.
     sent: bool,
@@ -96,6 +103,23 @@ struct Watched {
     killed: bool,
     /// The code has ended by then.
     at_most: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Tree {
+    clock: Box<dyn TreeClock>,
+    limit: Duration,
+    used: Duration,
+    /// When it is looked at again.
+    next: Instant,
+}
+
+impl Tree {
+    fn look(&mut self) {
+        let began = Instant::now();
+        self.used = self.clock.used();
+        self.next = Instant::now() + TREE_POLL.max(began.elapsed() * TREE_SHARE);
+    }
 }
 
 impl Watched {
@@ -165,11 +189,16 @@ impl Watchdog {
     pub(crate) fn begin(&self, id: i64, limits: Limits, calls: Option<Arc<ToolCalls>>) {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
+        let tree = limits.cpu.and_then(|limit| {
+            let clock = self.process.tree_clock()?;
+            Some(Tree { clock, limit, used: Duration::ZERO, next: Instant::now() + TREE_POLL })
+        });
         let mut state = self.state();
         state.run = Some(Watched {
             id,
             deadline,
             cpu_end,
+            tree,
             cause: None,
             sent: false,
             called: false,
@@ -307,7 +336,7 @@ impl Watchdog {
 
     fn interrupt_with_grace(&self, run: &mut Watched, cause: Cause) {
         run.cause = Some(cause);
-        run.cpu_end = None;
+        (run.cpu_end, run.tree) = (None, None);
         let end = Instant::now() + self.process.grace();
         (run.deadline, run.at_most, run.held_back) = (Some(end), Some(end), None);
         self.tell(run);
@@ -331,6 +360,7 @@ impl Watchdog {
 
     async fn watch(self: Arc<Self>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) {
         loop {
+            self.look_at_tree();
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
@@ -342,6 +372,23 @@ impl Watchdog {
                 },
                 Step::Sleep(None) => self.wake.notified().await,
             }
+        }
+    }
+
+    /// Looks at what a limited run has started, when it is time. That takes long enough for others not to wait for it.
+    fn look_at_tree(&self) {
+        let is_due = |tree: &mut Tree| tree.next <= Instant::now();
+        let taken = {
+            let mut state = self.state();
+            let run = state.run.as_mut();
+            run.and_then(|run| Some((run.id, run.tree.take_if(is_due)?)))
+        };
+        let Some((id, mut tree)) = taken else { return };
+        tree.look();
+        let mut state = self.state();
+        let run = state.run.as_mut().filter(|run| run.id == id && run.cpu_end.is_some());
+        if let Some(run) = run {
+            run.tree = Some(tree);
         }
     }
 
@@ -362,7 +409,8 @@ impl Watchdog {
         self.nudge(run, now);
         let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
         let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
-        let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end);
+        let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end)
+            || run.tree.as_ref().is_some_and(|tree| tree.used >= tree.limit);
         let mut due = run.deadline;
         if out_of_time || out_of_cpu {
             due = match self.act(run, now, out_of_time) {
@@ -372,6 +420,7 @@ impl Watchdog {
         } else if let Some((end, used)) = cpu {
             let pause = (end - used).clamp(CPU_POLL.0, CPU_POLL.1);
             due = earliest(due, Some(now + pause));
+            due = earliest(due, run.tree.as_ref().map(|tree| tree.next));
         }
         due = earliest(due, run.next_tell(now));
         state.scheduled = due;
@@ -392,7 +441,7 @@ impl Watchdog {
     fn act(&self, run: &mut Watched, now: Instant, out_of_time: bool) -> Step {
         let answer = self.look_for_end(run, now);
         if run.over && !run.doomed {
-            (run.deadline, run.cpu_end) = (None, None);
+            (run.deadline, run.cpu_end, run.tree) = (None, None, None);
             return Step::Sleep(None);
         }
         let held_back = *run.held_back.get_or_insert(now + HELD_BACK);

@@ -23,6 +23,10 @@ pub(super) fn cases() -> Vec<Case> {
         memory_is_limited needs limit_memory;
         memory_of_all_processes_is_limited needs limit_memory;
         cpu_time_of_a_run_is_limited needs limit_run_cpu_time;
+        a_subprocess_that_burns_cpu_counts needs limit_run_cpu_time;
+        forks_that_burn_cpu_count needs limit_run_cpu_time;
+        daemons_that_burn_cpu_count needs limit_run_cpu_time;
+        what_idles_beside_a_run_costs_it_nothing needs limit_run_cpu_time;
         memory_of_a_run_is_limited needs limit_run_memory;
         too_many_open_files_are_an_error needs strict;
     })
@@ -249,6 +253,66 @@ async fn cpu_time_of_a_run_is_limited(f: Fixture) -> Checked {
     ensure_eq!(idle.text(), Some("'slept'"), "sleep is not CPU time");
     let free = sandbox.run_code("import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end: pass\n'free'");
     ensure_eq!(free.timeout(PATIENCE).await?.text(), Some("'free'"), "the limit outlived its run");
+    Ok(())
+}
+
+/// A run that leaves its processor time to others is over its limit all the same.
+async fn burns_elsewhere(f: &Fixture, code: &str) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let run = sandbox.run_code(code).cpu_time(Duration::from_secs(1)).timeout(PATIENCE);
+    failed_with(&run.await?, FailureKind::CpuTime)?;
+    is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn a_subprocess_that_burns_cpu_counts(f: Fixture) -> Checked {
+    let code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])";
+    burns_elsewhere(&f, code).await?;
+    // One after the other, of which each takes little.
+    let code = "import subprocess\nwhile True: subprocess.run(['sh', '-c', \
+                'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'])";
+    burns_elsewhere(&f, code).await
+}
+
+async fn forks_that_burn_cpu_count(f: Fixture) -> Checked {
+    let code = "
+import os
+pid = os.fork()
+if pid == 0:
+    while True: pass
+os.waitpid(pid, 0)";
+    burns_elsewhere(&f, code).await
+}
+
+async fn daemons_that_burn_cpu_count(f: Fixture) -> Checked {
+    let code = "
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True: pass
+    os._exit(0)
+os.wait()
+time.sleep(1000)";
+    burns_elsewhere(&f, code).await
+}
+
+async fn what_idles_beside_a_run_costs_it_nothing(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    // What was used before does not count, nor what another context uses.
+    ok(&sandbox, "import subprocess\nburn = ['sh', '-c', 'i=0; while [ $i -lt 2000000 ]; do i=$((i+1)); done']\nsubprocess.run(burn).returncode").await?;
+    ok(&sandbox, "idle = subprocess.Popen(['sleep', '1000'])").await?;
+    let other = sandbox
+        .run_code(
+            "import time\nend = time.process_time() + 2\nwhile time.process_time() < end: pass",
+        )
+        .context("other");
+    let run = sandbox.run_code("import time; time.sleep(2); 'slept'");
+    let run = run.cpu_time(Duration::from_millis(700)).timeout(PATIENCE);
+    let (other, run) = tokio::join!(other.timeout(PATIENCE).into_future(), run.into_future());
+    ensure!(other?.success(), "the other one is not limited");
+    ensure_eq!(run?.text(), Some("'slept'"));
+    ok(&sandbox, "idle.kill(); idle.wait()").await?;
     Ok(())
 }
 

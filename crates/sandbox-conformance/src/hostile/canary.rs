@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::case::{Checked, ensure};
+use crate::case::{Checked, Failure, ensure};
 use crate::census::walk;
 use crate::host::{self, Decoy};
 
@@ -82,6 +82,10 @@ impl Canaries {
 
     /// Whether all is as it was. What was heard is told once.
     pub(crate) fn check(&self) -> Checked {
+        self.look().map_err(Failure::finally)
+    }
+
+    fn look(&self) -> Checked {
         let heard = std::mem::take(&mut *locked(&self.heard));
         ensure!(heard.is_empty(), "the host was reached: {heard:?}");
         ensure!(locked(&self.decoy).is_alive()?, "a process of the host was killed");
@@ -192,6 +196,13 @@ mod tests {
         UnixStream::connect_addr(&name).unwrap();
         assert!(tripped(&canaries).contains("the abstract socket"));
         canaries.check().unwrap();
+    }
+
+    #[test]
+    fn what_was_touched_is_final() {
+        let (_folder, canaries) = canaries();
+        fs::write(canaries.tree.join("public/new"), "").unwrap();
+        assert!(tripped(&canaries).starts_with(crate::case::FINAL));
     }
 
     #[test]

@@ -335,7 +335,7 @@ async fn creates_that_are_given_up_all_at_once(f: Fixture) -> Checked {
     });
     let made: Vec<Sandbox> = join_all(creates).await.into_iter().flatten().flatten().collect();
     drop(made);
-    before.is_restored().await?;
+    before.is_restored().await.map_err(Failure::finally)?;
     is_usable(&f.sandbox().await?).await?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::programs::on_path;
 /// Toolchains outside of the system directories, to be shown read-only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Toolchains {
-    /// Directories to show.
+    /// Directories to show, and programs that are shown without theirs.
     pub(crate) roots: Vec<PathBuf>,
     /// Directories for `PATH`.
     pub(crate) programs: Vec<PathBuf>,
@@ -25,9 +25,13 @@ pub(crate) fn toolchains() -> &'static Toolchains {
         let mut found = Toolchains::default();
         for program in ["rustc", "node", "go", "deno", "bun"] {
             let Some(path) = on_path(program).filter(|path| !is_system(path)) else { continue };
-            let root = if program == "rustc" { rust_root(&path) } else { plain_root(&path) };
-            let programs = root.as_ref().map(|root| root.join("bin"));
-            found.extend(root, programs);
+            if program == "rustc" {
+                let root = rust_root(&path).filter(|root| root.join("lib/rustlib").is_dir());
+                let programs = root.as_ref().map(|root| root.join("bin"));
+                found.extend(root, programs);
+            } else if let Some((shown, programs)) = plain(&path) {
+                found.extend(Some(shown), Some(programs));
+            }
         }
         for program in ["tsx", "ts-node", "tsc"] {
             let Some(path) = on_path(program).filter(|path| !is_system(path)) else { continue };
@@ -56,11 +60,55 @@ fn is_system(path: &Path) -> bool {
     ["/usr", "/bin", "/sbin", "/lib"].iter().any(|system| real.starts_with(system))
 }
 
-/// The directory above `bin`, where the program really is.
-fn plain_root(program: &Path) -> Option<PathBuf> {
+/// What is to be shown of a program, and the directory that it is in.
+fn plain(program: &Path) -> Option<(PathBuf, PathBuf)> {
     let real = fs::canonicalize(program).ok()?;
     let bin = real.parent()?;
-    (bin.file_name()? == "bin").then(|| bin.parent().map(Path::to_path_buf))?
+    let root = above_bin(&real).filter(|root| may_show(root))?;
+    let shown = if is_toolchain(root) { root.to_path_buf() } else { real.clone() };
+    Some((shown, bin.to_path_buf()))
+}
+
+fn above_bin(program: &Path) -> Option<&Path> {
+    let bin = program.parent()?;
+    (bin.file_name()? == "bin").then(|| bin.parent())?
+}
+
+/// What a cell shows for this program of the host: the toolchain that it is in, and otherwise the program alone. A `bin`
+/// may as well be that of somebody's project.
+#[must_use]
+pub fn shown_for_program(program: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(program).ok()?;
+    let root = above_bin(&real).filter(|root| is_toolchain(root)).map(Path::to_path_buf);
+    Some(root.unwrap_or(real))
+}
+
+/// Whether a directory with a `bin` is a toolchain or an interpreter, by what only these have.
+fn is_toolchain(root: &Path) -> bool {
+    const MARKS: [&str; 8] = [
+        "lib/node_modules",
+        "include/node/node.h",
+        "lib/rustlib",
+        "pkg/tool",
+        "conda-meta",
+        "share/julia",
+        "lib/R",
+        "lib64/R",
+    ];
+    MARKS.iter().any(|mark| root.join(mark).exists()) || has_python_library(root)
+}
+
+/// Such as `lib/python3.12`, with the standard library in it.
+fn has_python_library(root: &Path) -> bool {
+    ["lib", "lib64"].iter().any(|lib| {
+        let libraries = fs::read_dir(root.join(lib)).into_iter().flatten().flatten();
+        libraries
+            .filter(|entry| {
+                let name = entry.file_name();
+                ["python", "pypy"].iter().any(|own| name.to_string_lossy().starts_with(own))
+            })
+            .any(|entry| entry.path().join("os.py").is_file())
+    })
 }
 
 /// npm links the programs of packages into `node_modules/.bin` of a project, or into `bin` beside `lib` of a prefix.
@@ -68,7 +116,8 @@ fn node_root(program: &Path) -> Option<PathBuf> {
     let directory = program.parent()?;
     let name = directory.file_name()?;
     let packages = directory.parent()?;
-    let known = name == "bin" || (name == ".bin" && packages.file_name()? == "node_modules");
+    let known = (name == "bin" && packages.join("lib/node_modules").is_dir())
+        || (name == ".bin" && packages.file_name()? == "node_modules");
     known.then(|| packages.to_path_buf())
 }
 
@@ -95,4 +144,48 @@ fn default_toolchain(home: &Path) -> Option<PathBuf> {
     })?;
     let root = home.join("toolchains").join(named);
     root.join("bin/rustc").is_file().then_some(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `bin/PROGRAM` in a new directory, with these directories beside it.
+    fn program(name: &str, beside: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for directory in beside.iter().chain(&["bin", ".git"]) {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs::write(root.join("bin").join(name), "").unwrap();
+        (folder, root)
+    }
+
+    #[test]
+    fn a_project_with_a_program_is_not_shown_for_it() {
+        for (name, beside) in [("node", "lib"), ("go", "pkg"), ("deno", "src"), ("python3", "lib")]
+        {
+            let (_folder, root) = program(name, &[beside]);
+            let program = root.join("bin").join(name);
+            assert_eq!(plain(&program), Some((program.clone(), root.join("bin"))), "{name}");
+            assert_eq!(shown_for_program(&program), Some(program), "{name}");
+        }
+        let (_folder, root) = program("tsx", &["lib"]);
+        assert_eq!(node_root(&root.join("bin/tsx")), None);
+    }
+
+    #[test]
+    fn a_toolchain_is_shown_as_a_whole() {
+        for (name, beside) in [("node", "lib/node_modules"), ("go", "pkg/tool")] {
+            let (_folder, root) = program(name, &[beside]);
+            let program = root.join("bin").join(name);
+            assert_eq!(plain(&program), Some((root.clone(), root.join("bin"))), "{name}");
+            assert_eq!(shown_for_program(&program), Some(root), "{name}");
+        }
+        let (_folder, root) = program("python3", &["lib/python3.12"]);
+        fs::write(root.join("lib/python3.12/os.py"), "").unwrap();
+        assert_eq!(shown_for_program(&root.join("bin/python3")), Some(root));
+        let (_folder, root) = program("tsx", &["lib/node_modules"]);
+        assert_eq!(node_root(&root.join("bin/tsx")), Some(root));
+    }
 }

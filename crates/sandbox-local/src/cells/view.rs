@@ -8,6 +8,7 @@ use sandbox_core::{ByteSize, CreateSpec, IsolationMode};
 use sandbox_isolation::{CellSpec, Resource, Rlimit};
 
 use super::gate::needs_gate;
+pub use super::toolchains::shown_for_program;
 use super::toolchains::toolchains;
 use crate::host_files::is_of_credentials;
 
@@ -36,7 +37,7 @@ pub fn may_show(directory: &Path) -> bool {
     directory.is_absolute() && !system && !is_home(directory) && !in_home
 }
 
-/// The cell for a create, which shows these directories as far as the system's do not hold them, and toolchains.
+/// The cell for a create, which shows these directories and programs as far as the system's do not hold them, and toolchains.
 pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
     let mut cell = match spec.isolation {
         IsolationMode::Off => return CellSpec::off(),
