@@ -95,6 +95,11 @@ fn a_jupyter_server_runs_code() {
     outcome.assert(0, "42\n");
     assert!(outcome.stderr.contains("rights of that Jupyter Server"), "{}", outcome.stderr);
     run(on).args(cell).env("JUPYTER_TOKEN", TOKEN).output().assert(0, "42\n");
+    let loud = run(on).args(["-v", "-v"]).args(cell).env("RUST_LOG", "trace");
+    let outcome = loud.env("JUPYTER_TOKEN", TOKEN).output();
+    outcome.assert(0, "42\n");
+    let told: Vec<_> = outcome.stderr.lines().filter(|line| line.contains(TOKEN)).collect();
+    assert!(outcome.stderr.contains("TRACE") && told.is_empty(), "{told:?}");
     let repl = sandboxes(["repl", "--isolation", "off"]).args(on).env("JUPYTER_TOKEN", TOKEN);
     repl.stdin("print(6 * 7)\n").output().assert(0, "42\n");
 

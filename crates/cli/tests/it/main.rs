@@ -12,6 +12,7 @@ mod information;
 mod json;
 mod jupyter;
 mod languages;
+mod logs;
 mod network;
 mod notebooks;
 mod python;
