@@ -69,6 +69,8 @@ impl Podman {
             PathBuf::from(format!("/run/code-sandboxes-podman-{}.sock", std::process::id()));
         let log = fs::File::create(path("log")).map_err(|error| error.to_string())?;
         let child = Command::new("setpriv")
+            // What watches its containers leaves a file where it works when one was out of memory.
+            .current_dir(&directory)
             .args(["--pdeathsig", "TERM", "podman"])
             // Not every host has the services that it would ask.
             .args(["--cgroup-manager", "cgroupfs", "--events-backend", "file"])
