@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::address::Address;
 use super::error::ServerError;
@@ -13,6 +14,10 @@ use super::http::Http;
 use super::models::{KernelModel, ServerKernelSpecs, SessionModel};
 use super::{Options, Token, task};
 use crate::client::{Client, ClientError};
+
+/// How long a server that cannot end a kernel now is asked again, and the pause before that.
+const AGAIN: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How to talk to a server.
 #[derive(Clone, Debug)]
@@ -233,14 +238,25 @@ impl Server {
 
     /// Ends a kernel. Servers do not tell those who are connected to it: close their clients.
     ///
+    /// A server that is just starting it again, since it died, cannot end it until that is done, and says that it failed. It
+    /// is asked again then, for three seconds.
+    ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
     ///
     /// # Cancellation
     /// When the future is dropped, the kernel may be ended or not. This can be called again, and finds nothing then if it is.
     pub async fn delete_kernel(&self, id: &str) -> Result<(), ServerError> {
-        let url = self.0.address.resource(["api", "kernels", id]);
-        self.0.http.done(Method::DELETE, url, None).await
+        let until = Instant::now() + AGAIN;
+        loop {
+            let url = self.0.address.resource(["api", "kernels", id]);
+            match self.0.http.done(Method::DELETE, url, None).await {
+                Err(ServerError::Status { status: 500.., .. }) if Instant::now() < until => {
+                    sleep(PAUSE).await;
+                }
+                deleted => return deleted,
+            }
+        }
     }
 
     /// Connects to a kernel that runs.

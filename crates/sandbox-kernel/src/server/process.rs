@@ -10,7 +10,7 @@ use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{Exit, Process};
 use sandbox_core::Result;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::keeper;
 use crate::process::UNTOLD;
@@ -34,27 +34,10 @@ pub enum Ending {
 /// How long the end of a kernel may take. A server first asks it to go, and kills it some seconds later.
 const DELETE_BOUND: Duration = Duration::from_secs(15);
 
-/// How long a server that cannot end it now is asked again.
-const AGAIN: Duration = Duration::from_secs(3);
-
-/// The pause before it is asked again.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Ends a kernel of a server. One that the server is just starting again, since it died, cannot be ended until that is
-/// done; the server says then that it failed, and is asked again.
+/// Ends a kernel of a server, and says in the log when it cannot be.
 pub async fn delete_kernel(server: &Server, id: &str) {
-    let deleted = async {
-        let until = Instant::now() + AGAIN;
-        loop {
-            match server.delete_kernel(id).await {
-                Err(ServerError::Status { .. }) if Instant::now() < until => sleep(PAUSE).await,
-                Err(ServerError::NotFound { .. }) => return Ok(()),
-                deleted => return deleted,
-            }
-        }
-    };
-    match timeout(DELETE_BOUND, deleted).await {
-        Ok(Ok(())) => {}
+    match timeout(DELETE_BOUND, server.delete_kernel(id)).await {
+        Ok(Ok(()) | Err(ServerError::NotFound { .. })) => {}
         Ok(Err(error)) => tracing::warn!(%error, id, "a kernel of the server was not ended"),
         Err(_) => tracing::warn!(id, "a kernel of the server was not ended in time"),
     }
