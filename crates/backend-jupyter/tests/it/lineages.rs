@@ -53,6 +53,20 @@ async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
     sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
 }
 
+/// Deno publishes from a task of its own, which may come after the word that the code has ended: then the next time will
+/// do.
+async fn prints(sandbox: &Sandbox, words: &Words) {
+    let mut printed = (String::new(), String::new());
+    for _ in 0..10 {
+        let result = run(sandbox, words.streams).await;
+        printed = (result.stdout(), result.stderr());
+        if printed == ("out".to_owned(), "err".to_owned()) {
+            return;
+        }
+    }
+    panic!("{printed:?}");
+}
+
 /// Everything that a kernel can do without a program of ours in it.
 async fn does_what_kernels_do(sandbox: &Sandbox, words: &Words) {
     let result = run(sandbox, words.state[0]).await;
@@ -60,15 +74,7 @@ async fn does_what_kernels_do(sandbox: &Sandbox, words: &Words) {
     let result = run(sandbox, words.state[1]).await;
     assert!(result.text().is_some_and(|text| text.contains("42")), "{result:?}");
 
-    // Deno publishes from a task of its own, which may come after the word that the code has ended.
-    let mut result = run(sandbox, words.streams).await;
-    for _ in 0..5 {
-        if (result.stdout().as_str(), result.stderr().as_str()) == ("out", "err") {
-            break;
-        }
-        result = run(sandbox, words.streams).await;
-    }
-    assert_eq!((result.stdout().as_str(), result.stderr().as_str()), ("out", "err"), "{result:?}");
+    prints(sandbox, words).await;
 
     let (code, name) = words.error;
     let result = run(sandbox, code).await;
@@ -107,8 +113,7 @@ async fn in_a_sandbox(builder: SandboxBuilder<Fixed>, words: &Words) {
     does_what_kernels_do(&sandbox, words).await;
     ends_in_time_and_tells_the_state(&sandbox, words).await;
     // It works on, whatever became of that.
-    let result = run(&sandbox, words.streams).await;
-    assert_eq!(result.stdout(), "out", "{result:?}");
+    prints(&sandbox, words).await;
     sandbox.terminate().await.unwrap();
 }
 
