@@ -305,15 +305,20 @@ async fn nothing_is_left_of_a_create_that_is_given_up() {
     docker(&["image", "rm", "sandbox-test-given-up"]).await;
 }
 
+/// A backend that keeps its snapshots there.
+fn with_snapshots_in(folder: &std::path::Path) -> Arc<DockerBackend> {
+    let mut config = DockerConfig::default();
+    config.snapshot_directory = Some(folder.join("snapshots"));
+    Arc::new(DockerBackend::new(config))
+}
+
 /// Files keep their owner in the image of a snapshot, so what starts from it is that one.
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn files_of_a_snapshot_are_those_of_who_starts_from_it() {
     assert!(has_engine(), "there is no engine to test with");
     let folder = tempfile::tempdir().unwrap();
-    let mut config = DockerConfig::default();
-    config.snapshot_directory = Some(folder.path().join("snapshots"));
-    let backend = Arc::new(DockerBackend::new(config));
+    let backend = with_snapshots_in(folder.path());
     let builder = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend));
     let changing = builder().provider_option("writable_root", true).create().await.unwrap();
     // A place of the image that anybody may write to, and one in memory.
@@ -354,9 +359,7 @@ for path in ['/run/lock/own', '/workspace/own']:
 async fn a_snapshot_has_what_was_changed_of_the_image() {
     assert!(has_engine(), "there is no engine to test with");
     let folder = tempfile::tempdir().unwrap();
-    let mut config = DockerConfig::default();
-    config.snapshot_directory = Some(folder.path().join("snapshots"));
-    let backend = Arc::new(DockerBackend::new(config));
+    let backend = with_snapshots_in(folder.path());
     let builder = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend));
     let changing = builder()
         .provider_option("writable_root", true)
