@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::command::{Voice, heard};
+use crate::command::{Ending, Voice, heard};
 
 /// As many failures of one command are tried again. More are no accident.
 const SECOND_CHANCES: usize = 5;
@@ -12,6 +12,10 @@ const SECOND_CHANCES: usize = 5;
 /// What the message of a failure begins with that is final: the host was touched, whatever comes of a second try. The
 /// suite of `sandbox-conformance` says it, see its `case.rs`.
 const FINAL: &str = "final: ";
+
+/// No command takes longer than that on any machine where the tests make sense: one that does has stopped to get on, and
+/// would hold up everything after it.
+const BOUND: Duration = Duration::from_secs(25 * 60);
 
 /// Commands that took at least this long are named at the end.
 const LONG: Duration = Duration::from_secs(60);
@@ -115,21 +119,25 @@ impl Tally {
         let (failed_before, known) = (self.failed, self.failures.len());
         let voice = self.voice.unwrap_or(Voice::AtOnce);
         let started = Instant::now();
-        let succeeded = heard(command, voice, |line| self.hear(line));
+        let ending = heard(command, voice, BOUND, |line| self.hear(line));
         self.long.push((what.to_owned(), started.elapsed()));
         let mut names = self.failures[known..].to_vec();
         names.sort();
         names.dedup();
         let finals = std::mem::take(&mut self.finals);
         names.retain(|name| !finals.contains(name));
-        self.ended(what, succeeded, failed_before);
+        if ending == Ending::TookTooLong {
+            self.check(&format!("{what}: ended after {} minutes", BOUND.as_secs() / 60), false);
+        }
+        self.ended(what, ending == Ending::Succeeded, failed_before);
         if names.len() > SECOND_CHANCES {
             return;
         }
         for name in names {
             let mut again = Self::default();
-            let succeeded = heard(&mut alone(&name), voice, |line| again.hear(line));
-            self.second_chance(&name, known, succeeded && again.passed > 0 && again.failed == 0);
+            let ending = heard(&mut alone(&name), voice, BOUND, |line| again.hear(line));
+            let passed = ending == Ending::Succeeded && again.passed > 0 && again.failed == 0;
+            self.second_chance(&name, known, passed);
         }
     }
 
