@@ -4,7 +4,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::environment::Environment;
 use crate::setup::{install, is_root};
-use crate::suites::{Built, build, examples, static_checks, tests};
+use crate::suites::{Built, TestProgram, build, examples, static_checks, tests};
 use crate::tally::Tally;
 use crate::{docker, fuzz, ordinary_user};
 
@@ -63,37 +63,43 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     match built {
         Ok(mut built) => {
             let with_containers = containers.map(|lane| (lane, docker::Lane::take(&mut built)));
-            tally.add(programs(options, &built, &environment)?);
-            if let Some((lane, programs)) = with_containers {
-                lane.run(&programs, &mut tally)?;
-            }
+            tally.add(programs(options, &built, &environment, with_containers)?);
         }
         Err(why) => tally.check(&why, false),
     }
     Ok(tally.close())
 }
 
-/// The tests as this user and as an ordinary one, beside each other: most of them wait more than they work.
-fn programs(options: Options, built: &Built, environment: &Environment) -> Result<Tally, String> {
-    let as_another = || {
+/// The tests as this user and as an ordinary one, beside each other: most of them wait more than they work. Those with
+/// containers come after the latter, which are done sooner.
+fn programs(
+    options: Options,
+    built: &Built,
+    environment: &Environment,
+    with_containers: Option<(docker::Lane, Vec<TestProgram>)>,
+) -> Result<Tally, String> {
+    let beside = || {
         let mut tally = Tally::beside();
         if is_root() {
             ordinary_user::run(built, environment, &mut tally)?;
         } else {
             tally.skip("the run as another user", "this one is an ordinary user already");
         }
+        if let Some((lane, programs)) = with_containers {
+            lane.run(&programs, &mut tally)?;
+        }
         Ok(tally)
     };
     if options.as_user_only {
-        return as_another();
+        return beside();
     }
     thread::scope(|scope| {
-        let other = scope.spawn(as_another);
+        let other = scope.spawn(beside);
         let mut tally = Tally::default();
         tests(built, environment, &mut tally);
         examples(environment, &mut tally)?;
         fuzz::fuzz(fuzz::SECONDS, &[], &mut tally)?;
-        let other = other.join().map_err(|_| "the tests as another user ended early")?;
+        let other = other.join().map_err(|_| "the tests beside ended early")?;
         tally.add(other?);
         Ok(tally)
     })
