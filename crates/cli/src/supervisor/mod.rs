@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use code_sandboxes::detached::{Address, RETIRE, SERVE, STATUS};
+use code_sandboxes::detached::{Address, ENGINE, RETIRE, SERVE, STATUS, engine_variables};
 use code_sandboxes::{Error, Instance as _, Registry, Variant};
 use rustix::process::{geteuid, setsid};
 use serde_json::{Map, Value, json};
@@ -165,7 +165,8 @@ fn ended(ledger: &Ledger) -> Value {
 }
 
 fn about(ledger: &Ledger) -> Map<String, Value> {
-    let about = json!({"pid": std::process::id(), "sandboxes": ledger.count()});
+    let engine = engine_variables();
+    let about = json!({"pid": std::process::id(), "sandboxes": ledger.count(), ENGINE: engine});
     match about {
         Value::Object(about) => about,
         _ => Map::new(),

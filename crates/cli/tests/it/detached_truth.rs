@@ -250,3 +250,25 @@ fn who_is_not_there_is_told_alike_with_and_without_a_supervisor() {
     assert_eq!(without, ask());
     assert_eq!(without["message"], "no sandbox lab");
 }
+
+/// The supervisor has that of whoever started it.
+#[test]
+fn the_environment_of_who_asks_counts() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let none = "/nowhere/python3";
+    let outcome = world.call(&["create"]).env("CODE_SANDBOXES_PYTHON", none).output();
+    assert_eq!(outcome.status, 125, "{}", outcome.transcript());
+    assert!(outcome.stderr.contains(none), "{}", outcome.transcript());
+    let engine = "unix:///nowhere/engine.sock";
+    let create = || world.call(&["create", "-p", "local-docker"]).env("DOCKER_HOST", engine);
+    let outcome = create().output();
+    assert_eq!(outcome.status, 125, "{}", outcome.transcript());
+    assert!(outcome.stderr.contains("another container engine"), "{}", outcome.transcript());
+    assert_eq!(world.ids(), [id.as_str()]);
+    // One without sandboxes makes way.
+    world.ok(&["rm", &id]);
+    let outcome = create().output();
+    assert!(outcome.stderr.contains("/nowhere/engine.sock"), "{}", outcome.transcript());
+    assert!(!outcome.stderr.contains("supervisor"), "{}", outcome.transcript());
+}

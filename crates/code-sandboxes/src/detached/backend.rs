@@ -9,6 +9,7 @@ use sandbox_core::{
 };
 
 use super::connect::{existing, needed};
+use super::surroundings;
 
 /// What helps who asked for a sandbox that is not there.
 pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
@@ -38,10 +39,11 @@ impl Backend for Detachable {
         Capabilities { detached: true, idempotent_create: true, logs: true, ..inner }
     }
 
-    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+    async fn create(&self, call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         if spec.detached.is_none() {
             return self.inner.create(call, spec).await;
         }
+        surroundings::complete(self.variant(), &mut spec);
         needed(self.variant()).await?.create(call, spec).await
     }
 

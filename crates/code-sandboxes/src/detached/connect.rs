@@ -1,5 +1,6 @@
 //! Finding the supervisor, and starting it when it is needed and not there.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 
 use super::address::Address;
 use super::launch::launch;
+use super::surroundings::engine_variables;
 
 /// What a client wants that wants sandboxes; the variant follows.
 pub const SERVE: &str = "serve ";
@@ -24,6 +26,9 @@ pub const SERVE: &str = "serve ";
 pub const RETIRE: &str = "retire";
 /// What a client wants that only asks how things are.
 pub const STATUS: &str = "status";
+
+/// Where a supervisor says which variables lead it to a container engine.
+pub const ENGINE: &str = "engine";
 
 /// What follows the process id in the lock of a supervisor that is about to end.
 pub const ENDING: &str = " ends";
@@ -69,13 +74,15 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
     let address = Address::of_this_user()?;
     let wants = format!("{SERVE}{variant}");
     let until = Instant::now() + START;
+    // Those that are there already are where they are.
+    let engine = (start && variant == Variant::LocalDocker).then(engine_variables);
     let mut launched: Option<Instant> = None;
     let mut hidden = Hidden::default();
     loop {
         let met = meet(&address, &wants).await;
         let waited_enough = Instant::now() >= until;
         match met {
-            Ok(Some(greeted)) => match judge(greeted.hello())? {
+            Ok(Some(greeted)) => match judge(greeted.hello(), engine.as_ref())? {
                 Verdict::Use => return greeted.into_backend().map(Some),
                 Verdict::Replace => drop(meet(&address, RETIRE).await?),
             },
@@ -193,8 +200,8 @@ enum Verdict {
     Replace,
 }
 
-/// Whether that supervisor will do.
-fn judge(hello: &ServerHello) -> Result<Verdict> {
+/// Whether that supervisor will do, for a sandbox of the engine that these variables lead to.
+fn judge(hello: &ServerHello, engine: Option<&Map<String, Value>>) -> Result<Verdict> {
     if let Some(refusal) = hello.about.get("refuses").and_then(Value::as_str) {
         return Err(Error::unsupported("connect", refusal.to_owned()));
     }
@@ -204,7 +211,11 @@ fn judge(hello: &ServerHello) -> Result<Verdict> {
         return Ok(Verdict::Replace);
     }
     if hello.protocol == PROTOCOL {
-        return Ok(Verdict::Use);
+        return match engine.and_then(|ours| other_engine(hello, ours)) {
+            Some(_) if sandboxes == Some(0) => Ok(Verdict::Replace),
+            Some(error) => Err(error),
+            None => Ok(Verdict::Use),
+        };
     }
     let count = sandboxes.map_or_else(|| "some".to_owned(), |count| count.to_string());
     let message = format!(
@@ -217,6 +228,25 @@ fn judge(hello: &ServerHello) -> Result<Verdict> {
         format!("use version {} or newer", hello.version)
     };
     Err(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
+}
+
+/// Says so when the environment of that supervisor leads to another container engine than these variables. One that does not
+/// tell is older than they are.
+fn other_engine(hello: &ServerHello, ours: &Map<String, Value>) -> Option<Error> {
+    let theirs = hello.about.get(ENGINE)?.as_object()?;
+    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    let name = names.into_iter().find(|name| theirs.get(*name) != ours.get(*name))?;
+    let shown = |set: &Map<String, Value>| match set.get(name).and_then(Value::as_str) {
+        Some(value) => format!("{name}={value}"),
+        None => format!("no {name}"),
+    };
+    let message = format!(
+        "the supervisor was started with {}, and this program with {}, so it would use another container engine",
+        shown(theirs),
+        shown(ours)
+    );
+    let hint = "end its sandboxes (`sandboxes ls`, `sandboxes rm`), and it is replaced; or set the variable as it has it";
+    Some(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(hint))
 }
 
 /// The three numbers of a version.
@@ -238,15 +268,33 @@ mod tests {
 
     #[test]
     fn an_idle_older_one_is_replaced_and_a_busy_one_is_told_apart() {
-        assert!(matches!(judge(&hello(PROTOCOL, VERSION, 3)), Ok(Verdict::Use)));
-        assert!(matches!(judge(&hello(PROTOCOL, "0.0.1", 0)), Ok(Verdict::Replace)));
-        assert!(matches!(judge(&hello(PROTOCOL, "0.0.1", 1)), Ok(Verdict::Use)));
-        assert!(matches!(judge(&hello(0, "0.0.1", 0)), Ok(Verdict::Replace)));
-        let busy = judge(&hello(0, "0.0.1", 2)).err().unwrap();
+        assert!(matches!(judge(&hello(PROTOCOL, VERSION, 3), None), Ok(Verdict::Use)));
+        assert!(matches!(judge(&hello(PROTOCOL, "0.0.1", 0), None), Ok(Verdict::Replace)));
+        assert!(matches!(judge(&hello(PROTOCOL, "0.0.1", 1), None), Ok(Verdict::Use)));
+        assert!(matches!(judge(&hello(0, "0.0.1", 0), None), Ok(Verdict::Replace)));
+        let busy = judge(&hello(0, "0.0.1", 2), None).err().unwrap();
         assert!(busy.to_string().contains("version 0.0.1 and 2 sandboxes"), "{busy}");
         assert!(busy.hint().unwrap().contains("end its sandboxes"), "{busy:?}");
-        let newer = judge(&hello(99, "99.0.0", 0)).err().unwrap();
+        let newer = judge(&hello(99, "99.0.0", 0), None).err().unwrap();
         assert_eq!(newer.hint(), Some("use version 99.0.0 or newer"));
+    }
+
+    #[test]
+    fn one_with_another_engine_is_no_use() {
+        let set = |host: &str| Map::from_iter([("DOCKER_HOST".to_owned(), host.into())]);
+        let with = |host: &str, sandboxes| {
+            let mut hello = hello(PROTOCOL, VERSION, sandboxes);
+            hello.about.insert(ENGINE.into(), Value::Object(set(host)));
+            hello
+        };
+        let (here, there) = (set("unix:///a.sock"), Map::new());
+        assert!(matches!(judge(&with("unix:///a.sock", 1), Some(&here)), Ok(Verdict::Use)));
+        assert!(matches!(judge(&with("unix:///b.sock", 1), None), Ok(Verdict::Use)));
+        assert!(matches!(judge(&with("unix:///b.sock", 0), Some(&here)), Ok(Verdict::Replace)));
+        let other = judge(&with("unix:///b.sock", 1), Some(&there)).err().unwrap();
+        let message = other.to_string();
+        assert!(message.contains("DOCKER_HOST=unix:///b.sock"), "{message}");
+        assert!(message.contains("with no DOCKER_HOST"), "{message}");
     }
 
     #[test]
