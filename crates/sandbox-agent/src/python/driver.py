@@ -125,6 +125,7 @@ class Driver:
         self.cancel = None
         self.calls = None  # of tools, once there are any
         self.streams = STREAMS
+        self.tidied = False
         self.cells = cell["Cells"](self)
         self.recursion_limit = getrecursionlimit()
         self.modules = 0  # how many there are before any code runs
@@ -344,7 +345,11 @@ class Driver:
         kind, fields = self.next_request()
         if kind == RUN:
             self.run(Run(fields))
-        elif kind in (GET_VARIABLE, SET_VARIABLES):
+            self.tidy()
+            return
+        if kind not in LATE:
+            self.tidied = False
+        if kind in (GET_VARIABLE, SET_VARIABLES):
             self.variable(kind, fields)
         elif kind == HOLD:
             load("holder")["hold"](self, fields)
@@ -386,6 +391,16 @@ class Driver:
         if self.calls is not None:
             self.calls.end()
 
+    def tidy(self):
+        """Puts the streams in order for the next run while nobody waits for it. Threads of user code may undo that at any
+        time, so with them each run does it itself."""
+        try:
+            if not self.buffer and thread_count() == 0:
+                self.streams.restore()
+                self.tidied = True
+        except Exception:
+            pass  # the next run says so
+
     def begin(self, request):
         """From here on an interrupt is meant for this request."""
         set_signal(SIGINT, self.on_interrupt)
@@ -424,7 +439,11 @@ class Driver:
 
     def prepare(self, run, stdin, undo):
         """Settings of this run. `undo` gets what brings the former ones back."""
-        self.streams.restore()
+        tidied, self.tidied = self.tidied, False
+        if tidied and thread_count() == 0 and self.streams.are_in_place():
+            self.streams.reconnect()
+        else:
+            self.streams.restore()
         self.look_for_packages()
         if stdin is not None:
             self.streams.give_stdin(stdin)

@@ -167,6 +167,10 @@ class Streams:
         self.reconnect()
         self.open()
 
+    def are_in_place(self):
+        """Whether the interpreter's streams are these. What a handler of a signal does between two runs may be otherwise."""
+        return sys.stdout is self.stdout and sys.stderr is self.stderr and sys.stdin is self.stdin
+
     def reconnect(self):
         """The descriptors lead where they led at first."""
         number = 0
