@@ -319,9 +319,9 @@ def full():
     for pid, n in pids.items():
         if n is not None and os.waitpid(pid, os.WNOHANG)[0]: pids[pid] = None
     return sum(os.path.exists(f'done-{{n}}') for pid, n in pids.items() if n is not None)
-# Whoever looks after the memory may be late on a busy machine.
-patience = time.monotonic() + 10
-while full() > MOST and time.monotonic() < patience: time.sleep(.1)
+# Whoever looks after the memory may be late on a busy machine, and so may they all be who fill it without a limit.
+patience = time.monotonic() + (60 if MOST == {CHILDREN} else 10)
+while (full() > MOST or MOST == {CHILDREN} > full()) and time.monotonic() < patience: time.sleep(.1)
 print(full())
 for pid, n in pids.items():
     if n is not None: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)"
