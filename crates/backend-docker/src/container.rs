@@ -27,6 +27,9 @@ const DISK: ByteSize = ByteSize::gib(1);
 /// Processes and threads when nothing is said.
 const PROCESSES: u32 = 256;
 
+/// As many as any kernel can number. A greater limit means nothing, and kernels take none.
+const MOST_PROCESSES: u32 = 1 << 22;
+
 /// Open files of a process when nothing is said, and as many as it may allow itself then.
 const USUAL_OPEN_FILES: u32 = 1024;
 const MOST_OPEN_FILES: u32 = 4096;
@@ -71,7 +74,8 @@ impl Limits {
         });
         let half = ByteSize::bytes(DISK.as_u64().min(memory.as_u64() / 2));
         let disk = spec.disk.unwrap_or(half);
-        Self { memory, disk, processes: spec.processes.unwrap_or(PROCESSES), cpu: spec.cpu }
+        let processes = spec.processes.unwrap_or(PROCESSES).min(MOST_PROCESSES);
+        Self { memory, disk, processes, cpu: spec.cpu }
     }
 }
 
@@ -343,6 +347,15 @@ mod tests {
     }
 
     /// One that has no groups makes containers without these limits, and says nothing of it.
+    #[test]
+    fn more_processes_than_any_kernel_has_are_all_that_there_can_be() {
+        let mut spec = CreateSpec::default();
+        for (asked, limit) in [(7, 7), (1 << 22, 1 << 22), (u32::MAX, 1 << 22)] {
+            spec.processes = Some(asked);
+            assert_eq!(host(&spec).pids_limit, Some(limit), "{asked}");
+        }
+    }
+
     #[test]
     fn limits_that_nobody_keeps_are_not_claimed() {
         let spec = CreateSpec::default();
