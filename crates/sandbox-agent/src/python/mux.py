@@ -20,7 +20,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 VERSION = 1
 SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET = range(1, 12)
 INPUT, FINISH, CHANNEL, COPY = 12, 13, 14, 15
-HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED = range(16, 24)
+HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED, KILLED = range(16, 25)
 # Data and its end have the same numbers in both directions.
 
 CONNECTION = -1  # the stream number in a credit that is about the connection
@@ -37,6 +37,7 @@ PIPE_SIZE = 1 << 20
 
 codec = load("codec")
 frame, number, text, put, split = (
+kills_for_memory = load("processes")["kills_for_memory"]
     codec[name] for name in ("frame", "number", "text", "put", "split")
 )
 as_number, as_text = codec["as_number"], codec["as_text"]
@@ -74,6 +75,7 @@ class Mux:
         self.buffer = bytearray()
         self.heard = monotonic()
         self.jobs = load("jobs")["Jobs"](self)
+        self.killed = 0
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
         self.watch(self.source, EPOLLIN, self.receive)
@@ -131,7 +133,9 @@ class Mux:
     def run(self):
         while True:
             timeout = min(LOOK, self.jobs.timeout())
-            for fd, events in self.poll.poll(timeout):
+            found = self.poll.poll(timeout)
+            self.count_killed()
+            for fd, events in found:
                 action = self.actions.get(fd)
                 if action is not None:
                     action(events)
@@ -144,6 +148,13 @@ class Mux:
                     finish()
 
     # To the host.
+    def count_killed(self):
+        """Tells of processes that the kernel has ended for their memory, whoever's they were, before what came of it."""
+        killed = kills_for_memory()
+        if killed != self.killed:
+            self.killed = killed
+            self.tell(KILLED, number(killed))
+
 
     def say(self, kind, *fields):
         """Before all data that waits."""
