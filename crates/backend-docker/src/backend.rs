@@ -103,7 +103,8 @@ pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
     }
 }
 
-fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
+/// Refuses what a sandbox with that engine cannot be asked for.
+pub(crate) fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
     capabilities(engine, true).check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
             "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts and the network",

@@ -111,6 +111,18 @@ pub(crate) enum Engine {
 
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Engine {
+    /// By its name. `None` for a name that is none.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let kernel = match name {
+            "python" => return Some(Self::Python),
+            "jupyter" => DEFAULT_KERNEL,
+            name => name.strip_prefix("jupyter:").filter(|kernel| is_word(kernel))?,
+        };
+        Some(Self::Jupyter { kernel: kernel.to_owned(), transport: None })
+    }
+}
+
         match self {
             Self::Python => f.write_str("python"),
             Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
@@ -128,6 +140,8 @@ pub(crate) struct Options {
     pub(crate) engine: Engine,
     pub(crate) python: String,
     /// The one that is named.
+    /// Whether that was said. Otherwise the image may say it.
+    pub(crate) names_engine: bool,
     pub(crate) user: Option<User>,
     /// The one that it is otherwise.
     own_user: User,
@@ -156,6 +170,7 @@ impl Options {
             user: None,
             own_user: User::of_its_own(),
             runtime: None,
+            names_engine: spec.provider_options.contains_key("engine"),
             platform: None,
             writable_root: false,
             lazy: spec.single_use == Some(SingleUse::Commands),
@@ -207,22 +222,19 @@ fn engine(spec: &CreateSpec) -> Result<Engine> {
         Some((_, Value::String(name))) if name == "tcp" => Some(Transport::Tcp),
         Some((key, value)) => return Err(unknown(key, value)),
     };
-    let kernel = match given("engine") {
-        None => None,
-        Some((_, Value::String(name))) if name == "python" => None,
-        Some((_, Value::String(name))) if name == "jupyter" => Some(DEFAULT_KERNEL),
+    let engine = match given("engine") {
+        None => Engine::default(),
         Some((key, value)) => {
-            let name = value.as_str().and_then(|name| name.strip_prefix("jupyter:"));
-            Some(name.filter(|name| is_word(name)).ok_or_else(|| unknown(key, value))?)
+            value.as_str().and_then(Engine::parse).ok_or_else(|| unknown(key, value))?
         }
     };
-    match (kernel, transport) {
-        (None, None) => Ok(Engine::Python),
-        (None, Some(_)) => {
+    match (engine, transport) {
+        (Engine::Python, Some(_)) => {
             let problem = "have transport, which is for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
-        (Some(kernel), transport) => Ok(Engine::Jupyter { kernel: kernel.to_owned(), transport }),
+        (Engine::Jupyter { kernel, .. }, transport) => Ok(Engine::Jupyter { kernel, transport }),
+        (engine, None) => Ok(engine),
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-use crate::backend::{DockerBackend, capabilities, image};
+use crate::backend::{DockerBackend, capabilities, check, image};
 use crate::boxed::DockerBox;
 use crate::committed::Origin;
 use crate::config::{Engine, Options, User};
@@ -29,6 +29,7 @@ use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
 use crate::kernels::Tunnels;
 use crate::mounts::HostFiles;
+use crate::label::engine_of;
 use crate::network::{self, Way};
 use crate::podman;
 use crate::ports::Ports;
@@ -122,6 +123,11 @@ impl DockerBackend {
             options.user = options.user.or_else(|| owner_in(image.user.as_deref()));
         }
         files.check(options.user())?;
+        // Snapshots are of workers.
+        if !options.names_engine && snapshot.is_none() {
+            options.engine = engine_of(&options.image, image.labels.as_ref())?.unwrap_or_default();
+            check(spec, &options.engine)?;
+        }
         check_disk(spec, &options, &files, &image.volumes.unwrap_or_default())?;
         let env = environment(spec, &image.env.unwrap_or_default());
         let cwd = resolve_directory(WORKSPACE, spec.working_dir.as_deref().unwrap_or("."));
