@@ -4,12 +4,13 @@
 //! to before: <https://docs.docker.com/reference/api/engine/version/v1.41/#tag/System/operation/SystemEvents>.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::EventMessage;
 use bollard::query_parameters::EventsOptionsBuilder;
+use chrono::Utc;
 use futures_util::{Stream, StreamExt as _};
 use sandbox_core::FailureKind;
 use tokio::time::timeout;
@@ -17,8 +18,8 @@ use tokio::time::timeout;
 /// How long an engine may take to say it. Whoever waits for a result waits for this as well.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long ago it can have been, in seconds. The clock of a distant engine may be another one.
-const RECENT: u64 = 60;
+/// How long ago it can have been, in seconds, and how much the clock of the engine may have moved since it was looked at.
+const RECENT: i64 = 60;
 
 /// Signals with which engines end a container: `SIGTERM` and `SIGKILL`.
 const FATAL: [&str; 4] = ["9", "15", "KILL", "TERM"];
@@ -45,11 +46,15 @@ pub(crate) fn is_its_own((_, why): &(FailureKind, String)) -> bool {
     why.strip_prefix(BY_ITSELF).is_some_and(|status| status != KILLED)
 }
 
-/// Why the container has ended, as far as its engine tells in time.
-pub(crate) async fn reason(docker: &Docker, name: &str) -> Option<(FailureKind, String)> {
+/// Why the container has ended, as far as its engine tells in time. The engine's clock is so many seconds ahead.
+pub(crate) async fn reason(
+    docker: &Docker,
+    name: &str,
+    ahead: i64,
+) -> Option<(FailureKind, String)> {
     let mut told = Told::default();
     let listened = timeout(PATIENCE, async {
-        let mut events = Box::pin(events(docker, name));
+        let mut events = Box::pin(events(docker, name, ahead));
         while let Some(event) = events.next().await {
             told.take(event?);
             if told.status.is_some() {
@@ -72,8 +77,12 @@ fn has_answered(error: &Cause) -> bool {
     matches!(error, Cause::DockerResponseServerError { .. } | Cause::JsonDataError { .. })
 }
 
-fn events(docker: &Docker, name: &str) -> impl Stream<Item = Result<EventMessage, Cause>> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+fn events(
+    docker: &Docker,
+    name: &str,
+    ahead: i64,
+) -> impl Stream<Item = Result<EventMessage, Cause>> {
+    let now = Utc::now().timestamp().saturating_add(ahead);
     let filters = HashMap::from([
         ("type", vec!["container"]),
         ("container", vec![name]),
@@ -81,8 +90,8 @@ fn events(docker: &Docker, name: &str) -> impl Stream<Item = Result<EventMessage
         ("event", vec!["die", "died", "kill", "oom"]),
     ]);
     let options = EventsOptionsBuilder::default()
-        .since(&now.saturating_sub(RECENT).to_string())
-        .until(&(now + RECENT).to_string())
+        .since(&now.saturating_sub(RECENT).max(0).to_string())
+        .until(&now.saturating_add(RECENT).max(0).to_string())
         .filters(&filters);
     docker.events(Some(options.build()))
 }
@@ -120,7 +129,9 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_engine::{Answer, FakeEngine};
     use bollard::models::EventActor;
+    use serde_json::{Value, json};
 
     fn told(events: &[(&str, &str, &str)]) -> Option<(FailureKind, String)> {
         let mut told = Told::default();
@@ -134,6 +145,34 @@ mod tests {
             });
         }
         told.reason()
+    }
+
+    /// Events are asked for by the engine's clock, which nobody sets by this one.
+    #[tokio::test]
+    async fn an_end_is_told_whatever_the_time_is_where_the_engine_is() {
+        for ahead in [0, 7200, -7200] {
+            let engine = FakeEngine::start(move |request, _| {
+                let (path, query) = request.path.split_once('?').unwrap_or_default();
+                let asked = |name: &str| {
+                    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+                    let (_, value) = pairs.find(|(known, _)| *known == name).unwrap();
+                    value.parse::<i64>().unwrap()
+                };
+                let there = Utc::now().timestamp() + ahead;
+                let event = json!({"Action": "die", "Actor": {"Attributes": {"exitCode": "3"}}});
+                let is_recent = (asked("since")..=asked("until")).contains(&there);
+                match path {
+                    "events" if is_recent => Answer::now(200, format!("{event}\n").into()),
+                    "events" => Answer::now(200, Value::String(String::new())),
+                    _ => Answer::now(404, json!({"message": "No such container"})),
+                }
+            });
+            let (kind, why) = reason(&engine.docker(), "x", ahead).await.unwrap();
+            assert!(kind == FailureKind::Terminated && why.ends_with('3'), "{ahead}: {kind} {why}");
+            // The control: by the clock of this host it is not found.
+            let otherwise = reason(&engine.docker(), "x", 0).await;
+            assert_eq!(otherwise.is_some(), ahead == 0, "{ahead}");
+        }
     }
 
     #[test]
