@@ -14,6 +14,8 @@ use sandbox_core::{CreateSpec, Error, Result, SingleUse, random_hex};
 use sandbox_local::pip_options;
 use serde_json::Value;
 
+use crate::gpus::Gpus;
+
 /// The image that sandboxes start from when none is named.
 pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
 
@@ -109,8 +111,6 @@ pub(crate) enum Engine {
     Jupyter { kernel: String, transport: Option<Transport> },
 }
 
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 impl Engine {
     /// By its name. `None` for a name that is none.
     pub(crate) fn parse(name: &str) -> Option<Self> {
@@ -123,6 +123,8 @@ impl Engine {
     }
 }
 
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Python => f.write_str("python"),
             Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
@@ -138,10 +140,10 @@ pub(crate) const DEFAULT_KERNEL: &str = "python3";
 pub(crate) struct Options {
     pub(crate) image: String,
     pub(crate) engine: Engine,
-    pub(crate) python: String,
-    /// The one that is named.
     /// Whether that was said. Otherwise the image may say it.
     pub(crate) names_engine: bool,
+    pub(crate) python: String,
+    /// The one that is named.
     pub(crate) user: Option<User>,
     /// The one that it is otherwise.
     own_user: User,
@@ -152,6 +154,8 @@ pub(crate) struct Options {
     /// An image that the engine does not have is fetched.
     pub(crate) pull: bool,
     pub(crate) pip: Vec<String>,
+    /// GPUs of the engine's host.
+    pub(crate) gpus: Option<Gpus>,
 }
 
 impl DockerConfig {
@@ -166,16 +170,17 @@ impl Options {
         let mut options = Self {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
             engine: engine(spec)?,
+            names_engine: spec.provider_options.contains_key("engine"),
             python: "python3".into(),
             user: None,
             own_user: User::of_its_own(),
             runtime: None,
-            names_engine: spec.provider_options.contains_key("engine"),
             platform: None,
             writable_root: false,
             lazy: spec.single_use == Some(SingleUse::Commands),
             pull: false,
             pip: Vec::new(),
+            gpus: spec.gpu.as_deref().map(Gpus::parse).transpose()?,
         };
         for (key, value) in &spec.provider_options {
             match (key.as_str(), value) {

@@ -188,6 +188,7 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
         sysctls: own_loopback(extras),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
+        device_requests: options.gpus.map(|gpus| vec![gpus.request()]),
         ..HostConfig::default()
     }
 }
@@ -346,7 +347,6 @@ mod tests {
         assert_eq!((config.binds, config.mounts, config.devices), (None, None, None));
     }
 
-    /// One that has no groups makes containers without these limits, and says nothing of it.
     #[test]
     fn more_processes_than_any_kernel_has_are_all_that_there_can_be() {
         let mut spec = CreateSpec::default();
@@ -356,6 +356,7 @@ mod tests {
         }
     }
 
+    /// One that has no groups makes containers without these limits, and says nothing of it.
     #[test]
     fn limits_that_nobody_keeps_are_not_claimed() {
         let spec = CreateSpec::default();

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::config::{DockerConfig, Options};
+use crate::gpus;
 use crate::refusal::refused;
 use crate::tls;
 
@@ -84,6 +85,8 @@ pub(crate) struct About {
     pub(crate) has_groups: bool,
     /// Whether it runs without root's rights.
     pub(crate) is_rootless: bool,
+    /// Whether it can give GPUs.
+    pub(crate) has_gpus: bool,
     /// How many seconds its clock is ahead of this host's.
     pub(crate) ahead: i64,
 }
@@ -91,7 +94,7 @@ pub(crate) struct About {
 impl About {
     #[cfg(test)]
     pub(crate) const USUAL: Self =
-        Self { has_groups: true, is_rootless: false, ahead: 0 };
+        Self { has_groups: true, is_rootless: false, has_gpus: false, ahead: 0 };
 
     fn of(info: &SystemInfo) -> Self {
         let options = info.security_options.iter().flatten();
@@ -99,6 +102,7 @@ impl About {
         Self {
             has_groups: info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::NONE),
             is_rootless: names.any(|name| name == "name=rootless"),
+            has_gpus: gpus::are_there(info),
             ahead: ahead(info.system_time.as_deref()),
         }
     }

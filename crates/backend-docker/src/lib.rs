@@ -44,12 +44,13 @@ mod engine;
 mod extras;
 #[cfg(test)]
 mod fake_engine;
+mod gpus;
 mod images;
 mod installed;
 mod instance;
 mod kernels;
-mod made;
 mod label;
+mod made;
 mod mounts;
 mod network;
 mod owner;
