@@ -29,6 +29,7 @@ CREDIT_STEP = 1 << 20
 PIECE = 256 << 10
 MOST_WAITING = 512 << 10  # bytes that wait to be written, from when on nothing more is read
 BATCH = 64
+WORTH_NO_COPY = 4 << 10
 LEASE = 30.0
 REHEARSALS = 5  # enough that no worker has to compile or import what all of them need
 LOOK = 5.0
@@ -36,8 +37,8 @@ F_SETPIPE_SZ = 1031
 PIPE_SIZE = 1 << 20
 
 codec = load("codec")
-frame, number, text, put, split = (
 kills_for_memory = load("processes")["kills_for_memory"]
+frame, number, text, put, split = (
     codec[name] for name in ("frame", "number", "text", "put", "split")
 )
 as_number, as_text = codec["as_number"], codec["as_text"]
@@ -74,8 +75,8 @@ class Mux:
         self.used = 0
         self.buffer = bytearray()
         self.heard = monotonic()
-        self.jobs = load("jobs")["Jobs"](self)
         self.killed = 0
+        self.jobs = load("jobs")["Jobs"](self)
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
         self.watch(self.source, EPOLLIN, self.receive)
@@ -147,7 +148,6 @@ class Mux:
                 if monotonic() - self.heard > LEASE:
                     finish()
 
-    # To the host.
     def count_killed(self):
         """Tells of processes that the kernel has ended for their memory, whoever's they were, before what came of it."""
         killed = kills_for_memory()
@@ -155,6 +155,7 @@ class Mux:
             self.killed = killed
             self.tell(KILLED, number(killed))
 
+    # To the host.
 
     def say(self, kind, *fields):
         """Before all data that waits."""
@@ -165,8 +166,16 @@ class Mux:
         self.append(self.large, frame(kind, *fields))
 
     def data(self, stream, data):
-        self.credit -= len(data)
-        self.tell(DATA, number(stream), put(data))
+        size = len(data)
+        self.credit -= size
+        if size < WORTH_NO_COPY:
+            self.tell(DATA, number(stream), put(data))
+            return
+        # A frame in two parts, so that what is large is not copied into it.
+        head = bytes((DATA,)) + number(stream) + size.to_bytes(4, "little")
+        head = (len(head) + size).to_bytes(4, "little") + head
+        self.large.append((head, data))
+        self.waiting += len(head) + size
 
     def append(self, queue, message):
         queue.append(message)
@@ -190,7 +199,9 @@ class Mux:
             while len(self.batch) < BATCH and self.small:
                 self.batch.append(memoryview(self.small.popleft()))
             while len(self.batch) < BATCH and self.large:
-                self.batch.append(memoryview(self.large.popleft()))
+                message = self.large.popleft()
+                # What is in two parts stays together: nothing comes between them.
+                self.batch.extend(map(memoryview, message if type(message) is tuple else (message,)))
             try:
                 count = writev(self.sink, self.batch)
             except BlockingIOError:
