@@ -27,19 +27,30 @@ const FATAL: [&str; 4] = ["9", "15", "KILL", "TERM"];
 /// What an engine has told of the end of a container.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
-    /// Whether somebody has ended it through the engine.
+    /// Whether somebody has sent it what can end it, through the engine, and whether that always does.
+    is_sent: bool,
     is_killed: bool,
-    /// Its memory ran out: for the first process, or for another one.
+    /// Its memory ran out: for the first process, or for another one. And when that was last.
     out_of_memory: bool,
+    ran_out: Moment,
+    /// When it has ended.
+    ended: Moment,
     /// How its first process has ended.
     status: Option<String>,
 }
 
+/// When an engine says that something was, in nanoseconds.
+type Moment = Option<i64>;
+
+/// How long after its memory ran out a container can have ended of that: the engine hears of both by themselves.
+const OF_MEMORY: Duration = Duration::from_secs(10);
+
 /// What is said of one whose first process has ended, before its status.
 const BY_ITSELF: &str = "the first process of its container ended with status ";
 
-/// The status of what SIGKILL has ended.
+/// The status of what SIGKILL has ended, and of what SIGTERM has.
 const KILLED: &str = "137";
+const TERMINATED: &str = "143";
 
 /// Whether the first process has ended by itself, as one does that cannot run.
 pub(crate) fn is_its_own((_, why): &(FailureKind, String)) -> bool {
@@ -103,26 +114,43 @@ impl Told {
             Some("kill") => {
                 // The first process ends of no other. Podman does not say which one it was.
                 let signal = attribute("signal");
-                self.is_killed |= signal.is_none_or(|signal| FATAL.contains(&signal.as_str()));
+                match signal {
+                    None => self.is_killed = true,
+                    Some(signal) => self.is_sent |= FATAL.contains(&signal.as_str()),
+                }
             }
-            Some("oom") => self.out_of_memory = true,
-            Some("die" | "died") => self.status = Some(attribute("exitCode").unwrap_or_default()),
+            Some("oom") => (self.out_of_memory, self.ran_out) = (true, event.time_nano),
+            Some("die" | "died") => {
+                self.ended = event.time_nano;
+                self.status = Some(attribute("exitCode").unwrap_or_default());
+            }
             _ => {}
         }
     }
 
     fn reason(self) -> Option<(FailureKind, String)> {
+        let of_memory = self.is_of_memory();
         let status = self.status?;
-        Some(match self.is_killed {
+        // One that heeds no such signal ends later, and by itself.
+        let is_of_signal = self.is_sent && [KILLED, TERMINATED].contains(&status.as_str());
+        Some(match self.is_killed || is_of_signal {
             true => {
                 let why = "its container was ended through the engine, and not by this program";
                 (FailureKind::Terminated, why.to_owned())
             }
-            false if self.out_of_memory && status == KILLED => {
+            false if of_memory && status == KILLED => {
                 (FailureKind::OutOfMemory, "the memory of its container ran out".to_owned())
             }
             false => (FailureKind::Terminated, format!("{BY_ITSELF}{status}")),
         })
+    }
+
+    /// Whether its memory ran out when it ended. Before, that was another process, which it has outlived.
+    fn is_of_memory(&self) -> bool {
+        let since = self.ran_out.zip(self.ended).map(|(ran_out, ended)| {
+            Duration::from_nanos(u64::try_from(ended.saturating_sub(ran_out)).unwrap_or_default())
+        });
+        self.out_of_memory && since.is_none_or(|since| since <= OF_MEMORY)
     }
 }
 
@@ -134,13 +162,20 @@ mod tests {
     use serde_json::{Value, json};
 
     fn told(events: &[(&str, &str, &str)]) -> Option<(FailureKind, String)> {
+        let at_once: Vec<_> = events.iter().map(|event| (0, *event)).collect();
+        told_at(&at_once)
+    }
+
+    /// The same, each after so many seconds.
+    fn told_at(events: &[(i64, (&str, &str, &str))]) -> Option<(FailureKind, String)> {
         let mut told = Told::default();
-        for (action, name, value) in events {
+        for (second, (action, name, value)) in events {
             let attributes = HashMap::from([((*name).to_owned(), (*value).to_owned())]);
             let actor = EventActor { attributes: Some(attributes), ..EventActor::default() };
             told.take(EventMessage {
                 action: Some((*action).to_owned()),
                 actor: Some(actor),
+                time_nano: Some(1_800_000_000_000_000_000 + second * 1_000_000_000),
                 ..EventMessage::default()
             });
         }
@@ -173,6 +208,24 @@ mod tests {
             let otherwise = reason(&engine.docker(), "x", 0).await;
             assert_eq!(otherwise.is_some(), ahead == 0, "{ahead}");
         }
+    }
+
+    #[test]
+    fn what_came_long_before_is_not_why_it_has_ended() {
+        let (oom, died) = (("oom", "", ""), ("die", "exitCode", "137"));
+        let (kind, _) = told_at(&[(0, oom), (3, died)]).unwrap();
+        assert_eq!(kind, FailureKind::OutOfMemory);
+        // A process of the code, and then somebody on the engine's host.
+        let (kind, why) = told_at(&[(0, oom), (30, died)]).unwrap();
+        assert!(kind == FailureKind::Terminated && why.contains("status 137"), "{kind} {why}");
+        let (kind, _) = told_at(&[(0, oom), (29, oom), (30, died)]).unwrap();
+        assert_eq!(kind, FailureKind::OutOfMemory);
+        // The first process heeds no SIGTERM.
+        let sent = ("kill", "signal", "15");
+        let (kind, why) = told_at(&[(0, sent), (20, ("die", "exitCode", "1"))]).unwrap();
+        assert!(kind == FailureKind::Terminated && why.contains("status 1"), "{kind} {why}");
+        let (_, why) = told_at(&[(0, sent), (10, ("kill", "signal", "9")), (10, died)]).unwrap();
+        assert!(why.contains("through the engine"), "{why}");
     }
 
     #[test]
