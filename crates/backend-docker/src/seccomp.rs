@@ -38,9 +38,9 @@ const TIME: &str = "
 
 const TALKING: &str = "
     accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
-    eventfd2 getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe
-    pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop semtimedop sendmmsg sendmsg sendto
-    setsockopt shmat shmctl shmdt shmget shutdown getrandom";
+    eventfd2 getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
+    mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl
+    semget semop semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown getrandom";
 
 /// Where programs look first whether the kernel has it, and do without otherwise: placement of memory, memory that nobody
 /// can count, requests whose number is limited for the whole machine, and calls that are newer than what is above. Engines
