@@ -78,12 +78,8 @@ async fn a_pool_is_emptied_when_its_process_ends() {
         .spawn()
         .unwrap();
     eventually("it has made them", || image.count() == SIZE + 1);
-    drop(owner.stdin.take());
-    let mut status = None;
-    while status.is_none() {
-        status = owner.try_wait().unwrap();
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(status.unwrap().code(), Some(9), "it has not come to its end");
+    // Which closes its standard input.
+    let status = owner.wait().unwrap();
+    assert_eq!(status.code(), Some(9), "it has not come to its end");
     eventually("none is left", || image.count() == 0);
 }
