@@ -14,10 +14,24 @@ use crate::tally::Tally;
 use crate::test_task::Missing;
 use crate::workspace;
 
-/// The folder of the package, and the test programs of it that need an engine.
+/// The folder of the package of most of them.
 const PACKAGE: &str = "backend-docker";
-const PROGRAMS: [&str; 7] =
-    ["engine", "lost", "snapshots", "conformance", "kernels", "conformance_kernels", "hostile"];
+
+/// The test programs that need an engine, with the folders of their packages.
+const PROGRAMS: [(&str, &str); 8] = [
+    (PACKAGE, "engine"),
+    (PACKAGE, "lost"),
+    (PACKAGE, "snapshots"),
+    (PACKAGE, "conformance"),
+    (PACKAGE, "kernels"),
+    (PACKAGE, "conformance_kernels"),
+    (PACKAGE, "hostile"),
+    ("cli", "containers"),
+];
+
+/// Those whose tests are left out everywhere else.
+const IGNORED: [&str; 7] =
+    ["engine", "snapshots", "kernels", "lost", "containers", OWN_ENGINE, PODMAN];
 
 /// The one that starts an engine of its own, and the one that needs another engine.
 const OWN_ENGINE: &str = "own_engine";
@@ -52,23 +66,25 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
     };
     let engine = engine()?;
     let mut tally = Tally::default();
-    let command = |program: &str, alone: Option<&str>| {
-        let package = format!("code-sandboxes-{PACKAGE}");
+    let command = |folder: &str, program: &str, alone: Option<&str>| {
+        let package = format!("code-sandboxes-{folder}");
         let mut command = cargo(&["test", "--package", &package, "--test", program, "--"]);
         with(&mut command, &engine, program, which, alone);
         command
     };
-    for program in PROGRAMS {
-        tally.run(program, &mut command(program, None), |name| command(program, Some(name)));
+    for (folder, program) in PROGRAMS {
+        tally.run(program, &mut command(folder, program, None), |name| {
+            command(folder, program, Some(name))
+        });
     }
     if may_start_another(&mut tally) {
-        tally.run(OWN_ENGINE, &mut command(OWN_ENGINE, None), |name| {
-            command(OWN_ENGINE, Some(name))
+        tally.run(OWN_ENGINE, &mut command(PACKAGE, OWN_ENGINE, None), |name| {
+            command(PACKAGE, OWN_ENGINE, Some(name))
         });
     }
     if let Some(podman) = Podman::provide(&engine, missing(), &mut tally) {
         let command = |alone: Option<&str>| {
-            let mut command = command(PODMAN, alone);
+            let mut command = command(PACKAGE, PODMAN, alone);
             command.env(PODMAN_VARIABLE, podman.host());
             command
         };
@@ -110,8 +126,7 @@ pub(crate) fn engine() -> Result<Engine, String> {
 
 /// Adds to the command of a test program what it needs of the engine.
 fn with(command: &mut Command, engine: &Engine, program: &str, which: &str, alone: Option<&str>) {
-    if matches!(program, "engine" | "snapshots" | "kernels" | "lost" | OWN_ENGINE | PODMAN) {
-        // Those that need an engine are left out everywhere else.
+    if IGNORED.contains(&program) {
         command.arg("--include-ignored");
     }
     if let Some(name) = alone {
@@ -199,7 +214,8 @@ impl Lane {
         let is_ours = |program: &mut TestProgram| {
             let target = &*program.target;
             let further = [OWN_ENGINE, PODMAN].contains(&target);
-            program.package == PACKAGE && (further || PROGRAMS.contains(&target))
+            let package = &*program.package;
+            (package == PACKAGE && further) || PROGRAMS.contains(&(package, target))
         };
         built.tests.extract_if(.., is_ours).collect()
     }

@@ -95,6 +95,7 @@ pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
         limit_processes: true,
         limit_open_files: true,
         limit_output: true,
+        gpu: true,
         network_none: true,
         network_allowlist: true,
         network_all: true,
@@ -103,10 +104,11 @@ pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
     }
 }
 
-fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
+/// Refuses what a sandbox with that engine cannot be asked for.
+pub(crate) fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
     capabilities(engine, true).check(spec).map_err(|error| {
         error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
-            "local-docker enforces memory, cpu, disk, processes, lifetime, idle timeout, mounts and the network",
+            "local-docker enforces memory, cpu, disk, processes, GPUs by number, lifetime, idle timeout, mounts and the network",
         )
     })?;
     check_size(spec)?;

@@ -182,7 +182,8 @@ impl DockerBox {
         arrival.extras.set(extras);
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
-        let from = from.chain(end_of(docker, &made.name, Arc::clone(&made.end))).boxed();
+        let from =
+            from.chain(end_of(docker, &made.name, about.ahead, Arc::clone(&made.end))).boxed();
         let byte_code = |magic| arrival.byte_code.of(magic);
         let usual = Connecting { byte_code: &byte_code, ..Connecting::default() };
         let silence = arrival.silence.unwrap_or(usual.silence);
@@ -281,12 +282,13 @@ fn messages(
 fn end_of(
     docker: &Docker,
     name: &str,
+    ahead: i64,
     end: Arc<End>,
 ) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static {
     let (docker, name) = (docker.clone(), name.to_owned());
     let asked = async move {
         if !end.is_ours.load(Ordering::Acquire)
-            && let Some(reason) = death::reason(&docker, &name).await
+            && let Some(reason) = death::reason(&docker, &name, ahead).await
         {
             let _ = end.reason.set(reason);
         }

@@ -14,6 +14,8 @@ use sandbox_core::{CreateSpec, Error, Result, SingleUse, random_hex};
 use sandbox_local::pip_options;
 use serde_json::Value;
 
+use crate::gpus::Gpus;
+
 /// The image that sandboxes start from when none is named.
 pub const DEFAULT_IMAGE: &str = "code-sandboxes:latest";
 
@@ -109,6 +111,18 @@ pub(crate) enum Engine {
     Jupyter { kernel: String, transport: Option<Transport> },
 }
 
+impl Engine {
+    /// By its name. `None` for a name that is none.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let kernel = match name {
+            "python" => return Some(Self::Python),
+            "jupyter" => DEFAULT_KERNEL,
+            name => name.strip_prefix("jupyter:").filter(|kernel| is_word(kernel))?,
+        };
+        Some(Self::Jupyter { kernel: kernel.to_owned(), transport: None })
+    }
+}
+
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,6 +140,8 @@ pub(crate) const DEFAULT_KERNEL: &str = "python3";
 pub(crate) struct Options {
     pub(crate) image: String,
     pub(crate) engine: Engine,
+    /// Whether that was said. Otherwise the image may say it.
+    pub(crate) names_engine: bool,
     pub(crate) python: String,
     /// The one that is named.
     pub(crate) user: Option<User>,
@@ -138,6 +154,8 @@ pub(crate) struct Options {
     /// An image that the engine does not have is fetched.
     pub(crate) pull: bool,
     pub(crate) pip: Vec<String>,
+    /// GPUs of the engine's host.
+    pub(crate) gpus: Option<Gpus>,
 }
 
 impl DockerConfig {
@@ -152,6 +170,7 @@ impl Options {
         let mut options = Self {
             image: spec.image.clone().unwrap_or_else(|| config.image()),
             engine: engine(spec)?,
+            names_engine: spec.provider_options.contains_key("engine"),
             python: "python3".into(),
             user: None,
             own_user: User::of_its_own(),
@@ -161,6 +180,7 @@ impl Options {
             lazy: spec.single_use == Some(SingleUse::Commands),
             pull: false,
             pip: Vec::new(),
+            gpus: spec.gpu.as_deref().map(Gpus::parse).transpose()?,
         };
         for (key, value) in &spec.provider_options {
             match (key.as_str(), value) {
@@ -207,22 +227,19 @@ fn engine(spec: &CreateSpec) -> Result<Engine> {
         Some((_, Value::String(name))) if name == "tcp" => Some(Transport::Tcp),
         Some((key, value)) => return Err(unknown(key, value)),
     };
-    let kernel = match given("engine") {
-        None => None,
-        Some((_, Value::String(name))) if name == "python" => None,
-        Some((_, Value::String(name))) if name == "jupyter" => Some(DEFAULT_KERNEL),
+    let engine = match given("engine") {
+        None => Engine::default(),
         Some((key, value)) => {
-            let name = value.as_str().and_then(|name| name.strip_prefix("jupyter:"));
-            Some(name.filter(|name| is_word(name)).ok_or_else(|| unknown(key, value))?)
+            value.as_str().and_then(Engine::parse).ok_or_else(|| unknown(key, value))?
         }
     };
-    match (kernel, transport) {
-        (None, None) => Ok(Engine::Python),
-        (None, Some(_)) => {
+    match (engine, transport) {
+        (Engine::Python, Some(_)) => {
             let problem = "have transport, which is for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
-        (Some(kernel), transport) => Ok(Engine::Jupyter { kernel: kernel.to_owned(), transport }),
+        (Engine::Jupyter { kernel, .. }, transport) => Ok(Engine::Jupyter { kernel, transport }),
+        (engine, None) => Ok(engine),
     }
 }
 

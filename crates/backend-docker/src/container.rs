@@ -27,6 +27,9 @@ const DISK: ByteSize = ByteSize::gib(1);
 /// Processes and threads when nothing is said.
 const PROCESSES: u32 = 256;
 
+/// As many as any kernel can number. A greater limit means nothing, and kernels take none.
+const MOST_PROCESSES: u32 = 1 << 22;
+
 /// Open files of a process when nothing is said, and as many as it may allow itself then.
 const USUAL_OPEN_FILES: u32 = 1024;
 const MOST_OPEN_FILES: u32 = 4096;
@@ -71,7 +74,8 @@ impl Limits {
         });
         let half = ByteSize::bytes(DISK.as_u64().min(memory.as_u64() / 2));
         let disk = spec.disk.unwrap_or(half);
-        Self { memory, disk, processes: spec.processes.unwrap_or(PROCESSES), cpu: spec.cpu }
+        let processes = spec.processes.unwrap_or(PROCESSES).min(MOST_PROCESSES);
+        Self { memory, disk, processes, cpu: spec.cpu }
     }
 }
 
@@ -184,6 +188,7 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
         sysctls: own_loopback(extras),
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         runtime: options.runtime.clone(),
+        device_requests: options.gpus.map(|gpus| vec![gpus.request()]),
         ..HostConfig::default()
     }
 }
@@ -340,6 +345,15 @@ mod tests {
         assert_eq!(config.memory, config.memory_swap);
         assert!(config.security_opt.unwrap()[1].contains("SCMP_ACT_ERRNO"));
         assert_eq!((config.binds, config.mounts, config.devices), (None, None, None));
+    }
+
+    #[test]
+    fn more_processes_than_any_kernel_has_are_all_that_there_can_be() {
+        let mut spec = CreateSpec::default();
+        for (asked, limit) in [(7, 7), (1 << 22, 1 << 22), (u32::MAX, 1 << 22)] {
+            spec.processes = Some(asked);
+            assert_eq!(host(&spec).pids_limit, Some(limit), "{asked}");
+        }
     }
 
     /// One that has no groups makes containers without these limits, and says nothing of it.

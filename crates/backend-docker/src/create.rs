@@ -18,16 +18,18 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-use crate::backend::{DockerBackend, capabilities, image};
+use crate::backend::{DockerBackend, capabilities, check, image};
 use crate::boxed::DockerBox;
 use crate::committed::Origin;
 use crate::config::{Engine, Options, User};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
 use crate::engine::Daemon;
+use crate::gpus::Gpus;
 use crate::images::Images;
 use crate::installed::{Installed, find_kernel};
 use crate::instance::{Container, DockerInstance};
 use crate::kernels::Tunnels;
+use crate::label::engine_of;
 use crate::mounts::HostFiles;
 use crate::network::{self, Way};
 use crate::podman;
@@ -60,6 +62,9 @@ impl DockerBackend {
         daemon.check_options(&options)?;
         let about = daemon.about().await?;
         about.check_limits(spec)?;
+        if options.gpus.is_some() {
+            Gpus::check(daemon, about.has_gpus)?;
+        }
         let mut plan = self.plan(daemon, spec, options).await?;
         let id = SandboxId::random(Variant::LocalDocker);
         let Plan { options, image: of, files, way, .. } = &plan;
@@ -118,6 +123,11 @@ impl DockerBackend {
         }
         let id = image.id.unwrap_or_else(|| options.image.clone());
         let image = image.config.unwrap_or_default();
+        // Snapshots are of workers.
+        if !options.names_engine && snapshot.is_none() {
+            options.engine = engine_of(&options.image, image.labels.as_ref())?.unwrap_or_default();
+            check(spec, &options.engine)?;
+        }
         if snapshot.as_ref().and_then(Stored::image).is_some() {
             options.user = options.user.or_else(|| owner_in(image.user.as_deref()));
         }
@@ -191,6 +201,9 @@ impl DockerBackend {
             Packages::between(here, options.python.clone().into(), options.pip.clone())
         });
         facts.into_iter().for_each(|(name, fact)| place.describe(name, json!(fact)));
+        if let Some(gpus) = options.gpus {
+            place.describe("gpu", json!(gpus.as_str()));
+        }
         if let Some(most) = fewer_files {
             place.describe("open_files", json!(most));
         }

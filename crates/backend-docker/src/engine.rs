@@ -7,6 +7,7 @@ use std::time::Duration;
 use bollard::errors::Error as Cause;
 use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemVersion};
 use bollard::{API_DEFAULT_VERSION, Docker};
+use chrono::{DateTime, Utc};
 use sandbox_core::{CreateSpec, Effect, Error, ErrorKind, Result, Retry};
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::config::{DockerConfig, Options};
+use crate::gpus;
 use crate::refusal::refused;
 use crate::tls;
 
@@ -83,11 +85,16 @@ pub(crate) struct About {
     pub(crate) has_groups: bool,
     /// Whether it runs without root's rights.
     pub(crate) is_rootless: bool,
+    /// Whether it can give GPUs.
+    pub(crate) has_gpus: bool,
+    /// How many seconds its clock is ahead of this host's.
+    pub(crate) ahead: i64,
 }
 
 impl About {
     #[cfg(test)]
-    pub(crate) const USUAL: Self = Self { has_groups: true, is_rootless: false };
+    pub(crate) const USUAL: Self =
+        Self { has_groups: true, is_rootless: false, has_gpus: false, ahead: 0 };
 
     fn of(info: &SystemInfo) -> Self {
         let options = info.security_options.iter().flatten();
@@ -95,6 +102,8 @@ impl About {
         Self {
             has_groups: info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::NONE),
             is_rootless: names.any(|name| name == "name=rootless"),
+            has_gpus: gpus::are_there(info),
+            ahead: ahead(info.system_time.as_deref()),
         }
     }
 
@@ -117,6 +126,12 @@ impl About {
             "give an engine without root control groups of version 2 (`Delegate=yes` of its user's service, cgroup driver `systemd`), or leave the limit out",
         ))
     }
+}
+
+/// How many seconds a clock that shows that is ahead of this host's. Nothing is known of one that shows no time.
+fn ahead(shown: Option<&str>) -> i64 {
+    let shown = shown.and_then(|shown| DateTime::parse_from_rfc3339(shown).ok());
+    shown.map_or(0, |shown| (shown.to_utc() - Utc::now()).num_seconds())
 }
 
 impl Daemon {
@@ -430,9 +445,9 @@ mod tests {
             of(json!({"CgroupDriver": "systemd", "SecurityOptions": ["name=seccomp"]})).await;
         assert_eq!(usual, About::USUAL);
         let with = of(json!({"CgroupDriver": "systemd", "SecurityOptions": rootless})).await;
-        assert_eq!(with, About { is_rootless: true, has_groups: true });
+        assert_eq!(with, About { is_rootless: true, ..About::USUAL });
         let without = of(json!({"CgroupDriver": "none", "SecurityOptions": rootless})).await;
-        assert_eq!(without, About { is_rootless: true, has_groups: false });
+        assert_eq!(without, About { is_rootless: true, has_groups: false, ..About::USUAL });
         let mut spec = CreateSpec::default();
         without.check_limits(&spec).unwrap();
         spec.disk = Some(sandbox_core::ByteSize::mib(1));
@@ -450,6 +465,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
             assert!(error.hint().is_some_and(|hint| hint.contains("Delegate=yes")), "{error:?}");
         }
+    }
+
+    #[test]
+    fn the_clock_of_an_engine_is_known() {
+        let shown = |ahead: i64| {
+            let there = Utc::now() + chrono::TimeDelta::seconds(ahead);
+            // With nanoseconds, as engines have it, and in a zone of its own.
+            let zone = chrono::FixedOffset::east_opt(2 * 3600).unwrap();
+            there.with_timezone(&zone).to_rfc3339_opts(chrono::SecondsFormat::Nanos, false)
+        };
+        for seconds in [-7200, 0, 90, 86_400] {
+            let known = ahead(Some(&shown(seconds)));
+            assert!((known - seconds).abs() <= 1, "{known} of {seconds}");
+        }
+        assert_eq!((ahead(None), ahead(Some("soon"))), (0, 0));
     }
 
     #[tokio::test]

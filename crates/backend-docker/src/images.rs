@@ -12,6 +12,7 @@ use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
 
 use crate::config::{DEFAULT_IMAGE, DockerConfig};
 use crate::engine::Daemon;
+use crate::label::label;
 use crate::refusal::refused;
 
 /// What the image is made by: `docker/Dockerfile` of this project.
@@ -38,6 +39,9 @@ pub struct ImageBuild {
     /// Certificates (PEM) that are trusted while packages are fetched, instead of the usual ones. The image does not keep
     /// them.
     pub ca_bundle: Option<Vec<u8>>,
+    /// What runs the code of its sandboxes when they do not say it, as the option `engine` has it, such as `jupyter:ir`. Default:
+    /// what the label [`ENGINE_LABEL`](crate::ENGINE_LABEL) of the base says, or else `python`.
+    pub engine: Option<String>,
     /// The network of the build, such as `host`. Default: that of the engine.
     pub network: Option<String>,
 }
@@ -148,6 +152,9 @@ impl Images {
         let arguments = arguments(build)?;
         let mut options = BuildImageOptionsBuilder::default().t(&name).rm(true).forcerm(true);
         options = options.buildargs(&arguments);
+        if let Some(engine) = &build.engine {
+            options = options.labels(&label(engine)?);
+        }
         if let Some(network) = &build.network {
             options = options.networkmode(network);
         }

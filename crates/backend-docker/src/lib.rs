@@ -21,8 +21,9 @@
 //!
 //! # Options
 //!
-//! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, the default, or `"jupyter"` with the
-//! kernel `python3`, or `"jupyter:NAME"` with another one of the image), `transport` (how kernels are talked to in there:
+//! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, or `"jupyter"` with the
+//! kernel `python3`, or `"jupyter:NAME"` with another one of the image; default what the image's label
+//! [`ENGINE_LABEL`] says, or else `"python"`), `transport` (how kernels are talked to in there:
 //! `"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `python` (the interpreter in the image, default `python3`), `user` (`"uid:gid"`, default
 //! one of its own for each container, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
 //! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
@@ -43,10 +44,12 @@ mod engine;
 mod extras;
 #[cfg(test)]
 mod fake_engine;
+mod gpus;
 mod images;
 mod installed;
 mod instance;
 mod kernels;
+mod label;
 mod made;
 mod mounts;
 mod network;
@@ -62,3 +65,4 @@ mod tls;
 pub use backend::DockerBackend;
 pub use config::{DEFAULT_IMAGE, DockerConfig};
 pub use images::{Image, ImageBuild, Images};
+pub use label::ENGINE_LABEL;

@@ -4,6 +4,7 @@ use bollard::errors::Error as Cause;
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 
 use crate::config::Options;
+use crate::gpus;
 
 /// The connection with the engine broke, if it was not the engine that refused.
 fn words_of(
@@ -64,6 +65,9 @@ fn why_not_made(status: u16, message: &str, options: &Options) -> (ErrorKind, St
     let is_about = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     if status == 404 && is_about(&["no such image"]) {
         return (ErrorKind::NotFound, missing_image(&options.image));
+    }
+    if options.gpus.is_some() && gpus::is_refusal(message) {
+        return (ErrorKind::Unsupported, gpus::HOW.into());
     }
     if is_about(&["seccomp profile"]) {
         return (ErrorKind::Unsupported, "Podman reads the rules for system calls from a file of its own host: use the socket of a Podman on this host, of this user".into());

@@ -10,7 +10,7 @@ const FILES: &str = "
     access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64
     fallocate fchdir fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
     fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch
-    inotify_init inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr llistxattr lremovexattr
+    inotify_init inotify_init1 inotify_rm_watch lchown lgetxattr link linkat listxattr llistxattr lremovexattr
     lseek lsetxattr lstat mkdir mkdirat name_to_handle_at newfstatat openat2 pread64 preadv
     preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2
     rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask
@@ -29,7 +29,7 @@ const PROCESSES: &str = "
     get_robust_list";
 
 const MEMORY: &str = "
-    brk futex futex_requeue futex_wait futex_waitv futex_wake get_mempolicy madvise membarrier memfd_create mincore
+    brk futex futex_requeue futex_wait futex_waitv futex_wake madvise membarrier memfd_create mincore
     mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect";
 
 const TIME: &str = "
@@ -38,10 +38,18 @@ const TIME: &str = "
 
 const TALKING: &str = "
     accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
-    eventfd2 getpeername getsockname getsockopt io_cancel io_destroy io_getevents io_pgetevents io_submit
-    listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe
-    pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop semtimedop sendmmsg sendmsg sendto
-    setsockopt shmat shmctl shmdt shmget shutdown getrandom";
+    eventfd2 getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
+    mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl
+    semget semop semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown getrandom";
+
+/// Where programs look first whether the kernel has it, and do without otherwise: placement of memory, memory that nobody
+/// can count, requests whose number is limited for the whole machine, and calls that are newer than what is above. Engines
+/// answer so themselves only where a number is beyond all that a profile names.
+const DONE_WITHOUT: &str = "
+    clone3 get_mempolicy set_mempolicy mbind set_mempolicy_home_node memfd_secret io_setup io_cancel io_destroy
+    io_getevents io_pgetevents io_submit lookup_dcookie nfsservctl process_madvise cachestat map_shadow_stack statmount
+    listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
+    removexattrat open_tree_attr file_getattr file_setattr";
 
 /// What makes files with a mode, and which argument that is.
 const MODES: [(&str, u32); 7] = [
@@ -84,6 +92,10 @@ const PRIORITIES: [(&str, u32); 2] = [("setpriority", 0), ("ioprio_set", 1)];
 /// Processes have numbers below this power of two, whatever the settings of a system.
 const BITS_OF_PROCESSES: u32 = 22;
 
+/// What of `ioctl` puts characters into the input of a terminal (`TIOCSTI`), controls a console (`TIOCLINUX`), takes its
+/// output (`TIOCCONS`) and has the kernel load a line discipline (`TIOCSETD`): those are for modems and radios.
+const TERMINAL_TRICKS: [u32; 4] = [0x5412, 0x541c, 0x541d, 0x5423];
+
 /// Netlink, by which programs ask for network interfaces. Some take any other error for a bug of their own.
 const NETLINK: u32 = 16;
 
@@ -111,8 +123,12 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
     let mut calls = vec![
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
         allow_without("clone", 0, &[NEW_NAMESPACE]),
-        // As on a kernel without it: programs take the older call, whose flags can be looked at.
-        json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}),
+        // As on a kernel without them. Instead of `clone3`, programs take the older call, whose flags can be looked at.
+        json!({
+            "names": DONE_WITHOUT.split_whitespace().collect::<Vec<_>>(),
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": ENOSYS,
+        }),
         json!({
             "names": ["socket"],
             "action": "SCMP_ACT_ERRNO",
@@ -131,6 +147,7 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
         // The kernel looks at the lower 32 bits alone.
         allow("fcntl", vec![has_bits(1, u32::MAX, command)])
     }));
+    calls.extend(none_of(1, &TERMINAL_TRICKS).into_iter().map(|other| allow("ioctl", vec![other])));
     for name in OF_OTHERS {
         calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
     }
@@ -183,6 +200,28 @@ fn not_the_first_process(index: u32) -> impl Iterator<Item = Value> {
     std::iter::once(own).chain(others)
 }
 
+/// An argument that is none of these numbers, in all the ways there are. The kernel looks at the lower 32 bits alone, and
+/// a rule compares an argument once: so each way has the first bits of some of them, up to one that is another.
+fn none_of(index: u32, values: &[u32]) -> Vec<Value> {
+    let mut ways = Vec::new();
+    let mut beginnings = vec![(0, values.to_vec())];
+    for bit in (0..u32::BITS).map(|place| 1 << (u32::BITS - 1 - place)) {
+        let mut longer = Vec::new();
+        for (start, values) in beginnings {
+            let (with, without): (Vec<u32>, _) = values.iter().partition(|value| *value & bit != 0);
+            for (start, values) in [(start, without), (start | bit, with)] {
+                match values.is_empty() {
+                    // This bit and those before it.
+                    true => ways.push(has_bits(index, !(bit - 1), start)),
+                    false => longer.push((start, values)),
+                }
+            }
+        }
+        beginnings = longer;
+    }
+    ways
+}
+
 fn is(index: u32, value: u32) -> Value {
     json!({"index": index, "value": value, "op": "SCMP_CMP_EQ"})
 }
@@ -220,6 +259,8 @@ mod tests {
             "prlimit64",
             "setpriority",
             "process_mrelease",
+            "ioctl",
+            "get_mempolicy",
         ] {
             assert!(!always.contains(&refused.into()), "{refused}");
         }
@@ -262,14 +303,38 @@ mod tests {
     }
 
     #[test]
+    fn terminals_are_not_controlled_in_any_number_of_bits() {
+        let profile = profile(false);
+        let rules = profile["syscalls"].as_array().unwrap().iter();
+        let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "ioctl").collect();
+        let allowed = |command: u64| {
+            rules.iter().any(|rule| {
+                let number = |name: &str| rule["args"][0][name].as_u64().unwrap();
+                command & number("value") == number("valueTwo")
+            })
+        };
+        for refused in TERMINAL_TRICKS.map(u64::from) {
+            assert!(!allowed(refused) && !allowed(refused | 1 << 32), "{refused:x}");
+            assert!(!allowed(refused | 0xffff_ffff_0000_0000), "{refused:x}");
+            for bit in 0..32 {
+                let other = refused ^ 1 << bit;
+                let is_refused = TERMINAL_TRICKS.map(u64::from).contains(&other);
+                assert_eq!(allowed(other), !is_refused, "{other:x}");
+            }
+        }
+        // TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX, and what has the highest bit.
+        for usual in [0, 0x5401, 0x5413, 0x541b, 0x5451, 0x8004_5430, 0xffff_ffff] {
+            assert!(allowed(usual), "{usual:x}");
+        }
+    }
+
+    #[test]
     fn no_call_is_named_twice() {
         let profile = profile(false);
-        let mut names: Vec<_> = profile["syscalls"][0]["names"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(Value::to_string)
-            .collect();
+        let rules = profile["syscalls"].as_array().unwrap().iter();
+        let without_arguments = rules.filter(|rule| rule["args"].is_null());
+        let names = without_arguments.flat_map(|rule| rule["names"].as_array().unwrap());
+        let mut names: Vec<_> = names.map(Value::to_string).collect();
         let count = names.len();
         names.sort();
         names.dedup();

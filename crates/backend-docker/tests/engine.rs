@@ -5,6 +5,8 @@
 #[expect(dead_code, reason = "other tests need more of it")]
 mod support;
 
+#[path = "engine/calls.rs"]
+mod calls;
 #[path = "engine/elsewhere.rs"]
 mod elsewhere;
 #[path = "engine/swept.rs"]

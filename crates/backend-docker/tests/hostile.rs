@@ -15,10 +15,6 @@ const TERMINALS: &str =
     "the kernel counts terminals for all containers together, and no engine limits them";
 const CONNECTIONS: &str = "control groups of version 1 count no buffers of connections";
 
-/// What is told of a limit of memory.
-const CHILDREN: &str =
-    "of what the code has started the kernel's end is told, and not that it was for memory";
-
 /// The groups about ways out of a container. The others take long.
 const GROUPS: [&str; 2] = ["escape_files", "escape_processes"];
 
@@ -35,8 +31,6 @@ fn main() -> ExitCode {
         .differs("isolation::the_system_tree_is_empty", HAS_SYSTEM)
         .differs("many::j227", "a container imports nothing ahead")
         .differs("neighbours::while_terminals_are_open", TERMINALS)
-        .differs("neighbours::memory_of_a_process_without_its_first_thread", CHILDREN)
-        .differs("neighbours::memory_that_children_take_is_told", CHILDREN)
         .differs("concurrency::two_hundred_sandboxes_at_once", "tests/engine.rs has fifty at once");
     // Of the engine's host, which is this one for all that tests know.
     let counts_connections = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

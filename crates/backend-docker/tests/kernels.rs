@@ -6,14 +6,16 @@ use std::future::IntoFuture as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backend_docker::DockerBackend;
+use backend_docker::{
+    DEFAULT_IMAGE, DockerBackend, DockerConfig, ENGINE_LABEL, ImageBuild, Images,
+};
 use futures_util::StreamExt as _;
 use sandbox_core::{
     ErrorKind, EventKind, ExecutionResult, FailureKind, Fixed, InterpreterState, NetworkPolicy,
     Sandbox, SandboxBuilder, Tool,
 };
 use serde_json::{Value, json};
-use support::{BARE_PYTHON, PATIENCE, build_with_kernels, docker, images_in_use};
+use support::{BARE_PYTHON, PATIENCE, build, build_with_kernels, docker, images_in_use};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -61,10 +63,62 @@ async fn a_kernel_keeps_state_and_shows_what_it_has_without_any_network() {
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn workers_are_what_runs_code_unless_a_kernel_is_asked_for() {
-    let sandbox = builder("python").create().await.unwrap();
+    assert!(support::has_engine(), "there is no engine to test with");
+    let backend = Arc::new(DockerBackend::default());
+    let sandbox = Sandbox::builder(backend).create().await.unwrap();
     assert_eq!(sandbox.info().unwrap().metadata["engine"], "python");
     let result = run(&sandbox, "import sys; 'IPython' in sys.modules").await;
     assert_eq!(result.text(), Some("False"), "{result:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn an_image_says_what_runs_its_code() {
+    const IMAGE: &str = "code-sandboxes-test:engine";
+    assert!(support::has_engine(), "there is no engine to test with");
+    let images = Images::connect(&DockerConfig::default()).await.unwrap();
+    let mut build = ImageBuild::default();
+    (build.name, build.base) = (Some(IMAGE.to_owned()), Some(DEFAULT_IMAGE.to_owned()));
+    (build.network, build.engine) = (Some("none".to_owned()), Some("perl".to_owned()));
+    let error = images.build(&build, |_| ()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    build.engine = Some("jupyter".to_owned());
+    images.build(&build, |_| ()).await.unwrap();
+    let builder = || Sandbox::builder(Arc::new(DockerBackend::default())).image(IMAGE);
+    let code = "import sys; 'IPython' in sys.modules";
+    let sandbox = builder().create().await.unwrap();
+    let info = sandbox.info().unwrap();
+    assert_eq!(info.metadata["engine"], "jupyter:python3");
+    assert!(!sandbox.capabilities().snapshot, "kernels have none");
+    assert_eq!(run(&sandbox, code).await.text(), Some("True"));
+    sandbox.terminate().await.unwrap();
+    // What is asked for counts more.
+    let sandbox = builder().provider_option("engine", "python").create().await.unwrap();
+    assert_eq!(sandbox.info().unwrap().metadata["engine"], "python");
+    assert_eq!(run(&sandbox, code).await.text(), Some("False"));
+    sandbox.terminate().await.unwrap();
+    docker(&["image", "rm", "--force", IMAGE]).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn an_image_that_says_what_nobody_knows_is_refused() {
+    const IMAGE: &str = "code-sandboxes-test:odd-engine";
+    assert!(support::has_engine(), "there is no engine to test with");
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = format!("FROM {DEFAULT_IMAGE}\nLABEL {ENGINE_LABEL}=perl\n");
+    build(IMAGE, &recipe, folder.path()).await;
+    let builder = || Sandbox::builder(Arc::new(DockerBackend::default())).image(IMAGE);
+    let error = builder().create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
+    assert!(error.message().contains("code-sandboxes.engine=\"perl\""), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("engine")), "{error:?}");
+    // Nothing was started, and whoever says it himself need not care.
+    assert!(!images_in_use().await.contains(&IMAGE.to_owned()));
+    let sandbox = builder().provider_option("engine", "python").create().await.unwrap();
+    assert_eq!(run(&sandbox, "6 * 7").await.text(), Some("42"));
+    sandbox.terminate().await.unwrap();
+    docker(&["image", "rm", "--force", IMAGE]).await;
 }
 
 #[tokio::test]

@@ -58,6 +58,10 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_bundle: Option<PathBuf>,
 
+    /// What runs the code of its sandboxes when they do not say it: python, jupyter or jupyter:KERNEL [default: what the base says, or python]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) engine: Option<String>,
+
     /// Network of the build, such as host
     #[arg(long, value_name = "NETWORK")]
     pub(crate) build_network: Option<String>,

@@ -62,6 +62,7 @@ fn build(args: &BuildArgs) -> Result<ImageBuild, Problem> {
     build.base.clone_from(&args.base);
     build.packages.clone_from(&args.package);
     build.index_url.clone_from(&args.index_url);
+    build.engine.clone_from(&args.engine);
     build.network.clone_from(&args.build_network);
     build.ca_bundle = ca_bundle.transpose()?;
     Ok(build)

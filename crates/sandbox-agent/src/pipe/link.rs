@@ -79,6 +79,8 @@ struct State {
     /// How many hold the box, which cannot answer meanwhile.
     held_still: usize,
     over: bool,
+    /// How many processes the kernel has ended there for their memory.
+    killed: u64,
     /// Why it broke, where whoever carries it says so.
     why: Option<String>,
 }
@@ -333,10 +335,16 @@ impl Link {
             }
             FromAgent::Exit { key, exit, out_of_memory } => self.exited(key, exit, out_of_memory),
             FromAgent::Pong => {}
+            FromAgent::Killed(count) => self.state().killed = count,
             FromAgent::Hello { .. } => return Err("a second greeting"),
             FromAgent::Finished => return Err("an end that nobody asked for"),
         }
         Ok(())
+    }
+
+    /// How many processes the kernel has ended there for their memory, as far as that has been told.
+    pub(crate) fn killed(&self) -> u64 {
+        self.state().killed
     }
 
     fn outgoing(&self, number: i64) -> Option<Arc<Outgoing>> {

@@ -61,6 +61,7 @@ const EXIT: u8 = 20;
 const PONG: u8 = 21;
 const BROKEN: u8 = 22;
 const FINISHED: u8 = 23;
+const KILLED: u8 = 24;
 
 /// What is said to an agent.
 #[derive(Clone, Debug)]
@@ -257,6 +258,8 @@ pub(crate) enum FromAgent<'a> {
     },
     Broken(i64),
     Pong,
+    /// How many processes the kernel has ended for their memory.
+    Killed(u64),
     /// The last message: nothing runs there any more.
     Finished,
 }
@@ -313,6 +316,7 @@ impl<'a> FromAgent<'a> {
             }
             BROKEN => Self::Broken(fields.int("stream")?),
             PONG => Self::Pong,
+            KILLED => Self::Killed(fields.number("killed")?),
             FINISHED => Self::Finished,
             kind => return Err(WireError::UnknownKind(kind)),
         };
@@ -367,7 +371,7 @@ mod tests {
             parts.chain(&mux),
             &numbers::named!(
                 SPAWN WORKER DATA END CREDIT DROP SIGNAL CALL CANCEL PING FORGET INPUT FINISH CHANNEL COPY HELLO
-                STARTED NOT_STARTED ANSWER EXIT PONG BROKEN FINISHED STDIN STDOUT STDERR CONTROL VERSION WINDOW
+                STARTED NOT_STARTED ANSWER EXIT PONG BROKEN FINISHED KILLED STDIN STDOUT STDERR CONTROL VERSION WINDOW
                 CHUNK
             ),
         );

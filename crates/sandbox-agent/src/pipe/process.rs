@@ -193,6 +193,23 @@ impl Process for BoxProcess {
         Duration::from_secs(6)
     }
 
+    fn memory_ends(&self) -> u64 {
+        self.link.killed()
+    }
+
+    /// The agent says how many they are before all that was written later.
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        let limit = self.memory?;
+        let processes = match self.link.killed().checked_sub(before)? {
+            0 => return None,
+            1 => "a process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        Some(format!(
+            "the memory limit of {limit} was reached; the kernel ended {processes} of the sandbox meanwhile"
+        ))
+    }
+
     /// The agent says it of each process.
     fn out_of_memory(&self, _before: u64) -> Option<String> {
         let limit = self.memory?;

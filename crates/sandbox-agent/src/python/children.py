@@ -103,6 +103,7 @@ class Child:
                     each.dependents.append(self.finish)
                 return
         self.told = True
+        self.children.mux.count_killed()
         self.children.mux.tell(EXIT, number(self.key), *[number(value) for value in self.status])
         if self.is_worker:
             self.children.close_streams(self)

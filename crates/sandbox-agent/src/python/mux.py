@@ -20,7 +20,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 VERSION = 1
 SPAWN, WORKER, DATA, END, CREDIT, DROP, SIGNAL, CALL, CANCEL, PING, FORGET = range(1, 12)
 INPUT, FINISH, CHANNEL, COPY = 12, 13, 14, 15
-HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED = range(16, 24)
+HELLO, STARTED, NOT_STARTED, ANSWER, EXIT, PONG, BROKEN, FINISHED, KILLED = range(16, 25)
 # Data and its end have the same numbers in both directions.
 
 CONNECTION = -1  # the stream number in a credit that is about the connection
@@ -29,6 +29,7 @@ CREDIT_STEP = 1 << 20
 PIECE = 256 << 10
 MOST_WAITING = 512 << 10  # bytes that wait to be written, from when on nothing more is read
 BATCH = 64
+WORTH_NO_COPY = 4 << 10
 LEASE = 30.0
 REHEARSALS = 5  # enough that no worker has to compile or import what all of them need
 LOOK = 5.0
@@ -36,6 +37,7 @@ F_SETPIPE_SZ = 1031
 PIPE_SIZE = 1 << 20
 
 codec = load("codec")
+kills_for_memory = load("processes")["kills_for_memory"]
 frame, number, text, put, split = (
     codec[name] for name in ("frame", "number", "text", "put", "split")
 )
@@ -73,6 +75,7 @@ class Mux:
         self.used = 0
         self.buffer = bytearray()
         self.heard = monotonic()
+        self.killed = 0
         self.jobs = load("jobs")["Jobs"](self)
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
@@ -131,7 +134,9 @@ class Mux:
     def run(self):
         while True:
             timeout = min(LOOK, self.jobs.timeout())
-            for fd, events in self.poll.poll(timeout):
+            found = self.poll.poll(timeout)
+            self.count_killed()
+            for fd, events in found:
                 action = self.actions.get(fd)
                 if action is not None:
                     action(events)
@@ -142,6 +147,13 @@ class Mux:
                 self.receive(EPOLLIN)
                 if monotonic() - self.heard > LEASE:
                     finish()
+
+    def count_killed(self):
+        """Tells of processes that the kernel has ended for their memory, whoever's they were, before what came of it."""
+        killed = kills_for_memory()
+        if killed != self.killed:
+            self.killed = killed
+            self.tell(KILLED, number(killed))
 
     # To the host.
 
@@ -154,8 +166,16 @@ class Mux:
         self.append(self.large, frame(kind, *fields))
 
     def data(self, stream, data):
-        self.credit -= len(data)
-        self.tell(DATA, number(stream), put(data))
+        size = len(data)
+        self.credit -= size
+        if size < WORTH_NO_COPY:
+            self.tell(DATA, number(stream), put(data))
+            return
+        # A frame in two parts, so that what is large is not copied into it.
+        head = bytes((DATA,)) + number(stream) + size.to_bytes(4, "little")
+        head = (len(head) + size).to_bytes(4, "little") + head
+        self.large.append((head, data))
+        self.waiting += len(head) + size
 
     def append(self, queue, message):
         queue.append(message)
@@ -179,7 +199,9 @@ class Mux:
             while len(self.batch) < BATCH and self.small:
                 self.batch.append(memoryview(self.small.popleft()))
             while len(self.batch) < BATCH and self.large:
-                self.batch.append(memoryview(self.large.popleft()))
+                message = self.large.popleft()
+                # What is in two parts stays together: nothing comes between them.
+                self.batch.extend(map(memoryview, message if type(message) is tuple else (message,)))
             try:
                 count = writev(self.sink, self.batch)
             except BlockingIOError:

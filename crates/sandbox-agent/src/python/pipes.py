@@ -152,6 +152,7 @@ class ControlSource(Source):
             if not other.drain():
                 other.dependents.append(self.resume)
                 return False
+        self.mux.count_killed()
         while left > 0 and self.fd is not None:
             if self.credit <= 0:
                 return False
