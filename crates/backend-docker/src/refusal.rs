@@ -4,7 +4,7 @@ use bollard::errors::Error as Cause;
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 
 use crate::config::Options;
-use crate::plain::NO_PYTHON;
+use crate::plain::{NEEDS_SHELL, NO_PYTHON, SHELL};
 
 /// What an image needs whose interpreter is not there.
 const NEEDS_PYTHON: &str =
@@ -79,6 +79,11 @@ fn why_not_made(status: u16, message: &str, options: &Options) -> (ErrorKind, St
         && names_program(message, &options.python)
     {
         return (ErrorKind::NotFound, NEEDS_PYTHON.into());
+    }
+    if is_about(&["is missing", "not found", "no such file", "permission denied"])
+        && names_program(message, SHELL)
+    {
+        return (ErrorKind::NotFound, NEEDS_SHELL.into());
     }
     if is_about(&["unknown or invalid runtime", "unknown runtime", "invalid runtime"]) {
         return (

@@ -1,5 +1,6 @@
 //! The behaviour suite over `local-docker` without anything that runs code, in an image without Python.
 
+#[expect(dead_code, reason = "all of these groups are always run")]
 #[path = "support/differences.rs"]
 mod differences;
 #[expect(dead_code, reason = "one image is enough")]
@@ -40,6 +41,9 @@ const CODE: &str = "about code, which an image without Python does not run";
 
 /// What a shell between the engine and the command is seen by.
 const INPUT: &str = "whether a command has closed its standard input is not seen through an engine";
+
+/// What the image has.
+const PROGRAMS: &str = "the image has one program, and no /usr";
 
 /// The backend for what is asked of it here.
 #[derive(Debug, Default)]
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
     let target = Target::new("local-docker-plain", || Arc::new(WithoutCode::default()));
     let target = of_containers(target)
         .only(GROUPS, CODE)
+        .differs("files::system_files_are_readable", PROGRAMS)
         .differs("commands::one_that_closes_its_input_takes_nothing", INPUT);
     sandbox_conformance::main(target)
 }

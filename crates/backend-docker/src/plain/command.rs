@@ -10,6 +10,7 @@ use bollard::container::LogOutput;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_agent::box_io::{Spawn, Spawned, Terminal, Writable};
+use sandbox_agent::pipe::OpenFiles;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
@@ -28,6 +29,13 @@ const BEGINNING: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether a command still is there whose output nobody reads.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// The status of what SIGKILL has ended, and how long the news of the end of its container may take.
+const KILLED: i32 = 137;
+const NEWS: Duration = Duration::from_secs(1);
+
+/// What is kept for who reads it later of a command that has ended, and of what it has left behind.
+const MOST_KEPT: usize = 2 << 20;
 
 /// What the kernel takes for one argument, and for all of them with the environment.
 const MOST_ARGUMENT: usize = (128 << 10) - 1;
@@ -57,8 +65,11 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     check_size(&spec)?;
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
-    let mut argv: Vec<String> =
-        [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd].map(str::to_owned).into();
+    let OpenFiles { usual, most } = execs.open_files;
+    let (usual, most) = (usual.to_string(), most.to_string());
+    let mut argv: Vec<String> = [SHELL, "-c", COMMAND, "sh", &word, kind, &spec.cwd, &usual, &most]
+        .map(str::to_owned)
+        .into();
     argv.extend(spec.argv.iter().cloned());
     let env = spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let on_terminal = spec.terminal.is_some();
@@ -76,12 +87,10 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
         written.map_err(|error| execs.lost("start_command").with_source(error))?;
     }
     let named = starting.expect(execs, &spec, "started").await?;
-    let leader = if on_terminal { named.pid } else { named.leader };
-    let named = Named { leader, ..named };
     let life = Arc::new(Life::default());
     let Starting { attached, marks, flows, early, .. } = starting;
     let process = Arc::new(PlainProcess { execs: execs.clone(), named, life: Arc::clone(&life) });
-    let Attached { id, output, input } = attached;
+    let Attached { id, output, input, .. } = attached;
     let typed = Arc::new(Flow::default());
     let given = if has_input {
         Given::Flow(Arc::clone(&typed), input)
@@ -97,6 +106,7 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
         flows: flows.clone(),
         over: [None; 2],
         on_terminal,
+        gone: false,
     };
     execs.runtime.spawn(pump.run(given, early));
     let [stdout, stderr] = flows.map(Reader);
@@ -240,6 +250,8 @@ struct Pump {
     /// What was said of the end on each stream.
     over: [Option<i32>; 2],
     on_terminal: bool,
+    /// It was looked for and is not there any more.
+    gone: bool,
 }
 
 impl Pump {
@@ -272,6 +284,11 @@ impl Pump {
         if !self.process.life.is_over() {
             let status = self.process.execs.status(&self.id).await;
             let status = status.and_then(|status| i32::try_from(status).ok());
+            // Perhaps it was killed with all of its container.
+            let first = Arc::clone(&self.process.execs.first);
+            if status == Some(KILLED) && timeout(NEWS, first.closed()).await.is_ok() {
+                return self.process.life.end(None);
+            }
             self.process.life.end(status.map(exit_of));
         }
     }
@@ -281,36 +298,33 @@ impl Pump {
         let mut data = data;
         loop {
             let (before, line) = self.marks[stream].take(data);
-            self.flows[stream].push(before);
+            // What nobody takes holds back news of everything else that the engine has started in there.
+            if !self.process.life.is_over() || self.flows[stream].waiting() < MOST_KEPT {
+                self.flows[stream].push(before);
+            }
             data = &[];
             let Some(line) = line else { break };
-            if self.on_terminal {
-                continue;
-            }
             if let Some(status) = line.strip_prefix("over ") {
                 self.over[stream] = status.parse().ok();
             }
         }
-        if let [Some(status), Some(_)] = self.over {
+        let all = [self.over[0], if self.on_terminal { self.over[0] } else { self.over[1] }];
+        if let [Some(status), Some(_)] = all {
             self.process.life.end(Some(exit_of(status)));
         }
     }
 
-    /// Waits for who reads, as long as the command is there: of one that has ended there is not much more.
+    /// Waits for who reads. Of a command that has ended there is not much more, and how it ended is behind that.
     async fn room(&mut self, stream: usize) {
-        loop {
+        while !self.gone && !self.process.life.is_over() {
+            let life = Arc::clone(&self.process.life);
             tokio::select! {
                 biased;
                 () = self.flows[stream].room() => return,
-                _ = self.process.life.over() => {
-                    // What its children still put out is not wanted without bounds.
-                    return self.flows[stream].room().await;
-                }
+                _ = life.over() => return,
                 () = sleep(LOOK) => {}
             }
-            if !self.process.is_there().await.unwrap_or(true) {
-                return;
-            }
+            self.gone = !self.process.is_there().await.unwrap_or(true);
         }
     }
 }

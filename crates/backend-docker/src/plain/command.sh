@@ -1,8 +1,12 @@
 # Starts a command: says on standard error which process it is, or why there is none, and on both streams when it is over.
 #
-# $1 a word that nobody else knows, $2 `pipes` or `terminal`, $3 the directory; then the command.
+# $1 a word that nobody else knows, $2 `pipes` or `terminal`, $3 the directory, $4 and $5 how many files it has open and may
+# allow itself; then the command.
 word=$1 kind=$2 directory=$3
-shift 3
+# Runtimes of containers do not always pass on the first one to what they start later.
+ulimit -Hn "$5" 2>/dev/null
+ulimit -Sn "$4" 2>/dev/null
+shift 5
 
 cannot() {
     echo "$word cannot $1" >&2
@@ -62,8 +66,6 @@ if [ "$kind" = terminal ]; then
     # Its size is set before it begins.
     echo "$word ready" >&2
     read -r line
-    started
-    exec "$@"
 fi
 # Signals for all of the command end the command alone, which says how it ended.
 trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
@@ -74,5 +76,5 @@ trap : HUP INT QUIT PIPE TERM USR1 USR2 ALRM
 )
 status=$?
 echo "$word over $status"
-echo "$word over $status" >&2
+[ "$kind" = terminal ] || echo "$word over $status" >&2
 exit $status

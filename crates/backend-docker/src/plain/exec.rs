@@ -1,5 +1,6 @@
 //! Programs that the engine starts in a container beside its first process.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,13 +12,15 @@ use bollard::errors::Error as Cause;
 use bollard::exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
-use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result};
+use sandbox_agent::pipe::OpenFiles;
+use sandbox_core::{ByteStream, Error, ErrorKind, PtySize, Result, random_hex};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::runtime::Handle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::SHELL;
 use super::first::First;
+use super::marks::Marks;
 use super::raw;
 use crate::config::User;
 use crate::refusal::refused;
@@ -28,9 +31,15 @@ const MOST_SAID: usize = 64 << 20;
 /// What is taken from the engine at once.
 const CAPACITY: usize = 64 << 10;
 
+/// Says on both streams how a tool has ended, behind what it has said itself. An engine does not tell that in time: it tells
+/// of one end after the other, and waits at each until all that a program has put out is read.
+const TOOL: &str = "word=$1 script=$2; shift 2; /bin/sh -c \"$script\" sh \"$@\"; \
+                    status=$?; echo \"$word over $status\"; echo \"$word over $status\" >&2";
+
 /// How often and how many times an engine is asked how a program has ended whose streams have.
 const AGAIN: Duration = Duration::from_millis(20);
 const TIMES: usize = 250;
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Starts programs in one container.
 #[derive(Clone, Debug)]
@@ -43,6 +52,8 @@ pub(super) struct Execs {
     pub(super) user: User,
     /// Where tools are looked for.
     pub(super) path: String,
+    /// How many files a command may have open.
+    pub(super) open_files: OpenFiles,
     pub(super) runtime: Handle,
     pub(super) first: Arc<First>,
 }
@@ -62,6 +73,47 @@ pub(super) struct Attached {
     pub(super) id: String,
     pub(super) output: Pin<Box<dyn Stream<Item = io::Result<LogOutput>> + Send>>,
     pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+/// A tool that runs.
+pub(super) struct Tool {
+    attached: Attached,
+    marks: [Marks; 2],
+    /// What was said of the end on each stream.
+    over: [Option<i64>; 2],
+    waiting: VecDeque<(usize, Bytes)>,
+}
+
+impl Tool {
+    /// What it says next on one of its streams, until it has ended.
+    pub(super) async fn next(&mut self) -> io::Result<Option<(usize, Bytes)>> {
+        loop {
+            if let Some(piece) = self.waiting.pop_front() {
+                return Ok(Some(piece));
+            }
+            if self.over.iter().all(Option::is_some) {
+                return Ok(None);
+            }
+            let Some(piece) = self.attached.output.next().await.transpose()? else {
+                let rest = [0, 1].map(|stream| (stream, self.marks[stream].rest()));
+                self.waiting.extend(rest.into_iter().filter(|(_, rest)| !rest.is_empty()));
+                return Ok(self.waiting.pop_front());
+            };
+            let stream = usize::from(matches!(piece, LogOutput::StdErr { .. }));
+            let mut data = piece.into_bytes();
+            loop {
+                let (before, line) = self.marks[stream].take(&data);
+                data.clear();
+                if !before.is_empty() {
+                    self.waiting.push_back((stream, before));
+                }
+                let Some(line) = line else { break };
+                if let Some(status) = line.strip_prefix("over ") {
+                    self.over[stream] = status.parse().ok();
+                }
+            }
+        }
+    }
 }
 
 /// What a tool has said, and how it ended.
@@ -147,13 +199,22 @@ impl Execs {
     /// How a program has ended whose streams have.
     pub(super) async fn status(&self, id: &str) -> Option<i64> {
         for _ in 0..TIMES {
-            let found = self.docker.inspect_exec(id).await.ok()?;
+            let found = timeout(LONGEST, self.docker.inspect_exec(id)).await.ok()?.ok()?;
             if let (Some(false), Some(status)) = (found.running, found.exit_code) {
                 return Some(status);
             }
             sleep(AGAIN).await;
         }
         None
+    }
+
+    /// How a tool has ended.
+    pub(super) async fn end_of(&self, tool: &mut Tool) -> Result<i64> {
+        if let Some(status) = tool.over[1] {
+            return Ok(status);
+        }
+        let id = tool.attached.id.clone();
+        self.status(&id).await.ok_or_else(|| self.lost("tool"))
     }
 
     /// Gives a terminal another size.
@@ -163,18 +224,29 @@ impl Execs {
         resized.map_err(|error| self.refused("resize", error))
     }
 
-    /// A script in the image's shell, as it is started.
-    pub(super) fn tool(&self, script: &str, arguments: &[&str], stdin: bool) -> Wanted {
-        let mut argv: Vec<String> = [SHELL, "-c", script, "sh"].map(str::to_owned).into();
+    /// Starts a script in the image's shell.
+    pub(super) async fn tool(
+        &self,
+        operation: &'static str,
+        script: &str,
+        arguments: &[&str],
+        stdin: bool,
+    ) -> Result<Tool> {
+        let word = random_hex(16);
+        let mut argv: Vec<String> =
+            [SHELL, "-c", TOOL, "sh", &word, script].map(str::to_owned).into();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let env = vec!["LC_ALL=C".to_owned(), format!("PATH={}", self.path)];
-        Wanted { argv, env, stdin, terminal: false }
+        let wanted = Wanted { argv, env, stdin, terminal: false };
+        let attached = self.start(operation, wanted).await?;
+        let marks = [Marks::new(&word), Marks::new(&word)];
+        Ok(Tool { attached, marks, over: [None; 2], waiting: VecDeque::new() })
     }
 
     /// Runs a script to its end.
     pub(super) async fn run(&self, script: &str, arguments: &[&str]) -> Result<Said> {
-        let attached = self.start("tool", self.tool(script, arguments, false)).await?;
-        self.hear(attached).await
+        let tool = self.tool("tool", script, arguments, false).await?;
+        self.hear(tool).await
     }
 
     /// The same with all of that as its input; how many bytes that was. A source that breaks is an error.
@@ -184,50 +256,56 @@ impl Execs {
         arguments: &[&str],
         mut content: ByteStream,
     ) -> Result<(Said, u64)> {
-        let mut attached = self.start("tool", self.tool(script, arguments, true)).await?;
-        let mut input = std::mem::replace(&mut attached.input, Box::pin(tokio::io::sink()));
+        let mut tool = self.tool("tool", script, arguments, true).await?;
+        let mut input = std::mem::replace(&mut tool.attached.input, Box::pin(tokio::io::sink()));
         let give = async move {
-            let mut given = 0;
+            let mut given = Ok(0);
             while let Some(piece) = content.next().await {
-                let piece = piece?;
-                given += piece.len() as u64;
-                // It says itself why it takes no more.
-                if input.write_all(&piece).await.is_err() {
-                    break;
+                match (piece, &mut given) {
+                    (Ok(piece), Ok(given)) => {
+                        *given += piece.len() as u64;
+                        // It says itself why it takes no more.
+                        if input.write_all(&piece).await.is_err() {
+                            break;
+                        }
+                    }
+                    (Err(error), _) => {
+                        given = Err(error);
+                        break;
+                    }
+                    _ => break,
                 }
             }
             let _ = input.shutdown().await;
             // The connection stays open for what it says.
-            Ok((given, input))
+            (given, input)
         };
-        let heard = self.hear(attached);
+        let heard = self.hear(tool);
         tokio::pin!(give, heard);
         let given = tokio::select! {
             biased;
-            given = &mut give => given?,
+            given = &mut give => given,
             said = &mut heard => return Ok((said?, u64::MAX)),
         };
-        Ok((heard.await?, given.0))
+        // Whoever clears up after a source that broke comes after the tool.
+        let (given, _open) = given;
+        let said = heard.await?;
+        Ok((said, given?))
     }
 
     /// Hears all that a tool says.
-    async fn hear(&self, attached: Attached) -> Result<Said> {
-        let Attached { id, mut output, input } = attached;
+    async fn hear(&self, mut tool: Tool) -> Result<Said> {
         let mut said = Said::default();
-        while let Some(piece) = output.next().await {
-            let piece = piece.map_err(|error| self.lost("tool").with_source(error))?;
-            let (into, piece): (_, Bytes) = match piece {
-                LogOutput::StdErr { message } => (&mut said.stderr, message),
-                other => (&mut said.stdout, other.into_bytes()),
-            };
+        let broken = |error| self.lost("tool").with_source(error);
+        while let Some((stream, piece)) = tool.next().await.map_err(broken)? {
+            let into = if stream == 0 { &mut said.stdout } else { &mut said.stderr };
             if into.len() + piece.len() > MOST_SAID {
                 let message = "a tool of the image has said more than 64 MiB";
                 return Err(Error::new(ErrorKind::ResourceExhausted, "tool", message));
             }
             into.extend_from_slice(&piece);
         }
-        drop(input);
-        said.status = self.status(&id).await.ok_or_else(|| self.lost("tool"))?;
+        said.status = self.end_of(&mut tool).await?;
         Ok(said)
     }
 }

@@ -1,7 +1,8 @@
 //! The files of a container without an agent, through programs of its image.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use bollard::container::LogOutput;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use sandbox_agent::box_io::{BoxFiles, WatchStream};
@@ -11,7 +12,9 @@ use sandbox_core::{
     random_hex,
 };
 
-use super::exec::{Attached, Execs, Said};
+use tokio::time::sleep;
+
+use super::exec::{Execs, Said, Tool};
 use super::listing::{entries, failed};
 use super::{HINT, archive, find};
 
@@ -23,6 +26,9 @@ const BROKEN: i64 = 111;
 
 /// How many times a listing is begun again when something changes meanwhile.
 const TIMES: usize = 3;
+
+/// When something is looked for again that was to be removed.
+const LATER: Duration = Duration::from_secs(3);
 
 /// Content up to this is counted before it is sent, which spares a program.
 const SMALL: usize = 1 << 20;
@@ -102,19 +108,14 @@ impl PlainFiles {
         let path = argument(target);
         let mut arguments = vec![verb, &path];
         arguments.extend(further);
-        let tool = self.execs.tool(FILES, &arguments, false);
-        let attached = self.execs.start(target.about.operation, tool).await?;
-        let mut coming = Coming {
-            execs: self.execs.clone(),
-            target: target.clone(),
-            attached,
-            said: Vec::new(),
-        };
+        let tool = self.execs.tool(target.about.operation, FILES, &arguments, false).await?;
+        let (execs, target) = (self.execs.clone(), target.clone());
+        let mut coming = Coming { execs, target, tool, said: Vec::new() };
         let mut heard = BytesMut::new();
         while heard.len() < OK.len() {
             match coming.next().await {
                 Some(piece) => heard.extend_from_slice(&piece?),
-                None => return Err(failed(target, &Said { status: BROKEN, ..Said::default() })),
+                None => return Err(nonsense(&coming.target)),
             }
         }
         let first = heard.split_off(OK.len()).freeze();
@@ -164,6 +165,17 @@ impl Clearing {
     pub(super) fn done(mut self) {
         self.arguments = None;
     }
+
+    /// Removes it now, unless it is in its place.
+    pub(super) async fn end(mut self, is_done: bool) {
+        if !is_done && let Some([path, staged, made]) = &self.arguments {
+            let dropped = self.execs.run(FILES, &["drop", path, staged, made]).await;
+            if let Err(error) = dropped {
+                tracing::debug!(%error, "what was staged may be left");
+            }
+        }
+        self.arguments = None;
+    }
 }
 
 impl Drop for Clearing {
@@ -171,8 +183,12 @@ impl Drop for Clearing {
         let Some([path, staged, made]) = self.arguments.take() else { return };
         let execs = self.execs.clone();
         self.execs.runtime.spawn(async move {
-            if let Err(error) = execs.run(FILES, &["drop", &path, &staged, &made]).await {
-                tracing::debug!(%error, "what was staged may be left");
+            // One that nobody waits for any more may begin after that.
+            for pause in [Duration::ZERO, LATER] {
+                sleep(pause).await;
+                if let Err(error) = execs.run(FILES, &["drop", &path, &staged, &made]).await {
+                    tracing::debug!(%error, "what was staged may be left");
+                }
             }
         });
     }
@@ -182,7 +198,7 @@ impl Drop for Clearing {
 struct Coming {
     execs: Execs,
     target: Target,
-    attached: Attached,
+    tool: Tool,
     /// What it has complained about.
     said: Vec<u8>,
 }
@@ -190,22 +206,21 @@ struct Coming {
 impl Coming {
     async fn next(&mut self) -> Option<Result<Bytes>> {
         const MOST_SAID: usize = 64 << 10;
+        let operation = self.target.about.operation;
         loop {
-            match self.attached.output.next().await {
-                Some(Ok(LogOutput::StdErr { message })) => {
-                    let room = MOST_SAID.saturating_sub(self.said.len()).min(message.len());
-                    self.said.extend_from_slice(&message[..room]);
+            match self.tool.next().await {
+                Ok(Some((0, piece))) => return Some(Ok(piece)),
+                Ok(Some((_, piece))) => {
+                    let room = MOST_SAID.saturating_sub(self.said.len()).min(piece.len());
+                    self.said.extend_from_slice(&piece[..room]);
                 }
-                Some(Ok(other)) => return Some(Ok(other.into_bytes())),
-                Some(Err(error)) => {
-                    let lost = self.execs.lost(self.target.about.operation);
-                    return Some(Err(lost.with_source(error)));
-                }
-                None => break,
+                Ok(None) => break,
+                Err(error) => return Some(Err(self.execs.lost(operation).with_source(error))),
             }
         }
-        let Some(status) = self.execs.status(&self.attached.id).await else {
-            return Some(Err(self.execs.lost(self.target.about.operation)));
+        let status = match self.execs.end_of(&mut self.tool).await {
+            Ok(status) => status,
+            Err(error) => return Some(Err(error)),
         };
         let said = Said { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) };
         (status != 0).then(|| Err(failed(&self.target, &said)))
@@ -258,17 +273,23 @@ impl BoxFiles for PlainFiles {
         let arguments = ["write", &path, &mode, append, parents, &word, &size];
         let content: ByteStream = Box::pin(stream::iter(pieces.into_iter().map(Ok)).chain(content));
         let clearing = self.clear(&target, &word, false);
-        let (said, written) = self.execs.feed(FILES, &arguments, content).await?;
-        if said.status != 0 {
-            // It has removed that itself.
-            clearing.done();
-            return Err(failed(&target, &said));
+        let written = async {
+            let (said, written) = self.execs.feed(FILES, &arguments, content).await?;
+            if said.status != 0 {
+                return Err(failed(&target, &said));
+            }
+            if !is_all && !options.append {
+                self.ask(&target, "commit", &[&word]).await?;
+            }
+            Ok(written)
+        };
+        let written = written.await;
+        match written {
+            // Of less than that nothing is left when it fails.
+            Err(_) if !is_all => clearing.end(false).await,
+            _ => clearing.done(),
         }
-        if !is_all && !options.append {
-            self.ask(&target, "commit", &[&word]).await?;
-        }
-        clearing.done();
-        Ok(written)
+        written
     }
 
     async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {

@@ -49,6 +49,15 @@ absent() {
     exit $not_found
 }
 
+# Makes what is missing above it.
+make_above() {
+    above "$1"
+    [ -d "$upper" ] && return
+    (absent "$1")
+    [ $? = $not_a_directory ] && exit $not_a_directory
+    mkdir -p "$upper" || exit 1
+}
+
 must_be() {
     case $1 in
         */) [ ! -e "${1%/}" ] || [ -d "$1" ] || exit $not_a_directory ;;
@@ -142,7 +151,7 @@ case $verb in
         above "$path"
         if [ ! -d "$upper" ]; then
             [ "$5" = yes ] || absent "$upper"
-            mkdir -p "$upper" || exit 1
+            make_above "$path"
         fi
         [ -L "$path" ] && exit $is_a_link
         [ -d "$path" ] && exit $is_a_directory
@@ -191,10 +200,8 @@ case $verb in
         [ -d "$path" ] && [ "$3" = yes ] && exit 0
         is_there "$path" && exit $exists
         if [ "$3" = yes ]; then
-            # Something above it may be no directory.
-            (absent "$path")
-            [ $? = $not_a_directory ] && exit $not_a_directory
-            mkdir -p "$path"
+            make_above "$path"
+            mkdir "$path"
         else
             must_have_place "$path"
             mkdir "$path"
@@ -249,17 +256,23 @@ case $verb in
         exit 1
         ;;
     pack)
-        needs tar
+        needs tar head
         must_be "$path"
         [ -d "$path" ] || exit $not_a_directory
         [ -r "$path" ] && [ -x "$path" ] || exit $denied
         echo ok
-        cd "$path" && exec tar -cf - .
+        cd "$path" || exit 1
+        for entry in * .[!.]* ..?*; do
+            if is_there "$entry"; then exec tar -cf - .; fi
+        done
+        # An archive of nothing.
+        exec head -c 1024 /dev/zero
         ;;
     unpack)
         needs tar mkdir mv rm
         is_there "$path" && [ ! -d "$path" ] && exit $not_a_directory
-        mkdir -p "$path" || exit 1
+        make_above "$path"
+        [ -d "$path" ] || mkdir "$path" || exit 1
         mkdir -m 700 "$path/$3" || exit 1
         cd "$path/$3" && exec tar -xpof -
         ;;

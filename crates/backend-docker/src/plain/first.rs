@@ -14,7 +14,7 @@ use sandbox_core::{CreateSpec, Error, ErrorKind, FailureKind, Result};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::SHELL;
+use super::{NEEDS_SHELL, SHELL};
 use crate::config::{Options, User};
 use crate::container::open_files;
 use crate::death;
@@ -153,6 +153,6 @@ fn no_shell(heard: &[u8], options: &Options) -> Error {
     let message = format!("the image has neither Python nor a shell that runs: {SHELL} has ended");
     let error = Error::new(ErrorKind::Unavailable, "create", message)
         .with_context("image", options.image.clone())
-        .with_hint("the image needs /bin/sh, and Python 3.9 or later for code");
+        .with_hint(NEEDS_SHELL);
     if said.is_empty() { error } else { error.with_context("said", said.trim().to_owned()) }
 }

@@ -56,6 +56,11 @@ impl Flow {
         self.tell(state);
     }
 
+    /// Bytes that nobody has taken yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting
+    }
+
     /// No more comes, or is wanted to.
     pub(super) fn end(&self) {
         let mut state = self.state();

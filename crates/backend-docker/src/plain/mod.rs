@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_core::{CreateSpec, Error, ErrorKind, FailureKind, Result};
+use sandbox_core::{CreateSpec, Error, FailureKind, Result};
 
 use self::exec::Execs;
 pub(crate) use self::files::PlainFiles;
@@ -30,11 +30,14 @@ pub(crate) use self::first::adapt;
 pub(crate) use self::instance::{PlainInstance, assemble, capabilities};
 use crate::boxed::{Arrival, running};
 use crate::config::{Engine, Options};
-use crate::container::Wanted;
+use crate::container::{Wanted, open_files};
 use crate::engine::Daemon;
 
 /// The shell of the image.
-const SHELL: &str = "/bin/sh";
+pub(crate) const SHELL: &str = "/bin/sh";
+
+/// What an image needs at the least.
+pub(crate) const NEEDS_SHELL: &str = "the image needs /bin/sh, and Python 3.9 or later for code";
 
 /// What says in an error that the image has no Python that can be used.
 pub(crate) const NO_PYTHON: (&str, &str) = ("missing", "python3");
@@ -90,13 +93,7 @@ impl PlainBox {
         env: &BTreeMap<String, String>,
     ) -> Result<Self> {
         check(daemon, wanted)?;
-        let running = running(daemon, wanted, arrival, id).await;
-        let running = running.map_err(|error| match error.kind() {
-            ErrorKind::NotFound if error.message().contains(SHELL) => {
-                error.with_hint("the image needs /bin/sh, and Python 3.9 or later for code")
-            }
-            _ => error,
-        })?;
+        let running = running(daemon, wanted, arrival, id).await?;
         if wanted.spec.open_files.is_some() && !arrival.extras.get().open_files {
             let message =
                 "a limit of open files cannot be had: the engine has not the rights for it";
@@ -111,6 +108,7 @@ impl PlainBox {
             container: name,
             user: wanted.options.user(),
             path: env.get("PATH").cloned().unwrap_or_default(),
+            open_files: open_files(wanted.spec),
             runtime,
             first: Arc::clone(&first),
         };

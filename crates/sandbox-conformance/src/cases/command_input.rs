@@ -12,7 +12,7 @@ use crate::fixture::Fixture;
 use crate::support::{PATIENCE, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("commands", [run_code, commands], {
+    cases!("commands", [commands], {
         an_interactive_one_is_written_to needs command_stdin;
         the_given_input_comes_first needs command_stdin;
         its_input_is_closed needs command_stdin;
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         an_interactive_one_is_not_awaited needs command_stdin;
         given_input_is_all_there_is;
         one_that_closes_its_output_lives_on;
-        not_executable_in_a_shell_is_126;
+        not_executable_in_a_shell_is_126 needs run_code;
         signals_that_do_not_exist_are_refused;
         a_signal_after_the_end_is_no_error;
         a_script_has_its_arguments;
