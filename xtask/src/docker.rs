@@ -16,8 +16,17 @@ use crate::workspace;
 
 /// The folder of the package, and the test programs of it that need an engine.
 const PACKAGE: &str = "backend-docker";
-const PROGRAMS: [&str; 7] =
-    ["engine", "lost", "snapshots", "conformance", "kernels", "conformance_kernels", "hostile"];
+const PROGRAMS: [&str; 9] = [
+    "engine",
+    "lost",
+    "snapshots",
+    "conformance",
+    "kernels",
+    "conformance_kernels",
+    "hostile",
+    "plain",
+    "conformance_plain",
+];
 
 /// The one that starts an engine of its own, and the one that needs another engine.
 const OWN_ENGINE: &str = "own_engine";
@@ -110,7 +119,10 @@ pub(crate) fn engine() -> Result<Engine, String> {
 
 /// Adds to the command of a test program what it needs of the engine.
 fn with(command: &mut Command, engine: &Engine, program: &str, which: &str, alone: Option<&str>) {
-    if matches!(program, "engine" | "snapshots" | "kernels" | "lost" | OWN_ENGINE | PODMAN) {
+    if matches!(
+        program,
+        "engine" | "snapshots" | "kernels" | "lost" | "plain" | OWN_ENGINE | PODMAN
+    ) {
         // Those that need an engine are left out everywhere else.
         command.arg("--include-ignored");
     }
@@ -138,6 +150,7 @@ fn install_missing() {
         ("docker", "docker.io"),
         ("debootstrap", "debootstrap"),
         ("openssl", "openssl"),
+        ("busybox", "busybox-static"),
     ];
     let missing = needs.iter().filter(|(program, _)| !exists(program));
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();

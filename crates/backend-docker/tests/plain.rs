@@ -248,7 +248,7 @@ async fn a_terminal_shows_every_byte() {
         "stty -opost; for i in 1 2 3 4 5; do printf '\\001\\000\\002x'; sleep 0.1; done; stty size";
     let size = PtySize { columns: 91, rows: 27 };
     let said = sandbox.commands().run(line).pty(size).await.unwrap();
-    assert_eq!(said.stdout.trim(), "\u{1}\0\u{2}x".repeat(5) + "27 91");
+    assert_eq!(said.stdout.trim(), "\u{1}\0\u{2}x".repeat(5) + "27 91", "{said:?}");
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let Attached { id, output, input, .. } = attached;
     let typed = Arc::new(Flow::default());
     let given = if has_input {
-        Given::Flow(Arc::clone(&typed), input)
+        Given::Flow { flow: Arc::clone(&typed), input, on_terminal }
     } else {
         // The connection is open for as long as there is output.
         Given::Nothing(input)
@@ -209,15 +209,15 @@ fn refusal(spec: &Spawn, why: Option<&str>, what: Option<&str>) -> Error {
 
 /// What a command reads.
 enum Given {
-    Flow(Arc<Flow>, std::pin::Pin<Box<dyn AsyncWrite + Send>>),
+    Flow { flow: Arc<Flow>, input: std::pin::Pin<Box<dyn AsyncWrite + Send>>, on_terminal: bool },
     Nothing(std::pin::Pin<Box<dyn AsyncWrite + Send>>),
 }
 
 impl Given {
     /// Passes on what is written, until the command has ended.
     async fn pass(self, life: &Life) {
-        let (flow, mut input) = match self {
-            Self::Flow(flow, input) => (flow, input),
+        let (flow, mut input, on_terminal) = match self {
+            Self::Flow { flow, input, on_terminal } => (flow, input, on_terminal),
             Self::Nothing(_input) => {
                 life.over().await;
                 return;
@@ -229,7 +229,10 @@ impl Given {
                     break;
                 }
             }
-            let _ = input.shutdown().await;
+            // The engine takes the end of what is typed for the end of who looks.
+            if !on_terminal {
+                let _ = input.shutdown().await;
+            }
             life.over().await;
         };
         tokio::select! {

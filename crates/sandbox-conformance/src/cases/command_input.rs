@@ -28,11 +28,11 @@ pub(super) fn cases() -> Vec<Case> {
         not_executable_in_a_shell_is_126 needs run_code;
         signals_that_do_not_exist_are_refused;
         a_signal_after_the_end_is_no_error;
-        a_script_has_its_arguments;
-        a_script_reads_its_input needs command_stdin;
-        a_script_has_its_own_status;
-        a_script_names_its_interpreter;
-        a_long_script_is_whole;
+        a_script_has_its_arguments needs run_code;
+        a_script_reads_its_input needs run_code, command_stdin;
+        a_script_has_its_own_status needs run_code;
+        a_script_names_its_interpreter needs run_code;
+        a_long_script_is_whole needs run_code;
         a_script_without_interpreter_is_127;
         scripts_that_cannot_be_are_refused;
     })
