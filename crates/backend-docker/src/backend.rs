@@ -159,12 +159,10 @@ impl Backend for DockerBackend {
         }
         Ok(match self.make(daemon, &spec, options).await? {
             Sandbox::Usual(instance) => {
-                let instance = Arc::new(instance);
                 self.made.add(&instance);
                 instance
             }
             Sandbox::Plain(instance) => {
-                let instance = Arc::new(instance);
                 self.plain.add(&instance);
                 instance
             }

@@ -52,8 +52,8 @@ pub(crate) struct Plan {
 
 /// A sandbox, with or without something that runs code.
 pub(crate) enum Sandbox {
-    Usual(DockerInstance),
-    Plain(PlainInstance),
+    Usual(Arc<DockerInstance>),
+    Plain(Arc<PlainInstance>),
 }
 
 impl DockerBackend {
@@ -101,7 +101,7 @@ impl DockerBackend {
         let python = instance.kind.snapshots.python();
         instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
         instance.begin(spec);
-        Ok(Sandbox::Usual(instance))
+        Ok(Sandbox::Usual(Arc::new(instance)))
     }
 
     /// The same without anything that runs code.
@@ -116,7 +116,8 @@ impl DockerBackend {
         let Plan { options, image, files, way, env, .. } = plan;
         let wanted = Wanted { spec, options, image, files, way: *way, about, origin: None };
         let made = PlainBox::start(daemon, &wanted, &self.arrival, id.local(), env).await?;
-        plain::assemble(spec, plan, id, made, about.has_groups).await.map(Sandbox::Plain)
+        let instance = plain::assemble(spec, plan, id, made, about.has_groups).await?;
+        Ok(Sandbox::Plain(Arc::new(instance)))
     }
 
     async fn plan(&self, daemon: &Daemon, spec: &CreateSpec, mut options: Options) -> Result<Plan> {

@@ -125,6 +125,11 @@ pub(super) struct Said {
 }
 
 impl Said {
+    /// What it complained about.
+    pub(super) fn lines(&self) -> Vec<String> {
+        String::from_utf8_lossy(&self.stderr).lines().map(str::to_owned).collect()
+    }
+
     /// The last of what it complained about.
     pub(super) fn words(&self) -> String {
         const MOST_SHOWN: usize = 300;
@@ -170,7 +175,7 @@ impl Execs {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             tty: Some(terminal),
-            detach_keys: None,
+            detach_keys: terminal.then(keys),
             env: Some(env),
             cmd: Some(argv),
             privileged: Some(false),
@@ -308,6 +313,12 @@ impl Execs {
         said.status = self.end_of(&mut tool).await?;
         Ok(said)
     }
+}
+
+/// What would have to be typed to make the engine let go of a terminal. Its own choice is two bytes that programs are sent.
+fn keys() -> String {
+    let word = random_hex(16);
+    word.chars().fold("ctrl-_".to_owned(), |keys, key| format!("{keys},{key}"))
 }
 
 fn no_terminal() -> Error {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bollard::container::AttachContainerResults;
 use bollard::models::ContainerCreateBody;
-use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{CreateSpec, Error, ErrorKind, FailureKind, Result};
 use tokio::sync::{Notify, watch};
@@ -75,7 +74,7 @@ impl First {
         let arrival = async {
             while !heard.ends_with(READY) && heard.len() < 4096 {
                 match output.next().await {
-                    Some(Ok(piece)) => heard.extend_from_slice(&Bytes::from(piece.into_bytes())),
+                    Some(Ok(piece)) => heard.extend_from_slice(&piece.into_bytes()),
                     _ => return false,
                 }
             }

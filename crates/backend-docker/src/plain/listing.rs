@@ -83,7 +83,7 @@ pub(super) fn failed(target: &Target, said: &Said) -> Error {
                 .error(ErrorKind::ResourceExhausted, "too_many", "has more than 100000 entries")
                 .with_hint("find some of them by name");
         }
-        _ => match errno_of(&words) {
+        _ => match said.lines().iter().rev().find_map(|line| errno_of(line)) {
             Some(errno) => errno,
             None => {
                 let message = if words.is_empty() {
@@ -157,6 +157,7 @@ mod tests {
             (1, "sh: 1: cannot create /x/y: Directory nonexistent", ErrorKind::NotFound),
             (2, "sh: can't create /etc/x: Read-only file system", ErrorKind::PermissionDenied),
             (1, "mkdir: can't create directory 'x': File exists", ErrorKind::AlreadyExists),
+            (2, "tar: x: No space left on device\ntar: Exiting", ErrorKind::ResourceExhausted),
             (1, "who knows", ErrorKind::Unavailable),
             (1, "", ErrorKind::Unavailable),
         ] {

@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_script_has_its_arguments needs run_code;
         a_script_reads_its_input needs run_code, command_stdin;
         a_script_has_its_own_status needs run_code;
-        a_script_names_its_interpreter needs run_code;
+        a_script_names_its_interpreter;
         a_long_script_is_whole needs run_code;
         a_script_without_interpreter_is_127;
         scripts_that_cannot_be_are_refused;
