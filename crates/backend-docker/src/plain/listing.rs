@@ -104,6 +104,8 @@ fn errno_of(words: &str) -> Option<rustix::io::Errno> {
     let words = words.to_ascii_lowercase();
     let known = [
         ("no space left", Errno::NOSPC),
+        // What GNU tar says then.
+        ("wrote only", Errno::NOSPC),
         ("quota exceeded", Errno::DQUOT),
         ("read-only file system", Errno::ROFS),
         ("permission denied", Errno::ACCESS),
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn entries_are_read_with_every_name() {
-        let listing = b"81a4 5 1000\0a b\nc\0\0a1ff 4 -1\0l\0/x\n\0001ed 0 7\0\xff\0\0";
+        let listing = b"81a4 5 1000\0a b\nc\0\0a1ff 4 -1\0l\0/x\n\x0001ed 0 7\0\xff\0\0";
         let found = entries("/d/", listing).unwrap();
         let kinds: Vec<_> = found.iter().map(|info| info.kind).collect();
         assert_eq!(kinds, [FileKind::File, FileKind::Symlink, FileKind::Other]);
