@@ -18,7 +18,7 @@ use crate::workspace;
 const PACKAGE: &str = "backend-docker";
 
 /// The test programs that need an engine, with the folders of their packages.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 10] = [
     (PACKAGE, "engine"),
     (PACKAGE, "lost"),
     (PACKAGE, "snapshots"),
@@ -26,12 +26,14 @@ const PROGRAMS: [(&str, &str); 8] = [
     (PACKAGE, "kernels"),
     (PACKAGE, "conformance_kernels"),
     (PACKAGE, "hostile"),
+    (PACKAGE, "plain"),
+    (PACKAGE, "conformance_plain"),
     ("cli", "containers"),
 ];
 
 /// Those whose tests are left out everywhere else.
-const IGNORED: [&str; 7] =
-    ["engine", "snapshots", "kernels", "lost", "containers", OWN_ENGINE, PODMAN];
+const IGNORED: [&str; 8] =
+    ["engine", "snapshots", "kernels", "lost", "plain", "containers", OWN_ENGINE, PODMAN];
 
 /// The one that starts an engine of its own, and the one that needs another engine.
 const OWN_ENGINE: &str = "own_engine";
@@ -153,6 +155,7 @@ fn install_missing() {
         ("docker", "docker.io"),
         ("debootstrap", "debootstrap"),
         ("openssl", "openssl"),
+        ("busybox", "busybox-static"),
     ];
     let missing = needs.iter().filter(|(program, _)| !exists(program));
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();

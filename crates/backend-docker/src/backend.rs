@@ -19,9 +19,11 @@ use tokio::sync::OnceCell;
 use crate::boxed::Arrival;
 use crate::committed::{self, check_engine};
 use crate::config::{DockerConfig, Engine, Options};
+use crate::create::Sandbox;
 use crate::engine::Daemon;
 use crate::instance::DockerInstance;
 use crate::network;
+use crate::plain::{self, PlainInstance};
 use crate::refusal::{no_image, refused};
 use crate::sweep::sweep;
 
@@ -36,6 +38,8 @@ pub struct DockerBackend {
     /// What opens gates.
     pub(crate) makers: Makers,
     made: Made<DockerInstance>,
+    /// Those without anything that runs code.
+    plain: Made<PlainInstance>,
 }
 
 impl DockerBackend {
@@ -58,6 +62,9 @@ impl DockerBackend {
 
 /// What a sandbox can do. Some of it takes workers, and some the program that runs in kernels of IPython.
 pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
+    if *engine == Engine::None {
+        return plain::capabilities(true);
+    }
     let workers = *engine == Engine::Python;
     Capabilities {
         run_code: true,
@@ -107,9 +114,11 @@ pub(crate) fn capabilities(engine: &Engine, ipython: bool) -> Capabilities {
 /// Refuses what a sandbox with that engine cannot be asked for.
 pub(crate) fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
     capabilities(engine, true).check(spec).map_err(|error| {
-        error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(
-            "local-docker enforces memory, cpu, disk, processes, GPUs by number, lifetime, idle timeout, mounts and the network",
-        )
+        let hint = match engine {
+            Engine::None => "without Python in its image a container has no mounts, no snapshots and no network; it enforces memory, cpu, disk, processes, lifetime and idle timeout",
+            _ => "local-docker enforces memory, cpu, disk, processes, GPUs by number, lifetime, idle timeout, mounts and the network",
+        };
+        error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(hint)
     })?;
     check_size(spec)?;
     let own = |name: &str| matches!(name, "local-docker" | "docker" | "python-cpu-env");
@@ -150,9 +159,16 @@ impl Backend for DockerBackend {
         if let Err(error) = swept {
             tracing::debug!(%error, "the next sandbox has the engine asked again for what the dead have left");
         }
-        let instance = Arc::new(self.make(daemon, &spec, options).await?);
-        self.made.add(&instance);
-        Ok(instance)
+        Ok(match self.make(daemon, &spec, options).await? {
+            Sandbox::Usual(instance) => {
+                self.made.add(&instance);
+                instance
+            }
+            Sandbox::Plain(instance) => {
+                self.plain.add(&instance);
+                instance
+            }
+        })
     }
 
     async fn attach(&self, _call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
@@ -161,7 +177,9 @@ impl Backend for DockerBackend {
     }
 
     async fn list(&self, _call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
-        Ok(self.made.list(&query))
+        let mut page = self.made.list(&query);
+        page.items.extend(self.plain.list(&query).items);
+        Ok(page)
     }
 
     async fn environments(&self, _call: &CallContext) -> Result<Vec<SandboxEnvironment>> {

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::byte_code::AgentByteCode;
 use crate::committed::Committed;
-use crate::config::Options;
+use crate::config::{Engine, Options};
 use crate::container::{Limits, Wanted, body, check_open_files};
 use crate::death;
 use crate::engine::Daemon;
@@ -28,7 +28,7 @@ use crate::extras::{Extras, KnownExtras};
 use crate::made::{End, Made, remove};
 use crate::owner::Owner;
 use crate::refusal::{check_limits, no_image, not_made};
-use crate::{podman, proof};
+use crate::{plain, podman, proof};
 
 /// How long a container may take to end with its connection before the engine is told to end it.
 const OWN_END: Duration = Duration::from_secs(2);
@@ -85,9 +85,9 @@ impl Freezer {
 }
 
 /// A container whose first process waits for the agent.
-struct Running {
-    made: Made,
-    attached: AttachContainerResults,
+pub(crate) struct Running {
+    pub(crate) made: Made,
+    pub(crate) attached: AttachContainerResults,
     nonce: String,
     /// What was asked for, where the engine or its runtime may leave some of it out and say nothing.
     to_prove: Option<ContainerCreateBody>,
@@ -103,6 +103,9 @@ impl Running {
     ) -> Result<Self> {
         let (options, nonce, docker) = (wanted.options, random_hex(16), &daemon.docker);
         let mut request = body(wanted, extras, id, &nonce, Owner::this_process().as_ref());
+        if options.engine == Engine::None {
+            plain::adapt(&mut request, options, wanted.spec);
+        }
         // What it reads is there until the container has started.
         let _files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
         let is_doubtful =
@@ -138,6 +141,29 @@ impl Running {
     }
 }
 
+/// A container that has started. Its engine is asked for less when it refuses something that not every engine has.
+pub(crate) async fn running(
+    daemon: &Daemon,
+    wanted: &Wanted<'_>,
+    arrival: &Arrival,
+    id: &str,
+) -> Result<Running> {
+    let (mut extras, mut name) = (arrival.extras.get(), format!("sandbox-{id}"));
+    let running = loop {
+        match Running::of(daemon, wanted, extras, id, name.clone()).await {
+            Ok(running) => break running,
+            Err(error) => {
+                let Some(fewer) = extras.without(error.message()) else { return Err(error) };
+                tracing::debug!(%error, "the engine is asked for less");
+                // The one before may not have been removed yet.
+                (extras, name) = (fewer, name + "-again");
+            }
+        }
+    };
+    arrival.extras.set(extras);
+    Ok(running)
+}
+
 /// What is known of how agents get into containers of an engine, and what is asked of them.
 #[derive(Debug, Default)]
 pub(crate) struct Arrival {
@@ -167,19 +193,8 @@ impl DockerBox {
     ) -> Result<Self> {
         let Wanted { spec, options, about, .. } = *wanted;
         let docker = &daemon.docker;
-        let (mut extras, mut name) = (arrival.extras.get(), format!("sandbox-{id}"));
-        let Running { made, attached, nonce, to_prove } = loop {
-            match Running::of(daemon, wanted, extras, id, name.clone()).await {
-                Ok(running) => break running,
-                Err(error) => {
-                    let Some(fewer) = extras.without(error.message()) else { return Err(error) };
-                    tracing::debug!(%error, "the engine is asked for less");
-                    // The one before may not have been removed yet.
-                    (extras, name) = (fewer, name + "-again");
-                }
-            }
-        };
-        arrival.extras.set(extras);
+        let Running { made, attached, nonce, to_prove } =
+            running(daemon, wanted, arrival, id).await?;
         let said = Arc::new(Mutex::new(Vec::new()));
         let from = messages(attached.output, Arc::clone(&said));
         let from =
@@ -257,6 +272,9 @@ impl DockerBox {
     }
 }
 
+/// What is said of an interpreter that does not run.
+const ENDED_EARLY: &str = "the interpreter ended before the agent was there";
+
 type Said = Arc<Mutex<Vec<u8>>>;
 
 /// Standard output is the agent's messages; standard error is remembered, for when it fails.
@@ -324,6 +342,10 @@ fn with_words(error: Error, said: &Said, options: &Options) -> Error {
         Some(last) => error.with_context("said", last.trim().to_owned()),
         None => error,
     };
+    // It did not answer at all, and has not merely been slow.
+    let has_ended = error.message().starts_with(ENDED_EARLY);
+    let (name, what) = plain::NO_PYTHON;
+    let error = if has_ended { error.with_context(name, what) } else { error };
     error.with_context("image", options.image.clone()).with_hint(format!(
         "the image must have Python 3.9 or later as `{}` and be for the engine's processor",
         options.python

@@ -109,6 +109,8 @@ pub(crate) enum Engine {
     /// Jupyter kernels, by the name of their specification. Without a transport it is Unix sockets in a directory of their
     /// own, and TCP on the loopback for a kernel that ends when it is to use those.
     Jupyter { kernel: String, transport: Option<Transport> },
+    /// Nothing: commands and files alone.
+    None,
 }
 
 impl Engine {
@@ -116,6 +118,7 @@ impl Engine {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let kernel = match name {
             "python" => return Some(Self::Python),
+            NO_ENGINE => return Some(Self::None),
             "jupyter" => DEFAULT_KERNEL,
             name => name.strip_prefix("jupyter:").filter(|kernel| is_word(kernel))?,
         };
@@ -128,9 +131,13 @@ impl fmt::Display for Engine {
         match self {
             Self::Python => f.write_str("python"),
             Self::Jupyter { kernel, .. } => write!(f, "jupyter:{kernel}"),
+            Self::None => f.write_str(NO_ENGINE),
         }
     }
 }
+
+/// What is asked for where nothing shall run code.
+const NO_ENGINE: &str = "none";
 
 /// The kernel that is meant where none is named.
 pub(crate) const DEFAULT_KERNEL: &str = "python3";
@@ -234,7 +241,7 @@ fn engine(spec: &CreateSpec) -> Result<Engine> {
         }
     };
     match (engine, transport) {
-        (Engine::Python, Some(_)) => {
+        (Engine::Python | Engine::None, Some(_)) => {
             let problem = "have transport, which is for the engine jupyter";
             Err(Error::invalid("provider_options", problem))
         }
@@ -251,8 +258,8 @@ fn unknown(key: &str, value: &Value) -> Error {
     Error::invalid(
         "provider_options",
         format!(
-            "of local-docker have no {key:?} = {value}; known: engine (\"python\", \"jupyter\" or \"jupyter:\" and the name \
-             of a kernel), transport (\"ipc\" or \"tcp\"), python (program in the image), user (\"uid:gid\"), runtime (name), platform (\"os/architecture\"), writable_root (true or false), \
+            "of local-docker have no {key:?} = {value}; known: engine (\"python\", \"jupyter\", \"jupyter:\" and the name \
+             of a kernel, or \"none\"), transport (\"ipc\" or \"tcp\"), python (program in the image), user (\"uid:gid\"), runtime (name), platform (\"os/architecture\"), writable_root (true or false), \
              interpreter (\"eager\" or \"lazy\"), pull (\"missing\" or \"never\"), pip (list of options of pip)"
         ),
     )
@@ -289,6 +296,7 @@ mod tests {
             json!({"engine": true}),
             json!({"transport": "ipc"}),
             json!({"engine": "jupyter", "transport": "udp"}),
+            json!({"engine": "none", "transport": "tcp"}),
         ] {
             parse(bad.clone()).expect_err(&bad.to_string());
         }
@@ -313,6 +321,7 @@ mod tests {
         let kernel = |name: &str, transport| Engine::Jupyter { kernel: name.to_owned(), transport };
         assert_eq!(engine(json!({})), Engine::Python);
         assert_eq!(engine(json!({"engine": "python"})), Engine::Python);
+        assert_eq!(engine(json!({"engine": "none"})), Engine::None);
         assert_eq!(engine(json!({"engine": "jupyter"})), kernel("python3", None));
         assert_eq!(
             engine(json!({"engine": "jupyter:ir", "transport": "tcp"})),

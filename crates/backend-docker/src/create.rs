@@ -23,7 +23,7 @@ use crate::boxed::DockerBox;
 use crate::committed::Origin;
 use crate::config::{Engine, Options, User};
 use crate::container::{HOME, WORKSPACE, Wanted, in_memory, layers, open_files};
-use crate::engine::Daemon;
+use crate::engine::{About, Daemon};
 use crate::gpus::Gpus;
 use crate::images::Images;
 use crate::installed::{Installed, find_kernel};
@@ -32,6 +32,7 @@ use crate::kernels::Tunnels;
 use crate::label::engine_of;
 use crate::mounts::HostFiles;
 use crate::network::{self, Way};
+use crate::plain::{self, PlainBox, PlainInstance};
 use crate::podman;
 use crate::ports::Ports;
 
@@ -39,16 +40,22 @@ use crate::ports::Ports;
 const KERNEL_FILES: &str = "/tmp";
 
 /// What a sandbox shall be, looked at from here: nothing has been made yet.
-struct Plan {
-    options: Options,
+pub(crate) struct Plan {
+    pub(crate) options: Options,
     /// What was looked at: its name may be another image's by now.
-    image: String,
+    pub(crate) image: String,
     files: HostFiles,
-    way: Way,
+    pub(crate) way: Way,
     snapshot: Option<Stored>,
     /// The environment of everything in it.
-    env: BTreeMap<String, String>,
-    cwd: String,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) cwd: String,
+}
+
+/// A sandbox, with or without something that runs code.
+pub(crate) enum Sandbox {
+    Usual(Arc<DockerInstance>),
+    Plain(Arc<PlainInstance>),
 }
 
 impl DockerBackend {
@@ -58,7 +65,7 @@ impl DockerBackend {
         daemon: &Daemon,
         spec: &CreateSpec,
         options: Options,
-    ) -> Result<DockerInstance> {
+    ) -> Result<Sandbox> {
         daemon.check_options(&options)?;
         let about = daemon.about().await?;
         about.check_limits(spec)?;
@@ -66,13 +73,24 @@ impl DockerBackend {
             Gpus::check(daemon, about.has_gpus)?;
         }
         let mut plan = self.plan(daemon, spec, options).await?;
+        if plan.options.engine == Engine::None {
+            return self.make_plain(daemon, spec, &plan, about).await;
+        }
         let id = SandboxId::random(Variant::LocalDocker);
         let Plan { options, image: of, files, way, .. } = &plan;
         let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
         let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
         let origin = origin.as_ref();
         let wanted = Wanted { spec, options, image: of, files, way: *way, about, origin };
-        let made = DockerBox::start(daemon, &wanted, &self.arrival, id.local()).await?;
+        let made = match DockerBox::start(daemon, &wanted, &self.arrival, id.local()).await {
+            Err(error) if plain::will_do(&error, spec, options) => {
+                tracing::debug!(%error, "it has commands and files alone");
+                plan.options.engine = Engine::None;
+                // Why there is none without either says more than that there is no shell.
+                return self.make_plain(daemon, spec, &plan, about).await.map_err(|_| error);
+            }
+            made => made?,
+        };
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;
         let (network, way) =
@@ -88,7 +106,23 @@ impl DockerBackend {
         let python = instance.kind.snapshots.python();
         instance.prepare_from(plan.snapshot.as_ref(), python, spec, plan.options.lazy).await?;
         instance.begin(spec);
-        Ok(instance)
+        Ok(Sandbox::Usual(Arc::new(instance)))
+    }
+
+    /// The same without anything that runs code.
+    async fn make_plain(
+        &self,
+        daemon: &Daemon,
+        spec: &CreateSpec,
+        plan: &Plan,
+        about: About,
+    ) -> Result<Sandbox> {
+        let id = SandboxId::random(Variant::LocalDocker);
+        let Plan { options, image, files, way, env, .. } = plan;
+        let wanted = Wanted { spec, options, image, files, way: *way, about, origin: None };
+        let made = PlainBox::start(daemon, &wanted, &self.arrival, id.local(), env).await?;
+        let instance = plain::assemble(spec, plan, id, made, about.has_groups).await?;
+        Ok(Sandbox::Plain(Arc::new(instance)))
     }
 
     async fn plan(&self, daemon: &Daemon, spec: &CreateSpec, mut options: Options) -> Result<Plan> {
@@ -150,7 +184,7 @@ impl DockerBackend {
     ) -> Result<DockerInstance> {
         let Plan { options, image, way, env, cwd, .. } = plan;
         let kernel = match &options.engine {
-            Engine::Python => None,
+            Engine::Python | Engine::None => None,
             Engine::Jupyter { kernel, transport } => {
                 Some((find_kernel(made.pipe(), options, kernel, env).await?, *transport))
             }

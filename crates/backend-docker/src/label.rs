@@ -10,7 +10,8 @@ use crate::config::Engine;
 pub const ENGINE_LABEL: &str = "code-sandboxes.engine";
 
 /// What is meant by a name of an engine, for whoever gave another one.
-const KNOWN: &str = "known: \"python\", \"jupyter\", or \"jupyter:\" and the name of a kernel";
+const KNOWN: &str =
+    "known: \"python\", \"jupyter\", \"jupyter:\" and the name of a kernel, or \"none\"";
 
 /// What the labels of an image say runs its code. An empty one says nothing: no recipe can take a label away.
 ///

@@ -22,8 +22,9 @@
 //! # Options
 //!
 //! `provider_options` of a create, all optional: `engine` (what runs code: `"python"`, or `"jupyter"` with the
-//! kernel `python3`, or `"jupyter:NAME"` with another one of the image; default what the image's label
-//! [`ENGINE_LABEL`] says, or else `"python"`), `transport` (how kernels are talked to in there:
+//! kernel `python3`, or `"jupyter:NAME"` with another one of the image, or `"none"`, commands and files alone, which an image
+//! without Python gets by itself; default what the image's label [`ENGINE_LABEL`] says, or else `"python"`), `transport` (how
+//! kernels are talked to in there:
 //! `"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `python` (the interpreter in the image, default `python3`), `user` (`"uid:gid"`, default
 //! one of its own for each container, or the owner of what is mounted), `runtime` (one that the engine lists, such as `"runsc"`), `platform` (such as
 //! `"linux/arm64"`), `writable_root` (`true` lets code write to the image's files), `interpreter` (`"lazy"` starts none
@@ -54,6 +55,7 @@ mod made;
 mod mounts;
 mod network;
 mod owner;
+mod plain;
 mod podman;
 mod ports;
 mod proof;

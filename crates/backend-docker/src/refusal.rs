@@ -5,6 +5,11 @@ use sandbox_core::{Effect, Error, ErrorKind, Result};
 
 use crate::config::Options;
 use crate::gpus;
+use crate::plain::{NEEDS_SHELL, NO_PYTHON, SHELL};
+
+/// What an image needs whose interpreter is not there.
+const NEEDS_PYTHON: &str =
+    "the image needs Python 3.9 or later as `python3`; or name it with the option `python`";
 
 /// The connection with the engine broke, if it was not the engine that refused.
 fn words_of(
@@ -57,7 +62,9 @@ pub(crate) fn not_made(error: Cause, options: &Options) -> Error {
         Err(broken) => return *broken,
     };
     let (kind, hint) = why_not_made(status, &message, options);
-    told("create", kind, &message, &hint)
+    let error = told("create", kind, &message, &hint);
+    let (name, what) = NO_PYTHON;
+    if hint == NEEDS_PYTHON { error.with_context(name, what) } else { error }
 }
 
 fn why_not_made(status: u16, message: &str, options: &Options) -> (ErrorKind, String) {
@@ -75,9 +82,12 @@ fn why_not_made(status: u16, message: &str, options: &Options) -> (ErrorKind, St
     if is_about(&["is missing", "not found", "no such file", "permission denied"])
         && names_program(message, &options.python)
     {
-        let hint =
-            "the image needs Python 3.9 or later as `python3`; or name it with the option `python`";
-        return (ErrorKind::NotFound, hint.into());
+        return (ErrorKind::NotFound, NEEDS_PYTHON.into());
+    }
+    if is_about(&["is missing", "not found", "no such file", "permission denied"])
+        && names_program(message, SHELL)
+    {
+        return (ErrorKind::NotFound, NEEDS_SHELL.into());
     }
     if is_about(&["unknown or invalid runtime", "unknown runtime", "invalid runtime"]) {
         return (

@@ -209,6 +209,11 @@ pub trait Process: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether the times and the memory of its [`Exit`] are those it used: nobody may have counted them.
+    fn is_counted(&self) -> bool {
+        true
+    }
+
     /// Why nobody can tell what it does or did, when the way to it is lost.
     fn lost(&self) -> Option<String> {
         None

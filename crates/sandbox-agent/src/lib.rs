@@ -15,7 +15,7 @@ pub mod box_io;
 pub mod cell;
 pub mod commands;
 #[cfg(any(feature = "cell", feature = "pipe"))]
-mod files;
+pub mod files;
 pub mod interpreter;
 pub mod message;
 #[cfg(feature = "pipe")]

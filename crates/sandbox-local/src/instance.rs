@@ -244,7 +244,8 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn list_contexts(&self, _call: &CallContext) -> Result<Vec<Context>> {
-        self.place.alive("list_contexts")?;
+        // Where nothing runs code, there is not even the one that everything else has.
+        self.needs(self.place.capabilities.run_code, "list_contexts")?;
         Ok(self.contexts.list())
     }
 

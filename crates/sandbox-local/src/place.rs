@@ -68,6 +68,8 @@ pub struct Place {
     pub commands: Commands,
     /// Python packages, where they can be installed.
     pub packages: Option<Packages>,
+    /// What to do about something that it lacks, and without which it has no more than it has.
+    pub missing: Option<&'static str>,
     /// Directories of this host in which its interpreter looks for modules, and which code does not see.
     pub unseen: Vec<PathBuf>,
     pub(crate) hold: Hold,
@@ -201,6 +203,7 @@ impl Place {
             network,
             commands,
             packages: None,
+            missing: None,
             unseen: Vec::new(),
             hold: Hold::default(),
             files,
@@ -233,8 +236,12 @@ impl Place {
     /// The answer of a verb that this sandbox does not have.
     pub fn unsupported(&self, operation: &'static str) -> Error {
         let variant = self.id.variant();
-        Error::unsupported(operation, format!("{variant} has no {operation} here"))
-            .with_context("variant", variant.as_str())
+        let error = Error::unsupported(operation, format!("{variant} has no {operation} here"))
+            .with_context("variant", variant.as_str());
+        match self.missing {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
     }
 
     /// Refuses a run that a Jupyter kernel cannot do without a program of ours in it, where there is none.

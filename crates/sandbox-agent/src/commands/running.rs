@@ -225,10 +225,12 @@ impl Running {
                 {
                     outcome.failure = Some(failure(FailureKind::OutOfMemory, &why));
                 }
-                outcome.usage = Usage {
-                    cpu_time: Some((exit.user + exit.system).as_secs_f64()),
-                    peak_memory: Some(exit.max_rss),
-                };
+                if self.process.is_counted() {
+                    outcome.usage = Usage {
+                        cpu_time: Some((exit.user + exit.system).as_secs_f64()),
+                        peak_memory: Some(exit.max_rss),
+                    };
+                }
             }
             lost => {
                 outcome.exit_code = 128 + SIGKILL;

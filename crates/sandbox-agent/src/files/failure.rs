@@ -17,30 +17,37 @@ pub(crate) fn cause(error: &Error) -> Option<&str> {
 
 /// What is being done, and to which path, for errors.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
-    pub(crate) operation: &'static str,
-    pub(crate) path: String,
+pub struct About {
+    /// The verb.
+    pub operation: &'static str,
+    /// As it was given.
+    pub path: String,
 }
 
 impl About {
-    pub(crate) fn new(operation: &'static str, path: &str) -> Self {
+    /// A verb and a path.
+    pub fn new(operation: &'static str, path: &str) -> Self {
         Self { operation, path: path.to_owned() }
     }
 
     /// An error about the path. `cause` is for programs, the message for people.
-    pub(crate) fn error(&self, kind: ErrorKind, cause: &'static str, message: &str) -> Error {
+    pub fn error(&self, kind: ErrorKind, cause: &'static str, message: &str) -> Error {
         Error::new(kind, self.operation, format!("{}: {message}", shown(&self.path)))
             .with_context("path", self.path.clone())
             .with_context("cause", cause)
     }
 
-    pub(crate) fn invalid(&self, cause: &'static str, message: &str) -> Error {
+    /// The same for what was asked wrongly.
+    pub fn invalid(&self, cause: &'static str, message: &str) -> Error {
         self.error(ErrorKind::InvalidArgument, cause, message)
     }
 
     /// Whether the host sets that mode: no bit that gives a program the rights of the file's owner, which could be one of
     /// this host's.
-    pub(crate) fn check_mode(&self, mode: u32) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_mode(&self, mode: u32) -> Result<(), Error> {
         if mode & !0o1777 == 0 {
             return Ok(());
         }
@@ -49,7 +56,7 @@ impl About {
     }
 
     /// What a failed system call means.
-    pub(crate) fn failed(&self, errno: Errno) -> Error {
+    pub fn failed(&self, errno: Errno) -> Error {
         use ErrorKind as Kind;
         let (kind, cause, message) = match errno {
             Errno::NOENT => (Kind::NotFound, "not_found", "no such file or directory"),

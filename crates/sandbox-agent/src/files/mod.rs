@@ -1,4 +1,9 @@
-//! What carriers share about files: names as text, and errors that name the path.
+//! What carriers share about files: paths, names as text, patterns for them, and errors that name the path.
 
 pub(crate) mod failure;
-pub(crate) mod names;
+pub mod glob;
+pub mod names;
+mod target;
+
+pub use failure::About;
+pub use target::Target;

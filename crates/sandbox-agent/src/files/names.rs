@@ -14,7 +14,7 @@ fn push_stand_in(text: &mut String, byte: u8) {
 }
 
 /// The text of a name.
-pub(crate) fn to_text(name: &[u8]) -> String {
+pub fn to_text(name: &[u8]) -> String {
     if let Ok(plain) = std::str::from_utf8(name)
         && !plain.contains(is_stand_in)
     {
@@ -37,7 +37,7 @@ pub(crate) fn to_text(name: &[u8]) -> String {
 }
 
 /// The name that a text stands for.
-pub(crate) fn to_bytes(text: &str) -> Vec<u8> {
+pub fn to_bytes(text: &str) -> Vec<u8> {
     if !text.contains(is_stand_in) {
         return text.as_bytes().to_vec();
     }

@@ -10,7 +10,8 @@ use super::files::{Records, feed};
 use super::link::Answer;
 use super::message::CHUNK;
 use super::streams::Writer;
-use super::trouble::{Target, in_archive, no_record};
+use super::trouble::{in_archive, no_record};
+use crate::files::Target;
 use crate::wire::Fields;
 
 const FILE: i64 = 0;

@@ -17,9 +17,9 @@ use super::call::{Call, Guard};
 use super::link::{Answer, Link};
 use super::process::number;
 use super::streams::{Reader, Writer};
-use super::trouble::{Target, no_record};
+use super::trouble::no_record;
 use crate::box_io::{BoxFiles, WatchStream, Writable};
-use crate::files::names;
+use crate::files::{Target, names};
 use crate::wire::Fields;
 
 /// Results when nothing is said.

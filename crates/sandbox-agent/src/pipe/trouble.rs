@@ -1,17 +1,12 @@
 //! Paths in a box, and what its agent says is wrong with them, in words.
 
 use rustix::io::Errno;
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_core::{Error, ErrorKind};
 
 use super::call::LOST;
 use super::link::lost;
 use super::message::Trouble;
-use crate::files::failure::About;
-use crate::files::names;
-
-/// The longest path, and the longest part of it, in bytes.
-const MOST_PATH: usize = 4096;
-const MOST_NAME: usize = 255;
+use crate::files::Target;
 
 /// What a record is that cannot be understood. Agents do not say it.
 const NONSENSE: i64 = 2;
@@ -35,49 +30,7 @@ pub(crate) fn no_record() -> Trouble {
     Trouble { code: NONSENSE, detail: b"the answer has no meaning".to_vec() }
 }
 
-/// A path, checked and absolute.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) about: About,
-    /// As it is shown.
-    pub(crate) shown: String,
-    pub(crate) bytes: Vec<u8>,
-}
-
 impl Target {
-    /// Checks what can be checked in the text.
-    pub(crate) fn new(base: &str, operation: &'static str, path: &str) -> Result<Self> {
-        let about = About::new(operation, path);
-        if path.is_empty() || path.contains('\0') {
-            return Err(about.invalid("path", "a path must not be empty or contain NUL"));
-        }
-        let absolute = if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("{}/{path}", base.trim_end_matches('/'))
-        };
-        let bytes = names::to_bytes(&absolute);
-        if bytes.len() > MOST_PATH {
-            return Err(about.invalid("name_too_long", "the path is longer than 4096 bytes"));
-        }
-        if bytes.split(|byte| *byte == b'/').any(|part| part.len() > MOST_NAME) {
-            return Err(about.invalid("name_too_long", "a name in it is longer than 255 bytes"));
-        }
-        let parts = absolute.split('/').filter(|part| !matches!(*part, "" | "."));
-        let shown = parts.fold(String::new(), |path, part| path + "/" + part);
-        let shown = if shown.is_empty() { "/".to_owned() } else { shown };
-        Ok(Self { about, shown, bytes })
-    }
-
-    /// Whether it ends in the name of something that can be made, removed or replaced.
-    pub(crate) fn must_have_name(&self) -> Result<()> {
-        let last = self.bytes.split(|byte| *byte == b'/').rfind(|part| !part.is_empty());
-        if matches!(last, None | Some(b"." | b"..")) {
-            return Err(self.about.invalid("path", "the path does not end in a name"));
-        }
-        Ok(())
-    }
-
     /// The arguments of a request about it.
     pub(crate) fn arguments(&self, further: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut arguments = vec![self.bytes.clone()];

@@ -15,7 +15,7 @@ use crate::host;
 use crate::support::{PATIENCE, SLACK, eventually, is_usable, refused, run, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("background", [run_code, commands, command_background], {
+    cases!("background", [commands, command_background], {
         it_goes_on_when_nobody_listens;
         it_is_not_held_back_by_who_never_reads;
         it_is_held_back_by_who_stalls_only_for_a_while;
@@ -32,10 +32,10 @@ pub(super) fn cases() -> Vec<Case> {
         an_unknown_one_is_not_found;
         it_is_written_to_by_who_connects needs command_stdin;
         it_is_signalled_by_who_connects;
-        it_survives_the_interpreter;
+        it_survives_the_interpreter needs run_code;
         a_script_runs_in_it;
         the_last_ones_are_remembered;
-        a_reset_ends_and_forgets_it needs restart;
+        a_reset_ends_and_forgets_it needs run_code, restart;
         the_end_of_the_sandbox_ends_it needs local;
         who_listens_hears_of_the_end_of_the_sandbox;
         it_keeps_the_sandbox_from_being_idle needs idle_timeout;

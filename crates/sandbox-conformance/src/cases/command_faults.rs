@@ -10,21 +10,21 @@ use crate::host;
 use crate::support::{PATIENCE, SLACK, eventually, is_usable, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("commands", [run_code, commands], {
-        a_missing_program_is_not_found;
-        a_file_without_rights_is_denied;
+    cases!("commands", [commands], {
+        a_missing_program_is_not_found needs run_code;
+        a_file_without_rights_is_denied needs run_code;
         a_directory_is_no_program;
-        a_missing_interpreter_is_an_error;
+        a_missing_interpreter_is_an_error needs run_code;
         an_empty_command_is_refused;
         arguments_with_nul_are_refused;
-        arguments_that_are_too_long_are_an_error;
+        arguments_that_are_too_long_are_an_error needs run_code;
         many_arguments_work;
         a_missing_directory_is_an_error;
         bad_variables_are_refused;
         a_timeout_ends_it;
         a_timeout_ends_the_tree needs local;
         a_timeout_ends_what_ignores_signals;
-        a_dropped_command_ends_the_tree needs local;
+        a_dropped_command_ends_the_tree needs run_code, local;
         a_child_that_holds_the_streams_does_not_hold_it;
         terminate_ends_it;
     })

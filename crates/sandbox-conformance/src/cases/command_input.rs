@@ -12,7 +12,7 @@ use crate::fixture::Fixture;
 use crate::support::{PATIENCE, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("commands", [run_code, commands], {
+    cases!("commands", [commands], {
         an_interactive_one_is_written_to needs command_stdin;
         the_given_input_comes_first needs command_stdin;
         its_input_is_closed needs command_stdin;
@@ -25,14 +25,14 @@ pub(super) fn cases() -> Vec<Case> {
         an_interactive_one_is_not_awaited needs command_stdin;
         given_input_is_all_there_is;
         one_that_closes_its_output_lives_on;
-        not_executable_in_a_shell_is_126;
+        not_executable_in_a_shell_is_126 needs run_code;
         signals_that_do_not_exist_are_refused;
         a_signal_after_the_end_is_no_error;
-        a_script_has_its_arguments;
-        a_script_reads_its_input needs command_stdin;
-        a_script_has_its_own_status;
+        a_script_has_its_arguments needs run_code;
+        a_script_reads_its_input needs run_code, command_stdin;
+        a_script_has_its_own_status needs run_code;
         a_script_names_its_interpreter;
-        a_long_script_is_whole;
+        a_long_script_is_whole needs run_code;
         a_script_without_interpreter_is_127;
         scripts_that_cannot_be_are_refused;
     })

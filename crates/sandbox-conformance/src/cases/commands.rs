@@ -10,12 +10,12 @@ use crate::fixture::Fixture;
 use crate::support::{PATIENCE, SLACK, is_usable, ok, run, text, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("commands", [run_code, commands], {
+    cases!("commands", [commands], {
         a_line_runs_in_a_shell;
         a_program_runs_without_a_shell;
         exit_statuses_are_exact;
         streams_are_exact;
-        env_and_cwd;
+        env_and_cwd needs run_code;
         the_sandbox_s_env_is_seen;
         stdin_is_read needs command_stdin;
         stdin_is_streamed needs command_stdin;
@@ -24,9 +24,9 @@ pub(super) fn cases() -> Vec<Case> {
         it_is_written_to_while_it_runs needs command_stdin;
         a_signal_reaches_it;
         a_signal_reaches_the_tree;
-        files_are_those_of_the_code;
-        it_runs_beside_busy_code;
-        it_survives_the_interpreter;
+        files_are_those_of_the_code needs run_code;
+        it_runs_beside_busy_code needs run_code;
+        it_survives_the_interpreter needs run_code;
         many_at_once;
         many_one_after_another;
         callbacks_hear_lines;

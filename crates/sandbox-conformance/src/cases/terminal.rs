@@ -14,11 +14,11 @@ use crate::support::{PATIENCE, SLACK, eventually, is_usable, refused, until_exec
 const SIZE: PtySize = PtySize { columns: 80, rows: 24 };
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("terminal", [run_code, commands, command_pty], {
+    cases!("terminal", [commands, command_pty], {
         it_has_the_size_that_was_asked_for;
         a_change_of_size_is_told;
-        ctrl_c_interrupts;
-        ctrl_backslash_quits;
+        ctrl_c_interrupts needs run_code;
+        ctrl_backslash_quits needs run_code;
         the_end_of_input_ends_a_reader;
         the_end_of_input_in_a_line_keeps_the_line;
         input_is_echoed;
@@ -34,7 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_size_of_nothing_is_refused;
         no_terminal_has_no_size;
         many_at_once;
-        it_works_beside_busy_code;
+        it_works_beside_busy_code needs run_code;
         a_timeout_ends_it;
         a_dropped_one_ends needs local;
         it_is_connected_to_again needs command_background;

@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use sandbox_core::{FileKind, FindFiles, FoundFile, Result};
 
 use super::Stop;
-use super::glob;
 use super::names;
 use super::path::{Target, Tree};
 use super::pieces::PIECE;
 use super::tree::kind_of;
 use super::walk::{Found, Walk};
+use crate::files::glob;
 
 /// Results when nothing is said.
 const DEFAULT_LIMIT: usize = 10_000;

@@ -5,7 +5,6 @@
 
 mod copy;
 mod find;
-mod glob;
 mod pack;
 mod path;
 mod pieces;

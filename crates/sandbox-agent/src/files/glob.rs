@@ -4,7 +4,7 @@
 ///
 /// `*` and `?` stand for anything but `/`, `[a-z]` and `[!a-z]` for one character, `**` for any number of directories. A
 /// pattern without `/` is about the last name alone, at any depth.
-pub(crate) fn matches(pattern: &[u8], path: &[u8]) -> bool {
+pub fn matches(pattern: &[u8], path: &[u8]) -> bool {
     if pattern.contains(&b'/') {
         let pattern = pattern.strip_prefix(b"/").unwrap_or(pattern);
         let parts: Vec<&[u8]> = pattern.split(|byte| *byte == b'/').collect();

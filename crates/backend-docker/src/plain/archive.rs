@@ -1,0 +1,214 @@
+//! Unpacking: what comes is judged here, and unpacked by the image's `tar` beside what is there before it takes its place.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
+use sandbox_core::{ByteStream, Error, Result};
+
+use super::files::{FILES, PlainFiles, argument, staged};
+use super::listing::failed;
+
+/// What is wrong with a link.
+const LEADS_OUT: &str = "is a link that leads out of it";
+
+/// Links on one way, after which kernels follow no more.
+const MOST_LINKS: usize = 40;
+
+/// Unpacks an archive into a directory, all or nothing.
+pub(super) async fn unpack(files: &PlainFiles, path: &str, archive: ByteStream) -> Result<()> {
+    let target = files.target("write_archive", path)?;
+    let is_new = matches!(
+        files.ask(&target, "stat", &[]).await,
+        Err(error) if error.kind() == sandbox_core::ErrorKind::NotFound
+    );
+    let (word, place) = (staged(), argument(&target));
+    let clearing = files.clear(&target, &word, is_new);
+    let arguments = ["unpack", &place, &word];
+    let unpacked = async {
+        let (said, _) = files.execs.feed(FILES, &arguments, judged(archive)).await?;
+        if said.status != 0 {
+            return Err(failed(&target, &said));
+        }
+        files.ask(&target, "merge", &[&word]).await.map(drop)
+    };
+    let unpacked = unpacked.await;
+    clearing.end(unpacked.is_ok()).await;
+    unpacked
+}
+
+/// The same archive as far as it may be one, or an error.
+fn judged(archive: ByteStream) -> ByteStream {
+    let state = Some((Judge::default(), archive));
+    Box::pin(stream::unfold(state, |state| async move {
+        let (mut judge, mut archive) = state?;
+        match judge.next(&mut archive).await {
+            Ok(Some(bytes)) => Some((Ok(bytes), Some((judge, archive)))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    }))
+}
+
+/// What an entry is for those that come later.
+#[derive(Clone, Copy, PartialEq)]
+enum Was {
+    File,
+    Directory,
+    Link,
+}
+
+#[derive(Default)]
+struct Judge {
+    decoder: Decoder,
+    seen: HashMap<Vec<u8>, Was>,
+    /// Where links point.
+    links: HashMap<Vec<u8>, Vec<u8>>,
+    padding: usize,
+    over: bool,
+}
+
+impl Judge {
+    async fn next(&mut self, archive: &mut ByteStream) -> Result<Option<Bytes>> {
+        if self.over {
+            return Ok(None);
+        }
+        loop {
+            match self.decoder.next()? {
+                Some(Item::Entry(entry)) => {
+                    self.check(&entry)?;
+                    if let EntryKind::File(size) = entry.kind {
+                        self.padding = tar::padding(size);
+                    }
+                    return Ok(Some(tar::encode(&entry).into()));
+                }
+                Some(Item::Data(bytes)) if bytes.is_empty() => {}
+                Some(Item::Data(bytes)) => return Ok(Some(bytes)),
+                Some(Item::FileEnd) if self.padding == 0 => {}
+                Some(Item::FileEnd) => {
+                    return Ok(Some(vec![0; std::mem::take(&mut self.padding)].into()));
+                }
+                None => match archive.next().await.transpose()? {
+                    Some(bytes) => self.decoder.feed(bytes),
+                    None => {
+                        self.decoder.finish()?;
+                        self.check_links()?;
+                        self.over = true;
+                        return Ok(Some(Bytes::from_static(&tar::END)));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Links may lead out through one another.
+    fn check_links(&self) -> Result<()> {
+        let leads_out = self.links.keys().find(|path| self.leads_out(path));
+        leads_out.map_or(Ok(()), |path| Err(in_archive(path, LEADS_OUT)))
+    }
+
+    fn leads_out(&self, path: &[u8]) -> bool {
+        let parts = |path: &[u8]| -> Vec<Vec<u8>> {
+            path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect()
+        };
+        // What is still to be gone, the next at the end, and where that has led so far.
+        let (mut ahead, mut here) = (parts(path), Vec::<Vec<u8>>::new());
+        let mut followed = 0;
+        while let Some(part) = ahead.pop() {
+            match &part[..] {
+                b"" | b"." => {}
+                b".." if here.pop().is_none() => return true,
+                b".." => {}
+                _ => {
+                    here.push(part);
+                    let Some(to) = self.links.get(&here.join(&b'/')) else { continue };
+                    here.pop();
+                    ahead.extend(parts(to));
+                    followed += 1;
+                    // In a circle they lead nowhere.
+                    if followed > MOST_LINKS {
+                        return false;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn check(&mut self, entry: &Entry) -> Result<()> {
+        let twice = "comes twice, or goes through what is no directory";
+        let mut above = &entry.path[..];
+        while let Some(at) = memchr::memrchr(b'/', above) {
+            above = &above[..at];
+            if *self.seen.entry(above.to_vec()).or_insert(Was::Directory) != Was::Directory {
+                return Err(in_archive(&entry.path, twice));
+            }
+        }
+        let was = match &entry.kind {
+            EntryKind::File(_) => Was::File,
+            EntryKind::Directory => Was::Directory,
+            EntryKind::Symlink(to) if is_inside(&entry.path, to) => {
+                self.links.insert(entry.path.clone(), to.clone());
+                Was::Link
+            }
+            EntryKind::Symlink(_) => return Err(in_archive(&entry.path, LEADS_OUT)),
+            EntryKind::HardLink(to) if self.seen.get(to) == Some(&Was::File) => Was::File,
+            EntryKind::HardLink(_) => {
+                return Err(in_archive(&entry.path, "is a link to no file before it"));
+            }
+        };
+        match self.seen.insert(entry.path.clone(), was) {
+            None => Ok(()),
+            Some(Was::Directory) if was == Was::Directory => Ok(()),
+            Some(_) => Err(in_archive(&entry.path, twice)),
+        }
+    }
+}
+
+fn in_archive(path: &[u8], problem: &str) -> Error {
+    let name = String::from_utf8_lossy(path);
+    Error::invalid("archive", format!("has {name:?}, which {problem}"))
+        .with_context("cause", "archive")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(path: &str, to: &str) -> Entry {
+        let (path, kind) = (path.into(), EntryKind::Symlink(to.into()));
+        Entry { path, kind, mode: 0o777, modified: 0 }
+    }
+
+    #[test]
+    fn links_that_lead_out_through_others_are_found() {
+        for (links, fine) in [
+            (&[("a/up", ".."), ("out", "a/up/..")][..], false),
+            (&[("a/up", ".."), ("in", "a/up/x")], true),
+            (&[("a", "b"), ("b", "a")], true),
+            (&[("a/b/c", "../../x/y"), ("x/y", "../x")], true),
+        ] {
+            let mut judge = Judge::default();
+            links.iter().for_each(|(path, to)| judge.check(&link(path, to)).unwrap());
+            assert_eq!(judge.check_links().is_ok(), fine, "{links:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_twice_or_goes_through_a_file_is_refused() {
+        let entry = |path: &str, kind| Entry { path: path.into(), kind, mode: 0o644, modified: 0 };
+        let mut judge = Judge::default();
+        judge.check(&entry("d", EntryKind::Directory)).unwrap();
+        judge.check(&entry("d/x", EntryKind::File(0))).unwrap();
+        judge.check(&entry("d", EntryKind::Directory)).unwrap();
+        judge.check(&entry("d/y", EntryKind::HardLink(b"d/x".to_vec()))).unwrap();
+        for bad in [
+            entry("d/x", EntryKind::File(0)),
+            entry("d/x/z", EntryKind::File(0)),
+            entry("h", EntryKind::HardLink(b"nothing".to_vec())),
+        ] {
+            judge.check(&bad).unwrap_err();
+        }
+    }
+}

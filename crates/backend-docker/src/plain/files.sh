@@ -1,0 +1,319 @@
+# Works with files, by programs of the image. What goes wrong is said as a status that means it, or by those programs.
+#
+# $1 what to do; then paths, as they are behind `=` or with every byte as `%b` of `printf` has it behind `%`; then the rest.
+not_found=101 not_a_directory=102 is_a_directory=103 exists=104 is_a_link=105 not_regular=106 denied=107 lacking=108
+inside_itself=109 not_empty=110 broken=111 too_many=112
+
+decode() {
+    case $1 in
+        =*) decoded=${1#=} ;;
+        *)
+            decoded=$(printf '%bx' "${1#%}")
+            decoded=${decoded%x}
+            ;;
+    esac
+}
+
+needs() {
+    for program; do
+        command -v "$program" >/dev/null 2>&1 || {
+            echo "$program" >&2
+            exit $lacking
+        }
+    done
+}
+
+is_there() { [ -e "$1" ] || [ -L "$1" ]; }
+
+is_tree() { [ -d "$1" ] && [ ! -L "$1" ]; }
+
+# What is above a path, which may end in a slash.
+above() {
+    upper=$1
+    while [ "${upper%/}" != "$upper" ]; do upper=${upper%/}; done
+    upper=${upper%/*}
+    upper=${upper:-/}
+}
+
+# Why there is nothing.
+absent() {
+    above "$1/x"
+    while [ "$upper" != / ]; do
+        above "$upper"
+        if [ -e "$upper" ]; then
+            [ -d "$upper" ] || exit $not_a_directory
+            [ -x "$upper" ] || exit $denied
+            exit $not_found
+        fi
+    done
+    exit $not_found
+}
+
+# Makes what is missing above it.
+make_above() {
+    above "$1"
+    [ -d "$upper" ] && return
+    (absent "$1")
+    [ $? = $not_a_directory ] && exit $not_a_directory
+    mkdir -p "$upper" || exit 1
+}
+
+must_be() {
+    case $1 in
+        */) [ ! -e "${1%/}" ] || [ -d "$1" ] || exit $not_a_directory ;;
+    esac
+    is_there "$1" || absent "$1"
+}
+
+# A directory for something new.
+must_have_place() {
+    above "$1"
+    [ -d "$upper" ] || absent "$upper"
+}
+
+# Mode, size and time of each, with its name and where it points.
+describe() {
+    stat -c '%f %s %Y' "$@" | {
+        for entry; do
+            read -r line || exit 1
+            target=
+            [ -L "$entry" ] && target=$(readlink "$entry"; echo x)
+            target=${target%x}
+            printf '%s\0%s\0%s\0' "$line" "${entry##*/}" "${target%?}"
+        done
+        ! read -r line
+    } || exit $broken
+}
+
+list() {
+    count=0 all=0
+    set --
+    for entry in "$path"/* "$path"/.[!.]* "$path"/..?*; do
+        is_there "$entry" || continue
+        set -- "$@" "$entry"
+        count=$((count + 1)) all=$((all + 1))
+        [ $all -le 100000 ] || exit $too_many
+        [ $count -lt 200 ] && continue
+        describe "$@"
+        set --
+        count=0
+    done
+    [ $count = 0 ] || describe "$@"
+}
+
+# Moves something to a name; nothing is moved into what is there.
+move() {
+    if [ -L "$2" ]; then rm -f "$2"; fi
+    mv -f "$1" "$2"
+}
+
+# Whether all of a tree can be moved over what is there, and then moves it.
+merge() {
+    for entry in "$2"/* "$2"/.[!.]* "$2"/..?*; do
+        is_there "$entry" || continue
+        there=$3/${entry##*/}
+        if is_tree "$entry" && is_there "$there"; then
+            is_tree "$there" || exit $exists
+            (merge "$1" "$entry" "$there") || exit $?
+        elif [ "$1" = look ]; then
+            is_tree "$there" && exit $exists
+        else
+            move "$entry" "$there" || exit 1
+        fi
+    done
+    return 0
+}
+
+verb=$1
+decode "$2"
+path=$decoded
+case $verb in
+    read)
+        needs cat head tail
+        must_be "$path"
+        [ -d "$path" ] && exit $is_a_directory
+        [ -f "$path" ] || exit $not_regular
+        [ -r "$path" ] || exit $denied
+        echo ok
+        [ "$4" = 0 ] && exit 0
+        if [ "$3" = 0 ] && [ "$4" = all ]; then
+            exec cat "$path"
+        elif [ "$4" = all ]; then
+            exec tail -c "+$(($3 + 1))" "$path"
+        else
+            tail -c "+$(($3 + 1))" "$path" | head -c "$4"
+        fi
+        ;;
+    write)
+        # Mode, whether it is added to, whether what is above is made, what it is called meanwhile, how many bytes come.
+        needs cat mv rm chmod stat wc mkdir
+        case $path in */) exit $is_a_directory ;; esac
+        above "$path"
+        if [ ! -d "$upper" ]; then
+            [ "$5" = yes ] || absent "$upper"
+            make_above "$path"
+        fi
+        [ -L "$path" ] && exit $is_a_link
+        [ -d "$path" ] && exit $is_a_directory
+        mode=$3
+        if [ -e "$path" ]; then
+            [ -f "$path" ] || exit $not_regular
+            [ -w "$path" ] || exit $denied
+            mode=$(stat -c %a "$path") || exit 1
+        fi
+        if [ "$4" = yes ]; then
+            cat >>"$path" || exit 1
+            chmod "$mode" "$path"
+            exit
+        fi
+        staged=$upper/$6
+        if ! { cat >"$staged" && chmod "$mode" "$staged"; }; then
+            rm -f "$staged"
+            exit 1
+        fi
+        [ "$7" = - ] && exit 0
+        if [ "$(($(wc -c <"$staged")))" != "$7" ]; then
+            rm -f "$staged"
+            exit $broken
+        fi
+        move "$staged" "$path"
+        ;;
+    commit)
+        above "$path"
+        [ -d "$path" ] && exit $is_a_directory
+        move "$upper/$3" "$path"
+        ;;
+    list)
+        needs stat readlink
+        must_be "$path"
+        [ -d "$path" ] || exit $not_a_directory
+        [ -r "$path" ] && [ -x "$path" ] || exit $denied
+        list
+        ;;
+    stat)
+        needs stat readlink
+        must_be "$path"
+        describe "$path"
+        ;;
+    make)
+        needs mkdir
+        [ -d "$path" ] && [ "$3" = yes ] && exit 0
+        is_there "$path" && exit $exists
+        if [ "$3" = yes ]; then
+            make_above "$path"
+            mkdir "$path"
+        else
+            must_have_place "$path"
+            mkdir "$path"
+        fi
+        ;;
+    remove)
+        needs rm
+        must_be "$path"
+        is_tree "$path" && [ "$3" != yes ] && exit $is_a_directory
+        rm -rf "$path" </dev/null
+        ;;
+    mode)
+        needs chmod
+        must_be "$path"
+        [ -L "$path" ] && exit $is_a_link
+        chmod "$3" "$path"
+        ;;
+    rename)
+        needs mv rm rmdir
+        must_be "$path"
+        decode "$3"
+        must_have_place "$decoded"
+        case $decoded/ in "$path"/?*) exit $inside_itself ;; esac
+        if is_tree "$decoded"; then
+            is_tree "$path" || exit $is_a_directory
+            rmdir "$decoded" 2>/dev/null || exit $not_empty
+        elif is_tree "$path" && is_there "$decoded"; then
+            exit $not_a_directory
+        fi
+        move "$path" "$decoded"
+        ;;
+    copy)
+        needs cp mv rm chmod
+        must_be "$path"
+        decode "$3"
+        must_have_place "$decoded"
+        if is_tree "$path"; then
+            case $decoded/ in "$path"/?*) exit $inside_itself ;; esac
+            is_there "$decoded" && exit $exists
+        elif [ -L "$path" ] || [ -f "$path" ]; then
+            is_tree "$decoded" && exit $is_a_directory
+        else
+            exit $not_regular
+        fi
+        staged=$upper/$4
+        if cp -a "$path" "$staged"; then
+            move "$staged" "$decoded"
+            exit
+        fi
+        chmod -R u+rwx "$staged" 2>/dev/null
+        rm -rf "$staged"
+        exit 1
+        ;;
+    pack)
+        needs tar head
+        must_be "$path"
+        [ -d "$path" ] || exit $not_a_directory
+        [ -r "$path" ] && [ -x "$path" ] || exit $denied
+        echo ok
+        cd "$path" || exit 1
+        for entry in * .[!.]* ..?*; do
+            if is_there "$entry"; then exec tar -cf - .; fi
+        done
+        # An archive of nothing.
+        exec head -c 1024 /dev/zero
+        ;;
+    unpack)
+        needs tar mkdir mv rm
+        is_there "$path" && [ ! -d "$path" ] && exit $not_a_directory
+        make_above "$path"
+        [ -d "$path" ] || mkdir "$path" || exit 1
+        mkdir -m 700 "$path/$3" || exit 1
+        cd "$path/$3" && exec tar -xpof -
+        ;;
+    merge)
+        (merge look "$path/$3" "$path") || exit $?
+        (merge move "$path/$3" "$path") || exit $?
+        rm -rf "${path:?}/$3"
+        ;;
+    drop)
+        # What was staged and is not wanted any more.
+        above "$path"
+        for staged in "$upper/$3" "$path/$3"; do
+            is_there "$staged" || continue
+            chmod -R u+rwx "$staged" 2>/dev/null
+            rm -rf "$staged"
+        done
+        # A directory that was made for it.
+        [ "$4" != yes ] || rmdir "$path" 2>/dev/null
+        exit 0
+        ;;
+    find)
+        needs find
+        must_be "$path"
+        [ -d "$path" ] || exit $not_a_directory
+        [ -r "$path" ] && [ -x "$path" ] || exit $denied
+        cd "$path" || exit 1
+        if [ "$3" = names ]; then
+            find . ! -path . -print0 2>/dev/null
+            exit 0
+        fi
+        needs grep cut
+        # Each file with its lines.
+        find . -type f -exec /bin/sh -c '
+            text=$1
+            shift
+            for file; do
+                lines=$(grep -nF -e "$text" "$file" 2>/dev/null | cut -b 1-4200)
+                [ "$lines" ] && printf "%s\0%s\0" "$file" "$lines"
+            done
+            exit 0
+        ' sh "$4" {} + 2>/dev/null
+        exit 0
+        ;;
+esac

@@ -1,0 +1,99 @@
+//! Finding files by name and lines by content.
+
+use sandbox_agent::files::{glob, names};
+use sandbox_core::{FindFiles, FoundFile, Result};
+
+use super::files::{PlainFiles, nonsense};
+
+/// Results when nothing is said, and the most there can be.
+const DEFAULT_LIMIT: usize = 10_000;
+const MOST_RESULTS: usize = 100_000;
+
+/// The longest text to look for, and the longest line that is told.
+const MOST_WANTED: usize = 64 << 10;
+const MOST_LINE: usize = 4096;
+
+/// Finds what is asked for.
+pub(super) async fn find(files: &PlainFiles, query: FindFiles) -> Result<Vec<FoundFile>> {
+    let target = files.target("find_files", &query.root)?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    if limit == 0 || limit > MOST_RESULTS {
+        return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
+    }
+    let wanted = query.contains.as_deref();
+    if wanted.is_some_and(|text| {
+        text.is_empty() || text.contains(['\n', '\0']) || text.len() > MOST_WANTED
+    }) {
+        let message = "the text to look for must be part of one line and not empty";
+        return Err(target.about.invalid("contains", message));
+    }
+    let further = match wanted {
+        None => vec!["names"],
+        Some(text) => vec!["lines", text],
+    };
+    let said = files.ask(&target, "find", &further).await?;
+    let pattern = query.name.as_deref().map(names::to_bytes);
+    let root = target.shown.trim_end_matches('/');
+    let matches = |path: &[u8]| pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, path));
+    let mut fields: Vec<&[u8]> = said.stdout.split(|byte| *byte == 0).collect();
+    // What is behind the last one.
+    if fields.pop().is_some_and(|rest| !rest.is_empty()) {
+        return Err(nonsense(&target));
+    }
+    let mut found: Vec<(&[u8], &[u8])> = match wanted {
+        None => fields.into_iter().map(|path| (path, &b""[..])).collect(),
+        Some(_) => {
+            let (pairs, rest) = fields.as_chunks::<2>();
+            if !rest.is_empty() {
+                return Err(nonsense(&target));
+            }
+            pairs.iter().map(|[path, lines]| (*path, *lines)).collect()
+        }
+    };
+    for (path, _) in &mut found {
+        *path = path.strip_prefix(b"./").unwrap_or(path);
+    }
+    found.retain(|(path, _)| matches(path));
+    // Within each directory.
+    found.sort_by(|(one, _), (other, _)| {
+        one.split(|byte| *byte == b'/').cmp(other.split(|byte| *byte == b'/'))
+    });
+    let mut results = Vec::new();
+    for (path, lines) in found {
+        let path = format!("{root}/{}", names::to_text(path));
+        if wanted.is_none() {
+            results.push(FoundFile { path, line: None });
+        } else {
+            let lines = lines.split(|byte| *byte == b'\n').filter_map(numbered);
+            results.extend(lines.map(|line| FoundFile { path: path.clone(), line: Some(line) }));
+        }
+        if results.len() >= limit {
+            break;
+        }
+    }
+    results.truncate(limit);
+    Ok(results)
+}
+
+/// A line with its number before it.
+fn numbered(line: &[u8]) -> Option<(u64, String)> {
+    let at = memchr::memchr(b':', line)?;
+    let number = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
+    let text = &line[at + 1..];
+    let text = String::from_utf8_lossy(&text[..text.len().min(MOST_LINE)]);
+    let end = text.floor_char_boundary(MOST_LINE);
+    Some((number, text[..end].to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_their_numbers() {
+        assert_eq!(numbered(b"12:a:b"), Some((12, "a:b".to_owned())));
+        assert_eq!(numbered(b"Binary file x matches"), None);
+        let long = [b"1:".to_vec(), vec![b'x'; 5000]].concat();
+        assert_eq!(numbered(&long).map(|(_, text)| text.len()), Some(MOST_LINE));
+    }
+}

@@ -1,0 +1,108 @@
+//! What sandboxes without an interpreter do in their own way, and how one is put together.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_agent::interpreter::Contexts;
+use sandbox_core::{Capabilities, CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
+use sandbox_local::network::Network;
+use sandbox_local::{LocalInstance, LocalKind, Place, PlaceSpec};
+use serde_json::json;
+
+use super::{HINT, PlainBox};
+use crate::container::{WORKSPACE, layers};
+use crate::create::Plan;
+
+/// One sandbox.
+pub(crate) type PlainInstance = LocalInstance<Plain>;
+
+/// A sandbox in a container of an image without Python.
+#[derive(Debug)]
+pub(crate) struct Plain;
+
+#[async_trait]
+impl LocalKind for Plain {
+    const SYSTEM_PACKAGES: &'static str =
+        "put them into an image of your own, and name it with `--image` or .image(..)";
+
+    fn check_run(&self, place: &Place, _request: &RunCode) -> Result<()> {
+        Err(place.unsupported("run_code"))
+    }
+}
+
+/// What a sandbox can do without an interpreter. Only an engine of this host gives it terminals.
+pub(crate) fn capabilities(terminals: bool) -> Capabilities {
+    Capabilities {
+        commands: true,
+        command_stdin: true,
+        command_pty: terminals,
+        command_background: true,
+        files: true,
+        set_tags: true,
+        set_lifetime: true,
+        lifetime: true,
+        idle_timeout: true,
+        environments: true,
+        images: true,
+        limit_memory: true,
+        limit_cpu: true,
+        limit_disk: true,
+        limit_processes: true,
+        limit_open_files: true,
+        limit_output: true,
+        network_none: true,
+        isolation_strict: true,
+        ..Capabilities::default()
+    }
+}
+
+/// Puts a sandbox together around a container that has started, and makes it ready.
+pub(crate) async fn assemble(
+    spec: &CreateSpec,
+    plan: &Plan,
+    id: SandboxId,
+    made: PlainBox,
+    has_limits: bool,
+) -> Result<PlainInstance> {
+    let Plan { options, image, way, env, cwd, .. } = plan;
+    let network = Network::closed(spec.network.clone());
+    // It lives from when it can be used.
+    let mut unlimited = spec.clone();
+    unlimited.lifetime = None;
+    let place = PlaceSpec {
+        variant: Variant::LocalDocker,
+        capabilities: capabilities(made.has_terminals()),
+        create: &unlimited,
+        isolation: IsolationInfo {
+            mode: spec.isolation,
+            boundary: "container".into(),
+            layers: layers(options, *way, has_limits),
+            network: network.description(),
+        },
+        env: env.clone(),
+        cwd: cwd.clone(),
+    };
+    let files: Arc<dyn BoxFiles> = Arc::new(made.files(cwd));
+    let facts = [
+        ("image", options.image.clone()),
+        ("image_id", image.clone()),
+        ("container", made.name().to_owned()),
+        ("user", options.user().to_string()),
+        ("engine", options.engine.to_string()),
+    ];
+    let box_io: Arc<dyn BoxIo> = Arc::new(made);
+    let mut place =
+        Place::elsewhere(Arc::clone(&box_io), Some(files), place).with_work_dir(WORKSPACE);
+    place.id = id;
+    place.network = network;
+    place.missing = Some(HINT);
+    facts.into_iter().for_each(|(name, fact)| place.describe(name, json!(fact)));
+    let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+    let ended = Arc::clone(&place.ended);
+    let contexts = Contexts::new(Variant::LocalDocker, box_io, ended, base);
+    let instance = PlainInstance { place, contexts, kind: Plain };
+    instance.prepare(async { Ok(()) }, spec.working_dir.is_some(), true).await?;
+    instance.begin(spec);
+    Ok(instance)
+}

@@ -1,0 +1,85 @@
+# Sends a signal to a command or to everything that it has started, and says whether it was alive.
+#
+# $1 the signal, $2 `alone` or `tree`, $3 its process, $4 when that began, $5 the process that started it.
+signal=$1 whom=$2 child=$3 since=$4 leader=$5
+
+# What runs: number, parent, session, begin.
+table() {
+    for place in /proc/[0-9]*; do
+        { read -r line <"$place/stat"; } 2>/dev/null || continue
+        number=${place#/proc/}
+        set -- ${line##*) }
+        case $1 in Z | X) continue ;; esac
+        [ "$number" = "$child" ] && [ "${20}" != "$since" ] && continue
+        echo "$number $2 $4"
+    done
+}
+
+# Its tree is what has its session, or came from something of it.
+tree() {
+    known=" $leader $child " news=yes all=$(table)
+    while [ "$news" ]; do
+        news=
+        while read -r number parent session; do
+            case $known in *" $number "*) continue ;; esac
+            if [ "$session" = "$leader" ]; then
+                known="$known$number " news=yes
+                continue
+            fi
+            case $known in *" $parent "*) known="$known$number " news=yes ;; esac
+        done <<END
+$all
+END
+    done
+    found=
+    while read -r number parent session; do
+        case $known in *" $number "*) found="$found $number" ;; esac
+    done <<END
+$all
+END
+}
+
+alive=
+{ read -r line <"/proc/$child/stat"; } 2>/dev/null && {
+    set -- ${line##*) }
+    case $1 in
+        Z | X) ;;
+        *) [ "${20}" = "$since" ] && alive=yes ;;
+    esac
+}
+echo "${alive:-no}"
+if [ "$whom" = alone ]; then
+    [ "$alive" ] && [ "$signal" != 0 ] && kill "-$signal" "$child" 2>/dev/null
+    exit 0
+fi
+# A command that has ended by itself says so: who started it is left to do that.
+spared=
+[ "$alive" ] || spared=$leader
+if [ "$signal" != 9 ]; then
+    tree
+    for number in $found; do
+        [ "$number" = "$leader" ] && [ "$leader" != "$child" ] || kill "-$signal" "$number" 2>/dev/null
+    done
+    exit 0
+fi
+# What is stopped starts nothing more.
+former=none
+rounds=0
+while tree; [ "$found" != "$former" ] && [ $rounds -lt 50 ]; do
+    for number in $found; do
+        [ "$number" = "$spared" ] || kill -STOP "$number" 2>/dev/null
+    done
+    former=$found rounds=$((rounds + 1))
+done
+rounds=0
+while [ $rounds -lt 200 ]; do
+    left=
+    for number in $found; do
+        [ "$number" = "$spared" ] && continue
+        kill -KILL "$number" 2>/dev/null && left=yes
+    done
+    [ "$left" ] || exit 0
+    tree
+    rounds=$((rounds + 1))
+done
+exit 1

@@ -1,0 +1,315 @@
+//! Images without Python. Needs an engine and the image: `cargo xtask test-docker`.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
+#[expect(dead_code, reason = "other tests need more of it")]
+mod support;
+
+#[path = "support/without_python.rs"]
+mod without_python;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend_docker::DockerBackend;
+use futures_util::StreamExt as _;
+use sandbox_core::{
+    CommandEvent, Error, ErrorKind, FailureKind, Fixed, IsolationMode, Mount, NetworkPolicy,
+    PtySize, Sandbox, SandboxBuilder, SandboxStatus, SingleUse,
+};
+use support::{PATIENCE, build, docker, has_engine};
+use tokio::time::{sleep, timeout};
+use without_python::{BUSYBOX, DEBIAN, build_busybox, build_debian};
+
+fn builder(image: &str) -> SandboxBuilder<Fixed> {
+    assert!(has_engine(), "there is no engine to test with");
+    Sandbox::builder(Arc::new(DockerBackend::default())).image(image)
+}
+
+async fn plain(image: &str) -> Sandbox {
+    builder(image).provider_option("engine", "none").create().await.unwrap()
+}
+
+fn fact(sandbox: &Sandbox, name: &str) -> String {
+    sandbox.info().unwrap().metadata[name].as_str().unwrap().to_owned()
+}
+
+/// It takes what all of it would have taken, and says so.
+fn names_python(error: &Error) {
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("python3")), "{error:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn an_image_without_python_has_commands_and_files() {
+    build_debian();
+    build_busybox();
+    for image in [DEBIAN, BUSYBOX] {
+        // Nobody has said that nothing runs code there.
+        let sandbox = builder(image).create().await.unwrap();
+        assert_eq!(fact(&sandbox, "engine"), "none");
+        let said = sandbox.commands().run("echo $((40 + 2)); echo no >&2; exit 3").await.unwrap();
+        assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("42\n", "no\n"));
+        assert_eq!(said.exit_code, 3);
+        let files = sandbox.files();
+        files.write("a/b", "content").await.unwrap();
+        assert_eq!(files.read_text("a/b").await.unwrap(), "content");
+        assert_eq!(sandbox.commands().run("cat a/b").await.unwrap().stdout, "content");
+        sandbox.terminate().await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_takes_python_names_it() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let capabilities = sandbox.capabilities();
+    assert!(capabilities.commands && capabilities.files && capabilities.command_pty);
+    assert!(!capabilities.run_code && !capabilities.contexts && !capabilities.snapshot);
+    names_python(&sandbox.run_code("1").await.unwrap_err());
+    names_python(&sandbox.create_context(Some("x")).await.unwrap_err());
+    names_python(&sandbox.get_variable("x").await.unwrap_err());
+    names_python(&sandbox.install_packages(["six"]).await.unwrap_err());
+    names_python(&sandbox.create_snapshot("x").await.map(drop).unwrap_err());
+    names_python(&sandbox.files().watch(".", false).await.map(drop).unwrap_err());
+    names_python(&sandbox.expose_port(80).await.unwrap_err());
+    names_python(&sandbox.pause().await.unwrap_err());
+    for (what, builder) in [
+        ("network", builder(BUSYBOX).network(NetworkPolicy::all())),
+        ("mounts", builder(BUSYBOX).mount(Mount::new("/usr/share", "/data/x"))),
+    ] {
+        let error = builder.provider_option("engine", "none").create().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error:?}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn who_asks_for_code_gets_no_sandbox_without_it() {
+    build_busybox();
+    let asked = [
+        builder(BUSYBOX).provider_option("engine", "python"),
+        builder(BUSYBOX).provider_option("engine", "jupyter"),
+        builder(BUSYBOX).provider_option("python", "python3"),
+        builder(BUSYBOX).single_use(SingleUse::Code),
+        builder(BUSYBOX).network(NetworkPolicy::all()),
+    ];
+    for builder in asked {
+        let error = builder.create().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn an_image_without_a_shell_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "x").unwrap();
+    let name = "code-sandboxes-test-nothing";
+    build(name, "FROM scratch\nCOPY file /file\n", folder.path()).await;
+    let asked = builder(name).provider_option("engine", "none");
+    for builder in [asked, builder(name)] {
+        let error = builder.create().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("Python 3.9")), "{error:?}");
+    }
+}
+
+/// Its entry point is somebody else's program.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_an_image_would_run_is_not_run() {
+    build_busybox();
+    let folder = tempfile::tempdir().unwrap();
+    let name = "code-sandboxes-test-entry";
+    let recipe =
+        format!("FROM {BUSYBOX}\nENV OF_IMAGE=yes\nENTRYPOINT [\"/bin/false\"]\nCMD [\"x\"]\n");
+    build(name, &recipe, folder.path()).await;
+    let said = plain(name).await.commands().run("echo $OF_IMAGE; pwd").await.unwrap();
+    assert_eq!(said.stdout, "yes\n/workspace\n");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_an_image_lacks_is_named() {
+    build_debian();
+    let folder = tempfile::tempdir().unwrap();
+    let name = "code-sandboxes-test-without-tar";
+    let recipe = format!("FROM {DEBIAN}\nUSER 0:0\nRUN rm $(which tar stat)\n");
+    build(name, &recipe, folder.path()).await;
+    let sandbox = plain(name).await;
+    let files = sandbox.files();
+    for (program, error) in [
+        ("stat", files.list(".").await.map(drop).unwrap_err()),
+        ("tar", files.read_archive(".").await.map(drop).unwrap_err()),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+        assert!(error.message().contains(&format!("`{program}`")), "{error:?}");
+    }
+    files.mkdir("there").await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn commands_are_as_closed_in_as_code_is() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let info = sandbox.info().unwrap();
+    assert_eq!(info.isolation.unwrap().mode, IsolationMode::Strict);
+    let user = fact(&sandbox, "user");
+    let said = sandbox.commands().run("cat /proc/self/status; id -u; id -g").await.unwrap();
+    let has = |line: &str| said.stdout.lines().any(|other| other == line);
+    let lines = ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"];
+    assert!(lines.into_iter().all(has), "{}", said.stdout);
+    assert!(has("NoNewPrivs:\t1") && has("Seccomp:\t2"), "{}", said.stdout);
+    assert!(user.split(':').all(has), "{user}: {}", said.stdout);
+    let limits = "ulimit -Sn; ulimit -Hn; ulimit -c; ls /sys/class/net; touch /x /etc/x 2>&1";
+    let said = sandbox.commands().run(limits).await.unwrap();
+    assert!(said.stdout.starts_with("1024\n4096\n0\nlo\n"), "{said:?}");
+    assert_eq!(said.stdout.matches("Read-only").count(), 2, "{said:?}");
+    // Nor can it keep its first process from hearing that its owner is gone.
+    let line = "kill -9 1; kill -15 1; (: <>/proc/1/fd/0) 2>/dev/null || echo closed; kill -9 -1";
+    let _ = sandbox.commands().run(line).await.unwrap();
+    let said = sandbox.commands().run("cat /proc/1/fd/0; ls -l /proc/1/fd").await.unwrap();
+    assert!(said.exit_code != 0 && said.stderr.contains("ermission denied"), "{said:?}");
+}
+
+/// What ends is taken away by the first process, which is a shell.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn what_was_left_behind_does_not_pile_up() {
+    build_busybox();
+    let sandbox =
+        builder(BUSYBOX).provider_option("engine", "none").processes(40).create().await.unwrap();
+    for _ in 0..3 {
+        let line = "for i in $(seq 20); do (true &); done; sleep 0.3; ps -o stat | grep -c Z";
+        let said = sandbox.commands().run(line).await.unwrap();
+        assert_eq!(said.stdout.trim(), "0", "{said:?}");
+    }
+}
+
+/// The engine tells of the end when everything is read, and nobody reads.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn ends_are_told_though_nobody_reads() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let limit = Duration::from_secs(20);
+    let line = "head -c 350000 /dev/zero; exit 3";
+    let mut in_time =
+        sandbox.commands().run(line).timeout(Duration::from_secs(4)).start().await.unwrap();
+    let mut killed = sandbox.commands().run(["yes"]).start().await.unwrap();
+    let began = Instant::now();
+    timeout(limit, killed.control.signal(9, true)).await.unwrap().unwrap();
+    sleep(Duration::from_secs(6)).await;
+    let outcome = async |command: &mut sandbox_core::Command| {
+        let mut bytes = 0;
+        loop {
+            match timeout(limit, command.events.next()).await.unwrap().unwrap() {
+                CommandEvent::Output { data, .. } => bytes += data.len(),
+                CommandEvent::Finished(outcome) => return (bytes, outcome),
+                _ => {}
+            }
+        }
+    };
+    let (_, outcome_of_killed) = outcome(&mut killed).await;
+    assert_eq!(outcome_of_killed.usage.cpu_time, None, "nobody has counted it");
+    assert_eq!((outcome_of_killed.exit_code, outcome_of_killed.signal), (137, Some(9)));
+    assert!(outcome_of_killed.duration < 5.0, "{outcome_of_killed:?} after {:?}", began.elapsed());
+    let (bytes, outcome) = outcome(&mut in_time).await;
+    assert_eq!((bytes, outcome.exit_code), (350_000, 3), "{outcome:?}");
+    assert_eq!(outcome.failure, None);
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_timeout_ends_everything_that_was_started() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let line = "setsid sh -c 'trap \"\" 1 2 15; while :; do sleep 1; done' mark & \
+                (sh -c 'while :; do sleep 1; done' mark &); sleep 300";
+    let command = sandbox.commands().run(line).timeout(Duration::from_secs(2));
+    let result = timeout(PATIENCE, command).await.unwrap().unwrap();
+    assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
+    let left = sandbox.commands().run("ps | grep -c '[m]ark'").await.unwrap();
+    assert_eq!(left.stdout.trim(), "0", "{left:?}");
+}
+
+/// The client of the engine takes some bytes for headers where there are none.
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_terminal_shows_every_byte() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let line =
+        "stty -opost; for i in 1 2 3 4 5; do printf '\\001\\000\\002x'; sleep 0.1; done; stty size";
+    let size = PtySize { columns: 91, rows: 27 };
+    let said = sandbox.commands().run(line).pty(size).await.unwrap();
+    assert_eq!(said.stdout.trim(), "\u{1}\0\u{2}x".repeat(5) + "27 91", "{said:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_container_that_ends_ends_what_runs_in_it() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let name = fact(&sandbox, "container");
+    let running = tokio::spawn({
+        let sandbox = sandbox.clone();
+        async move { sandbox.commands().run("sleep 300").await }
+    });
+    sleep(Duration::from_secs(1)).await;
+    docker(&["kill", &name]).await;
+    let result = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
+    let failure = result.failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Terminated, "{failure:?}");
+    assert!(failure.message.contains("through the engine"), "{failure:?}");
+    let error = sandbox.files().read("x").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Terminated, "{error:?}");
+    assert_eq!(sandbox.info().unwrap().status, SandboxStatus::Terminated);
+}
+
+/// Set for the copy of this program that is killed.
+const OWNER: &str = "SANDBOX_TEST_PLAIN_OWNER";
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn nothing_is_left_of_an_owner_that_was_killed() {
+    if std::env::var_os(OWNER).is_some() {
+        let sandbox = plain(BUSYBOX).await;
+        let busy = sandbox.commands().run("yes >/dev/null").start().await.unwrap();
+        std::fs::write(std::env::var(OWNER).unwrap(), fact(&sandbox, "container")).unwrap();
+        sleep(PATIENCE * 10).await;
+        return drop(busy);
+    }
+    build_busybox();
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("container");
+    let test = "nothing_is_left_of_an_owner_that_was_killed";
+    let mut owner = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--include-ignored", "--exact", test])
+        .env(OWNER, &told)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    let name = loop {
+        assert!(began.elapsed() < PATIENCE, "there is no container");
+        match std::fs::read_to_string(&told) {
+            Ok(name) if !name.is_empty() => break name,
+            _ => sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let filter = format!("name={name}");
+    let listed = async || docker(&["ps", "--all", "--quiet", "--filter", &filter]).await;
+    assert!(!listed().await.is_empty(), "control");
+    owner.kill().await.unwrap();
+    let killed = Instant::now();
+    while !listed().await.is_empty() {
+        assert!(killed.elapsed() < PATIENCE, "{name} is left");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
