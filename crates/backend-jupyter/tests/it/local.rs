@@ -213,6 +213,32 @@ async fn a_kernel_that_exits_at_once_says_why() {
     }
 }
 
+/// IPython calls callbacks first, and takes an interrupt that meets one for an error of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupt_before_code_begins_ends_it() {
+    let Some(sandbox) = sandbox().await else { return };
+    let slow = "
+import time
+def slow(*_): time.sleep(.3)
+get_ipython().events.register('pre_execute', slow)
+get_ipython().events.register('pre_run_cell', slow)";
+    sandbox.run_code(slow).await.unwrap();
+    for code in ["time.sleep(60)", "import asyncio\nawait asyncio.sleep(60)"] {
+        let run = sandbox.run_code(code).timeout(Duration::from_secs(50)).into_future();
+        let interrupt = async {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            sandbox.interrupt().await.unwrap();
+        };
+        let (result, ()) = tokio::join!(run, interrupt);
+        let result = result.unwrap();
+        assert_eq!(result.failure, None, "{code}: {result:?}");
+        assert!(result.interrupted, "{code}: {result:?}");
+        assert_eq!(result.stderr(), "", "{code}");
+    }
+    sandbox.run_code("get_ipython().events.callbacks['pre_execute'].clear()").await.unwrap();
+    assert_eq!(sandbox.run_code("6 * 7").await.unwrap().text(), Some("42"));
+}
+
 /// Whatever the kernel does just then: an interrupt ends the run or comes too late, and never meets the kernel's own code.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_at_any_moment_leaves_the_kernel() {

@@ -279,6 +279,21 @@ def interruptible(driver):
     return cancel_on_sigint
 
 
+def uninterrupted_callbacks(driver):
+    """An interrupt waits for the callbacks of IPython, which would take it for an error of theirs and let the code run on."""
+    trigger = driver.shell.events.trigger
+
+    def masked(*arguments, **named):
+        main = get_ident() == MAIN_THREAD
+        driver.masked += main
+        try:
+            return trigger(*arguments, **named)
+        finally:
+            driver.masked -= main
+
+    driver.shell.events.trigger = masked
+
+
 def nested_run():
     """`asyncio.run` works in a cell, though the kernel itself runs in an event loop: that one waits meanwhile."""
     import asyncio

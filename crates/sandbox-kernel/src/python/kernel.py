@@ -476,6 +476,7 @@ def attach():
     # Otherwise an interrupt may meet the kernel's own code, which does not survive it.
     kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
     kernel._cancel_on_sigint = ipython["interruptible"](driver)
+    ipython["uninterrupted_callbacks"](driver)
     ipython["nested_run"]()
     ipython["counted"](driver)
     if OWN_STREAMS:
