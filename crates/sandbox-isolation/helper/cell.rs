@@ -2,6 +2,7 @@
 
 use crate::gate;
 use crate::keeper::{self, Snapshot};
+use crate::namespaces;
 use crate::plan::{self, Failure, Prepared};
 use crate::processes;
 use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
@@ -114,6 +115,11 @@ impl Cell {
         let ruleset = self.prepared.confinement.ruleset;
         let counts = self.prepared.socket_counts;
         packet.put(&[u8::from(ruleset.is_some()), u8::from(counts.is_some())]);
+        if self.prepared.strict {
+            for number in namespaces::own()? {
+                packet.u64(number);
+            }
+        }
         let mut descriptors = [root; 3 + gate::SOCKETS];
         let gate = self.prepared.gate.iter().flatten();
         let all = ruleset.iter().chain(&counts).chain(gate);

@@ -19,6 +19,7 @@ mod keeper;
 mod maker;
 mod memory;
 mod mounts;
+mod namespaces;
 mod owners;
 mod plan;
 mod processes;

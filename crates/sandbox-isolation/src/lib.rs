@@ -43,6 +43,7 @@ mod maker;
 mod memory;
 mod memory_file;
 mod mount;
+mod namespaces;
 mod plan;
 mod policy;
 mod private;

@@ -6,6 +6,10 @@
 //! Integers are little-endian, texts end with a NUL byte, byte strings carry a
 //! 32-bit length. One message is one packet of a sequenced-packet socket.
 
+/// The kinds of namespaces that a strict cell has of its own, as the kernel calls them.
+pub(crate) const NAMESPACES: [&core::ffi::CStr; 7] =
+    [c"cgroup", c"ipc", c"mnt", c"net", c"pid", c"user", c"uts"];
+
 /// Messages from the host to the maker.
 pub(crate) mod to_maker {
     /// `u32 request, u8 kind (1 strict, 0 off), u32 plan length`; descriptors: the
@@ -59,8 +63,8 @@ pub(crate) mod to_cell {
 
 /// Messages from a cell's first process to the host.
 pub(crate) mod from_cell {
-    /// `u32 host uid, u32 host gid, u8 has a ruleset, u8 has a socket that counts`; descriptors: the cell's root
-    /// directory, the ruleset and that socket if it has them, and with a gate its connections, its questions by packet,
+    /// `u32 host uid, u32 host gid, u8 has a ruleset, u8 has a socket that counts`, and for a strict cell a `u64` for each
+    /// of [`super::NAMESPACES`], the one it is in; descriptors: the cell's root directory, the ruleset and that socket if it has them, and with a gate its connections, its questions by packet,
     /// and its questions by connection.
     pub(crate) const READY: u8 = 1;
     /// `i32 errno, text step`: the cell could not be set up; its process exits.

@@ -8,6 +8,7 @@ use crate::diagnosis;
 use crate::error::Error;
 use crate::gate::GateSockets;
 use crate::maker::Privilege;
+use crate::namespaces;
 use crate::policy;
 use crate::protocol::{from_cell, from_maker};
 use crate::socket::Socket;
@@ -55,6 +56,13 @@ pub(crate) async fn ready(socket: &Socket, strict: bool) -> Result<Report, Error
         from_cell::READY => {
             let (maker_uid, maker_gid) = (reader.u32()?, reader.u32()?);
             let (has_ruleset, has_counts) = (reader.u8()? != 0, reader.u8()? != 0);
+            if strict {
+                let mut numbers = namespaces::Numbers::default();
+                for number in &mut numbers {
+                    *number = reader.u64()?;
+                }
+                namespaces::verify(&numbers)?;
+            }
             reader.end()?;
             let mut descriptors = packet.descriptors;
             if descriptors.len() < 1 + usize::from(has_ruleset) + usize::from(has_counts) {

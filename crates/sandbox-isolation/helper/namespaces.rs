@@ -1,0 +1,27 @@
+//! Which namespaces a process is in, as the kernel says. What `clone` was asked for is one thing.
+
+use core::ffi::CStr;
+
+use crate::protocol::NAMESPACES;
+use crate::sys::{self, AT_FDCWD, EINVAL, O_DIRECTORY, O_PATH, Result};
+use crate::text;
+
+/// The number of each, in the order of [`NAMESPACES`].
+pub fn own() -> Result<[u64; NAMESPACES.len()]> {
+    let directory = sys::open(AT_FDCWD, c"/proc/self/ns", O_PATH | O_DIRECTORY, 0)?;
+    let mut numbers = [0; NAMESPACES.len()];
+    for (number, kind) in numbers.iter_mut().zip(NAMESPACES) {
+        *number = number_of(directory, kind)?;
+    }
+    sys::close(directory);
+    Ok(numbers)
+}
+
+/// A link that leads nowhere, such as `net:[4026531840]`.
+fn number_of(directory: i32, kind: &CStr) -> Result<u64> {
+    let mut link = [0; 64];
+    let length = sys::readlink(directory, kind, &mut link)?;
+    let link = &link[..length];
+    let number = link.split(|byte| *byte == b'[').nth(1).ok_or(EINVAL)?;
+    number.strip_suffix(b"]").and_then(text::number).ok_or(EINVAL)
+}
