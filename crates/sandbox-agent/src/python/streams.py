@@ -168,8 +168,17 @@ class Streams:
         self.open()
 
     def are_in_place(self):
-        """Whether the interpreter's streams are these. What a handler of a signal does between two runs may be otherwise."""
-        return sys.stdout is self.stdout and sys.stderr is self.stderr and sys.stdin is self.stdin
+        """Whether the interpreter's streams are these, and open. What a handler of a signal does between two runs may be
+        otherwise."""
+        try:
+            return (
+                sys.stdout is sys.__stdout__ is self.stdout
+                and sys.stderr is sys.__stderr__ is self.stderr
+                and sys.stdin is sys.__stdin__ is self.stdin
+                and not (self.stdout.closed or self.stderr.closed or self.stdin.closed)
+            )
+        except Exception:
+            return False  # taken apart
 
     def reconnect(self):
         """The descriptors lead where they led at first."""

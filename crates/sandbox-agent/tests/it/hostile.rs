@@ -16,6 +16,7 @@ pub(crate) const CASES: &[Case] = &[
     ("an_audit_hook_that_raises", an_audit_hook_that_raises),
     ("broken_builtins_still_compute", broken_builtins_still_compute),
     ("streams_come_back", streams_come_back),
+    ("streams_come_back_from_between_two_runs", streams_come_back_from_between_two_runs),
     ("driver_state_has_no_name", driver_state_has_no_name),
 ];
 
@@ -174,6 +175,30 @@ fn streams_come_back() {
             (outcome.stdout(), outcome.stderr()),
             ("out\n".into(), "err\n".into()),
             "{code}"
+        );
+    }
+}
+
+/// Streams are put in order when a run has ended, and handlers of signals are code that runs after that.
+fn streams_come_back_from_between_two_runs() {
+    for away in [
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "del sys.stdout, sys.stderr, sys.__stdout__",
+        "n = os.open('/dev/null', 1); os.dup2(n, 1); os.dup2(n, 2)",
+    ] {
+        let mut worker = Worker::new();
+        let gone = std::env::temp_dir().join(format!("streams-gone-{}", worker.pid));
+        worker.run(&format!(
+            "import os, signal, sys\ndef away(*_):\n    {away}\n    os.mkdir({gone:?})\n\
+             signal.signal(signal.SIGALRM, away)\nsignal.setitimer(signal.ITIMER_REAL, 0.1)"
+        ));
+        eventually("the handler has run", || std::fs::remove_dir(&gone).is_ok());
+        let outcome = worker.run("print('out'); print('err', file=sys.stderr)");
+        assert_eq!(
+            (outcome.stdout(), outcome.stderr()),
+            ("out\n".into(), "err\n".into()),
+            "{away}"
         );
     }
 }
