@@ -272,6 +272,14 @@ impl Hub {
         }
     }
 
+    /// Whether the kernel works for somebody, as far as is known.
+    #[cfg(feature = "manager")]
+    pub(crate) fn is_busy(&self) -> bool {
+        let own = |pending: &Pending| pending.sent && matches!(pending.waiter, Waiter::Execution);
+        *self.kernel_state.borrow() == Some(ExecutionState::Busy)
+            || self.state().pending.values().any(own)
+    }
+
     fn tell_of_the_death(&self, state: &mut State) {
         state.end(|_| true, &Gone::Died);
         // Those that were answered already, and still publish.
