@@ -7,11 +7,14 @@
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use jupyter_protocol::client::Seen;
 use jupyter_protocol::kernelspec::Environment;
 use jupyter_protocol::{ConnectionInfo, Content, Limits, zmq};
+
+/// How long the kernel may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The newest connection file of this user.
 fn newest() -> Option<PathBuf> {
@@ -30,6 +33,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("watching {}", file.display());
     let client = zmq::connect(&ConnectionInfo::read(&file)?, zmq::Options::default()).await?;
     let mut watch = client.watch();
+    // A kernel with another key takes no question for one, and what it publishes is not taken for its own. One that is busy
+    // answers.
+    client.ready(PATIENCE).await.map_err(|error| {
+        format!("{error} (is {} of a kernel that runs, with its key?)", file.display())
+    })?;
     while let Some(seen) = watch.next().await {
         let Seen::Message { message, .. } = seen else {
             println!("{seen:?}");

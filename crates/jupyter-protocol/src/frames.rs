@@ -39,9 +39,17 @@ pub struct Frames {
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// There is no delimiter within the first frames.
+    /// There is no delimiter.
     #[error("no delimiter <IDS|MSG>")]
     NoDelimiter,
+    /// More frames before the delimiter than [`Limits::identities`].
+    #[error("{found} routing identities are over the limit of {limit}")]
+    TooManyIdentities {
+        /// Frames before the delimiter.
+        found: usize,
+        /// The limit that holds.
+        limit: usize,
+    },
     /// Signature, headers, metadata and content are not all there.
     #[error("{found} frames after the delimiter, at least {LEAST_AFTER_DELIMITER} are needed")]
     TooFewFrames {
@@ -149,9 +157,10 @@ fn delimiter(frames: &[Bytes], limits: &Limits) -> Result<usize, FrameError> {
     if total > limits.message {
         return Err(FrameError::TooLong { length: total, limit: limits.message });
     }
-    let first = frames.iter().take(limits.identities.saturating_add(1));
-    let at =
-        first.into_iter().position(|frame| frame == DELIMITER).ok_or(FrameError::NoDelimiter)?;
+    let at = frames.iter().position(|frame| frame == DELIMITER).ok_or(FrameError::NoDelimiter)?;
+    if at > limits.identities {
+        return Err(FrameError::TooManyIdentities { found: at, limit: limits.identities });
+    }
     let found = frames.len() - at - 1;
     if found < LEAST_AFTER_DELIMITER {
         return Err(FrameError::TooFewFrames { found });
@@ -205,7 +214,9 @@ mod tests {
         let small = Limits { message: 21, ..defaults };
         assert_eq!(error(&wire, &small), FrameError::TooLong { length: 22, limit: 21 });
         let direct = Limits { identities: 1, ..defaults };
-        assert_eq!(error(&wire, &direct), FrameError::NoDelimiter);
+        let many = FrameError::TooManyIdentities { found: 2, limit: 1 };
+        assert_eq!(error(&wire, &direct), many);
+        assert_eq!(many.to_string(), "2 routing identities are over the limit of 1");
         assert!(Frames::split(frames(&wire), &Limits { message: 22, ..defaults }).is_ok());
     }
 }

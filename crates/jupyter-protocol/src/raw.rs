@@ -201,10 +201,12 @@ impl RawMessage {
             Err(error) => (
                 JsonMap::new(),
                 Content::Malformed(Malformed {
-                    msg_type: self.header.msg_type.clone(),
-                    error: format!("metadata: {error}"),
                     metadata: Some(self.metadata),
-                    text: self.content,
+                    ..Malformed::new(
+                        &self.header.msg_type,
+                        format!("metadata: {error}"),
+                        self.content,
+                    )
                 }),
             ),
         };

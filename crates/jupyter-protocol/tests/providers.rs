@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fake_server::{FakeServer, Faults};
@@ -205,6 +205,50 @@ async fn a_server_that_asks_to_wait_is_understood() {
     // Nothing is sent again by itself, and a request that changes something may have had an effect.
     let error = server.start_kernel("python3", None).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown);
+}
+
+/// Fails so often before it answers.
+async fn failing(times: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let (status, body) = match counted.fetch_add(1, Ordering::Relaxed) {
+                before if before < times => ("500 Internal Server Error", "{}"),
+                _ => ("200 OK", "{\"id\": \"k\"}"),
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    (address, asked)
+}
+
+/// It does so by itself after a death, and fails until that is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_just_starting_a_kernel_again_is_asked_once_more() {
+    let (address, asked) = failing(2).await;
+    let kernel = impatient(&address).restart_kernel("k").await.unwrap();
+    assert_eq!((kernel.id.as_str(), asked.load(Ordering::Relaxed)), ("k", 3));
+    let (address, asked) = failing(2).await;
+    impatient(&address).delete_kernel("k").await.unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    let (address, asked) = failing(usize::MAX).await;
+    let begun = Instant::now();
+    let error = impatient(&address).restart_kernel("k").await.unwrap_err();
+    assert!(matches!(error, ServerError::Status { status: 500, .. }), "{error:?}");
+    assert!(begun.elapsed() < SOON && asked.load(Ordering::Relaxed) > 3, "{:?}", begun.elapsed());
+    // What is not asked for twice.
+    let (address, asked) = failing(1).await;
+    impatient(&address).interrupt_kernel("k").await.unwrap_err();
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 
 /// A certificate of its own making for that name, in those years, and a server that shows it.

@@ -149,7 +149,9 @@ fn read(path: &Path) -> Result<ConnectionInfo> {
             };
             wrong(there.to_owned())
         }
-        error => wrong(error.to_string()),
+        error @ ConnectionError::PathTooLong { .. } => wrong(error.to_string()),
+        // It names the file itself.
+        error => Error::invalid("connection_file", error.to_string()),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Brings every message to whoever waits for it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{oneshot, watch};
@@ -80,12 +81,15 @@ pub(crate) struct Hub {
     kernel_state: watch::Sender<Option<ExecutionState>>,
     restarts: watch::Sender<u64>,
     is_closed: watch::Sender<bool>,
+    publishes_late: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pending: HashMap<String, Pending>,
     executions: HashMap<String, Arc<Mailbox>>,
+    /// Requests that end an execution, and which.
+    barriers: HashMap<String, String>,
     fences: HashMap<String, Fence>,
     watchers: Vec<(Interest, Weak<Mailbox>)>,
     /// The session of the kernel's process.
@@ -113,7 +117,17 @@ impl Hub {
             kernel_state: watch::Sender::new(None),
             restarts: watch::Sender::new(0),
             is_closed: watch::Sender::new(false),
+            publishes_late: AtomicBool::new(false),
         }
+    }
+
+    /// Whether what the kernel says of the end of its output is not true.
+    pub(crate) fn publishes_late(&self) -> bool {
+        self.publishes_late.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_publishes_late(&self, late: bool) {
+        self.publishes_late.store(late, Ordering::Relaxed);
     }
 
     /// Takes a message that came in. Never waits.
@@ -258,6 +272,14 @@ impl Hub {
         }
     }
 
+    /// Whether the kernel works for somebody, as far as is known.
+    #[cfg(feature = "manager")]
+    pub(crate) fn is_busy(&self) -> bool {
+        let own = |pending: &Pending| pending.sent && matches!(pending.waiter, Waiter::Execution);
+        *self.kernel_state.borrow() == Some(ExecutionState::Busy)
+            || self.state().pending.values().any(own)
+    }
+
     fn tell_of_the_death(&self, state: &mut State) {
         state.end(|_| true, &Gone::Died);
         // Those that were answered already, and still publish.
@@ -295,6 +317,11 @@ impl Hub {
         Ok(())
     }
 
+    /// What is published for `barrier` is for the execution as well. To be told before it is sent.
+    pub(crate) fn expect_barrier(&self, barrier: &str, execution: &str) {
+        self.state().barriers.insert(barrier.to_owned(), execution.to_owned());
+    }
+
     /// A message is given to a connection now. Whether it arrives is not known.
     pub(crate) fn sending(&self, message: &RawMessage) {
         let mut state = self.state();
@@ -310,6 +337,7 @@ impl Hub {
         let mut state = self.state();
         state.pending.remove(id);
         state.executions.remove(id);
+        state.barriers.retain(|_, execution| execution != id);
     }
 
     /// Shows messages to a mailbox until it is dropped.
@@ -418,6 +446,7 @@ impl State {
 
     fn deliver_to_execution(&mut self, channel: Channel, message: RawMessage) {
         let id = message.parent().msg_id();
+        let id = id.map(|id| self.barriers.get(id).map_or(id, String::as_str));
         if let Some(own) = id.and_then(|id| self.executions.get(id)) {
             own.push_message(channel, message);
         }

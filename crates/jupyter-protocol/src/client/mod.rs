@@ -21,7 +21,9 @@ pub use running::{Progress, Running};
 pub use watch::{Seen, Watch};
 
 use crate::channel::Channel;
-use crate::content::{Content, ExecuteRequest, ExecutionState, MessageContent, Request};
+use crate::content::{
+    CompleteRequest, Content, ExecuteRequest, ExecutionState, MessageContent, Request,
+};
 use crate::execution::{Execution, Grace};
 use crate::limits::Limits;
 use crate::message::Message;
@@ -157,7 +159,12 @@ impl Client {
         let raw = request.into_raw();
         let mailbox = Arc::new(Mailbox::new(self.0.options.buffered));
         self.hub().expect_execution(&raw, &mailbox)?;
-        let execution = Execution::new(raw.header(), self.0.options.grace);
+        let mut execution = Execution::new(raw.header(), self.0.options.grace);
+        if self.hub().publishes_late() {
+            let barrier = self.session().request(CompleteRequest::at_end(""));
+            self.hub().expect_barrier(&barrier.header.msg_id, execution.id());
+            execution = execution.with_barrier(barrier);
+        }
         // From here on, dropping it forgets the request.
         let running = Running::new(self.clone(), mailbox, execution);
         self.post(Channel::Shell, raw).await?;

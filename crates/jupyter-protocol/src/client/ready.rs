@@ -11,7 +11,8 @@ use crate::readiness::{Readiness, Ready, ReadyState};
 impl Client {
     /// Waits until the kernel answers and what it publishes arrives.
     ///
-    /// Asks on the control channel too, so that a kernel that is busy with the code of somebody else is found ready.
+    /// Asks on the control channel too, so that a kernel that is busy with the code of somebody else is found ready. From then on,
+    /// code that runs in a kernel that [publishes late](crate::KernelInfoReply::publishes_late) ends when all of its output is there.
     ///
     /// # Errors
     /// [`ClientError::NotReady`] after `timeout`, [`ClientError::KernelDied`] as soon as this client is
@@ -25,7 +26,12 @@ impl Client {
         let mut readiness = Readiness::default();
         let wait = self.become_ready(&mailbox, &mut readiness);
         match tokio::time::timeout(timeout, wait).await {
-            Ok(ready) => ready,
+            Ok(ready) => {
+                if let Ok(ready) = &ready {
+                    self.hub().set_publishes_late(ready.kernel_info.publishes_late());
+                }
+                ready
+            }
             Err(_) => Err(ClientError::NotReady {
                 within: timeout,
                 state: Box::new(readiness.state()),

@@ -16,6 +16,7 @@ use super::mailbox::{Item, Mailbox};
 use crate::channel::Channel;
 use crate::content::KernelInfoRequest;
 use crate::execution::{End, Event, Execution, Outcome};
+use crate::message::Message;
 
 /// How long a kernel may take to say that it is there. A new one has to start first.
 const PROBE: Duration = Duration::from_secs(5);
@@ -33,11 +34,13 @@ pub struct Running {
     timer: Option<Pin<Box<Sleep>>>,
     /// Finds out whether the kernel that answers now is another than the one that ran the code.
     probe: Option<Pin<Box<dyn Future<Output = bool> + Send + Sync>>>,
+    /// Sends what tells that all output is there.
+    barrier: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 impl Running {
     pub(super) fn new(client: Client, mailbox: Arc<Mailbox>, execution: Execution) -> Self {
-        Self { client, mailbox, execution, timer: None, probe: None }
+        Self { client, mailbox, execution, timer: None, probe: None, barrier: None }
     }
 
     /// The id of the request.
@@ -70,6 +73,14 @@ impl Running {
             }
             if self.execution.is_finished() {
                 return Poll::Ready(None);
+            }
+            if let Some(request) = self.execution.poll_send() {
+                self.barrier = Some(Box::pin(send(self.client.clone(), request)));
+            }
+            if let Some(barrier) = &mut self.barrier
+                && barrier.as_mut().poll(context).is_ready()
+            {
+                self.barrier = None;
             }
             if let Some(probe) = &mut self.probe {
                 let is_another = ready!(probe.as_mut().poll(context));
@@ -165,6 +176,12 @@ impl Running {
             Item::Connected(_) => {}
         }
     }
+}
+
+/// Sends a request whose reply nobody needs.
+async fn send(client: Client, request: Message) {
+    // A connection that is closed is told to the execution itself, and one that is slow takes no longer than its grace.
+    let _ = client.send(Channel::Shell, request).await;
 }
 
 /// Whether the kernel that answers now is not the one of that session.

@@ -24,13 +24,29 @@ pub enum ConnectionError {
     #[error("connection file: {0}")]
     Io(#[from] io::Error),
     /// The path of a Unix socket is longer than the system allows.
-    #[error("socket path of {length} bytes is over the limit of {}: {path}", Endpoint::MAX_PATH)]
+    #[error(
+        "socket path of {length} bytes is over the limit of {}: {path}; take a shorter folder, or TCP: `ReservedPorts`",
+        Endpoint::MAX_PATH
+    )]
     PathTooLong {
         /// The path.
         path: String,
         /// Its length in bytes.
         length: usize,
     },
+}
+
+impl ConnectionError {
+    /// The same with the name of the file.
+    fn at(self, file: &Path) -> Self {
+        let file = file.display();
+        match self {
+            Self::Invalid(why) => Self::Invalid(format!("{file}: {why}")),
+            Self::Io(error) => Self::Io(io::Error::new(error.kind(), format!("{file}: {error}"))),
+            // It has a path of its own.
+            Self::PathTooLong { .. } => self,
+        }
+    }
 }
 
 impl ConnectionInfo {
@@ -60,11 +76,16 @@ impl ConnectionInfo {
     /// Reads a connection file.
     ///
     /// # Errors
-    /// As [`ConnectionInfo::from_json`], and [`ConnectionError::Io`].
+    /// As [`ConnectionInfo::from_json`], and [`ConnectionError::Io`]. They name the file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConnectionError> {
+        let path = path.as_ref();
+        Self::read_from(path).map_err(|error| error.at(path))
+    }
+
+    fn read_from(path: &Path) -> Result<Self, ConnectionError> {
         let mut text = Zeroizing::new(Vec::new());
         // To open a pipe could take for ever.
-        if !fs::metadata(&path)?.is_file() {
+        if !fs::metadata(path)?.is_file() {
             return Err(ConnectionError::Invalid("it is no file".to_owned()));
         }
         File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut text)?;
@@ -86,12 +107,12 @@ impl ConnectionInfo {
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(path)?;
+        let mut file = options.open(path).map_err(|error| ConnectionError::Io(error).at(path))?;
         if let Err(error) = file.write_all(&text) {
             drop(file);
             // The reason for the failure is what matters to the caller.
             let _ = fs::remove_file(path);
-            return Err(error.into());
+            return Err(ConnectionError::Io(error).at(path));
         }
         Ok(())
     }
@@ -226,6 +247,7 @@ mod tests {
         assert_eq!(read(&serde_json::to_value(&fits).unwrap()).unwrap(), fits);
         let error = ConnectionInfo::ipc("x".repeat(Endpoint::MAX_PATH - 1)).to_json().unwrap_err();
         assert!(matches!(error, ConnectionError::PathTooLong { length: 108, .. }));
+        assert!(error.to_string().ends_with("or TCP: `ReservedPorts`"), "{error}");
     }
 
     #[cfg(unix)]
@@ -271,6 +293,22 @@ mod tests {
     #[test]
     fn only_files_are_opened() {
         let error = ConnectionInfo::read("/dev/null").unwrap_err();
-        assert!(error.to_string().contains("no file"), "{error}");
+        assert_eq!(error.to_string(), "invalid connection file: /dev/null: it is no file");
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kernel-x.json");
+        let begin = format!("connection file: {}: ", path.display());
+        let error = ConnectionInfo::read(&path).unwrap_err();
+        assert!(error.to_string().starts_with(&begin), "{error}");
+        let ConnectionError::Io(io) = error else { panic!("{error}") };
+        assert_eq!(io.kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "{").unwrap();
+        let error = ConnectionInfo::read(&path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("invalid {begin}it is cut off")), "{error}");
+        let error = ConnectionInfo::ipc("k").write_new(&path).unwrap_err().to_string();
+        assert!(error.starts_with(&begin), "{error}");
     }
 }

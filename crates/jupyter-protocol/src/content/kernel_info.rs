@@ -47,6 +47,14 @@ impl KernelInfoReply {
         self.supported_features.iter().any(|name| name == feature)
             || (feature == Self::DEBUGGER && self.debugger)
     }
+
+    /// Whether the kernel is known to publish output of code after it has said that there is no more. Deno's does, from a task
+    /// of its own. An [`Execution`](crate::execution::Execution::with_barrier) needs a barrier there; `Client::ready` of a
+    /// client sees to that.
+    #[must_use]
+    pub fn publishes_late(&self) -> bool {
+        self.implementation == "Deno kernel"
+    }
 }
 
 content_struct! {

@@ -51,6 +51,8 @@ mod registry;
 pub(crate) mod structs;
 pub(crate) mod text_enum;
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,8 +142,8 @@ impl Unknown {
     }
 }
 
-/// A content that does not fit its type, as it came.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// A content that does not fit its type, as it came. `Debug` shows the beginning of it.
+#[derive(Clone, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Malformed {
     /// The `msg_type` of the header.
@@ -152,4 +154,41 @@ pub struct Malformed {
     pub metadata: Option<Bytes>,
     /// The text of the content. It may not be JSON.
     pub text: Bytes,
+}
+
+/// How much of a text is shown, in bytes.
+const SHOWN: usize = 200;
+
+impl Malformed {
+    pub(crate) fn new(msg_type: &str, error: String, text: Bytes) -> Self {
+        let error = shortened(error);
+        Self { msg_type: msg_type.to_owned(), error, metadata: None, text }
+    }
+}
+
+impl fmt::Debug for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Malformed");
+        shown.field("msg_type", &shortened(self.msg_type.clone())).field("error", &self.error);
+        if let Some(metadata) = &self.metadata {
+            shown.field("metadata", &beginning(metadata));
+        }
+        shown.field("text", &beginning(&self.text)).finish()
+    }
+}
+
+/// The beginning of what may be long, and how long it is.
+fn beginning(text: &[u8]) -> String {
+    let kept = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]).into_owned();
+    if text.len() > SHOWN { format!("{kept}... [{} bytes]", text.len()) } else { kept }
+}
+
+/// What is wrong may quote all of a value. What it should be is at its end.
+fn shortened(text: String) -> String {
+    if text.len() <= 2 * SHOWN {
+        return text;
+    }
+    let begin = text.floor_char_boundary(SHOWN);
+    let end = text.ceil_char_boundary(text.len() - SHOWN);
+    format!("{}...{}", &text[..begin], &text[end..])
 }

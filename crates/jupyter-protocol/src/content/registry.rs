@@ -194,14 +194,8 @@ impl Content {
         let parsed = check_object(text, limits)
             .map_err(|error| error.to_string())
             .and_then(|()| Self::parse(msg_type, text).map_err(|error| error.to_string()));
-        parsed.unwrap_or_else(|error| {
-            Self::Malformed(Malformed {
-                msg_type: msg_type.to_owned(),
-                error,
-                metadata: None,
-                text: text.clone(),
-            })
-        })
+        parsed
+            .unwrap_or_else(|error| Self::Malformed(Malformed::new(msg_type, error, text.clone())))
     }
 
     /// Whether it is [`Content::Malformed`].
@@ -303,6 +297,26 @@ mod tests {
             panic!("was parsed");
         };
         assert_eq!(malformed.error, "JSON has more than 10 values");
+    }
+
+    #[test]
+    fn what_is_malformed_is_not_shown_whole() {
+        let long = "é".repeat(100_000);
+        let text = Bytes::from(json!({"name": "stdout", "text": [long.clone()]}).to_string());
+        for (kind, text) in [("stream", text), ("execute_reply", json!(long).to_string().into())] {
+            let content = Content::from_json(kind, &text, &Limits::default());
+            let Content::Malformed(malformed) = &content else { panic!("was parsed") };
+            assert_eq!(malformed.text, text, "nothing is lost");
+            assert!(malformed.error.len() < 500, "{}", malformed.error);
+            let shown = format!("{content:?}");
+            assert!(shown.len() < 1000 && shown.contains("bytes]"), "{shown}");
+        }
+        let text =
+            Bytes::from(json!({"status": long, "execution_count": "é".repeat(1000)}).to_string());
+        let content = Content::from_json("execute_reply", &text, &Limits::default());
+        let Content::Malformed(malformed) = content else { panic!("was parsed") };
+        assert!(malformed.error.len() < 500, "{}", malformed.error);
+        assert!(malformed.error.contains("expected i64"), "{}", malformed.error);
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub enum Event {
     InputRequest(Box<InputRequest>),
     /// The answer on the shell channel: status, number, values of expressions.
     Reply(Box<ExecuteReply>),
-    /// Nothing more will be published for this execution, in the kernel's own words.
+    /// Nothing more will be published for this execution, in the kernel's own words. Some
+    /// [are wrong](super::Execution::with_barrier).
     Idle,
     /// Output is missing at this point.
     Lost(Loss),

@@ -8,6 +8,8 @@
 //! - The reply is there, and nothing was published for [`Grace::idle`]. Output may be missing.
 //! - Idle is there, and no reply came for [`Grace::reply`].
 //! - The kernel died or was started again, or the connection is lost.
+//!
+//! Some kernels publish after their idle what came before it. There an execution has a [barrier](Execution::with_barrier).
 
 mod event;
 
@@ -29,7 +31,8 @@ use crate::session::Session;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Grace {
-    /// After the reply, for the message that nothing more is published. Begins anew with every message. Default: 2 s.
+    /// After the reply, for the message that nothing more is published, and for the barrier. Begins anew with every message.
+    /// Default: 2 s.
     pub idle: Duration,
     /// After that message, for the reply. Default: 5 s.
     pub reply: Duration,
@@ -67,6 +70,15 @@ enum Answer {
     Lost,
 }
 
+/// A request whose end tells that an execution before it has published everything.
+#[derive(Clone, Debug)]
+struct Barrier {
+    id: String,
+    /// Until it is to be sent.
+    request: Option<Box<Message>>,
+    passed: bool,
+}
+
 /// One execution.
 ///
 /// ```
@@ -101,6 +113,7 @@ pub struct Execution {
     execution_count: Option<i64>,
     losses: Losses,
     asked: Option<Header>,
+    barrier: Option<Barrier>,
     last_message: Option<Instant>,
     outcome: Option<Box<Outcome>>,
     events: VecDeque<Event>,
@@ -121,10 +134,31 @@ impl Execution {
             execution_count: None,
             losses: Losses::default(),
             asked: None,
+            barrier: None,
             last_message: None,
             outcome: None,
             events: VecDeque::new(),
         }
+    }
+
+    /// The same for a kernel that [publishes late](crate::KernelInfoReply::publishes_late): it is not over with reply and
+    /// idle, but when the kernel is done with `request` too: one for the shell channel that changes nothing, and that it
+    /// answers where it runs code, such as a [`CompleteRequest`](crate::content::CompleteRequest). What it answers beside that,
+    /// as Deno's does with its information, tells nothing. [`poll_send`](Self::poll_send) says when to send it;
+    /// [`on_message`](Self::on_message) takes what is published for it, too.
+    #[must_use]
+    pub fn with_barrier(mut self, request: Message) -> Self {
+        let id = request.header.msg_id.clone();
+        self.barrier = Some(Barrier { id, request: Some(Box::new(request)), passed: false });
+        self
+    }
+
+    /// What is to be sent on the shell channel now.
+    pub fn poll_send(&mut self) -> Option<Message> {
+        if self.is_finished() || matches!(self.answer, Answer::Awaited) {
+            return None;
+        }
+        self.barrier.as_mut()?.request.take().map(|request| *request)
     }
 
     /// The id of the request.
@@ -196,6 +230,10 @@ impl Execution {
             self.kernel.get_or_insert_with(|| message.header.session.clone());
             self.take(channel, message);
             self.conclude();
+        } else if self.is_of_barrier(&message) {
+            self.last_message = Some(now);
+            self.take_of_barrier(&message.content);
+            self.conclude();
         } else if let Content::Status(status) = &message.content {
             let state = &status.execution_state;
             // A kernel may say late that it has started, when it works on a request already. Another one has a session
@@ -212,7 +250,7 @@ impl Execution {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        if self.idle {
+        if self.lacks_reply() {
             self.finish(End::ReplyLost);
         } else {
             self.on_loss(Loss::NoIdle);
@@ -254,6 +292,18 @@ impl Execution {
         let asked = self.asked.take()?;
         let reply = InputReply { value: line.into(), ..InputReply::default() };
         Some(session.message(Parent::of(&asked), reply))
+    }
+
+    fn is_of_barrier(&self, message: &Message) -> bool {
+        self.barrier.as_ref().is_some_and(|barrier| message.parent_id() == Some(&barrier.id))
+    }
+
+    fn take_of_barrier(&mut self, content: &Content) {
+        let Content::Status(status) = content else { return };
+        match (&status.execution_state, &mut self.barrier) {
+            (ExecutionState::Idle, Some(barrier)) => barrier.passed = true,
+            (state, _) => self.on_kernel_state(state),
+        }
     }
 
     fn take(&mut self, channel: Channel, message: Message) {
@@ -334,7 +384,8 @@ impl Execution {
 
     /// Finishes when there is nothing left to wait for.
     fn conclude(&mut self) {
-        if self.idle && !matches!(self.answer, Answer::Awaited) {
+        let passed = self.barrier.as_ref().is_none_or(|barrier| barrier.passed);
+        if self.idle && passed && !matches!(self.answer, Answer::Awaited) {
             self.finish_answered();
         }
     }

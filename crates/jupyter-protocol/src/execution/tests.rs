@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::content::{
-    CommOpen, ExecuteInput, InputRequest, MessageContent, Status, Stream, Unknown,
+    CommOpen, CompleteRequest, ExecuteInput, InputRequest, MessageContent, Status, Stream, Unknown,
 };
 use crate::{ExecuteRequest, Limits};
 
@@ -93,6 +93,41 @@ fn reply_and_idle_end_it_in_either_order() {
     let mut second = Bench::new();
     second.state("busy").state("idle").reply("ok");
     assert_eq!(second.names(), ["started", "idle", "reply", "finished"]);
+}
+
+#[test]
+fn what_comes_after_idle_is_part_of_it_where_there_is_a_barrier() {
+    let mut bench = Bench::new();
+    let barrier = Session::new("me").request(CompleteRequest::at_end(""));
+    bench.execution = bench.execution.clone().with_barrier(barrier.clone());
+    let of_barrier = |bench: &mut Bench, state: &str| {
+        let message = bench.kernel.reply(&barrier, status(state));
+        bench.execution.on_message(Channel::IoPub, message, bench.now);
+    };
+    assert!(bench.state("busy").execution.poll_send().is_none(), "the code still runs");
+    bench.state("idle");
+    assert!(bench.execution.lacks_reply());
+    bench.reply("ok");
+    assert_eq!(bench.execution.poll_send(), Some(barrier.clone()));
+    assert!(bench.execution.poll_send().is_none(), "it is sent once");
+    of_barrier(&mut bench, "busy");
+    bench.stream("late");
+    assert!(!bench.execution.is_finished());
+    of_barrier(&mut bench, "idle");
+    assert_eq!(bench.names(), ["started", "idle", "reply", "stream", "finished"]);
+}
+
+#[test]
+fn a_barrier_that_is_lost_does_not_hang_and_is_told() {
+    let mut bench = Bench::new();
+    let barrier = Session::new("me").request(CompleteRequest::at_end(""));
+    bench.execution = bench.execution.clone().with_barrier(barrier);
+    bench.state("busy").reply("ok").state("idle").wait(Duration::from_millis(1999));
+    assert!(!bench.execution.is_finished());
+    bench.wait(Duration::from_millis(1));
+    let outcome = bench.outcome();
+    assert!(outcome.is_ok() && outcome.losses.no_idle);
+    assert!(bench.execution.poll_send().is_none(), "it is over");
 }
 
 #[test]

@@ -105,13 +105,26 @@ pub enum KernelSpecError {
     #[error("kernel provisioner {0:?} is not available")]
     NoProvisioner(String),
     /// There is no kernel of this name.
-    #[error("no kernel is named {name:?}; there are: {}", available.join(", "))]
+    #[error("no kernel is named {name:?}; {}", there_are(.available, .searched))]
     NotFound {
         /// The name.
         name: String,
         /// The names that there are.
         available: Vec<String>,
+        /// The folders where kernels were looked for.
+        searched: Vec<PathBuf>,
     },
+}
+
+fn there_are(available: &[String], searched: &[PathBuf]) -> String {
+    if !available.is_empty() {
+        return format!("there are: {}", available.join(", "));
+    }
+    if searched.is_empty() {
+        return "there is no folder to look in".to_owned();
+    }
+    let searched: Vec<_> = searched.iter().map(|folder| folder.display().to_string()).collect();
+    format!("there is none at all in: {}", searched.join(", "))
 }
 
 impl KernelSpec {

@@ -136,6 +136,7 @@ impl Search {
             None => Err(KernelSpecError::NotFound {
                 name: name.to_owned(),
                 available: folders.into_keys().collect(),
+                searched: self.folders.clone(),
             }),
         }
     }
@@ -341,5 +342,10 @@ mod tests {
         let search = Search::in_folders([root.path().join("kernels")]);
         assert_eq!(search.find_all().kernels.len(), 1);
         assert_eq!(Search::in_folders([]).find_all().kernels.len(), 0);
+        let nothing = Search::in_folders(["/no/such", "/nor/such"].map(PathBuf::from));
+        assert_eq!(
+            nothing.find("k").unwrap_err().to_string(),
+            "no kernel is named \"k\"; there is none at all in: /no/such, /nor/such"
+        );
     }
 }

@@ -31,7 +31,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use crate::channel::Channel;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, CloseReason};
 use crate::connection::{ConnectionError, ConnectionInfo, Endpoint, ReservedPorts, Transport};
 use crate::content::{InterruptRequest, KernelInfoReply, ShutdownRequest};
 use crate::kernelspec::{InstalledKernel, InterruptMode, Launch, LaunchError, PythonEnvironment};
@@ -41,6 +41,9 @@ use process::{Exit, Process};
 
 /// How long what a kernel published last may take, once its process has ended.
 const LAST_MESSAGES: Duration = Duration::from_millis(100);
+
+/// How long an interrupt may take before a kernel is asked to end, and how long that may take before it is interrupted again.
+const INTERRUPTED: Duration = Duration::from_secs(1);
 
 /// How long a killed process may take to end.
 const KILLED: Duration = Duration::from_secs(5);
@@ -221,7 +224,8 @@ impl Kernel {
         &self.file
     }
 
-    /// The id of its process, which is that of its process group too.
+    /// The id of its process, which is that of its process group too. `None` once it has ended: the system may give the id
+    /// to another.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.process.id()
@@ -251,11 +255,15 @@ impl Kernel {
     /// when the signal was sent, or the message was answered.
     ///
     /// # Errors
-    /// [`ClientError`], for a kernel that is interrupted by a message.
+    /// [`ClientError::Closed`] when its process has ended, and any [`ClientError`] for a kernel that is interrupted by a
+    /// message.
     ///
     /// # Cancellation
     /// As [`Client::request`].
     pub async fn interrupt(&self) -> Result<(), ClientError> {
+        if !self.is_alive() {
+            return Err(ClientError::not_sent(CloseReason::KernelDied));
+        }
         match self.installed.spec.interrupt_mode {
             InterruptMode::Signal => self.process.signal(Signal::INT),
             InterruptMode::Message => {
@@ -266,7 +274,8 @@ impl Kernel {
     }
 
     /// Ends the process and starts another one, which listens where the first did. All that the kernel knew is lost, and
-    /// what runs ends with [`End::KernelDied`](crate::execution::End::KernelDied). Also starts a kernel that has died.
+    /// what runs is interrupted, or ends with [`End::KernelDied`](crate::execution::End::KernelDied). Also starts a kernel that
+    /// has died.
     ///
     /// # Errors
     /// [`KernelError`]. It has ended then, and this can be called again.
@@ -290,8 +299,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Asks the kernel to end, and kills it if it does not within [`KernelOptions::shutdown_timeout`]. What runs is not
-    /// waited for. The status of its process, where it is known.
+    /// Asks the kernel to end, and kills it if it does not within [`KernelOptions::shutdown_timeout`]. What runs is
+    /// interrupted before, and not waited for. The status of its process, where it is known.
     ///
     /// # Errors
     /// [`KernelError::Stuck`].
@@ -304,13 +313,27 @@ impl Kernel {
 
     async fn end(&self, restart: bool) -> Result<Exit, KernelError> {
         let asking = async {
+            self.interrupt_if_busy().await;
             // Its end is what matters, and whether it answers is not.
             let _ = self.client.request(ShutdownRequest::new(restart)).await;
-            self.wait().await
+            loop {
+                match timeout(INTERRUPTED, self.wait()).await {
+                    Ok(exit) => return exit,
+                    // One interrupt may have met code that catches it.
+                    Err(_) => self.interrupt_if_busy().await,
+                }
+            }
         };
         match timeout(self.options.shutdown_timeout, asking).await {
             Ok(exit) => Ok(exit),
             Err(_) => self.kill().await,
+        }
+    }
+
+    /// A kernel that runs code would end no sooner than that.
+    async fn interrupt_if_busy(&self) {
+        if self.client.hub().is_busy() {
+            let _ = timeout(INTERRUPTED, self.interrupt()).await;
         }
     }
 

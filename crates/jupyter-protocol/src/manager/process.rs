@@ -55,9 +55,10 @@ impl Process {
         Ok(Self { group, ended, said })
     }
 
-    /// The id of the process.
+    /// The id of the process, while it runs.
     pub(super) fn id(&self) -> Option<u32> {
-        self.group.and_then(|group| u32::try_from(group.as_raw_nonzero().get()).ok())
+        let group = self.group.filter(|_| self.ended().is_none());
+        group.and_then(|group| u32::try_from(group.as_raw_nonzero().get()).ok())
     }
 
     /// How it ended, if it has.

@@ -22,6 +22,8 @@ pub struct Behaviour {
     pub reply_first: bool,
     /// Say idle before the answer.
     pub idle_first: bool,
+    /// Publish output a moment after idle, as a kernel does that is [known for it](crate::KernelInfoReply::publishes_late).
+    pub late: bool,
     /// Send messages without a signature.
     pub unsigned: bool,
     /// Send messages with a signature that is wrong.
@@ -42,6 +44,12 @@ impl Behaviour {
             (_, _, 1) => 1,
             _ => 0,
         }
+    }
+
+    /// Whether a message is output that comes late.
+    pub(super) fn holds(&self, channel: Channel, kind: &str) -> bool {
+        let tells = ["status", "execute_input", "iopub_welcome"];
+        self.late && channel == Channel::IoPub && !tells.contains(&kind)
     }
 
     pub(super) fn copies(&self) -> usize {

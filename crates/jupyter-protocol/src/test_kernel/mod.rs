@@ -77,6 +77,8 @@ pub struct TestKernel {
     subscribers: usize,
     asking: Option<run::Paused>,
     actions: VecDeque<Action>,
+    /// Output that is late.
+    held: VecDeque<Action>,
 }
 
 impl TestKernel {
@@ -93,6 +95,7 @@ impl TestKernel {
             subscribers: 0,
             asking: None,
             actions: VecDeque::new(),
+            held: VecDeque::new(),
         }
     }
 
@@ -165,7 +168,7 @@ impl TestKernel {
     fn kernel_info(&self) -> KernelInfoReply {
         KernelInfoReply {
             protocol_version: "5.5".into(),
-            implementation: "test".into(),
+            implementation: if self.behaviour.late { "Deno kernel" } else { "test" }.into(),
             implementation_version: "1".into(),
             supported_features: vec![KernelInfoReply::IOPUB_WELCOME.into()],
             ..KernelInfoReply::default()
@@ -214,9 +217,11 @@ impl TestKernel {
             raw = raw.with_identities(vec![Bytes::from_static(b"kernel.topic")]);
         }
         let raw = self.behaviour.replace_content(raw);
+        let held = self.behaviour.holds(channel, raw.msg_type());
         let frames = self.behaviour.tamper(self.codec.encode(&raw));
         for _ in 0..self.behaviour.copies() {
-            self.actions.push_back(Action::Send { channel, frames: frames.clone() });
+            let queue = if held { &mut self.held } else { &mut self.actions };
+            queue.push_back(Action::Send { channel, frames: frames.clone() });
         }
     }
 }

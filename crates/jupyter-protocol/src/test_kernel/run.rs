@@ -15,6 +15,9 @@ use crate::media::MimeBundle;
 use crate::message::Message;
 use crate::session::Session;
 
+/// How long after idle output comes that is late.
+const LATE: Duration = Duration::from_millis(50);
+
 /// Code that waits for a line of input.
 #[derive(Debug)]
 pub(super) struct Paused {
@@ -77,6 +80,10 @@ impl TestKernel {
         }
         if !self.behaviour.idle_first {
             self.status(request, ExecutionState::Idle);
+        }
+        if !self.held.is_empty() {
+            self.actions.push_back(Action::Wait(LATE));
+            self.actions.extend(std::mem::take(&mut self.held));
         }
     }
 

@@ -15,7 +15,7 @@ use super::models::{KernelModel, ServerKernelSpecs, SessionModel};
 use super::{Options, Token, task};
 use crate::client::{Client, ClientError};
 
-/// How long a server that cannot end a kernel now is asked again, and the pause before that.
+/// How long a server that cannot end a kernel now, or start it again, is asked again, and the pause before that.
 const AGAIN: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -227,13 +227,17 @@ impl Server {
 
     /// Starts a kernel again. Its state is lost; clients stay connected.
     ///
+    /// A server that does so already, since the kernel died, cannot, and says that it failed. It is asked again then, for three
+    /// seconds.
+    ///
     /// # Errors
     /// [`ServerError::NotFound`] and the others.
     ///
     /// # Cancellation
     /// When the future is dropped, the kernel may be started again or not. Calling this again starts it once more.
     pub async fn restart_kernel(&self, id: &str) -> Result<KernelModel, ServerError> {
-        self.request(Method::POST, &["api", "kernels", id, "restart"], None).await
+        let path = ["api", "kernels", id, "restart"];
+        again(|| self.request(Method::POST, &path, None)).await
     }
 
     /// Ends a kernel. Servers do not tell those who are connected to it: close their clients.
@@ -247,16 +251,11 @@ impl Server {
     /// # Cancellation
     /// When the future is dropped, the kernel may be ended or not. This can be called again, and finds nothing then if it is.
     pub async fn delete_kernel(&self, id: &str) -> Result<(), ServerError> {
-        let until = Instant::now() + AGAIN;
-        loop {
+        let delete = || {
             let url = self.0.address.resource(["api", "kernels", id]);
-            match self.0.http.done(Method::DELETE, url, None).await {
-                Err(ServerError::Status { status: 500.., .. }) if Instant::now() < until => {
-                    sleep(PAUSE).await;
-                }
-                deleted => return deleted,
-            }
-        }
+            self.0.http.done(Method::DELETE, url, None)
+        };
+        again(delete).await
     }
 
     /// Connects to a kernel that runs.
@@ -302,6 +301,22 @@ impl Server {
 
     pub(super) fn options(&self) -> &ServerOptions {
         &self.0.options
+    }
+}
+
+/// Asks until the server does not fail.
+async fn again<T, F>(ask: impl Fn() -> F) -> Result<T, ServerError>
+where
+    F: Future<Output = Result<T, ServerError>>,
+{
+    let until = Instant::now() + AGAIN;
+    loop {
+        match ask().await {
+            Err(ServerError::Status { status: 500.., .. }) if Instant::now() < until => {
+                sleep(PAUSE).await;
+            }
+            done => return done,
+        }
     }
 }
 

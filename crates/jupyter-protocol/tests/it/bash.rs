@@ -1,11 +1,15 @@
-//! A kernel of another language.
+//! Kernels of other languages.
 
 use jupyter_protocol::content::{CompleteRequest, IsCompleteRequest};
+use jupyter_protocol::execution::Event;
 
 use crate::Case;
 use crate::harness::{Kernel, execute, run};
 
-pub(crate) const CASES: &[Case] = &[("a_second_language_is_as_good", second_language)];
+pub(crate) const CASES: &[Case] = &[
+    ("a_second_language_is_as_good", second_language),
+    ("what_deno_publishes_late_arrives", late),
+];
 
 fn second_language() {
     run(async {
@@ -22,6 +26,28 @@ fn second_language() {
             let reply = client.request(complete).await.unwrap();
             assert!(reply.matches.iter().any(|word| word == "echo"), "{reply:?}");
             let _ = client.request(IsCompleteRequest::default()).await.unwrap();
+        }
+    });
+}
+
+fn late() {
+    run(async {
+        let kernel = Kernel::start_tcp("deno");
+        let client = kernel.client().await;
+        for number in 0..100 {
+            let code = format!(
+                "console.log('out {number}'); console.error('err');\n\
+                 await Deno.jupyter.display({{ 'text/plain': 'shown' }}, {{ raw: true }});\n\
+                 {number}"
+            );
+            let ran = execute(&client, &code).await;
+            assert!(ran.outcome.is_ok() && ran.outcome.losses.is_none(), "{ran:?}");
+            let said = (ran.stdout.trim_end(), ran.stderr.trim_end());
+            assert_eq!(said, (&*format!("out {number}"), "err"), "{ran:?}");
+            let value = ran.value();
+            assert!(value.is_some_and(|value| value.contains(&number.to_string())), "{ran:?}");
+            let shown = ran.events.iter().any(|event| matches!(event, Event::Display { .. }));
+            assert!(shown, "{ran:?}");
         }
     });
 }

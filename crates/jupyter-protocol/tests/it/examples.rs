@@ -141,6 +141,19 @@ fn watch() {
         assert!(signal(&child, "TERM"));
         child.wait().unwrap();
         reader.join().unwrap();
+
+        // The key of another kernel.
+        let mut info = kernel.info.clone();
+        info.key = jupyter_protocol::Key::new("another");
+        let wrong = file.with_file_name("wrong.json");
+        info.write_new(&wrong).unwrap();
+        let child = piped(&mut example("watch"), &[wrong.to_str().unwrap()]);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        execute(&client, "1").await;
+        let output =
+            tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("is the key right?"), "{said}");
     });
 }
 

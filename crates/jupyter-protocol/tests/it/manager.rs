@@ -10,15 +10,17 @@ use jupyter_protocol::content::InterruptRequest;
 use jupyter_protocol::execution::{End, Event};
 use jupyter_protocol::kernelspec::InterruptMode;
 use jupyter_protocol::manager::{Kernel, KernelError, KernelOptions};
+use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ExecuteRequest, Limits, MessageContent as _, Transport};
 use tokio::time::timeout;
 
 use crate::Case;
-use crate::harness::{collect, execute, installed, python, run};
+use crate::harness::{READY, collect, execute, installed, python, run};
 
 pub(crate) const CASES: &[Case] = &[
     ("a_kernel_is_started_used_and_ended", whole_life),
     ("kernels_of_both_transports_are_interrupted_and_started_again", interrupted_and_restarted),
+    ("a_busy_kernel_is_interrupted_before_it_ends", busy_ones_end),
     ("a_kernel_is_interrupted_by_a_message_where_its_specification_says_so", by_message),
     ("a_kernel_that_dies_is_told_at_once_and_can_be_started_again", dies),
     ("nothing_outlives_a_kernel_that_is_dropped", dropped),
@@ -80,11 +82,32 @@ fn interrupted_and_restarted() {
             let before = kernel.pid();
             kernel.restart().await.unwrap();
             assert_ne!(kernel.pid(), before);
-            assert_eq!(collect(running).await.outcome.end, End::KernelDied);
+            let outcome = collect(running).await.outcome;
+            let interrupted =
+                outcome.error.as_ref().is_some_and(|error| error.ename == "KeyboardInterrupt");
+            assert!(interrupted || outcome.end == End::KernelDied, "{outcome:?}");
             assert_eq!(
                 execute(kernel.client(), "x").await.outcome.error.unwrap().ename,
                 "NameError"
             );
+        }
+    });
+}
+
+/// Code that nobody here asked for counts as well.
+fn busy_ones_end() {
+    run(async {
+        for own in [true, false] {
+            let mut options = KernelOptions::default();
+            // Less than the code would take.
+            options.shutdown_timeout = Duration::from_secs(40);
+            let kernel = Kernel::start_with(&installed("python3"), options).await.unwrap();
+            let other = connect(kernel.connection_info(), Options::default()).await.unwrap();
+            other.ready(READY).await.unwrap();
+            let client = if own { kernel.client() } else { &other };
+            let _running = begun(client, SLEEPS).await;
+            let status = kernel.shutdown().await.unwrap().unwrap();
+            assert!(status.success(), "it ended by itself: {status:?}");
         }
     });
 }
@@ -127,6 +150,9 @@ fn dies() {
         assert_eq!(error.to_string(), "not connected: the kernel died");
         assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
         assert!(!kernel.is_alive());
+        assert_eq!(kernel.pid(), None);
+        let error = kernel.interrupt().await.unwrap_err();
+        assert_eq!(error.to_string(), "not connected: the kernel died");
         kernel.restart().await.unwrap();
         assert_eq!(execute(kernel.client(), "1 + 1").await.value().as_deref(), Some("2"));
     });

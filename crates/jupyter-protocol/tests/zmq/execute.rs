@@ -54,6 +54,19 @@ async fn replies_and_output_may_come_in_any_order() {
 }
 
 #[tokio::test]
+async fn what_is_published_late_arrives_from_kernels_that_are_known_for_it() {
+    let behaviour = Behaviour { late: true, ..Behaviour::default() };
+    let kernel = Kernel::start(behaviour, Wire::default()).await;
+    let client = kernel.client().await;
+    client.ready(READY).await.unwrap();
+    for _ in 0..3 {
+        let ran = client.execute("print a\nresult 42").await.unwrap().collect().await;
+        assert_eq!((ran.stdout.as_str(), ran.value().as_deref()), ("a\n", Some("42")));
+        assert!(ran.is_ok() && ran.is_complete(), "{ran:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_idle_or_reply_does_not_hang() {
     let idle =
         Kernel::start(Behaviour { drop_idle: true, ..Behaviour::default() }, Wire::default()).await;
