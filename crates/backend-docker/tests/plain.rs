@@ -60,6 +60,26 @@ async fn an_image_without_python_has_commands_and_files() {
     }
 }
 
+/// Each takes the engine a few commands, so that two hundred are minutes of a busy machine.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn many_files_at_once_are_all_right() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let one = |i: usize| {
+        let sandbox = sandbox.clone();
+        tokio::spawn(async move {
+            let (name, content) = (format!("many/{i}"), vec![i as u8; i * 10_000]);
+            sandbox.files().write(&name, content.clone()).await.unwrap();
+            assert_eq!(sandbox.files().read(&name).await.unwrap(), content, "{i}");
+        })
+    };
+    for task in (0..25).map(one).collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(sandbox.files().list("many").await.unwrap().len(), 25);
+}
+
 #[tokio::test]
 #[ignore = "needs a container engine: cargo xtask test-docker"]
 async fn what_takes_python_names_it() {
