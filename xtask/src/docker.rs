@@ -165,14 +165,14 @@ fn install_missing() {
     }
 }
 
-/// The tests that need an engine, as one of the lanes of everything. Engine and image are made ready meanwhile.
-pub(crate) struct Lane {
+/// The tests that need an engine, as a part of everything. Engine and image are made ready meanwhile.
+pub(crate) struct Tests {
     engine: Arc<Engine>,
     preparing: Option<JoinHandle<Result<(), String>>>,
     missing: Missing,
 }
 
-impl Lane {
+impl Tests {
     /// Begins to prepare. `None` where there is no engine and none may be started, which is counted.
     pub(crate) fn begin(missing: Missing, tally: &mut Tally) -> Option<Self> {
         let may_start = missing == Missing::IsFailure;
@@ -200,7 +200,7 @@ impl Lane {
             },
         };
         let engine = Arc::new(engine);
-        let log = workspace::target().join("docker-lane.log");
+        let log = workspace::target().join("containers.log");
         let _ = std::fs::remove_file(&log);
         let preparing = std::thread::spawn({
             let engine = Arc::clone(&engine);
@@ -212,7 +212,7 @@ impl Lane {
         Some(Self { engine, preparing: Some(preparing), missing })
     }
 
-    /// Takes the test programs of this lane out of those of the others.
+    /// Takes its test programs out of the others.
     pub(crate) fn take(built: &mut Built) -> Vec<TestProgram> {
         let is_ours = |program: &mut TestProgram| {
             let target = &*program.target;
@@ -260,7 +260,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for Tests {
     fn drop(&mut self) {
         // It holds the engine, which ends with the last who does.
         if let Some(preparing) = self.preparing.take() {

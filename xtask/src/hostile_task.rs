@@ -1,7 +1,7 @@
 //! `cargo xtask test-hostile` and `cargo xtask soak`: parts of the order of everything, alone.
 
 use crate::environment::Environment;
-use crate::ordinary_user;
+use crate::ordinary_user::OrdinaryUser;
 use crate::setup::is_root;
 use crate::suites::{TestProgram, build, cargo};
 use crate::tally::Tally;
@@ -70,12 +70,14 @@ fn run(programs: &[&str], variables: &[(&str, String)]) -> Result<bool, String> 
     };
     tally.run("cargo test", &mut command(&[]), |name| command(&["--", "--exact", name]));
     if is_root() {
-        let mut built = build()?;
-        built.tests.retain(|test| is_one_of(test, programs));
+        let built = build()?;
+        let user = OrdinaryUser::prepare(&built, &environment, &mut tally)?;
         // A file of root's is not theirs to write.
         let theirs = variables.iter().filter(|(name, _)| *name != "SANDBOX_SOAK_JSON");
         let theirs: Vec<_> = theirs.cloned().collect();
-        ordinary_user::run_with(&built, &environment, &theirs, &mut tally)?;
+        for program in built.tests.iter().filter(|test| is_one_of(test, programs)) {
+            user.run(program, &theirs, &mut tally)?;
+        }
     } else {
         tally.skip("the run as another user", "this one is an ordinary user already");
     }

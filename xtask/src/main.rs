@@ -13,6 +13,7 @@ mod fuzz;
 mod graph;
 mod hostile_task;
 mod image;
+mod lanes;
 mod ordinary_user;
 mod podman;
 mod setup;

@@ -2,6 +2,7 @@
 //!
 //! Everything that user needs is copied to a place it can reach: the checkout may be in a home that is closed to it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -47,51 +48,53 @@ pub(crate) fn is_left_to_other(program: &TestProgram, who: Who) -> bool {
     })
 }
 
-/// Runs every test program as an ordinary user, but for those that somebody else runs.
-pub(crate) fn run(
-    built: &Built,
-    environment: &Environment,
-    tally: &mut Tally,
-) -> Result<(), String> {
-    run_with(built, environment, &[], tally)
+/// A user without any privilege, with everything that the test programs need there.
+pub(crate) struct OrdinaryUser {
+    place: Place,
+    /// For each test program.
+    variables: Vec<(&'static str, OsString)>,
 }
 
-/// The same with more variables.
-pub(crate) fn run_with(
-    built: &Built,
-    environment: &Environment,
-    variables: &[(&str, String)],
-    tally: &mut Tally,
-) -> Result<(), String> {
-    let place = Place::make().map_err(|error| format!("no place for an ordinary user: {error}"))?;
-    let sandboxes = built.sandboxes.as_deref().map(|path| place.copy(path)).transpose()?;
-    place.copy_sources()?;
-    let (python, own_path) = place.reachable(environment);
-    let languages = place.languages(&own_path);
-    let jupyter = place.reachable_jupyter(environment);
-    if python.is_none() || jupyter.is_none() {
-        tally.check("a Python for an ordinary user", false);
-    }
-    println!("\nAs an ordinary user (uid {}):", place.user);
-    for program in &built.tests {
-        if is_left_to_other(program, Who::Ordinary) {
-            tally.skip("a second time as an ordinary user", "it makes little difference to them");
-            continue;
+impl OrdinaryUser {
+    /// Copies what that user cannot reach, which is counted where it fails for an interpreter.
+    pub(crate) fn prepare(
+        built: &Built,
+        environment: &Environment,
+        tally: &mut Tally,
+    ) -> Result<Self, String> {
+        let place =
+            Place::make().map_err(|error| format!("no place for an ordinary user: {error}"))?;
+        let sandboxes = built.sandboxes.as_deref().map(|path| place.copy(path)).transpose()?;
+        place.copy_sources()?;
+        let (python, path) = place.reachable(environment);
+        let languages = place.languages(&path);
+        let jupyter = place.reachable_jupyter(environment);
+        if python.is_none() || jupyter.is_none() {
+            tally.check("a Python for an ordinary user", false);
         }
-        let executable = place.copy(&program.executable)?;
+        let always = [("PATH", path.into()), ("SANDBOX_TEST_LANGUAGES", languages.into())];
+        let found = [
+            ("SANDBOX_TEST_PYTHON", python),
+            ("SANDBOX_TEST_JUPYTER_PYTHON", jupyter),
+            ("SANDBOX_TEST_CLI", sandboxes),
+        ];
+        let found = found.into_iter().filter_map(|(name, path)| Some((name, path?.into())));
+        let variables = always.into_iter().chain(found).collect();
+        Ok(Self { place, variables })
+    }
+
+    /// Runs one test program, with more variables.
+    pub(crate) fn run(
+        &self,
+        program: &TestProgram,
+        variables: &[(&str, String)],
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let executable = self.place.copy(&program.executable)?;
         let command = || {
-            let mut command = place.command(program, &executable);
-            command.env("PATH", &own_path).env("SANDBOX_TEST_LANGUAGES", &languages);
+            let mut command = self.place.command(program, &executable);
+            command.envs(self.variables.iter().map(|(name, value)| (name, value)));
             command.envs(variables.iter().map(|(name, value)| (name, value)));
-            if let Some(python) = &python {
-                command.env("SANDBOX_TEST_PYTHON", python);
-            }
-            if let Some(jupyter) = &jupyter {
-                command.env("SANDBOX_TEST_JUPYTER_PYTHON", jupyter);
-            }
-            if let Some(sandboxes) = &sandboxes {
-                command.env("SANDBOX_TEST_CLI", sandboxes);
-            }
             command
         };
         let what = format!("{}, as an ordinary user", program.name());
@@ -101,9 +104,8 @@ pub(crate) fn run_with(
             again
         });
         // A copy is large, and needed only once.
-        fs::remove_file(&executable).map_err(|error| error.to_string())?;
+        fs::remove_file(&executable).map_err(|error| error.to_string())
     }
-    Ok(())
 }
 
 /// A folder that an ordinary user can read, with a home that it can write. Removed when dropped.

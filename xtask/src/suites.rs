@@ -8,8 +8,6 @@ use serde_json::Value;
 
 use crate::command::shown;
 use crate::environment::Environment;
-use crate::ordinary_user::{Who, is_left_to_other};
-use crate::setup::is_root;
 use crate::tally::Tally;
 use crate::{graph, tidy, toolchain, workspace};
 
@@ -63,24 +61,22 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     graph::run(tally)
 }
 
-/// Every test program of the workspace but for those that are left to another user, and the tests in the documentation.
-pub(crate) fn tests(built: &Built, environment: &Environment, tally: &mut Tally) {
-    for program in &built.tests {
-        if is_root() && is_left_to_other(program, Who::ThisOne) {
-            tally.skip("a second time as root", "it makes little difference to them");
-            continue;
-        }
-        let command = || {
-            let mut command = program.command();
-            environment.apply(&mut command);
-            command
-        };
-        tally.run(&program.name(), &mut command(), |name| {
-            let mut again = command();
-            again.args(["--exact", name]);
-            again
-        });
-    }
+/// One test program.
+pub(crate) fn test(program: &TestProgram, environment: &Environment, tally: &mut Tally) {
+    let command = || {
+        let mut command = program.command();
+        environment.apply(&mut command);
+        command
+    };
+    tally.run(&program.name(), &mut command(), |name| {
+        let mut again = command();
+        again.args(["--exact", name]);
+        again
+    });
+}
+
+/// The tests in the documentation.
+pub(crate) fn documented(environment: &Environment, tally: &mut Tally) {
     let documented = |arguments: &[&str]| {
         let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
         environment.apply(command.args(arguments));

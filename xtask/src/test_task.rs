@@ -1,12 +1,15 @@
 //! `cargo xtask test` and `cargo xtask ci`.
 
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 
 use crate::environment::Environment;
+use crate::lanes::Job;
+use crate::ordinary_user::{OrdinaryUser, Who, is_left_to_other};
 use crate::setup::{install, is_root};
-use crate::suites::{Built, TestProgram, build, examples, static_checks, tests};
+use crate::suites::{Built, TestProgram, build, documented, examples, static_checks, test};
 use crate::tally::Tally;
-use crate::{docker, fuzz, ordinary_user};
+use crate::{docker, fuzz, lanes};
 
 /// What it means when something that the tests need is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     let containers = if options.as_user_only || options.no_setup {
         None
     } else {
-        docker::Lane::begin(missing, &mut tally)
+        docker::Tests::begin(missing, &mut tally)
     };
     if !options.as_user_only {
         static_checks(&mut tally)?;
@@ -62,7 +65,7 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     let environment = environment.end(missing, &mut tally);
     match built {
         Ok(mut built) => {
-            let with_containers = containers.map(|lane| (lane, docker::Lane::take(&mut built)));
+            let with_containers = containers.map(|tests| (tests, docker::Tests::take(&mut built)));
             tally.add(programs(options, &built, &environment, with_containers)?);
         }
         Err(why) => tally.check(&why, false),
@@ -70,39 +73,78 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     Ok(tally.close())
 }
 
-/// The tests as this user and as an ordinary one, beside each other: most of them wait more than they work. Those with
-/// containers come after the latter, which are done sooner.
+/// The tests as this user and as an ordinary one, those with containers, and what cargo itself runs.
 fn programs(
     options: Options,
     built: &Built,
     environment: &Environment,
-    with_containers: Option<(docker::Lane, Vec<TestProgram>)>,
+    with_containers: Option<(docker::Tests, Vec<TestProgram>)>,
 ) -> Result<Tally, String> {
-    let beside = || {
-        let mut tally = Tally::beside();
-        if is_root() {
-            ordinary_user::run(built, environment, &mut tally)?;
-        } else {
-            tally.skip("the run as another user", "this one is an ordinary user already");
-        }
-        if let Some((lane, programs)) = with_containers {
-            lane.run(&programs, &mut tally)?;
-        }
-        Ok(tally)
+    let mut skipped = Tally::default();
+    let user = OnceLock::new();
+    let as_user = |tally: &mut Tally, program: &TestProgram| {
+        let user = user.get_or_init(|| OrdinaryUser::prepare(built, environment, tally));
+        user.as_ref().map_err(Clone::clone)?.run(program, &[], tally)
     };
-    if options.as_user_only {
-        return beside();
+    let as_user = &as_user;
+    let mut jobs = Vec::new();
+    // The longest first, so that both lanes end at about the same time.
+    if let Some((tests, programs)) = with_containers {
+        jobs.push(Job::new("containers", move |tally| tests.run(&programs, tally)));
     }
-    thread::scope(|scope| {
-        let other = scope.spawn(beside);
-        let mut tally = Tally::default();
-        tests(built, environment, &mut tally);
-        examples(environment, &mut tally)?;
-        fuzz::fuzz(fuzz::SECONDS, &[], &mut tally)?;
-        let other = other.join().map_err(|_| "the tests beside ended early")?;
-        tally.add(other?);
-        Ok(tally)
-    })
+    if !is_root() {
+        skipped.skip("the run as another user", "this one is an ordinary user already");
+    }
+    for program in in_order(&built.tests) {
+        const WHY: &str = "it makes little difference to them";
+        if !options.as_user_only && is_root() && is_left_to_other(program, Who::ThisOne) {
+            skipped.skip("a second time as root", WHY);
+        } else if !options.as_user_only {
+            jobs.push(Job::new(program.name(), |tally| {
+                test(program, environment, tally);
+                Ok(())
+            }));
+        }
+        if is_root() && is_left_to_other(program, Who::Ordinary) {
+            skipped.skip("a second time as an ordinary user", WHY);
+        } else if is_root() {
+            jobs.push(Job::new(program.name(), move |tally| as_user(tally, program)));
+        }
+    }
+    if !options.as_user_only {
+        jobs.push(Job::new("cargo", |tally| {
+            documented(environment, tally);
+            examples(environment, tally)?;
+            fuzz::fuzz(fuzz::SECONDS, &[], tally)
+        }));
+    }
+    let mut tally = lanes::run(jobs)?;
+    tally.add(skipped);
+    Ok(tally)
+}
+
+/// Test programs that take minutes. They come first.
+const LONG: [(&str, &str); 10] = [
+    ("backend-jupyter", "conformance"),
+    ("backend-jupyter", "conformance_server"),
+    ("backend-jupyter", "conformance_tcp"),
+    ("backend-eval", "conformance"),
+    ("backend-eval", "conformance_off"),
+    ("backend-eval", "hostile"),
+    ("backend-jupyter", "it"),
+    ("backend-jupyter", "hostile"),
+    ("backend-datalayer", "it"),
+    ("cli", "it"),
+];
+
+fn in_order(programs: &[TestProgram]) -> Vec<&TestProgram> {
+    let mut programs: Vec<_> = programs.iter().collect();
+    let place = |program: &TestProgram| {
+        LONG.iter()
+            .position(|(package, target)| *package == program.package && *target == program.target)
+    };
+    programs.sort_by_key(|program| place(program).unwrap_or(LONG.len()));
+    programs
 }
 
 /// The environment of the tests, made while they are built.
