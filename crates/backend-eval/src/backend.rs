@@ -5,27 +5,30 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
-    IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
+    Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SnapshotInfo, Variant,
 };
 use sandbox_isolation::host_limits;
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
-use sandbox_local::{Made, SnapshotStore};
+use sandbox_local::{Made, SnapshotStore, Spares, Stored};
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
 use crate::instance::EvalInstance;
 use crate::python::{Layout, Python, locate};
-use crate::spares::Spares;
 use crate::workshop::{Recipe, Workshop};
+
+/// A snapshot on disk that one sandbox may be made of for nobody.
+const SMALL: ByteSize = ByteSize::mib(64);
 
 /// Makes sandboxes on this host. The maker of cells and the warm interpreters are shared by all of them.
 #[derive(Debug, Default)]
 pub struct EvalBackend {
     config: EvalConfig,
     workshop: Arc<Workshop>,
-    spares: Spares,
+    /// At most one sandbox ahead. It is as fresh as any other: nothing ever ran in it.
+    spares: Spares<Recipe, Arc<EvalInstance>>,
     made: Made<EvalInstance>,
 }
 
@@ -109,6 +112,23 @@ fn is_own_environment(name: &str) -> bool {
 }
 
 impl EvalBackend {
+    /// Has the next sandbox made, once there were two alike. Those from a snapshot, unless it is large, are made again and
+    /// take time: there one is enough.
+    fn prepare_next(&self, recipe: Recipe) {
+        // What is mounted is what is there when somebody asks, and not a moment before.
+        if recipe.spec.single_use.is_some() || !recipe.spec.mounts.is_empty() {
+            return;
+        }
+        let small = |stored: &Stored| stored.info.size <= SMALL.as_u64();
+        let from_small = recipe.snapshot.as_ref().is_some_and(small);
+        let (workshop, next) = (Arc::clone(&self.workshop), recipe.clone());
+        self.spares.prepare(
+            recipe.clone(),
+            |last| from_small || last.is_some_and(|last| last.is_like(&recipe)),
+            || async move { workshop.make(&next).await.ok().map(Arc::new) },
+        );
+    }
+
     /// The version of the interpreter, which is started, because only that shows whether it works; and what of its
     /// modules sandboxes do not see.
     async fn layout(&self, python: &Python, options: &Options) -> Result<(String, Vec<PathBuf>)> {
@@ -171,12 +191,13 @@ impl Backend for EvalBackend {
         // Only started here, while the interpreter is looked for.
         drop(maker?);
         let recipe = Recipe { spec, asked, python: python?, options, capabilities, snapshot };
-        let instance = match self.spares.take(&recipe).await {
+        let spare = self.spares.take(|spare| spare.is_like(&recipe)).await;
+        let instance = match spare.filter(|spare| spare.place.is_running()) {
             Some(spare) => spare,
             None => Arc::new(self.workshop.make(&recipe).await?),
         };
         instance.begin(&recipe.spec);
-        self.spares.prepare(&self.workshop, recipe);
+        self.prepare_next(recipe);
         self.made.add(&instance);
         Ok(instance)
     }

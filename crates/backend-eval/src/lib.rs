@@ -30,7 +30,6 @@ mod backend;
 mod config;
 mod instance;
 mod python;
-mod spares;
 mod workshop;
 mod zygotes;
 

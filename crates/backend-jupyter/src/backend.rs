@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::{CellBox, ZygoteSource};
 use sandbox_agent::interpreter::Contexts;
@@ -12,14 +13,14 @@ use sandbox_core::{
     ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
     resolve_directory,
 };
-use sandbox_isolation::{Cell, host_limits};
+use sandbox_isolation::{Cell, CellKind, CellSpec, Maker, host_limits};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::Over;
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Made, Packages, Place, PlaceSpec};
+use sandbox_local::{Made, Packages, Place, PlaceSpec, Spares};
 use serde_json::json;
 
 use crate::away;
@@ -33,6 +34,8 @@ use crate::kernels::kernels_of;
 pub struct JupyterBackend {
     config: JupyterConfig,
     makers: Makers,
+    /// At most one cell ahead, in which nothing ever ran.
+    spares: Spares<CellSpec, Cell>,
     made: Made<JupyterInstance>,
 }
 
@@ -147,7 +150,7 @@ impl JupyterBackend {
         let maker = self.makers.get(spec.isolation).await?;
         let mut cell_spec = cell_spec(&spec, &installed.directories);
         cell_spec.mounts = mounts::open(&spec.mounts, Vec::new()).await?;
-        let cell = maker.cell(&cell_spec).await.map_err(mounts::no_cell)?;
+        let cell = self.cell(&maker, &cell_spec).await?;
         let strict = spec.isolation == IsolationMode::Strict;
         let home = if strict { Path::new("/home/sandbox") } else { cell.work_dir() };
         let home = home.to_string_lossy().into_owned();
@@ -187,7 +190,32 @@ impl JupyterBackend {
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         instance.begin(&spec);
+        if spec.single_use.is_none() {
+            self.prepare_next(maker, cell_spec);
+        }
         Ok(instance)
+    }
+
+    async fn cell(&self, maker: &Maker, spec: &CellSpec) -> Result<Cell> {
+        let spare = self.spares.take(|spare| spare == spec).await;
+        match spare.filter(|spare| spare.closing().now_or_never().is_none()) {
+            Some(spare) => Ok(spare),
+            None => maker.cell(spec).await.map_err(mounts::no_cell),
+        }
+    }
+
+    /// Has the next cell made, once there were two alike.
+    fn prepare_next(&self, maker: Maker, spec: CellSpec) {
+        // What is mounted is what is there when somebody asks, and not a moment before.
+        if spec.isolation != CellKind::Strict || !spec.mounts.is_empty() {
+            return;
+        }
+        let next = spec.clone();
+        self.spares.prepare(
+            spec.clone(),
+            |last| last == Some(&spec),
+            || async move { maker.cell(&next).await.ok() },
+        );
     }
 }
 

@@ -23,6 +23,7 @@ mod packages;
 mod place;
 pub mod programs;
 mod snapshots;
+mod spares;
 
 pub use background::background;
 pub use cache_directory::cache_directory;
@@ -38,3 +39,4 @@ pub use snapshots::{
     Draft, EngineImage, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore,
     Snapshots, Stored, StoredContext, check_snapshot_name,
 };
+pub use spares::Spares;

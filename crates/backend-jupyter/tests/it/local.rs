@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use backend_jupyter::JupyterBackend;
 use sandbox_core::{
-    ErrorKind, FailureKind, Fixed, InterpreterState, IsolationMode, Sandbox, SandboxBuilder, Tool,
+    ByteSize, ErrorKind, FailureKind, Fixed, InterpreterState, IsolationMode, Sandbox,
+    SandboxBuilder, Tool,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -38,6 +39,43 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
     assert!(result.failure.is_some(), "{result:?}");
     let error = sandbox.get_variable("y").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// Seconds since this host started, by its clock and as a program of a sandbox sees when its cell was made.
+fn uptime() -> f64 {
+    let text = fs::read_to_string("/proc/uptime").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+const MADE_AT: &str = "import os
+start = open('/proc/1/stat').read().rpartition(')')[2].split()[19]
+int(start) / os.sysconf('SC_CLK_TCK')";
+
+/// Who makes one after the other finds the next cell made, and nothing of those before in it.
+#[tokio::test]
+async fn the_third_alike_has_a_cell_that_was_ready() {
+    if interpreter().is_none() {
+        return;
+    }
+    let backend = Arc::new(JupyterBackend::new(config()));
+    for (number, memory, is_ready) in
+        [(1, None, false), (2, None, false), (3, None, true), (4, Some(512), false)]
+    {
+        let asked = uptime();
+        let mut builder = Sandbox::builder(Arc::<JupyterBackend>::clone(&backend));
+        if let Some(memory) = memory {
+            builder = builder.memory(ByteSize::mib(memory));
+        }
+        let sandbox = builder.name(format!("number-{number}")).create().await.unwrap();
+        let made_at = sandbox.run_code(MADE_AT).await.unwrap();
+        let made_at: f64 = made_at.text().unwrap().parse().unwrap();
+        // The clock of the kernel has hundredths.
+        assert_eq!(made_at < asked - 0.05, is_ready, "{number}: {made_at}, asked at {asked}");
+        let found = sandbox.run_code("(os.listdir('.'), 'x' in globals())").await.unwrap();
+        assert_eq!(found.text(), Some("([], False)"), "{number}");
+        sandbox.run_code("x = 1; open('left', 'w').close()").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
 }
 
 /// What an IPython session would show in its pager.

@@ -1,0 +1,102 @@
+//! One of something ahead: who makes one after the other finds the next one made.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// The last one shall have begun its work before the next one is made beside it.
+const DELAY: Duration = Duration::from_millis(2);
+
+/// How long a spare waits for somebody who wants it.
+const KEPT: Duration = Duration::from_secs(2);
+
+/// At most one `T`, made by a recipe `R`, and what the last one was made by.
+///
+/// A spare is for one owner, and belongs to the async runtime in which it was made. Without this, or without its runtime,
+/// it is dropped.
+#[derive(Debug)]
+pub struct Spares<R, T> {
+    state: Mutex<State<R, T>>,
+}
+
+#[derive(Debug)]
+struct State<R, T> {
+    last: Option<R>,
+    spare: Option<Spare<R, T>>,
+}
+
+/// A task that makes a `T` and keeps it until it is claimed. Without this handle the task ends.
+#[derive(Debug)]
+struct Spare<R, T> {
+    recipe: R,
+    runtime: Id,
+    claim: oneshot::Sender<Claim<T>>,
+}
+
+type Claim<T> = oneshot::Sender<T>;
+
+impl<R, T> Default for Spares<R, T> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { last: None, spare: None }) }
+    }
+}
+
+impl<R: Clone, T: Send + 'static> Spares<R, T> {
+    fn state(&self) -> MutexGuard<'_, State<R, T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The spare, when its recipe fits and it belongs to this runtime. Waits for one that is being made.
+    pub async fn take(&self, fits: impl Fn(&R) -> bool) -> Option<T> {
+        let runtime = Handle::current().id();
+        let fits = |spare: &mut Spare<R, T>| spare.runtime == runtime && fits(&spare.recipe);
+        let spare = self.state().spare.take_if(fits)?;
+        let (claim, claimed) = oneshot::channel();
+        spare.claim.send(claim).ok()?;
+        claimed.await.ok()
+    }
+
+    /// One was made by this recipe. Has another made when `again` says so of the one before; it is kept for two seconds.
+    ///
+    /// Whatever keeps it from being made, the next one meets it too, and tells.
+    pub fn prepare<Making>(
+        &self,
+        recipe: R,
+        again: impl FnOnce(Option<&R>) -> bool,
+        make: impl FnOnce() -> Making,
+    ) where
+        Making: Future<Output = Option<T>> + Send + 'static,
+    {
+        let mut state = self.state();
+        let wanted = state.spare.as_ref().is_none_or(|spare| spare.claim.is_closed());
+        if wanted && again(state.last.as_ref()) {
+            let (claim, claims) = oneshot::channel();
+            tokio::spawn(keep_one(make(), claims));
+            let runtime = Handle::current().id();
+            state.spare = Some(Spare { recipe: recipe.clone(), runtime, claim });
+        }
+        state.last = Some(recipe);
+    }
+}
+
+async fn keep_one<T>(
+    making: impl Future<Output = Option<T>>,
+    mut claims: oneshot::Receiver<Claim<T>>,
+) {
+    let early = match timeout(DELAY, &mut claims).await {
+        Ok(Ok(claim)) => Some(claim),
+        Ok(Err(_)) => return,
+        Err(_) => None,
+    };
+    let Some(made) = making.await else { return };
+    let claim = match early {
+        Some(claim) => Some(claim),
+        None => timeout(KEPT, claims).await.ok().and_then(Result::ok),
+    };
+    if let Some(claim) = claim {
+        drop(claim.send(made));
+    }
+}
