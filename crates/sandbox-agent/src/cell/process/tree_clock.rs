@@ -1,7 +1,7 @@
 //! Processor time of a process of a cell and of everything it has started, as the host's `/proc` tells.
 //!
 //! In a strict cell whatever comes from one root has its UTS namespace, which it cannot shed: see `tree.rs` of the helper.
-//! Elsewhere a worker takes in what loses its parent, so that all of it is below it.
+//! Elsewhere a worker takes in what loses its parent, as the keeper of a program does, so that all of it is below that.
 //!
 //! What has ended counts in two ways, and the larger sum holds: whoever has waited for it has its time from the kernel, and
 //! what nobody has waited for, or the cell's first process has, counts as it was seen last. So code has to start processes
