@@ -264,8 +264,14 @@ impl Instance for DatalayerInstance {
     }
 
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
-        let started = self.rest("start_command").await?.start_command(call, request).await;
-        self.explained("start_command", started).await
+        let operation = "start_command";
+        // Before anything is started for commands.
+        if request.cpu_time.is_some() {
+            let message = "datalayer-runtime has no limit of CPU time for a single command";
+            return Err(Error::unsupported(operation, message));
+        }
+        let started = self.rest(operation).await?.start_command(call, request).await;
+        self.explained(operation, started).await
     }
 
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {

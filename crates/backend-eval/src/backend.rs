@@ -50,6 +50,7 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
         rich_results: true,
         live_output: true,
         limit_run_cpu_time: true,
+        limit_command_cpu_time: true,
         contexts: true,
         variables: true,
         interrupt: true,

@@ -60,6 +60,7 @@ fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
         rich_results: true,
         live_output: true,
         limit_run_cpu_time: true,
+        limit_command_cpu_time: true,
         contexts: true,
         variables: ipython,
         interrupt: true,

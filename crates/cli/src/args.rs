@@ -227,7 +227,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
-    /// Seconds of CPU time that code of the interpreter may take, each cell of a notebook by itself
+    /// Seconds of CPU time that it may take with all that it starts, each cell of a notebook by itself
     #[arg(long, help_heading = "Sandbox", value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) cpu_time: Option<f64>,
 

@@ -21,6 +21,7 @@ pub mod message;
 #[cfg(feature = "pipe")]
 pub mod pipe;
 pub mod python;
+mod tree_limit;
 pub mod wire;
 pub mod zygote_message;
 

@@ -42,6 +42,8 @@ capabilities! {
     limit_run_cpu_time,
     /// A memory limit per run.
     limit_run_memory,
+    /// A CPU-time limit per command.
+    limit_command_cpu_time,
     /// More than one context, each a process.
     contexts,
     /// Variables are read and written as JSON.

@@ -160,6 +160,13 @@ impl<'a, C> CommandBuilder<'a, C> {
         self
     }
 
+    /// Limits the CPU time of the command, and of all that it has started, until it has ended. One that has used it up is
+    /// ended with all of that, with [`FailureKind::CpuTime`](crate::FailureKind); waiting costs none. Default: none.
+    pub fn cpu_time(mut self, limit: Duration) -> Self {
+        self.request.cpu_time = Some(limit);
+        self
+    }
+
     /// Limits what it may put out. One that puts out more is ended, with
     /// [`FailureKind::OutputLimit`](crate::FailureKind).
     pub fn output_limit(mut self, limit: ByteSize) -> Self {
@@ -243,10 +250,23 @@ async fn launch(
     }
     request.validate()?;
     let instance = sandbox.instance("start_command")?;
-    if request.output_limit.is_some() && !instance.capabilities().limit_output {
+    let capabilities = instance.capabilities();
+    if request.output_limit.is_some() && !capabilities.limit_output {
         return Err(no_output_limit("start_command"));
     }
+    // Asked here as well: a supervisor that is older than the limit would take no notice of it.
+    if request.cpu_time.is_some() && !capabilities.limit_command_cpu_time {
+        return Err(no_cpu_time_limit());
+    }
     instance.start_command(&CallContext::new(), request).await
+}
+
+/// The answer where nobody would keep it.
+fn no_cpu_time_limit() -> Error {
+    let message = "`cpu_time` of a command cannot be enforced by this variant";
+    Error::unsupported("start_command", message)
+        .with_context("field", "cpu_time")
+        .with_hint("`ulimit -t SECONDS` at the beginning of a line for the shell limits each process by itself")
 }
 
 async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandResult> {

@@ -93,8 +93,7 @@ impl RunCode {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field and what is allowed.
     pub fn validate(&self) -> Result<()> {
-        check_limits(self.timeout, self.cwd.as_deref(), &self.env)?;
-        self.cpu_time.map(|limit| check_duration("cpu_time", limit)).transpose()?;
+        check_limits(self.timeout, self.cpu_time, self.cwd.as_deref(), &self.env)?;
         if self.memory.is_some_and(|limit| limit < ByteSize::mib(16)) {
             return Err(Error::invalid("memory", "must be at least 16 MiB"));
         }
@@ -122,10 +121,12 @@ pub fn check_context_id(id: &str) -> Result<()> {
 
 fn check_limits(
     timeout: Option<Duration>,
+    cpu_time: Option<Duration>,
     cwd: Option<&str>,
     env: &BTreeMap<String, String>,
 ) -> Result<()> {
     timeout.map(|limit| check_duration("timeout", limit)).transpose()?;
+    cpu_time.map(|limit| check_duration("cpu_time", limit)).transpose()?;
     cwd.map(|path| check_directory("cwd", path)).transpose()?;
     check_env(env.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
@@ -223,6 +224,9 @@ pub struct StartCommand {
     pub env: BTreeMap<String, String>,
     /// Wall-clock limit; the whole tree of the command ends with it. `None`: no limit.
     pub timeout: Option<Duration>,
+    /// CPU-time limit of the command, and of all that it has started, until it has ended; the whole tree ends with it.
+    /// `None`: no limit.
+    pub cpu_time: Option<Duration>,
     /// Bytes that it may put out. The limit of the sandbox holds too.
     pub output_limit: Option<ByteSize>,
     /// Standard input.
@@ -244,6 +248,7 @@ impl StartCommand {
             cwd: None,
             env: BTreeMap::new(),
             timeout: None,
+            cpu_time: None,
             output_limit: None,
             stdin: Stdin::Empty,
             interactive: false,
@@ -257,7 +262,7 @@ impl StartCommand {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind) with the field and what is allowed.
     pub fn validate(&self) -> Result<()> {
-        check_limits(self.timeout, self.cwd.as_deref(), &self.env)?;
+        check_limits(self.timeout, self.cpu_time, self.cwd.as_deref(), &self.env)?;
         check_output_limit(self.output_limit)?;
         let argv = self.command.argv();
         if argv.first().is_none_or(String::is_empty) {

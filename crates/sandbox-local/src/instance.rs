@@ -299,7 +299,11 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
-        self.needs(self.place.capabilities.commands, "start_command")?;
+        let capabilities = &self.place.capabilities;
+        self.needs(capabilities.commands, "start_command")?;
+        if request.cpu_time.is_some() && !capabilities.limit_command_cpu_time {
+            return Err(self.place.unsupported("limit of CPU time for a single command"));
+        }
         self.place.start_command(request).await
     }
 

@@ -108,7 +108,7 @@ pub(crate) struct ExecArgs {
     )]
     pub(crate) timeout: f64,
 
-    /// Seconds of CPU time that code of the interpreter may take, each cell of a notebook by itself
+    /// Seconds of CPU time that it may take with all that it starts, each cell of a notebook by itself
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) cpu_time: Option<f64>,
 

@@ -40,7 +40,7 @@ fn details(args: &ExecArgs, task: &Task) -> Result<(Export, Extras), Problem> {
             "leave it out, or say --lang python",
         ));
     }
-    let cpu_time = cpu_time(args.cpu_time, &task.source)?;
+    let cpu_time = cpu_time(args.cpu_time)?;
     let mut extras = Extras::of(&args.env, args.workdir.clone(), args.context.clone())?;
     extras.cpu_time = cpu_time;
     Ok((export, extras))

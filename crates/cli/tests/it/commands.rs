@@ -142,9 +142,25 @@ fn cpu_time_of_code_is_limited() {
     assert!(outcome.stderr.contains("CPU time"), "{}", outcome.stderr);
     let code = "import time\ntime.sleep(0.6)\nprint('slept')";
     run(["--cpu-time", "0.5", "--lang", "python", code]).output().assert(0, "slept\n");
-    let outcome = run(["--cpu-time", "1", "ls"]).output();
+}
+
+#[test]
+fn cpu_time_of_commands_is_limited() {
+    let busy = "while :; do :; done";
+    let outcome = run(["--cpu-time", "0.5", &format!("echo begun; {busy}")]).output();
+    outcome.assert(124, "begun\n");
+    assert!(outcome.stderr.contains("CPU time of 0.5 seconds"), "{}", outcome.stderr);
+    let outcome = run(["--json", "--cpu-time", "0.5", "--", "sh", "-c", busy]).output();
+    assert_eq!(outcome.status, 124, "{outcome:?}");
+    let said = String::from_utf8(outcome.stdout).unwrap();
+    assert!(said.contains("\"cpu_time\""), "{said}");
+    // In another language.
+    let outcome = run(["--cpu-time", "0.5", "--lang", "bash", busy]).output();
+    outcome.assert(124, "");
+    run(["--cpu-time", "0.5", "sleep 1; echo slept"]).output().assert(0, "slept\n");
+    let outcome = run(["--cpu-time", "0", "ls"]).output();
     outcome.assert(2, "");
-    assert!(outcome.stderr.contains("ulimit -t"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("cpu_time"), "{}", outcome.stderr);
 }
 
 /// Whether a `sleep` of that many seconds runs within a few seconds.

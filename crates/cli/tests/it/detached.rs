@@ -142,6 +142,9 @@ fn state_stays_from_process_to_process() {
         .run(&["exec", local, "-p", "eval", "echo $A; echo e >&2; exit 3", "-e", "A=1"])
         .assert(3, "1\n");
     world.run(&["exec", &id, "-w", "/tmp", "--", "pwd"]).assert(0, "/tmp\n");
+    let busy = world.run(&["exec", &id, "--cpu-time", "0.5", "while :; do :; done"]);
+    busy.assert(124, "");
+    assert!(busy.stderr.contains("CPU time of 0.5 seconds"), "{busy:?}");
     world.call(&["exec", &id, "tr", "a-z", "A-Z"]).stdin("piped").output().assert(0, "PIPED");
     let result = world.run(&["exec", &id, "--json", "--lang", "python", "1/0"]);
     assert_eq!(result.status, 1);

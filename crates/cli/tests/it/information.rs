@@ -139,8 +139,8 @@ fn the_help_of_run_tells_every_flag() {
       -l, --label <KEY=VALUE>       Label of the sandbox
           --lifetime <SECONDS>      Seconds the sandbox lives at most
           --idle-timeout <SECONDS>  Seconds without use after which the sandbox ends
-          --cpu-time <SECONDS>      Seconds of CPU time that code of the interpreter may take, each cell
-                                    of a notebook by itself
+          --cpu-time <SECONDS>      Seconds of CPU time that it may take with all that it starts, each
+                                    cell of a notebook by itself
 
     Jupyter:
           --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes

@@ -237,7 +237,7 @@ pub(crate) struct ProgramProcess {
     /// The host's number of the first process of its cell.
     first: u32,
     /// The host's number of it, once somebody wanted to know it.
-    host_pid: OnceLock<Option<u32>>,
+    host_pid: OnceLock<u32>,
     kills: Kills,
     exit: OnceCell<Exit>,
 }
@@ -253,7 +253,11 @@ impl ProgramProcess {
         if self.is_dead() {
             return None;
         }
-        *self.host_pid.get_or_init(|| family::host_pid(self.first, self.process.pid()))
+        if let Some(pid) = self.host_pid.get() {
+            return Some(*pid);
+        }
+        let pid = family::host_pid(self.first, self.process.pid())?;
+        Some(*self.host_pid.get_or_init(|| pid))
     }
 }
 
@@ -330,7 +334,10 @@ impl Process for ProgramProcess {
     }
 
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
-        Some(Box::new(ProcTree::of(self.host_pid()?, Some(self.first))))
+        let pid = self.host_pid()?;
+        // Without a cell it is below a keeper, which takes in what loses its parent.
+        let keeper = family::parent(pid).filter(|parent| *parent != self.first);
+        Some(Box::new(ProcTree::of(keeper.unwrap_or(pid), Some(self.first))))
     }
 
     fn peak_memory(&self) -> Option<u64> {

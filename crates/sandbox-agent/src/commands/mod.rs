@@ -25,7 +25,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use self::input::{Input, Pipe, give, give_first};
 use self::kept::Kept;
-use self::running::{End, Progress, Running, watch};
+use self::running::{End, Limits, Progress, Running, watch};
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal};
 use crate::interpreter::EndReason;
 
@@ -119,7 +119,8 @@ impl Commands {
     ) -> Command {
         let Spawned { process, stdin, stdout, stderr, terminal } = spawned;
         let end = Arc::new(End::default());
-        let watch = watch(Arc::clone(&process), request.timeout, Arc::clone(&end));
+        let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
+        let watch = watch(Arc::clone(&process), limits, Arc::clone(&end));
         let mut tasks = vec![tokio::spawn(watch).abort_handle()];
         let (id, pid) = (random_hex(4), process.pid());
         let line = request.command.to_string().chars().take(MOST_SHOWN).collect();
@@ -148,7 +149,6 @@ impl Commands {
             process: Arc::clone(&process),
             streams: [Some(stdout), stderr],
             started,
-            limit: request.timeout,
             output_limit: request.output_limit,
             memory_ends: process.memory_ends(),
             end: Arc::clone(&end),

@@ -1,10 +1,9 @@
 //! A running command, from its streams and its process to events.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -15,11 +14,12 @@ use sandbox_core::{
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
 use super::{Guard, STREAMS};
 use crate::box_io::{Exit, Process, Readable};
 use crate::interpreter::EndReason;
+use crate::tree_limit::TreeLimit;
 
 /// Most bytes taken from a stream at once.
 const CHUNK: usize = 64 << 10;
@@ -27,12 +27,23 @@ const CHUNK: usize = 64 << 10;
 /// More than a pipe holds back: after that much, everything the command itself wrote has been read.
 const DRAIN_BOUND: usize = 1 << 20;
 
+/// How soon a process is looked for again that could not be found yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 const SIGKILL: i32 = 9;
+
+/// How much time a command may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) wall: Option<Duration>,
+    pub(super) cpu: Option<Duration>,
+}
 
 /// When a command ended, whether or not anybody reads its events by then.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    timed_out: AtomicBool,
+    /// The limit that it was ended for.
+    beyond: OnceLock<Failure>,
     at: watch::Sender<Option<Instant>>,
 }
 
@@ -52,21 +63,54 @@ impl End {
     }
 }
 
-/// Kills a command that is not over in time, and notes when it was over.
-pub(super) async fn watch(process: Arc<dyn Process>, limit: Option<Duration>, end: Arc<End>) {
+/// Kills a command that takes more time than it may, and notes when it was over.
+pub(super) async fn watch(process: Arc<dyn Process>, limits: Limits, end: Arc<End>) {
     let mut exit = process.exit();
-    if let Some(limit) = limit {
-        tokio::select! {
-            biased;
-            _ = &mut exit => return end.set(),
-            () = sleep(limit) => {
-                end.timed_out.store(true, Ordering::Release);
-                let _ = process.kill_tree().await;
-            }
+    tokio::select! {
+        biased;
+        _ = &mut exit => return end.set(),
+        failure = beyond(&*process, limits) => {
+            let _ = end.beyond.set(failure);
+            let _ = process.kill_tree().await;
         }
     }
     let _ = exit.await;
     end.set();
+}
+
+/// Waits until a limit has passed, and says which.
+async fn beyond(process: &dyn Process, limits: Limits) -> Failure {
+    tokio::select! {
+        limit = passed(limits.wall) => {
+            failure(FailureKind::Timeout, &format!("command timed out after {}", in_words(limit)))
+        }
+        limit = used_up(process, limits.cpu) => {
+            let message = format!("command used up its CPU time of {}", in_words(limit));
+            failure(FailureKind::CpuTime, &message)
+        }
+    }
+}
+
+async fn passed(limit: Option<Duration>) -> Duration {
+    let Some(limit) = limit else { return pending().await };
+    sleep(limit).await;
+    limit
+}
+
+async fn used_up(process: &dyn Process, limit: Option<Duration>) -> Duration {
+    let Some(limit) = limit else { return pending().await };
+    let mut tree = loop {
+        match TreeLimit::begin(process, limit) {
+            Some(tree) => break tree,
+            // It has just ended, which is about to be told.
+            None => sleep(LOOK_AGAIN).await,
+        }
+    };
+    while !tree.is_used_up() {
+        sleep_until(tree.next()).await;
+        tree.look();
+    }
+    limit
 }
 
 /// A running command as a stream of events. Dropping it ends the command.
@@ -75,7 +119,6 @@ pub(super) struct Running {
     pub(super) process: Arc<dyn Process>,
     pub(super) streams: [Option<Box<dyn Readable>>; 2],
     pub(super) started: Instant,
-    pub(super) limit: Option<Duration>,
     /// Bytes that it may put out.
     pub(super) output_limit: Option<ByteSize>,
     /// How many processes the kernel had ended for their memory when it was started.
@@ -252,10 +295,8 @@ impl Running {
             let message = format!("command was ended: it put out more than {limit}");
             outcome.failure = Some(failure(FailureKind::OutputLimit, &message));
         }
-        if self.end.timed_out.load(Ordering::Acquire) {
-            let limit = in_words(self.limit.unwrap_or_default());
-            let message = format!("command timed out after {limit}");
-            outcome.failure = Some(failure(FailureKind::Timeout, &message));
+        if let Some(beyond) = self.end.beyond.get() {
+            outcome.failure = Some(beyond.clone());
         }
         outcome
     }

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::inbox::{Answer, Inbox, would_block};
 use super::outcome::EndReason;
 use super::tools::ToolCalls;
-use crate::box_io::{BoxIo, Control, Process, TreeClock, WorkerIo};
+use crate::box_io::{BoxIo, Control, Process, WorkerIo};
 use crate::message::Request;
+use crate::tree_limit::TreeLimit;
 
 /// How long a worker may take, once its time is up, to get rid of an answer it is in the middle of.
 const HELD_BACK: Duration = Duration::from_millis(500);
@@ -20,11 +21,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// How often the CPU time of a limited run is looked at, at most and at least.
 const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-
-/// How soon the CPU time of everything that a limited run has started is looked at again, and how many times as long as a
-/// look takes. It costs a look at every process of this host.
-const TREE_POLL: Duration = Duration::from_millis(20);
-const TREE_SHARE: u32 = 20;
 
 /// How often the task wakes when no run is there. A run whose time is up later than that begins without waking it, which
 /// would take the processor from the run.
@@ -83,7 +79,7 @@ struct Watched {
     deadline: Option<Instant>,
     cpu_end: Option<Duration>,
     /// The same limit, for all that the interpreter has started, too.
-    tree: Option<Tree>,
+    tree: Option<TreeLimit>,
     cause: Option<Cause>,
     /// Whether the whole request has been sent. Before that, nothing else may go out.
     sent: bool,
@@ -103,23 +99,6 @@ struct Watched {
     killed: bool,
     /// The code has ended by then.
     at_most: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Tree {
-    clock: Box<dyn TreeClock>,
-    limit: Duration,
-    used: Duration,
-    /// When it is looked at again.
-    next: Instant,
-}
-
-impl Tree {
-    fn look(&mut self) {
-        let began = Instant::now();
-        self.used = self.clock.used();
-        self.next = Instant::now() + TREE_POLL.max(began.elapsed() * TREE_SHARE);
-    }
 }
 
 impl Watched {
@@ -189,10 +168,7 @@ impl Watchdog {
     pub(crate) fn begin(&self, id: i64, limits: Limits, calls: Option<Arc<ToolCalls>>) {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
-        let tree = limits.cpu.and_then(|limit| {
-            let clock = self.process.tree_clock()?;
-            Some(Tree { clock, limit, used: Duration::ZERO, next: Instant::now() + TREE_POLL })
-        });
+        let tree = limits.cpu.and_then(|limit| TreeLimit::begin(&*self.process, limit));
         let mut state = self.state();
         state.run = Some(Watched {
             id,
@@ -377,7 +353,7 @@ impl Watchdog {
 
     /// Looks at what a limited run has started, when it is time. That takes long enough for others not to wait for it.
     fn look_at_tree(&self) {
-        let is_due = |tree: &mut Tree| tree.next <= Instant::now();
+        let is_due = |tree: &mut TreeLimit| tree.is_due();
         let taken = {
             let mut state = self.state();
             let run = state.run.as_mut();
@@ -410,7 +386,7 @@ impl Watchdog {
         let cpu = run.cpu_end.map(|end| (end, self.process.cpu_time().unwrap_or_default()));
         let out_of_time = run.deadline.is_some_and(|deadline| deadline <= now);
         let out_of_cpu = cpu.is_some_and(|(end, used)| used >= end)
-            || run.tree.as_ref().is_some_and(|tree| tree.used >= tree.limit);
+            || run.tree.as_ref().is_some_and(TreeLimit::is_used_up);
         let mut due = run.deadline;
         if out_of_time || out_of_cpu {
             due = match self.act(run, now, out_of_time) {
@@ -420,7 +396,7 @@ impl Watchdog {
         } else if let Some((end, used)) = cpu {
             let pause = (end - used).clamp(CPU_POLL.0, CPU_POLL.1);
             due = earliest(due, Some(now + pause));
-            due = earliest(due, run.tree.as_ref().map(|tree| tree.next));
+            due = earliest(due, run.tree.as_ref().map(TreeLimit::next));
         }
         due = earliest(due, run.next_tell(now));
         state.scheduled = due;

@@ -132,6 +132,10 @@ async fn instance_verbs(capability: &str, instance: &Arc<dyn Instance>) -> Answe
             run(code).await
         }
         "commands" => start(command).await,
+        "limit_command_cpu_time" => {
+            command.cpu_time = Some(Duration::from_secs(10));
+            start(command).await
+        }
         "command_stdin" => {
             command.stdin = Stdin::Bytes("x".into());
             start(command).await

@@ -4,6 +4,7 @@ mod archives;
 mod background;
 mod cancellation;
 mod cleanup;
+mod command_cpu_time;
 mod command_faults;
 mod command_input;
 mod commands;
@@ -103,6 +104,7 @@ pub(crate) fn all() -> Vec<Case> {
         concurrency::cases(),
         cleanup::cases(),
         commands::cases(),
+        command_cpu_time::cases(),
         command_faults::cases(),
         command_input::cases(),
         terminal::cases(),

@@ -19,6 +19,8 @@ pub(crate) struct Behaviour {
     pub(crate) fails_at_metrics: bool,
     /// Runs are started and nothing is ever heard of them.
     pub(crate) runs_are_silent: bool,
+    /// Takes every command, as one that is older than a limit does, and finds no such program.
+    pub(crate) takes_commands: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +140,8 @@ impl Instance for Fake {
     }
 
     async fn start_command(&self, _: &CallContext, _: StartCommand) -> Result<Command> {
-        no("start_command")
+        let taken = Error::new(ErrorKind::NotFound, "start_command", "no such program");
+        if self.0.takes_commands { Err(taken) } else { no("start_command") }
     }
 
     async fn list_commands(&self, _: &CallContext) -> Result<Vec<CommandInfo>> {

@@ -4,12 +4,13 @@ mod fake;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fake::{Behaviour, Fake};
 use sandbox_conformance::{
     CaseReport, HOSTILE_TABLE, Outcome, Report, Target, case_names, hostile_case_names,
 };
-use sandbox_core::Capabilities;
+use sandbox_core::{Backend, Capabilities, ErrorKind, Result, Sandbox};
 
 /// A fake that declares strict isolation, so that its sandboxes can be made.
 fn behaviour() -> Behaviour {
@@ -168,4 +169,22 @@ fn the_hostile_list_and_its_cases_agree() {
         }
     }
     assert!(numbered > 50, "only {numbered} cases have a number");
+}
+
+#[test]
+fn a_limit_that_is_not_declared_is_refused_before_anybody_is_asked() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let answer = |limits_cpu_time| {
+        let mut behaviour = Behaviour { takes_commands: true, ..behaviour() };
+        behaviour.capabilities.commands = true;
+        behaviour.capabilities.limit_command_cpu_time = limits_cpu_time;
+        let backend: Arc<dyn Backend> = Arc::new(Fake(behaviour));
+        let answer: Result<_> = runtime.block_on(async {
+            let sandbox = Sandbox::builder(backend).create().await?;
+            sandbox.commands().run("x").cpu_time(Duration::from_secs(1)).await
+        });
+        answer.unwrap_err().kind()
+    };
+    assert_eq!(answer(false), ErrorKind::Unsupported);
+    assert_eq!(answer(true), ErrorKind::NotFound, "control");
 }

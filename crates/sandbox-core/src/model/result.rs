@@ -134,7 +134,7 @@ impl fmt::Display for CodeError {
 pub enum FailureKind {
     /// The wall-clock limit of the run passed.
     Timeout,
-    /// The CPU-time limit of the run passed.
+    /// The CPU-time limit of the run, or of the command, passed.
     CpuTime,
     /// The interpreter process died: a signal, a crash, `os._exit`.
     KernelDied,

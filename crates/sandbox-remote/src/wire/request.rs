@@ -376,6 +376,8 @@ pub(crate) struct WireCommand {
     #[serde(default)]
     timeout: Option<Duration>,
     #[serde(default)]
+    cpu_time: Option<Duration>,
+    #[serde(default)]
     output_limit: Option<ByteSize>,
     #[serde(default)]
     pub(crate) stdin: WireStdin,
@@ -405,6 +407,7 @@ impl WireCommand {
             cwd: start.cwd,
             env: start.env,
             timeout: start.timeout,
+            cpu_time: start.cpu_time,
             output_limit: start.output_limit,
             stdin,
             interactive: start.interactive,
@@ -422,6 +425,7 @@ impl WireCommand {
         start.cwd = self.cwd;
         start.env = self.env;
         start.timeout = self.timeout;
+        start.cpu_time = self.cpu_time;
         start.output_limit = self.output_limit;
         start.stdin = stdin;
         start.interactive = self.interactive;

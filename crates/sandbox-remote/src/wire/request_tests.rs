@@ -49,6 +49,7 @@ fn no_field_is_forgotten() {
             "cwd",
             "env",
             "timeout",
+            "cpu_time",
             "output_limit",
             "stdin",
             "interactive",
@@ -94,6 +95,7 @@ fn commands_come_out_as_they_went_in() {
         start.cwd = Some("x".into());
         start.env = [("A".into(), String::new())].into();
         start.timeout = Some(Duration::from_millis(5));
+        start.cpu_time = Some(Duration::from_nanos(7));
         start.output_limit = Some(ByteSize::bytes(9));
         start.interactive = true;
         start.pty = Some(PtySize { columns: 80, rows: 24 });

@@ -35,7 +35,7 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
     let task = Task::of(&args)?;
     let export = Export::of(&args.export, &task.source)?;
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
-    let cpu_time = cpu_time(args.cpu_time, &task.source)?;
+    let cpu_time = cpu_time(args.cpu_time)?;
     let stays = args.keep || args.reuse;
     let purpose = task.source.purpose().filter(|_| !stays);
     let mut builder = settings::builder(&args.sandbox, purpose)?;
@@ -80,7 +80,6 @@ pub(crate) struct Extras {
     env: Vec<(String, String)>,
     workdir: Option<String>,
     pub(crate) context: Option<String>,
-    /// Of code alone.
     pub(crate) cpu_time: Option<Duration>,
 }
 
@@ -98,6 +97,9 @@ impl Extras {
     fn command<'a>(&self, mut command: CommandBuilder<'a>) -> CommandBuilder<'a> {
         for (name, value) in &self.env {
             command = command.env(name, value);
+        }
+        if let Some(limit) = self.cpu_time {
+            command = command.cpu_time(limit);
         }
         match &self.workdir {
             Some(path) => command.cwd(path),
@@ -122,14 +124,8 @@ impl Extras {
     }
 }
 
-/// The limit of the CPU time. Commands can have none.
-pub(crate) fn cpu_time(given: Option<f64>, source: &Source) -> Result<Option<Duration>, Problem> {
-    if given.is_some() && !source.is_code() {
-        return Err(Problem::usage(
-            "--cpu-time is for code of the interpreter, and this is a command",
-            "say --lang python, or begin the command with `ulimit -t SECONDS;`",
-        ));
-    }
+/// The limit of the CPU time.
+pub(crate) fn cpu_time(given: Option<f64>) -> Result<Option<Duration>, Problem> {
     Ok(given.map(|given| seconds("cpu_time", given)).transpose()?)
 }
 

@@ -98,6 +98,11 @@ pub(crate) fn host_pid(first: u32, inside: u32) -> Option<u32> {
     members.into_iter().find(|pid| *pid != first && is_known_as(*pid, inside))
 }
 
+/// The host's number of the parent of a process.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    look(pid).map(|seen| seen.parent)
+}
+
 /// Whether the innermost process namespace of a process calls it that.
 fn is_known_as(pid: u32, inside: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return false };

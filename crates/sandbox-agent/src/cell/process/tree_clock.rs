@@ -1,7 +1,7 @@
 //! Processor time of a process of a cell and of everything it has started, as the host's `/proc` tells.
 //!
 //! In a strict cell whatever comes from one root has its UTS namespace, which it cannot shed: see `tree.rs` of the helper.
-//! Elsewhere a worker takes in what loses its parent, so that all of it is below it.
+//! Elsewhere a worker takes in what loses its parent, as the keeper of a program does, so that all of it is below that.
 //!
 //! What has ended counts in two ways, and the larger sum holds: whoever has waited for it has its time from the kernel, and
 //! what nobody has waited for, or the cell's first process has, counts as it was seen last. So code has to start processes
@@ -31,6 +31,13 @@ struct Seen {
     parent: u32,
     start: u64,
     times: Times,
+    dead: bool,
+}
+
+impl Seen {
+    fn key(&self) -> (u32, u64) {
+        (self.pid, self.start)
+    }
 }
 
 /// A clock of one process and all that comes from it.
@@ -66,8 +73,8 @@ impl ProcTree {
         let waited = members.iter().map(|seen| seen.times.own + seen.times.waited).sum();
         let mut known = HashMap::with_capacity(members.len());
         for seen in members {
-            self.known.remove(&(seen.pid, seen.start));
-            known.insert((seen.pid, seen.start), seen.times.own);
+            self.known.remove(&seen.key());
+            known.insert(seen.key(), seen.times.own);
         }
         self.gone += self.known.values().sum::<u64>();
         let living: u64 = known.values().sum();
@@ -87,8 +94,10 @@ impl ProcTree {
             }
         }
         loop {
+            // The dead have no tag. One that waits for the first process may have been anybody's, such as another command.
             let is_inside = |seen: &Seen| {
-                Some(seen.parent) == self.first
+                (Some(seen.parent) == self.first
+                    && (!seen.dead || self.known.contains_key(&seen.key())))
                     || members.iter().any(|member| member.pid == seen.parent)
             };
             let (inside, outside): (Vec<_>, Vec<_>) = others.into_iter().partition(is_inside);
@@ -115,7 +124,12 @@ fn processes() -> impl Iterator<Item = u32> {
 }
 
 fn tag_of(pid: u32) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/ns/uts")).ok()
+    let first = fs::read_link(format!("/proc/{pid}/ns/uts"));
+    // Its first thread may have ended, and others go on.
+    first.ok().or_else(|| {
+        let mut threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        threads.find_map(|thread| fs::read_link(thread.ok()?.path().join("ns/uts")).ok())
+    })
 }
 
 fn look(pid: u32) -> Option<Seen> {
@@ -124,7 +138,8 @@ fn look(pid: u32) -> Option<Seen> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     let times = Times { own: number(11)? + number(12)?, waited: number(13)? + number(14)? };
-    Some(Seen { pid, parent: number(1)?.try_into().ok()?, start: number(19)?, times })
+    let dead = matches!(*fields.first()?, "Z" | "X" | "x");
+    Some(Seen { pid, parent: number(1)?.try_into().ok()?, start: number(19)?, times, dead })
 }
 
 #[cfg(test)]
@@ -165,6 +180,23 @@ mod tests {
         root.kill().unwrap();
         root.wait().unwrap();
         assert!(clock.used() >= shown / 2, "what is gone still counts");
+    }
+
+    #[test]
+    fn the_dead_of_others_do_not_count() {
+        let mut root = shell("sleep 100");
+        let mut clock = ProcTree::of(root.id(), None);
+        // As in a cell whose first process is this one.
+        (clock.first, clock.tag) = (Some(std::process::id()), Some("uts:[0]".into()));
+        let mut other = shell(BURN);
+        while !look(other.id()).is_some_and(|seen| seen.dead) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(look(other.id()).is_some_and(|seen| seen.times.own >= 5), "control");
+        assert!(clock.used() < Duration::from_millis(50), "{:?}", clock.used());
+        other.wait().unwrap();
+        root.kill().unwrap();
+        root.wait().unwrap();
     }
 
     #[test]
