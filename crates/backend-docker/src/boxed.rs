@@ -107,7 +107,7 @@ impl Running {
             plain::adapt(&mut request, options, wanted.spec);
         }
         // What it reads is there until the container has started.
-        let _files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
+        let files = daemon.is_podman().then(|| podman::adapt(&mut request)).transpose()?;
         let is_doubtful =
             daemon.is_podman() || wanted.about.is_rootless || options.runtime.is_some();
         let to_prove = is_doubtful.then(|| request.clone());
@@ -133,10 +133,15 @@ impl Running {
             .attach_container(&made.name, Some(attach))
             .await
             .map_err(|error| not_made(error, options))?;
-        docker
-            .start_container(&made.name, None::<StartContainerOptions>)
-            .await
-            .map_err(|error| not_made(error, options))?;
+        // It is not removed while it starts, when nobody waits for it any more: Docker 20.10 would list it for ever.
+        let docker = docker.clone();
+        let starting = background(async move {
+            let started = docker.start_container(&made.name, None::<StartContainerOptions>).await;
+            drop(files);
+            (made, started)
+        });
+        let (made, started) = starting.await?;
+        started.map_err(|error| not_made(error, options))?;
         Ok(Self { made, attached, nonce, to_prove })
     }
 }

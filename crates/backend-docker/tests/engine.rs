@@ -283,10 +283,18 @@ async fn nothing_is_left_of_a_create_that_is_given_up() {
     docker(&["tag", DEFAULT_IMAGE, image]).await;
     let backend = Arc::new(DockerBackend::default());
     let create = || Sandbox::builder(Arc::<DockerBackend>::clone(&backend)).image(image).create();
-    let began = Instant::now();
-    create().await.unwrap().terminate().await.unwrap();
+    // The first takes longer, and any one may: the engine does other things besides.
+    let mut whole = Duration::MAX;
+    for _ in 0..4 {
+        let began = Instant::now();
+        let sandbox = create().await.unwrap();
+        whole = whole.min(began.elapsed());
+        sandbox.terminate().await.unwrap();
+    }
+    // Events are counted by whole seconds, and those were others.
+    sleep(Duration::from_secs(1)).await;
+    let since = now();
     // From before a container is asked for to after it has started, however fast this machine is.
-    let (whole, since) = (began.elapsed(), now());
     let mut given_up = 0;
     for part in 1..=12 {
         given_up += u32::from(timeout(whole * part / 14, create()).await.is_err());
