@@ -14,7 +14,7 @@ use sandbox_core::{
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep, sleep_until, timeout};
 
 use super::{Guard, STREAMS};
 use crate::box_io::{Exit, Process, Readable};
@@ -29,6 +29,9 @@ const DRAIN_BOUND: usize = 1 << 20;
 
 /// How soon a process is looked for again that could not be found yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long it may live without having been found: what nobody can count, nobody limits.
+const LONGEST_UNSEEN: Duration = Duration::from_secs(2);
 
 const SIGKILL: i32 = 9;
 
@@ -84,10 +87,7 @@ async fn beyond(process: &dyn Process, limits: Limits) -> Failure {
         limit = passed(limits.wall) => {
             failure(FailureKind::Timeout, &format!("command timed out after {}", in_words(limit)))
         }
-        limit = used_up(process, limits.cpu) => {
-            let message = format!("command used up its CPU time of {}", in_words(limit));
-            failure(FailureKind::CpuTime, &message)
-        }
+        message = used_up(process, limits.cpu) => failure(FailureKind::CpuTime, &message),
     }
 }
 
@@ -97,20 +97,31 @@ async fn passed(limit: Option<Duration>) -> Duration {
     limit
 }
 
-async fn used_up(process: &dyn Process, limit: Option<Duration>) -> Duration {
+/// Waits until the command may use no more, and says why.
+async fn used_up(process: &dyn Process, limit: Option<Duration>) -> String {
     let Some(limit) = limit else { return pending().await };
-    let mut tree = loop {
-        match TreeLimit::begin(process, limit) {
-            Some(tree) => break tree,
-            // It has just ended, which is about to be told.
-            None => sleep(LOOK_AGAIN).await,
-        }
+    let Ok(mut tree) = timeout(LONGEST_UNSEEN, tree_of(process, limit)).await else {
+        return format!(
+            "command was ended: its CPU time of {} cannot be limited, because /proc of this host does not show it; \
+             leave the limit out, or have /proc mounted without `hidepid`",
+            in_words(limit)
+        );
     };
     while !tree.is_used_up() {
         sleep_until(tree.next()).await;
         tree.look();
     }
-    limit
+    format!("command used up its CPU time of {}", in_words(limit))
+}
+
+/// What counts the CPU time of a process, once there is something to be seen of it. It may also have just ended.
+async fn tree_of(process: &dyn Process, limit: Duration) -> TreeLimit {
+    loop {
+        match TreeLimit::begin(process, limit) {
+            Some(tree) => return tree,
+            None => sleep(LOOK_AGAIN).await,
+        }
+    }
 }
 
 /// A running command as a stream of events. Dropping it ends the command.
@@ -335,5 +346,96 @@ impl Drop for Running {
             Ok(runtime) => drop(runtime.spawn(async move { process.kill_tree().await })),
             Err(_) => drop(process.signal(SIGKILL)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+
+    use async_trait::async_trait;
+    use sandbox_core::Result;
+
+    use super::*;
+
+    /// A process of which nothing is to be seen.
+    #[derive(Debug, Default)]
+    struct Unseen {
+        killed: watch::Sender<bool>,
+    }
+
+    #[async_trait]
+    impl Process for Unseen {
+        fn pid(&self) -> u32 {
+            7
+        }
+
+        async fn register(&self, _pid: u32) -> Result<()> {
+            Ok(())
+        }
+
+        fn is_dead(&self) -> bool {
+            *self.killed.borrow()
+        }
+
+        fn poll_exited(&self, _cx: &mut Context<'_>) -> Poll<()> {
+            unreachable!("its end is awaited")
+        }
+
+        async fn exit(&self) -> Result<Exit> {
+            let _ = self.killed.subscribe().wait_for(|killed| *killed).await;
+            Ok(Exit {
+                code: None,
+                signal: Some(SIGKILL),
+                user: Duration::ZERO,
+                system: Duration::ZERO,
+                max_rss: 0,
+            })
+        }
+
+        fn signal(&self, _signal: i32) -> Result<()> {
+            Ok(())
+        }
+
+        async fn signal_tree(&self, _signal: i32) -> Result<()> {
+            Ok(())
+        }
+
+        async fn kill_tree(&self) -> Result<()> {
+            self.killed.send_replace(true);
+            Ok(())
+        }
+
+        async fn end_started(
+            &self,
+            _since: tokio::time::Instant,
+            _former: Option<tokio::time::Instant>,
+        ) {
+        }
+
+        fn cpu_time(&self) -> Option<Duration> {
+            None
+        }
+
+        fn peak_memory(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    async fn ended(limits: Limits) -> Option<Failure> {
+        let end = Arc::new(End::default());
+        let watched = watch(Arc::new(Unseen::default()), limits, Arc::clone(&end));
+        timeout(Duration::from_secs(60), watched).await.ok()?;
+        end.beyond.get().cloned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_can_count_does_not_run_without_its_limit() {
+        let cpu = Some(Duration::from_secs(1));
+        let failure = ended(Limits { wall: None, cpu }).await.expect("it was ended");
+        assert_eq!(failure.kind, FailureKind::CpuTime);
+        assert!(failure.message.contains("cannot be limited"), "{failure:?}");
+        // The control: without that limit it goes on.
+        assert!(ended(Limits { wall: None, cpu: None }).await.is_none());
     }
 }
