@@ -11,7 +11,7 @@ use sandbox_core::{
 };
 use sandbox_isolation::host_limits;
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
-use sandbox_local::{Made, SnapshotStore, Spares, Stored};
+use sandbox_local::{Made, SnapshotStore, Spares, Stored, may_be_ahead};
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};
@@ -116,18 +116,17 @@ impl EvalBackend {
     /// Has the next sandbox made, once there were two alike. Those from a snapshot, unless it is large, are made again and
     /// take time: there one is enough.
     fn prepare_next(&self, recipe: Recipe) {
-        // What is mounted is what is there when somebody asks, and not a moment before.
-        if recipe.spec.single_use.is_some() || !recipe.spec.mounts.is_empty() {
+        if !may_be_ahead(&recipe.spec) {
             return;
         }
         let small = |stored: &Stored| stored.info.size <= SMALL.as_u64();
-        let from_small = recipe.snapshot.as_ref().is_some_and(small);
-        let (workshop, next) = (Arc::clone(&self.workshop), recipe.clone());
-        self.spares.prepare(
-            recipe.clone(),
-            |last| from_small || last.is_some_and(|last| last.is_like(&recipe)),
-            || async move { workshop.make(&next).await.ok().map(Arc::new) },
-        );
+        let again = |recipe: &Recipe, last: Option<&Recipe>| {
+            recipe.snapshot.as_ref().is_some_and(small)
+                || last.is_some_and(|last| last.is_like(recipe))
+        };
+        let workshop = Arc::clone(&self.workshop);
+        let make = |next: Recipe| async move { workshop.make(&next).await.ok().map(Arc::new) };
+        self.spares.prepare(recipe, again, make);
     }
 
     /// The version of the interpreter, which is started, because only that shows whether it works; and what of its

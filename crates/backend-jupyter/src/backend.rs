@@ -13,14 +13,14 @@ use sandbox_core::{
     ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
     resolve_directory,
 };
-use sandbox_isolation::{Cell, CellKind, CellSpec, Maker, host_limits};
+use sandbox_isolation::{Cell, CellSpec, Maker, host_limits};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::Over;
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::{Made, Packages, Place, PlaceSpec, Spares};
+use sandbox_local::{Made, Packages, Place, PlaceSpec, Spares, may_be_ahead};
 use serde_json::json;
 
 use crate::away;
@@ -191,7 +191,7 @@ impl JupyterBackend {
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         instance.begin(&spec);
-        if spec.single_use.is_none() {
+        if may_be_ahead(&spec) && spec.isolation == IsolationMode::Strict {
             self.prepare_next(maker, cell_spec);
         }
         Ok(instance)
@@ -207,16 +207,9 @@ impl JupyterBackend {
 
     /// Has the next cell made, once there were two alike.
     fn prepare_next(&self, maker: Maker, spec: CellSpec) {
-        // What is mounted is what is there when somebody asks, and not a moment before.
-        if spec.isolation != CellKind::Strict || !spec.mounts.is_empty() {
-            return;
-        }
-        let next = spec.clone();
-        self.spares.prepare(
-            spec.clone(),
-            |last| last == Some(&spec),
-            || async move { maker.cell(&next).await.ok() },
-        );
+        let again = |spec: &CellSpec, last: Option<&CellSpec>| last == Some(spec);
+        let make = |next: CellSpec| async move { maker.cell(&next).await.ok() };
+        self.spares.prepare(spec, again, make);
     }
 }
 

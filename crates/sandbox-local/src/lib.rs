@@ -39,4 +39,4 @@ pub use snapshots::{
     Draft, EngineImage, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore,
     Snapshots, Stored, StoredContext, check_snapshot_name,
 };
-pub use spares::Spares;
+pub use spares::{Spares, may_be_ahead};

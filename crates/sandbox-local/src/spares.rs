@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sandbox_core::CreateSpec;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -59,27 +60,34 @@ impl<R: Clone, T: Send + 'static> Spares<R, T> {
         claimed.await.ok()
     }
 
-    /// One was made by this recipe. Has another made when `again` says so of the one before; it is kept for two seconds.
+    /// One was made by this recipe. Has another made when `again` says so of the recipe and of the one before; it is kept
+    /// for two seconds.
     ///
     /// Whatever keeps it from being made, the next one meets it too, and tells.
     pub fn prepare<Making>(
         &self,
         recipe: R,
-        again: impl FnOnce(Option<&R>) -> bool,
-        make: impl FnOnce() -> Making,
+        again: impl FnOnce(&R, Option<&R>) -> bool,
+        make: impl FnOnce(R) -> Making,
     ) where
         Making: Future<Output = Option<T>> + Send + 'static,
     {
         let mut state = self.state();
         let wanted = state.spare.as_ref().is_none_or(|spare| spare.claim.is_closed());
-        if wanted && again(state.last.as_ref()) {
+        if wanted && again(&recipe, state.last.as_ref()) {
             let (claim, claims) = oneshot::channel();
-            tokio::spawn(keep_one(make(), claims));
+            tokio::spawn(keep_one(make(recipe.clone()), claims));
             let runtime = Handle::current().id();
             state.spare = Some(Spare { recipe: recipe.clone(), runtime, claim });
         }
         state.last = Some(recipe);
     }
+}
+
+/// Whether anything may be made ahead for somebody who asks for that.
+pub fn may_be_ahead(spec: &CreateSpec) -> bool {
+    // What is mounted is what is there when somebody asks, and not a moment before.
+    spec.single_use.is_none() && spec.mounts.is_empty()
 }
 
 async fn keep_one<T>(
