@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::tally::Tally;
 
-/// How many jobs go on at once. Most tests wait more than they work.
+/// How many jobs go on at once. While one waits for something, the other one works.
 const LANES: usize = 2;
 
 type Work<'a> = Box<dyn FnOnce(&mut Tally) -> Result<(), String> + Send + 'a>;
@@ -106,37 +106,41 @@ impl Drop for Running<'_, '_> {
 mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     use super::*;
+
+    /// Runs a job of each name, which passes when the check does.
+    fn passed(names: &[&str], check: impl Fn() -> bool + Sync) -> (u64, u64) {
+        let check = &check;
+        let work = move |tally: &mut Tally| {
+            tally.check("it", check());
+            Ok(())
+        };
+        let tally = run(names.iter().map(|name| Job::new(*name, work)).collect()).unwrap();
+        (tally.passed, tally.failed)
+    }
 
     #[test]
     fn two_go_on_at_once_and_all_are_counted() {
         let both = Barrier::new(2);
-        let job = |name: &str| {
-            Job::new(name, |tally: &mut Tally| {
-                both.wait();
-                tally.check("it", true);
-                Ok(())
-            })
+        let meets = || {
+            both.wait();
+            true
         };
-        let tally = run(["a", "b", "c", "d"].map(job).into()).unwrap();
-        assert_eq!((tally.passed, tally.failed), (4, 0));
+        assert_eq!(passed(&["a", "b", "c", "d"], meets), (4, 0));
     }
 
     #[test]
     fn two_of_one_name_are_never_done_at_once() {
         let at_once = AtomicU32::new(0);
-        let job = |_| {
-            Job::new("soak", |tally: &mut Tally| {
-                let others = at_once.fetch_add(1, Ordering::SeqCst);
-                thread::sleep(std::time::Duration::from_millis(5));
-                at_once.fetch_sub(1, Ordering::SeqCst);
-                tally.check("alone", others == 0);
-                Ok(())
-            })
+        let is_alone = || {
+            let others = at_once.fetch_add(1, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(5));
+            at_once.fetch_sub(1, Ordering::SeqCst);
+            others == 0
         };
-        let tally = run((0..6).map(job).collect()).unwrap();
-        assert_eq!((tally.passed, tally.failed), (6, 0));
+        assert_eq!(passed(&["soak"; 6], is_alone), (6, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Everything that user needs is copied to a place it can reach: the checkout may be in a home that is closed to it.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,15 @@ pub(crate) enum Who {
     ThisOne,
     /// A user without any privilege.
     Ordinary,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ThisOne => "root",
+            Self::Ordinary => "an ordinary user",
+        })
+    }
 }
 
 /// Whether a test program is left to the other user.

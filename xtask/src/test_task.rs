@@ -73,42 +73,43 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     Ok(tally.close())
 }
 
-/// The tests as this user and as an ordinary one, those with containers, and what cargo itself runs.
+/// The tests as every user that there is here, those with containers, and what cargo itself runs.
 fn programs(
     options: Options,
     built: &Built,
     environment: &Environment,
     with_containers: Option<(docker::Tests, Vec<TestProgram>)>,
 ) -> Result<Tally, String> {
-    let mut skipped = Tally::default();
     let user = OnceLock::new();
-    let as_user = |tally: &mut Tally, program: &TestProgram| {
-        let user = user.get_or_init(|| OrdinaryUser::prepare(built, environment, tally));
-        user.as_ref().map_err(Clone::clone)?.run(program, &[], tally)
+    let run_as = |who: Who, program: &TestProgram, tally: &mut Tally| match who {
+        Who::ThisOne => {
+            test(program, environment, tally);
+            Ok(())
+        }
+        Who::Ordinary => {
+            let user = user.get_or_init(|| OrdinaryUser::prepare(built, environment, tally));
+            user.as_ref().map_err(Clone::clone)?.run(program, &[], tally)
+        }
     };
-    let as_user = &as_user;
+    let run_as = &run_as;
     let mut jobs = Vec::new();
     // The longest first, so that both lanes end at about the same time.
     if let Some((tests, programs)) = with_containers {
         jobs.push(Job::new("containers", move |tally| tests.run(&programs, tally)));
     }
+    let mut skipped = Tally::default();
+    let users = users(options);
     if !is_root() {
         skipped.skip("the run as another user", "this one is an ordinary user already");
     }
     for program in in_order(&built.tests) {
-        const WHY: &str = "it makes little difference to them";
-        if !options.as_user_only && is_root() && is_left_to_other(program, Who::ThisOne) {
-            skipped.skip("a second time as root", WHY);
-        } else if !options.as_user_only {
-            jobs.push(Job::new(program.name(), |tally| {
-                test(program, environment, tally);
-                Ok(())
-            }));
-        }
-        if is_root() && is_left_to_other(program, Who::Ordinary) {
-            skipped.skip("a second time as an ordinary user", WHY);
-        } else if is_root() {
-            jobs.push(Job::new(program.name(), move |tally| as_user(tally, program)));
+        for &who in users {
+            if is_root() && is_left_to_other(program, who) {
+                skipped
+                    .skip(&format!("a second time as {who}"), "it makes little difference to them");
+            } else {
+                jobs.push(Job::new(program.name(), move |tally| run_as(who, program, tally)));
+            }
         }
     }
     if !options.as_user_only {
@@ -123,18 +124,28 @@ fn programs(
     Ok(tally)
 }
 
-/// Test programs that take minutes. They come first.
+/// As whom the test programs run. Only root can be somebody else.
+fn users(options: Options) -> &'static [Who] {
+    match (is_root(), options.as_user_only) {
+        (true, false) => &[Who::ThisOne, Who::Ordinary],
+        (true, true) => &[Who::Ordinary],
+        (false, false) => &[Who::ThisOne],
+        (false, true) => &[],
+    }
+}
+
+/// Test programs that take minutes, those that took longest first. They begin before all others.
 const LONG: [(&str, &str); 10] = [
     ("backend-jupyter", "conformance"),
     ("backend-jupyter", "conformance_server"),
-    ("backend-jupyter", "conformance_tcp"),
+    ("sandbox-remote", "conformance"),
+    ("backend-datalayer", "conformance"),
+    ("backend-datalayer", "it"),
+    ("cli", "conformance_detached"),
     ("backend-eval", "conformance"),
+    ("backend-jupyter", "it"),
     ("backend-eval", "conformance_off"),
     ("backend-eval", "hostile"),
-    ("backend-jupyter", "it"),
-    ("backend-jupyter", "hostile"),
-    ("backend-datalayer", "it"),
-    ("cli", "it"),
 ];
 
 fn in_order(programs: &[TestProgram]) -> Vec<&TestProgram> {
