@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use sandbox_core::{FileKind, Result};
 
 use super::Stop;
-use super::path::{Place, Target, Tree};
+use super::path::{Place, Tree};
 use super::pieces::PIECE;
 use super::tree::{kind_of, remove_tree};
 use super::walk::Walk;
 use super::write::{temporary_name, write_all};
+use crate::files::Target;
 
 /// Bytes that are copied before looking whether anybody still waits.
 const STRETCH: usize = 8 << 20;
@@ -29,14 +30,14 @@ struct Copy<'a> {
 pub(crate) fn copy(tree: &Tree, from: &Target, to: &Target, stop: &Stop) -> Result<()> {
     let source = from.place(tree)?;
     let status = rustix::fs::statat(&source.parent, &source.name, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|errno| from.failed(errno))?;
+        .map_err(|errno| from.about.failed(errno))?;
     let kind = kind_of(&status);
     if source.directory && kind != FileKind::Directory {
-        return Err(from.failed(Errno::NOTDIR));
+        return Err(from.about.failed(Errno::NOTDIR));
     }
     let place = to.place(tree)?;
     if place.directory && kind != FileKind::Directory {
-        return Err(to.failed(Errno::NOTDIR));
+        return Err(to.about.failed(Errno::NOTDIR));
     }
     let name = temporary_name();
     let copy = Copy { from, to, stop };
@@ -47,7 +48,7 @@ pub(crate) fn copy(tree: &Tree, from: &Target, to: &Target, stop: &Stop) -> Resu
         } else {
             renameat(parent, name, parent, &place.name)
         };
-        put.map_err(|errno| to.failed(errno))
+        put.map_err(|errno| to.about.failed(errno))
     });
     if copied.is_err() {
         discard(&place, &name);
@@ -66,11 +67,11 @@ fn discard(place: &Place, name: &CStr) {
 
 impl Copy<'_> {
     fn read<T>(&self, result: rustix::io::Result<T>) -> Result<T> {
-        result.map_err(|errno| self.from.failed(errno))
+        result.map_err(|errno| self.from.about.failed(errno))
     }
 
     fn write<T>(&self, result: rustix::io::Result<T>) -> Result<T> {
-        result.map_err(|errno| self.to.failed(errno))
+        result.map_err(|errno| self.to.about.failed(errno))
     }
 
     fn everything(&self, from: &Place, kind: FileKind, to: &Place, name: &CStr) -> Result<()> {
@@ -81,7 +82,7 @@ impl Copy<'_> {
         // Refused before anything is copied, and once more at the end, when it may have come.
         let there = rustix::fs::statat(&to.parent, &to.name, AtFlags::SYMLINK_NOFOLLOW);
         if there.is_ok() {
-            return Err(self.to.failed(Errno::EXIST));
+            return Err(self.to.about.failed(Errno::EXIST));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let source = self.read(openat(&from.parent, &from.name, flags, Mode::empty()))?;
@@ -113,7 +114,7 @@ impl Copy<'_> {
             if found.kind() == FileKind::Directory {
                 let made = self.directory(into.as_fd(), &found.name)?;
                 if !walk.enter(&found)? {
-                    return Err(self.from.failed(Errno::ACCESS));
+                    return Err(self.from.about.failed(Errno::ACCESS));
                 }
                 modes.push((made, found.status.st_mode));
             } else if let Some(from) = walk.directory() {
@@ -185,7 +186,7 @@ impl Copy<'_> {
                 Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     return self.by_hand(source, copy);
                 }
-                Err(errno) => return Err(self.to.failed(errno)),
+                Err(errno) => return Err(self.to.about.failed(errno)),
             }
         }
     }
@@ -199,7 +200,7 @@ impl Copy<'_> {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(self.from.failed(errno)),
+                Err(errno) => return Err(self.from.about.failed(errno)),
             };
             self.write(write_all(copy, &buffer[..count]))?;
         }

@@ -9,10 +9,11 @@ use sandbox_core::{FileKind, FindFiles, FoundFile, Result};
 
 use super::Stop;
 use super::names;
-use super::path::{Target, Tree};
+use super::path::Tree;
 use super::pieces::PIECE;
 use super::tree::kind_of;
 use super::walk::{Found, Walk};
+use crate::files::Target;
 use crate::files::glob;
 
 /// Results when nothing is said.
@@ -83,9 +84,9 @@ fn lines_of(
     let file = match openat(directory, &found.name, flags, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::ACCESS | Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Vec::new()),
-        Err(errno) => return Err(target.failed(errno)),
+        Err(errno) => return Err(target.about.failed(errno)),
     };
-    let status = fstat(&file).map_err(|errno| target.failed(errno))?;
+    let status = fstat(&file).map_err(|errno| target.about.failed(errno))?;
     if kind_of(&status) != FileKind::File {
         return Ok(Vec::new());
     }
@@ -93,7 +94,7 @@ fn lines_of(
     let mut buffer = vec![0; PIECE];
     loop {
         stop.check(&target.about)?;
-        match read(&file, &mut buffer).map_err(|errno| target.failed(errno))? {
+        match read(&file, &mut buffer).map_err(|errno| target.about.failed(errno))? {
             0 => return Ok(search.finish()),
             count if search.feed(&buffer[..count]) => {}
             _ => return Ok(search.finish()),

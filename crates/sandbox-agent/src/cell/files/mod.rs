@@ -27,10 +27,10 @@ use sandbox_core::{
 use sandbox_isolation::Cell;
 
 use self::failure::About;
-use self::path::{Target, Tree};
+use self::path::Tree;
 use self::pool::User;
 use crate::box_io::{BoxFiles, WatchStream};
-use crate::files::{failure, names};
+use crate::files::{Target, failure, names};
 
 /// The files of a cell.
 ///
@@ -53,7 +53,7 @@ impl CellFiles {
     }
 
     fn target(&self, operation: &'static str, path: &str) -> Result<Target> {
-        Target::new(&self.tree, operation, path)
+        Target::new(&self.tree.base, operation, path)
     }
 
     /// Does something about one path on a thread for files.

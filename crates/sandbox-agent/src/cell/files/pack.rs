@@ -9,10 +9,11 @@ use rustix::io::Errno;
 use sandbox_core::tar::{self, Entry, EntryKind};
 use sandbox_core::{ByteStream, ErrorKind, FileKind, Result};
 
-use super::path::{Target, Tree};
+use super::path::Tree;
 use super::pieces::{PIECE, Piece, Source, pieces, step};
 use super::pool;
 use super::walk::{Found, Walk};
+use crate::files::Target;
 
 /// Bytes of holes that an archive may have in any case, and how much larger than what is stored it may be beyond that.
 const FREE_HOLES: u64 = 1 << 30;
@@ -84,7 +85,7 @@ impl Packing {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(directory, &found.name, flags, Mode::empty())
             .map_err(|_| self.unreadable(found))?;
-        let status = fstat(&file).map_err(|errno| self.target.failed(errno))?;
+        let status = fstat(&file).map_err(|errno| self.target.about.failed(errno))?;
         self.target.refuse_irregular(&status)?;
         let size = u64::try_from(status.st_size).unwrap_or(0);
         self.count(size, u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512))?;
@@ -109,7 +110,7 @@ impl Packing {
             Ok(target) => Ok(Some(target.into_bytes())),
             // It is no link any more.
             Err(Errno::NOENT | Errno::INVAL) => Ok(None),
-            Err(errno) => Err(self.target.failed(errno)),
+            Err(errno) => Err(self.target.about.failed(errno)),
         }
     }
 
@@ -134,7 +135,7 @@ impl Packing {
                 piece.truncate(before + taken as usize);
             }
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(self.target.failed(errno)),
+            Err(errno) => return Err(self.target.about.failed(errno)),
         }
         Ok(())
     }

@@ -10,15 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, mkdirat, openat2};
 use rustix::io::Errno;
-use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_core::{ErrorKind, Result};
 
-use super::failure::About;
-use super::names;
 use super::pool::User;
-
-/// The longest path, and the longest part of it, in bytes.
-const MOST_PATH: usize = 4096;
-const MOST_NAME: usize = 255;
+use crate::files::Target;
 
 /// How often a path is resolved again while directories above it move.
 const MOST_TRIES: usize = 1000;
@@ -61,40 +56,8 @@ pub(crate) struct Place {
     pub(crate) directory: bool,
 }
 
-/// A path, checked and absolute.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) about: About,
-    /// As it is shown.
-    pub(crate) shown: String,
-    bytes: Vec<u8>,
-}
-
+/// What is done with a path below the root of a tree.
 impl Target {
-    /// Checks what can be checked in the text.
-    pub(crate) fn new(tree: &Tree, operation: &'static str, path: &str) -> Result<Self> {
-        let about = About::new(operation, path);
-        if path.is_empty() || path.contains('\0') {
-            return Err(about.invalid("path", "a path must not be empty or contain NUL"));
-        }
-        let absolute = if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("{}/{path}", tree.base.trim_end_matches('/'))
-        };
-        let bytes = names::to_bytes(&absolute);
-        if bytes.len() > MOST_PATH {
-            return Err(about.invalid("name_too_long", "the path is longer than 4096 bytes"));
-        }
-        if bytes.split(|byte| *byte == b'/').any(|part| part.len() > MOST_NAME) {
-            return Err(about.invalid("name_too_long", "a name in it is longer than 255 bytes"));
-        }
-        let parts = absolute.split('/').filter(|part| !matches!(*part, "" | "."));
-        let shown = parts.fold(String::new(), |path, part| path + "/" + part);
-        let shown = if shown.is_empty() { "/".to_owned() } else { shown };
-        Ok(Self { about, shown, bytes })
-    }
-
     /// Opens it, links followed or not.
     pub(crate) fn open(&self, tree: &Tree, flags: OFlags) -> Result<OwnedFd> {
         let fd = resolve(tree, &self.bytes, flags).map_err(|errno| self.about.failed(errno))?;
@@ -183,10 +146,6 @@ impl Target {
         }
         let invalid = |_| self.about.invalid("path", "a path must not contain NUL");
         Ok((&path[..start], CString::new(name).map_err(invalid)?, end < path.len()))
-    }
-
-    pub(crate) fn failed(&self, errno: Errno) -> Error {
-        self.about.failed(errno)
     }
 }
 

@@ -8,9 +8,10 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, pread};
 use sandbox_core::{ByteRange, ByteStream, Result};
 
-use super::path::{Target, Tree};
+use super::path::Tree;
 use super::pieces::{PIECE, Piece, Source, pieces, step};
 use super::pool;
+use crate::files::Target;
 
 /// An open file, and what of it is still to be read.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Source for Reading {
                 Err(Errno::INTR) => {}
                 // Beyond what an offset can be there is nothing.
                 Err(Errno::INVAL) if i64::try_from(offset).is_err() => ended = true,
-                Err(errno) => return Err(self.target.failed(errno)),
+                Err(errno) => return Err(self.target.about.failed(errno)),
             }
         }
         piece.truncate(room);

@@ -13,8 +13,9 @@ use sandbox_core::{ErrorKind, FileInfo, FileKind, Result};
 use super::Stop;
 use super::failure::cause;
 use super::names;
-use super::path::{Target, Tree};
+use super::path::Tree;
 use super::write::temporary_name;
+use crate::files::Target;
 
 /// Entries that a listing has at most. Code in a cell can make many more.
 const MOST_ENTRIES: usize = 100_000;
@@ -87,7 +88,7 @@ pub(crate) fn stat(tree: &Tree, target: &Target) -> Result<FileInfo> {
 
 pub(crate) fn list(tree: &Tree, target: &Target, stop: &Stop) -> Result<Vec<FileInfo>> {
     let directory = target.open_directory(tree)?;
-    let failed = |errno| target.failed(errno);
+    let failed = |errno| target.about.failed(errno);
     let mut found = Vec::new();
     for name in entries(reopened(directory.as_fd()).map_err(failed)?).map_err(failed)? {
         stop.check(&target.about)?;
@@ -119,19 +120,19 @@ pub(crate) fn make_directory(tree: &Tree, target: &Target, parents: bool) -> Res
         return target.make_directories(tree).map_err(|error| match cause(&error) {
             // Something else is there.
             Some("not_a_directory") if target.open(tree, OFlags::PATH).is_ok() => {
-                target.failed(Errno::EXIST)
+                target.about.failed(Errno::EXIST)
             }
             _ => error,
         });
     }
     let place = target.place(tree)?;
     mkdirat(&place.parent, &place.name, Mode::from_raw_mode(0o755))
-        .map_err(|errno| target.failed(errno))
+        .map_err(|errno| target.about.failed(errno))
 }
 
 pub(crate) fn remove(tree: &Tree, target: &Target, recursive: bool, stop: &Stop) -> Result<()> {
     let place = target.place(tree)?;
-    let failed = |errno| target.failed(errno);
+    let failed = |errno| target.about.failed(errno);
     let status = statat(&place.parent, &place.name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
     if kind_of(&status) != FileKind::Directory {
         if place.directory {
@@ -198,16 +199,16 @@ pub(crate) fn rename(tree: &Tree, from: &Target, to: &Target) -> Result<()> {
     let source = from.place(tree)?;
     // A missing source is the source's fault, whatever else is wrong.
     let status = statat(&source.parent, &source.name, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|errno| from.failed(errno))?;
+        .map_err(|errno| from.about.failed(errno))?;
     let destination = to.place(tree)?;
     if destination.directory && kind_of(&status) != FileKind::Directory {
-        return Err(to.failed(Errno::NOTDIR));
+        return Err(to.about.failed(Errno::NOTDIR));
     }
     renameat(&source.parent, &source.name, &destination.parent, &destination.name).map_err(
         |errno| match errno {
-            Errno::NOENT | Errno::XDEV => from.failed(errno),
+            Errno::NOENT | Errno::XDEV => from.about.failed(errno),
             Errno::INVAL => to.about.invalid("inside_itself", "is inside of what is renamed"),
-            _ => to.failed(errno),
+            _ => to.about.failed(errno),
         },
     )
 }
@@ -222,5 +223,5 @@ pub(crate) fn set_mode(tree: &Tree, target: &Target, mode: u32) -> Result<()> {
     // A file that cannot be opened can be named by its descriptor all the same, and by nothing that could change.
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     chmodat(CWD, name, Mode::from_raw_mode(mode), AtFlags::empty())
-        .map_err(|errno| target.failed(errno))
+        .map_err(|errno| target.about.failed(errno))
 }

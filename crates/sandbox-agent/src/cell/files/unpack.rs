@@ -16,11 +16,12 @@ use rustix::io::Errno;
 use sandbox_core::tar::{Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, ErrorKind, FileKind, Result};
 
-use super::path::{Place, Target, Tree, resolve_below};
+use super::path::{Place, Tree, resolve_below};
 use super::pool::{self, User};
 use super::sink::{Sink, drain};
 use super::tree::{entries, kind_of, remove_tree, reopened};
 use super::write::{temporary_name, write_all};
+use crate::files::Target;
 
 const READ_DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -87,7 +88,7 @@ impl Unpacking {
             }
             Err(error) => return Err(error),
         };
-        let draft = Draft::make(holder, tree.user).map_err(|errno| target.failed(errno))?;
+        let draft = Draft::make(holder, tree.user).map_err(|errno| target.about.failed(errno))?;
         Ok(Self {
             target,
             decoder: Decoder::default(),
@@ -106,7 +107,7 @@ impl Unpacking {
             Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::XDEV => {
                 refused(path, "comes twice, or goes through what is no directory")
             }
-            _ => self.target.failed(errno),
+            _ => self.target.about.failed(errno),
         }
     }
 
@@ -147,7 +148,7 @@ impl Unpacking {
             Item::Entry(entry) => self.entry(entry),
             Item::Data(bytes) => match &self.file {
                 Some((file, _)) => {
-                    write_all(file, &bytes).map_err(|errno| self.target.failed(errno))
+                    write_all(file, &bytes).map_err(|errno| self.target.about.failed(errno))
                 }
                 None => Ok(()),
             },
@@ -242,13 +243,13 @@ impl Unpacking {
             .and_then(|()| {
                 renameat_with(&*holder, &name, &*holder, new_name, RenameFlags::NOREPLACE)
             })
-            .map_err(|errno| self.target.failed(errno))?;
+            .map_err(|errno| self.target.about.failed(errno))?;
         self.draft.moved = true;
         Ok(())
     }
 
     fn each(&self, from: BorrowedFd<'_>, mut visit: impl FnMut(&CStr) -> Result<()>) -> Result<()> {
-        let failed = |errno| self.target.failed(errno);
+        let failed = |errno| self.target.about.failed(errno);
         for name in entries(reopened(from).map_err(failed)?).map_err(failed)? {
             visit(&name.map_err(failed)?)?;
         }
@@ -265,13 +266,13 @@ impl Unpacking {
         let kind = |at| match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(status) => Ok(Some(kind_of(&status) == FileKind::Directory)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.target.failed(errno)),
+            Err(errno) => Err(self.target.about.failed(errno)),
         };
         let open = |at| openat(at, name, READ_DIRECTORY, Mode::empty());
         match (kind(from)?, kind(to)?) {
             (Some(true), Some(true)) => {
                 let both = open(from).and_then(|from| Ok((from, open(to)?)));
-                both.map(Some).map_err(|errno| self.target.failed(errno))
+                both.map(Some).map_err(|errno| self.target.about.failed(errno))
             }
             (Some(here), Some(there)) if here != there => {
                 let name = name.to_string_lossy();
@@ -294,7 +295,7 @@ impl Unpacking {
             if let Some((from, to)) = self.both(from, to, name)? {
                 return self.merge(from.as_fd(), to.as_fd());
             }
-            renameat(from, name, to, name).map_err(|errno| self.target.failed(errno))
+            renameat(from, name, to, name).map_err(|errno| self.target.about.failed(errno))
         })
     }
 }
@@ -316,7 +317,7 @@ impl Sink for Unpacking {
         let draft = &mut self.draft;
         if !draft.moved {
             // Its content has moved; now, and not some time later, so does the last trace of it.
-            let failed = |errno| self.target.failed(errno);
+            let failed = |errno| self.target.about.failed(errno);
             remove_tree(draft.holder.as_fd(), &draft.name, &mut || Ok(()), &failed)?;
             draft.moved = true;
         }

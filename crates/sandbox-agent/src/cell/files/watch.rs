@@ -19,11 +19,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
 use super::names;
-use super::path::{Target, Tree};
+use super::path::Tree;
 use super::pool;
 use super::walk::Walk;
 use crate::box_io::WatchStream;
 use crate::cell::streams;
+use crate::files::Target;
 
 /// Directories of one watch. All programs of a user share how many there can be on a host.
 const MOST_DIRECTORIES: usize = 8192;
@@ -113,7 +114,7 @@ impl Watching {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS | Errno::XDEV) => {
                 return Ok(());
             }
-            Err(errno) => return Err(self.target.failed(errno)),
+            Err(errno) => return Err(self.target.about.failed(errno)),
         };
         if !path.is_empty() {
             self.add(directory.as_fd(), path)?;
@@ -178,7 +179,7 @@ impl Watching {
                 }),
                 Err(Errno::AGAIN) => return Ok(said),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.target.failed(errno)),
+                Err(errno) => return Err(self.target.about.failed(errno)),
             }
             if said.len() >= MOST_AT_ONCE && reader.is_buffer_empty() {
                 self.more = true;
@@ -323,7 +324,7 @@ fn too_many(target: &Target, errno: Errno) -> sandbox_core::Error {
                 .error(ErrorKind::ResourceExhausted, "watches", message)
                 .with_hint("raise fs.inotify.max_user_watches and max_user_instances")
         }
-        other => target.failed(other),
+        other => target.about.failed(other),
     }
 }
 

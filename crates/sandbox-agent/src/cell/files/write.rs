@@ -10,9 +10,10 @@ use rustix::io::Errno;
 use sandbox_core::{ByteStream, ErrorKind, Result, WriteOptions, random_hex};
 
 use super::failure::{RUNNING, cause};
-use super::path::{Place, Target, Tree};
+use super::path::{Place, Tree};
 use super::pool::{self, User};
 use super::sink::{Sink, drain};
+use crate::files::Target;
 
 const DEFAULT_MODE: u32 = 0o644;
 
@@ -59,7 +60,7 @@ impl Draft {
         let place =
             if options.parents { target.place_with_parents(tree)? } else { target.place(tree)? };
         if place.directory {
-            return Err(target.failed(Errno::ISDIR));
+            return Err(target.about.failed(Errno::ISDIR));
         }
         let mode = Mode::from_raw_mode(options.mode.unwrap_or(DEFAULT_MODE));
         if options.append {
@@ -73,7 +74,7 @@ impl Draft {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW;
         let file = match target.open_regular(tree, flags) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                create(place, &place.name, mode).map_err(|errno| target.failed(errno))?
+                create(place, &place.name, mode).map_err(|errno| target.about.failed(errno))?
             }
             other => other?.0,
         };
@@ -90,7 +91,7 @@ impl Draft {
         };
         let name = temporary_name();
         let file = create(&place, &name, Mode::from_raw_mode(0o600))
-            .map_err(|errno| target.failed(errno))?;
+            .map_err(|errno| target.about.failed(errno))?;
         let pending = Pending { place: place.into(), name, mode, user: tree.user, moved: false };
         Ok(Self { target, file, written: 0, pending: Some(pending) })
     }
@@ -111,14 +112,14 @@ impl Sink for Draft {
     type Output = u64;
 
     fn write(&mut self, piece: Bytes) -> Result<()> {
-        write_all(&self.file, &piece).map_err(|errno| self.target.failed(errno))?;
+        write_all(&self.file, &piece).map_err(|errno| self.target.about.failed(errno))?;
         self.written += piece.len() as u64;
         Ok(())
     }
 
     fn finish(self) -> Result<u64> {
         let target = self.target.clone();
-        self.put().map_err(|errno| target.failed(errno))
+        self.put().map_err(|errno| target.about.failed(errno))
     }
 }
 
