@@ -276,19 +276,22 @@ impl Snapshots {
         image: Option<EngineImage>,
     ) -> Result<SnapshotInfo> {
         place.check_snapshot(CREATE)?;
-        let mut draft = self.store.begin(CREATE, name)?;
-        draft.image = image;
         let _in_use = place.expiry.in_use();
         let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
         let described = contexts.list();
+        let files = async {
+            let mut draft = self.store.begin(CREATE, name)?;
+            draft.image = image;
+            let directories = place.save(CREATE, &mut draft).await?;
+            Ok((draft, directories))
+        };
         // Nothing changes meanwhile, so the one need not wait for the other.
-        let (copies, directories) = tokio::join!(
-            self.copy_interpreters(&mut paused, &mut info),
-            place.save(CREATE, &mut draft)
-        );
+        let copies = self.copy_interpreters(&mut paused, &mut info);
+        let (copies, files) = tokio::join!(copies, files);
+        let (mut draft, directories) = files?;
         let copies = copies?;
-        info.directories = directories?;
+        info.directories = directories;
         let mut storing = store_variables(&described, &mut paused, &copies, &mut info).await?;
         // All that is still missing is in copies, and code may go on.
         drop(paused);
