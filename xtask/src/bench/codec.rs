@@ -43,14 +43,14 @@ fn codec() -> Codec {
 
 fn there_and_back(session: &Session, sender: &Codec, receiver: &mut Codec) -> Measured {
     let messages: Vec<_> = (0..MESSAGES).map(|_| session.request(request())).collect();
-    let mut read = Vec::with_capacity(messages.len());
+    let mut is_read = true;
     let began = Instant::now();
+    // Its end is in it, too. To keep all of them would measure where the memory for that comes from.
     for message in messages {
         let raw = receiver.decode(sender.encode(&message.into_raw())).map_err(text)?;
-        read.push(raw.parse(&Limits::default()));
+        is_read &= !raw.parse(&Limits::default()).content.is_malformed();
     }
     let took = each(began);
-    let is_read = read.iter().all(|message| !message.content.is_malformed());
     if is_read { Ok(took) } else { Err("a message was not read".to_owned()) }
 }
 
