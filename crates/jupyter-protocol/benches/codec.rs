@@ -32,7 +32,8 @@ fn both_ways(criterion: &mut Criterion) {
         bencher.iter_batched(
             || session.request(request()),
             |message| there_and_back(sender.encode(&message.into_raw()), &mut receiver),
-            BatchSize::SmallInput,
+            // Few, so that they are not fetched from far away.
+            BatchSize::NumIterations(8),
         );
     });
     let frames = sender.encode(&session.request(request()).into_raw());
