@@ -93,6 +93,7 @@ class Zygote:
         self.own_pids = None
         self.in_cell = False
         self.waits = False
+        self.heard = self.hears = False
 
     def send(self, kind, *fields):
         try:
@@ -229,14 +230,25 @@ class Zygote:
         )
 
     def heard_of_death(self, signum, frame):
-        # Otherwise it may be that of a process which is about to be known as a worker.
-        if self.waits:
-            self.take_dead_orphans()
+        # Otherwise it may be that of a process which is about to be known as a worker. What is heard meanwhile is not
+        # handled inside of this: code decides how often it is.
+        self.heard = True
+        if self.waits and not self.hears:
+            self.hears = True
+            try:
+                while self.heard:
+                    self.heard = False
+                    self.take_dead_orphans()
+            finally:
+                self.hears = False
 
     def take_dead_orphans(self):
         for pid in children():
             if pid not in self.workers:
-                wait4(pid, WNOHANG)
+                try:
+                    wait4(pid, WNOHANG)
+                except ChildProcessError:
+                    pass  # it was taken since they were listed
 
     def clear_orphans(self):
         """Ends what dead workers left to this process, until nothing of it is left.

@@ -26,6 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
         memory_that_is_let_go_of needs limit_memory, strict;
         memory_in_page_tables needs limit_memory, strict;
         memory_in_semaphores needs limit_memory, strict;
+        memory_in_attributes_of_files needs limit_memory, strict;
+        memory_in_pages_of_emptied_files needs limit_memory, strict;
         directories_without_end;
         timers_and_epolls_without_end needs strict;
     });
@@ -280,6 +282,41 @@ import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 for n in range(500):
     if libc.semget(0, 32_000, 0o600) == -1: raise OSError(ctypes.get_errno(), 'no semaphores')
+raise SystemExit('1 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_attributes_of_files(f: Fixture) -> Checked {
+    // Access lists of files in memory take memory of the kernel, and nothing of the disk.
+    let sandbox = small(&f).await?;
+    let code = "
+import os, struct
+entries = [(1, 7, -1), *[(2, 7, os.getuid())] * 8_000, (4, 7, -1), (16, 7, -1), (32, 7, -1)]
+listed = struct.pack('<I', 2) + b''.join(struct.pack('<HHi', *entry) for entry in entries)
+for n in range(4_000):
+    os.mkdir(str(n))
+    for name in ('access', 'default'): os.setxattr(str(n), 'system.posix_acl_' + name, listed)
+raise SystemExit('1 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_pages_of_emptied_files(f: Fixture) -> Checked {
+    // One byte of a page that waits somewhere keeps all of it.
+    let sandbox = small(&f).await?;
+    let code = "
+import os, socket
+reader, writer = os.pipe()
+held, pages = [], 4096
+for n in range(64):
+    file = os.open('file', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    os.truncate(file, pages * 4096)
+    for at in range(0, pages * 4096, 1 << 20): os.pwrite(file, bytes(1 << 20), at)
+    for page in range(pages):
+        if page % 200 == 0: held.append(socket.socketpair())
+        os.splice(file, writer, 1, offset_src=page * 4096)
+        os.splice(reader, held[-1][0].fileno(), 1)
+    os.truncate(file, 0)
+    os.close(file)
 raise SystemExit('1 GiB of it')";
     ends_for_memory(&sandbox, code).await
 }

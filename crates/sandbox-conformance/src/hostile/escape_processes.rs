@@ -28,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         more_programs_than_it_shows needs strict;
         signals_to_everybody needs strict;
         messages_to_other_sandboxes needs strict;
+        siblings_of_its_interpreter;
     })
 }
 
@@ -413,5 +414,20 @@ print('after', flush=True)";
     // The control: the same function with the number of this architecture.
     let own = code.replace("b814000000cd80c3", "b8270000000f05c3");
     ok(&sandbox, &own).await?;
+    Ok(())
+}
+
+async fn siblings_of_its_interpreter(f: Fixture) -> Checked {
+    // Whoever starts interpreters outside of all cells would have children of code, which end as quickly as code likes.
+    let (other, sandbox) = (f.sandbox().await?, f.sandbox().await?);
+    ok(&other, "kept = 42").await?;
+    let code = "
+import ctypes, os
+libc, clone = ctypes.CDLL(None), {'x86_64': 56, 'aarch64': 220}[os.uname().machine]
+for n in range(20_000):
+    if libc.syscall(clone, 0x8000 | 17, 0, 0, 0, 0) == 0: libc._exit(0)";
+    attack(&sandbox, code).await?;
+    ensure_eq!(text(&other, "kept").await?, "42");
+    is_usable(&sandbox).await?;
     Ok(())
 }

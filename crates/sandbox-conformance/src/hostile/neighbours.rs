@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use sandbox_core::{ByteSize, EventKind, FailureKind, OutputStream, Sandbox};
 
-use super::support::attack_for;
+use super::support::{all_denied, attack_for, on_host};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{describe, is_usable, ok, within};
@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         memory_in_connections needs limit_memory, strict;
         memory_of_a_process_without_its_first_thread needs limit_memory, strict;
         memory_that_children_take_is_told needs limit_memory, strict, commands;
+        programs_in_the_kernel needs strict;
     });
     // What one of them uses up is what the others measure.
     all.extend(used_up.into_iter().map(Case::alone));
@@ -427,4 +428,20 @@ print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, 'waitstatus_
     let after = within(HELD, sandbox.commands().run("true")).await??;
     ensure_eq!(after.hint, None);
     Ok(())
+}
+
+async fn programs_in_the_kernel(f: Fixture) -> Checked {
+    // They are compiled to memory that is limited for the whole machine.
+    let probes = "
+allow = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0x7fff0000))
+program = struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow))
+SECCOMP = {'x86_64': 317, 'aarch64': 277}[platform.machine()]
+probes = {
+    'of a socket': lambda: socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 26, program),
+    'that outlives its process': lambda: call(SECCOMP, 1, 8, ctypes.create_string_buffer(program)),
+}";
+    for (name, outcome) in on_host(&format!("{probes}\nlibc.prctl(38, 1, 0, 0, 0)"))? {
+        ensure!(!outcome.starts_with('E'), "control {name}: {outcome}");
+    }
+    all_denied(&f.sandbox().await?, probes).await
 }

@@ -31,16 +31,19 @@ enum Gives {
     NoSuchProtocol,
     NotSupported,
     NoMemory,
+    /// As for files that the call is not for: programs then read and write.
+    Invalid,
 }
 
 impl Gives {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::NotPermitted,
         Self::NotThere,
         Self::NoSuchFamily,
         Self::NoSuchProtocol,
         Self::NotSupported,
         Self::NoMemory,
+        Self::Invalid,
     ];
 
     const fn errno(self) -> i32 {
@@ -51,6 +54,7 @@ impl Gives {
             Self::NoSuchProtocol => libc::EPROTONOSUPPORT,
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::NoMemory => libc::ENOMEM,
+            Self::Invalid => libc::EINVAL,
         }
     }
 
@@ -75,6 +79,8 @@ enum When {
     BitWithout(u8, u32, u32),
     /// One argument is this, and another is greater than that.
     IsAndGreater((u8, u32), (u8, u32)),
+    /// One argument is this, and another is one of those.
+    IsAndOneOf((u8, u32), (u8, &'static [u32])),
 }
 
 /// One line of the policy.
@@ -129,10 +135,28 @@ const ONE_PROCESS_OF_IO: &[u32] = &[1];
 /// `F_NOTIFY` tells of such programs, and its number has no limit.
 const HOLDS_UP_OTHERS: &[u32] = &[1024, 1026];
 
+/// `CLONE_PARENT`: a new process would be a child of whoever started this one, outside of the cell.
+const SIBLING: u32 = 0x8000;
+/// `SOL_SOCKET`, and what gives a socket a program of its own: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, and those for sockets
+/// that share a port.
+const OF_SOCKETS: u32 = 1;
+const PROGRAMS_OF_SOCKETS: &[u32] = &[26, 50, 51, 52];
+/// `SECCOMP_FILTER_FLAG_NEW_LISTENER`: such a filter outlives its process.
+const LISTENER: u32 = 0x8;
+
 /// Calls that depend on their arguments.
+///
+/// Programs in the kernel are compiled to memory that is limited for the whole machine. Without some of it nobody gets a
+/// filter of system calls, and so no cell.
 const CHECKED: &[Rule] = &[
     rule!(SYS_ioctl, When::OneOf(1, TERMINAL_TRICKS), NotPermitted),
-    rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE), NotPermitted),
+    rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE | SIBLING), NotPermitted),
+    rule!(
+        SYS_setsockopt,
+        When::IsAndOneOf((1, OF_SOCKETS), (2, PROGRAMS_OF_SOCKETS)),
+        NotPermitted
+    ),
+    rule!(SYS_seccomp, When::AnyBit(1, LISTENER), NotPermitted),
     rule!(SYS_unshare, When::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
     rule!(SYS_socket, When::OneOf(0, NETLINK), NotSupported),
     rule!(SYS_socket, When::NoneOf(0, FAMILIES), NoSuchFamily),
@@ -182,6 +206,9 @@ const DONE_WITHOUT: &[Rule] = always!(NotThere:
     SYS_get_mempolicy SYS_set_mempolicy SYS_mbind SYS_set_mempolicy_home_node SYS_memfd_secret
     SYS_io_setup SYS_lookup_dcookie SYS_nfsservctl);
 
+/// Attributes of files in memory, access lists above all, are memory that is counted neither for the disk nor for anybody.
+const ATTRIBUTES: &[Rule] = always!(NotSupported: SYS_setxattr SYS_lsetxattr SYS_fsetxattr);
+
 #[cfg(target_arch = "x86_64")]
 const OF_THIS_ARCHITECTURE: &[Rule] = always!(NotPermitted:
     SYS_ioperm SYS_iopl SYS_modify_ldt SYS_uselib SYS_ustat SYS_sysfs SYS__sysctl);
@@ -196,8 +223,13 @@ const UNCOUNTED_MEMORY: &[Rule] = &[
     rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
 ];
 const UNCOUNTED_SEGMENTS: &[Rule] = always!(NotThere: SYS_shmget SYS_semget SYS_msgget);
-/// Pages that are put into a pipe stay when their process has let go of them, each with all of a huge page around it.
-const PAGES_IN_PIPES: Rule = rule!(SYS_vmsplice, When::Always, NotThere);
+/// Pages that are put into a pipe or a socket stay when their process or file has let go of them, each with all of a huge
+/// page around it, and count there for as few of their bytes as were asked for.
+const PAGES_KEPT: &[Rule] = &[
+    rule!(SYS_vmsplice, When::Always, NotThere),
+    rule!(SYS_splice, When::Always, Invalid),
+    rule!(SYS_sendfile, When::Always, Invalid),
+];
 /// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
 /// and the kernel counts it for each user, who must have some left.
 const LARGE_PIPES: Rule = rule!(SYS_fcntl, When::IsAndGreater((1, 1031), (2, PIPE)), NotPermitted);
@@ -274,9 +306,6 @@ const FILES_OF_OTHERS: &[Rule] = &[
     rule!(SYS_fchmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
     rule!(SYS_fchmodat, When::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
     rule!(SYS_fchmodat2, When::Always, NotThere),
-    rule!(SYS_setxattr, When::Always, NotSupported),
-    rule!(SYS_lsetxattr, When::Always, NotSupported),
-    rule!(SYS_fsetxattr, When::Always, NotSupported),
     rule!(SYS_removexattr, When::Always, NotSupported),
     rule!(SYS_lremovexattr, When::Always, NotSupported),
     rule!(SYS_fremovexattr, When::Always, NotSupported),
@@ -346,6 +375,7 @@ impl Filter {
             WHOLE_MACHINE,
             LARGE_PARTS,
             DONE_WITHOUT,
+            ATTRIBUTES,
             OF_THIS_ARCHITECTURE,
         ];
         rules.extend(always.concat());
@@ -359,7 +389,7 @@ impl Filter {
             rules.extend(segments);
         }
         if purpose.counts_memory {
-            rules.push(PAGES_IN_PIPES);
+            rules.extend(PAGES_KEPT);
         }
         if purpose.counts_memory || purpose.shares_user {
             rules.push(LARGE_PIPES);
@@ -433,6 +463,13 @@ impl Filter {
                     checks.load(argument_at(second));
                     checks.test(IF_GREATER, most, 0, 1);
                     checks.answer(gives.answer());
+                }
+                When::IsAndOneOf((first, value), (second, values)) => {
+                    let mut others = Program::default();
+                    others.load(argument_at(second));
+                    others.answer_any(values, gives.answer());
+                    checks.load(argument_at(first));
+                    checks.when_equal(value, others);
                 }
                 When::OneOf(argument, values) => {
                     checks.load(argument_at(argument));

@@ -68,7 +68,8 @@ fn what_ordinary_programs_call_is_allowed() {
         libc::SYS_munmap,
         libc::SYS_execve,
         libc::SYS_futex,
-        libc::SYS_seccomp,
+        libc::SYS_splice,
+        libc::SYS_sendfile,
         libc::SYS_landlock_restrict_self,
         libc::SYS_pidfd_open,
         libc::SYS_close_range,
@@ -100,6 +101,16 @@ fn arguments_decide_where_they_should() {
         (libc::SYS_semget, &[0, 16, 0o600], Some(libc::ENOMEM)),
         (libc::SYS_semget, &[0, 32_000, 0o600], Some(libc::ENOMEM)),
         (libc::SYS_clone, &[17], None),
+        (libc::SYS_clone, &[0x8011], EPERM),
+        (libc::SYS_setsockopt, &[3, 1, 26], EPERM),
+        (libc::SYS_setsockopt, &[3, 1, 50], EPERM),
+        (libc::SYS_setsockopt, &[3, 1 | high, 51 | high], EPERM),
+        (libc::SYS_setsockopt, &[3, 1, 52], EPERM),
+        (libc::SYS_setsockopt, &[3, 1, 27], None),
+        (libc::SYS_setsockopt, &[3, 0, 26], None),
+        (libc::SYS_setsockopt, &[3, 41, 26], None),
+        (libc::SYS_seccomp, &[1, 0x8], EPERM),
+        (libc::SYS_seccomp, &[1, 0x1], None),
         (libc::SYS_unshare, &[0x1000_0000], EPERM),
         (libc::SYS_unshare, &[0x80], EPERM),
         (libc::SYS_unshare, &[0x200], None),
@@ -266,7 +277,9 @@ fn what_is_counted_by_descriptors_is_bounded_by_them() {
         assert_eq!((cloned(0x003d_0b00), cloned(0x1_0000)), (Some(libc::EPERM), Some(libc::EPERM)));
         let unshared = |flags| refused_with(purpose, libc::SYS_unshare, &[flags]);
         assert_eq!((unshared(0x400), unshared(0x200)), (Some(libc::EPERM), None));
-        let pages = refused_with(purpose, libc::SYS_vmsplice, &[]);
-        assert_eq!(pages.is_some(), purpose.counts_memory);
+        for call in [libc::SYS_vmsplice, libc::SYS_splice, libc::SYS_sendfile] {
+            let pages = refused_with(purpose, call, &[]);
+            assert_eq!(pages.is_some(), purpose.counts_memory, "{call}");
+        }
     }
 }
