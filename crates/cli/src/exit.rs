@@ -67,7 +67,7 @@ pub(crate) fn of_error(kind: ErrorKind, operation: &str) -> u8 {
         (ErrorKind::InvalidArgument, _) => USAGE,
         (ErrorKind::NotFound, "start_command") => NOT_FOUND,
         (ErrorKind::PermissionDenied, "start_command") => NOT_EXECUTABLE,
-        (ErrorKind::Timeout, "prepare") => TIMEOUT,
+        (ErrorKind::Timeout, "prepare" | "start_command") => TIMEOUT,
         (ErrorKind::Cancelled, _) => INTERRUPTED,
         _ => SANDBOX,
     }

@@ -12,16 +12,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use sandbox_core::{
     Command, CommandControl, CommandEvent, CommandInfo, Error, ErrorKind, OutputStream, PtySize,
-    Result, StartCommand, Stdin, random_hex, resolve_directory, unix_now,
+    Result, StartCommand, Stdin, in_words, random_hex, resolve_directory, unix_now,
 };
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
 
 use self::input::{Input, Pipe, give, give_first};
 use self::kept::Kept;
@@ -105,7 +106,12 @@ impl Commands {
             terminal: request.pty,
         };
         let started = Instant::now();
-        let spawned = self.box_io.spawn(spec).await?;
+        let spawning = self.box_io.spawn(spec);
+        let spawned = match request.timeout {
+            None => spawning.await?,
+            // Code can stop whatever starts beside it, before it is a program that could be ended.
+            Some(limit) => timeout(limit, spawning).await.map_err(|_| not_in_time(limit))??,
+        };
         Ok(self.command(spawned, started, request, guard))
     }
 
@@ -232,6 +238,12 @@ impl Commands {
         }
         ended
     }
+}
+
+fn not_in_time(limit: Duration) -> Error {
+    let message = format!("the command did not start within {}", in_words(limit));
+    Error::new(ErrorKind::Timeout, "start_command", message)
+        .with_hint("code in the sandbox may stop whatever starts in it; end the sandbox")
 }
 
 /// Forgets the oldest of a kind that have ended, until no more than that are left of it.

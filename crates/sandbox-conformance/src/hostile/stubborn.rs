@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_core::{FailureKind, InterpreterState};
+use sandbox_core::{ErrorKind, FailureKind, InterpreterState};
 
 use super::support::{LIMIT, all_denied, attack, is_killed};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, describe, failed_with, is_usable, ok, text, until_executing};
+use crate::support::{SLACK, describe, failed_with, is_usable, ok, text, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("stubborn", [run_code, local], {
@@ -24,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_process_that_stops_its_parent needs contained;
         real_time_and_nice needs strict;
         a_cell_full_of_stopped_processes needs strict;
+        whatever_starts_is_stopped needs strict, commands;
     })
 }
 
@@ -263,4 +264,38 @@ while True:
     sandbox.terminate().await?;
     ensure!(began.elapsed() < SLACK, "terminate took {:?}", began.elapsed());
     failed_with(&run.await??, FailureKind::Terminated)
+}
+
+async fn whatever_starts_is_stopped(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(0.3)
+    while True:
+        try: os.kill(-1, signal.SIGSTOP)
+        except OSError: pass";
+    // Afterwards the interpreter is stopped as well, and would be ended at a limit, with all that it has started.
+    ok(&sandbox, code).await?;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let mut late = 0;
+    for _ in 0..3 {
+        let limit = Duration::from_secs(1);
+        // Whoever was quicker than the signal was stopped as a program.
+        match within(SLACK, sandbox.commands().run("true").timeout(limit)).await? {
+            Ok(result) if result.failure.is_none() => {}
+            Ok(result) => {
+                late += 1;
+                ensure_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
+            }
+            Err(error) => {
+                late += 1;
+                ensure_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            }
+        }
+    }
+    ensure!(late > 0, "nothing was stopped");
+    within(SLACK, sandbox.terminate()).await??;
+    Ok(())
 }
