@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 const FILES: &str = "
     access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64
     fallocate fchdir fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
-    fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch
+    fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr inotify_add_watch
     inotify_init inotify_init1 inotify_rm_watch lchown lgetxattr link linkat listxattr llistxattr lremovexattr
-    lseek lsetxattr lstat mkdir mkdirat name_to_handle_at newfstatat openat2 pread64 preadv
+    lseek lstat mkdir mkdirat name_to_handle_at newfstatat openat2 pread64 preadv
     preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2
-    rmdir sendfile setxattr splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask
+    rmdir sendfile splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask
     unlink unlinkat utime utimensat utimes vmsplice write writev";
 
 const PROCESSES: &str = "
@@ -23,7 +23,7 @@ const PROCESSES: &str = "
     pidfd_send_signal prctl restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
     rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_getaffinity sched_getattr
     sched_getparam sched_get_priority_max sched_get_priority_min sched_getscheduler sched_rr_get_interval
-    sched_yield seccomp set_robust_list
+    sched_yield set_robust_list
     set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid setresuid setreuid
     setrlimit setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill times tkill uname vfork wait4 waitid
     get_robust_list";
@@ -40,7 +40,7 @@ const TALKING: &str = "
     accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
     eventfd2 getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
     mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl
-    semget semop semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown getrandom";
+    semget semop semtimedop sendmmsg sendmsg sendto shmat shmctl shmdt shmget shutdown getrandom";
 
 /// Where programs look first whether the kernel has it, and do without otherwise: placement of memory, memory that nobody
 /// can count, requests whose number is limited for the whole machine, and calls that are newer than what is above. Engines
@@ -50,6 +50,9 @@ const DONE_WITHOUT: &str = "
     io_getevents io_pgetevents io_submit lookup_dcookie nfsservctl process_madvise cachestat map_shadow_stack statmount
     listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal setxattrat getxattrat listxattrat
     removexattrat open_tree_attr file_getattr file_setattr";
+
+/// Attributes of files in memory, access lists above all, are memory that is counted for no container.
+const ATTRIBUTES: [&str; 3] = ["setxattr", "lsetxattr", "fsetxattr"];
 
 /// What makes files with a mode, and which argument that is.
 const MODES: [(&str, u32); 7] = [
@@ -73,6 +76,17 @@ const SET_ID: u32 = 0o6000;
 
 /// Flags of `clone` that make namespaces.
 const NEW_NAMESPACE: u32 = 0x7e02_0000;
+
+/// `CLONE_PARENT`: a new process would be a child of whoever started this one.
+const SIBLING: u32 = 0x8000;
+
+/// `SECCOMP_FILTER_FLAG_NEW_LISTENER`: such a filter outlives its process.
+const LISTENER: u32 = 0x8;
+
+/// `SOL_SOCKET`, and what gives a socket a program of its own: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, and those for sockets
+/// that share a port. Programs in the kernel are compiled to memory that is limited for the whole machine.
+const OF_SOCKETS: u32 = 1;
+const PROGRAMS_OF_SOCKETS: [u32; 4] = [26, 50, 51, 52];
 
 /// Local, IPv4, IPv6.
 const FAMILIES: [u32; 3] = [1, 2, 10];
@@ -122,7 +136,9 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
         .collect();
     let mut calls = vec![
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
-        allow_without("clone", 0, &[NEW_NAMESPACE]),
+        allow_without("clone", 0, &[NEW_NAMESPACE, SIBLING]),
+        allow_without("seccomp", 1, &[LISTENER]),
+        json!({"names": ATTRIBUTES, "action": "SCMP_ACT_ERRNO", "errnoRet": EOPNOTSUPP}),
         // As on a kernel without them. Instead of `clone3`, programs take the older call, whose flags can be looked at.
         json!({
             "names": DONE_WITHOUT.split_whitespace().collect::<Vec<_>>(),
@@ -148,6 +164,10 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
         allow("fcntl", vec![has_bits(1, u32::MAX, command)])
     }));
     calls.extend(none_of(1, &TERMINAL_TRICKS).into_iter().map(|other| allow("ioctl", vec![other])));
+    let of_others = none_of(1, &[OF_SOCKETS]).into_iter().map(|level| vec![level]);
+    let of_sockets = none_of(2, &PROGRAMS_OF_SOCKETS).into_iter();
+    let of_sockets = of_sockets.map(|other| vec![has_bits(1, u32::MAX, OF_SOCKETS), other]);
+    calls.extend(of_others.chain(of_sockets).map(|arguments| allow("setsockopt", arguments)));
     for name in OF_OTHERS {
         calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
     }
@@ -261,6 +281,9 @@ mod tests {
             "process_mrelease",
             "ioctl",
             "get_mempolicy",
+            "setsockopt",
+            "seccomp",
+            "setxattr",
         ] {
             assert!(!always.contains(&refused.into()), "{refused}");
         }
@@ -325,6 +348,29 @@ mod tests {
         // TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX, and what has the highest bit.
         for usual in [0, 0x5401, 0x5413, 0x541b, 0x5451, 0x8004_5430, 0xffff_ffff] {
             assert!(allowed(usual), "{usual:x}");
+        }
+    }
+
+    #[test]
+    fn sockets_get_no_programs_in_any_number_of_bits() {
+        let profile = profile(false);
+        let rules = profile["syscalls"].as_array().unwrap().iter();
+        let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "setsockopt").collect();
+        let allowed = |level: u64, option: u64| {
+            rules.iter().any(|rule| {
+                rule["args"].as_array().unwrap().iter().all(|argument| {
+                    let number = |name: &str| argument[name].as_u64().unwrap();
+                    let given = if number("index") == 1 { level } else { option };
+                    given & number("value") == number("valueTwo")
+                })
+            })
+        };
+        for option in PROGRAMS_OF_SOCKETS.map(u64::from) {
+            assert!(!allowed(1, option) && !allowed(1 | 1 << 32, option | 1 << 40), "{option}");
+            assert!(allowed(0, option) && allowed(6, option) && allowed(41, option), "{option}");
+        }
+        for option in [2, 7, 8, 9, 13, 20, 27, 49, 53] {
+            assert!(allowed(1, option), "{option}");
         }
     }
 
