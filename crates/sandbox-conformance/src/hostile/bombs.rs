@@ -306,15 +306,20 @@ async fn memory_in_pages_of_emptied_files(f: Fixture) -> Checked {
     let code = "
 import os, socket
 reader, writer = os.pipe()
-held, pages = [], 4096
-for n in range(64):
+held, pages, at_once = [], 3840, 15
+def pair():
+    held.append(socket.socketpair())
+    held[-1][0].setblocking(False)
+pair()
+for n in range(70):
     file = os.open('file', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    os.truncate(file, pages * 4096)
-    for at in range(0, pages * 4096, 1 << 20): os.pwrite(file, bytes(1 << 20), at)
-    for page in range(pages):
-        if page % 200 == 0: held.append(socket.socketpair())
-        os.splice(file, writer, 1, offset_src=page * 4096)
-        os.splice(reader, held[-1][0].fileno(), 1)
+    os.write(file, bytes(pages * 4096))
+    for first in range(0, pages, at_once):
+        for page in range(first, first + at_once): os.splice(file, writer, 1, offset_src=page * 4096)
+        left = at_once
+        while left:
+            try: left -= os.splice(reader, held[-1][0].fileno(), left, flags=2)
+            except BlockingIOError: pair()
     os.truncate(file, 0)
     os.close(file)
 raise SystemExit('1 GiB of it')";
