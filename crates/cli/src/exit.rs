@@ -122,4 +122,17 @@ mod tests {
             assert_eq!(of_result(&result), status, "{result:?}");
         }
     }
+
+    #[test]
+    fn a_command_that_did_not_start_has_the_status_of_its_reason() {
+        for (kind, status) in [
+            (ErrorKind::Timeout, 124),
+            (ErrorKind::PermissionDenied, 126),
+            (ErrorKind::NotFound, 127),
+            (ErrorKind::Unavailable, 125),
+        ] {
+            assert_eq!(of_error(kind, "start_command"), status, "{kind:?}");
+        }
+        assert_eq!(of_error(ErrorKind::Timeout, "create"), 125);
+    }
 }

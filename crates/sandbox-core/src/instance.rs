@@ -110,7 +110,8 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// `command_background`.
     ///
     /// # Errors
-    /// `NotFound` when the program does not exist, `PermissionDenied` when it is not executable.
+    /// `NotFound` when the program does not exist, `PermissionDenied` when it is not executable, `Timeout` when it has not
+    /// started within its limit.
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command>;
 
     /// Commands that run, and background ones that ended. Requires `command_background`.

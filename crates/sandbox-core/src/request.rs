@@ -222,7 +222,7 @@ pub struct StartCommand {
     pub cwd: Option<String>,
     /// Environment variables added to the sandbox's.
     pub env: BTreeMap<String, String>,
-    /// Wall-clock limit; the whole tree of the command ends with it. `None`: no limit.
+    /// Wall-clock limit of its start, and then of the command; its whole tree ends with it. `None`: no limit.
     pub timeout: Option<Duration>,
     /// CPU-time limit of the command, and of all that it has started, until it has ended; the whole tree ends with it.
     /// `None`: no limit.

@@ -138,16 +138,14 @@ const HOLDS_UP_OTHERS: &[u32] = &[1024, 1026];
 /// `CLONE_PARENT`: a new process would be a child of whoever started this one, outside of the cell.
 const SIBLING: u32 = 0x8000;
 /// `SOL_SOCKET`, and what gives a socket a program of its own: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, and those for sockets
-/// that share a port.
+/// that share a port. Programs in the kernel are compiled to memory that is limited for the whole machine; without some of it
+/// nobody gets a filter of system calls, and so no cell.
 const OF_SOCKETS: u32 = 1;
 const PROGRAMS_OF_SOCKETS: &[u32] = &[26, 50, 51, 52];
 /// `SECCOMP_FILTER_FLAG_NEW_LISTENER`: such a filter outlives its process.
 const LISTENER: u32 = 0x8;
 
 /// Calls that depend on their arguments.
-///
-/// Programs in the kernel are compiled to memory that is limited for the whole machine. Without some of it nobody gets a
-/// filter of system calls, and so no cell.
 const CHECKED: &[Rule] = &[
     rule!(SYS_ioctl, When::OneOf(1, TERMINAL_TRICKS), NotPermitted),
     rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE | SIBLING), NotPermitted),
