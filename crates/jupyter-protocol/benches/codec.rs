@@ -32,8 +32,7 @@ fn both_ways(criterion: &mut Criterion) {
         bencher.iter_batched(
             || session.request(request()),
             |message| there_and_back(sender.encode(&message.into_raw()), &mut receiver),
-            // Few, so that they are not fetched from far away.
-            BatchSize::NumIterations(8),
+            BatchSize::SmallInput,
         );
     });
     let frames = sender.encode(&session.request(request()).into_raw());

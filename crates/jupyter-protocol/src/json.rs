@@ -5,9 +5,6 @@
 //! its brackets; then no moved border goes unnoticed. The same pass counts values and depth, so that
 //! the cost of parsing is known before it is paid.
 
-use std::cell::RefCell;
-use std::mem;
-
 use bytes::Bytes;
 use memchr::memchr2;
 use serde::Serialize;
@@ -102,22 +99,12 @@ fn within_floats(text: &[u8]) -> Option<Vec<u8>> {
 
 /// A value as text. One that is always an object, with keys of text, can always be written.
 pub(crate) fn written(object: &impl Serialize) -> Bytes {
-    SCRATCH.with_borrow_mut(|text| {
-        text.clear();
-        match serde_json::to_writer(&mut *text, object) {
-            Ok(()) if text.len() <= SHORT => Bytes::copy_from_slice(text),
-            Ok(()) => mem::take(text).into(),
-            Err(_) => Bytes::from_static(b"{}"),
-        }
-    })
-}
-
-/// Longer texts, in bytes, are not copied.
-const SHORT: usize = 64 * 1024;
-
-thread_local! {
-    /// Where texts grow, so that each of them is moved once, and to memory of its own size.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    // As much as nearly every message needs, so that it is not moved while it grows.
+    let mut text = Vec::with_capacity(512);
+    match serde_json::to_writer(&mut text, object) {
+        Ok(()) => text.into(),
+        Err(_) => Bytes::from_static(b"{}"),
+    }
 }
 
 /// Whether the text is an empty object, or nothing at all.
