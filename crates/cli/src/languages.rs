@@ -142,6 +142,12 @@ exec node "$program" "$@""#,
     },
 ];
 
+/// Python as a program, where the interpreter of the sandbox is one of another language.
+pub(crate) const PYTHON: &[Runner] = &[exec(&["python3"], r#"exec python3 "$@""#)];
+
+/// How to get it.
+pub(crate) const INSTALL_PYTHON: &str = "install Python (package python3)";
+
 /// Every language, in the order of the help text.
 pub(crate) const LANGUAGES: &[Language] = &[
     Language {

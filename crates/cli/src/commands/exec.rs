@@ -24,7 +24,7 @@ pub(crate) async fn exec(args: &ExecArgs, printer: &Printer) -> Result<u8, Probl
         found = attach_running(&args.id, &args.provider) => found?,
         () = interrupts.next() => return Err(super::run::interrupted()),
     };
-    let task = task.in_sandbox(&sandbox);
+    let task = task.in_sandbox(&sandbox).or_program(&sandbox);
     let (export, extras) = details(args, &task)?;
     warn_of_weak_isolation(&sandbox, printer);
     let visit = Visit { task, timeout, extras, stays: true, tty: args.tty, export };

@@ -15,7 +15,7 @@ pub(crate) use self::recording::{Recorded, Recording};
 const RAISES: &str = "raises-exception";
 /// Cells with this tag are left out of a run.
 const SKIPPED: &str = "skip-execution";
-const PYTHON: &str = "python";
+pub(crate) const PYTHON: &str = "python";
 
 /// A notebook in memory.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -77,6 +77,11 @@ fn a_sandbox_that_stays_knows_the_language_of_its_kernel() {
     let file = file.to_str().unwrap();
     call(&["exec", "shell", "--file", file, "--", "one"]).assert(0, "one []\n");
     call(&["exec", "shell", "--lang", "sh", "echo [$y]"]).assert(0, "[]\n");
+    let python_file = world.path().join("program.py");
+    fs::write(&python_file, "import sys; print(sys.argv[1:])").unwrap();
+    let python_file = python_file.to_str().unwrap();
+    call(&["exec", "shell", "--lang", "python", "print(6 * 7)"]).assert(0, "42\n");
+    call(&["exec", "shell", "--file", python_file, "--", "one"]).assert(0, "['one']\n");
     let refused = call(&["exec", "shell", "--lang", "sh", "--context", "b", "echo 1"]);
     assert!(refused.stderr.contains("--context is for code"), "{}", refused.stderr);
     // The environment of a sandbox names its kernel too.

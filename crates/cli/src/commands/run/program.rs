@@ -2,6 +2,7 @@
 //! quoting; the sandbox itself is asked which tools it has.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use tracing::debug;
 use super::guest;
 use super::source::{Fetch, Program, Source, Task};
 use crate::languages::{self, Language, Runner};
-use crate::notebook::plain_language;
+use crate::notebook::{self, plain_language};
 use crate::problem::Problem;
 
 /// Makes a directory for the program `$1`, fills the file from standard input, and says where it is.
@@ -42,13 +43,48 @@ impl Task {
         }
         self
     }
+
+    /// The same where nobody named the kernel of the sandbox: Python is a program there when that speaks another language.
+    pub(crate) fn or_program(mut self, sandbox: &Sandbox) -> Self {
+        let of_kernel = own_language(sandbox).is_some_and(|own| own != self.language);
+        if self.language != notebook::PYTHON || !of_kernel {
+            return self;
+        }
+        self.source = match self.source {
+            Source::Cell(code) => Source::Program(python(code, "", Vec::new())),
+            Source::Script { code, name, arguments } => {
+                Source::Program(python(code, &name, arguments))
+            }
+            other => other,
+        };
+        self
+    }
 }
 
-/// The language of the sandbox's kernel, if it has one.
-fn kernel_language(sandbox: &Sandbox) -> Option<&'static Language> {
+/// Python for an interpreter that is none of the sandbox's own.
+fn python(code: String, path: &str, arguments: Vec<String>) -> Program {
+    let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or("main.py");
+    Program {
+        language: notebook::PYTHON,
+        runners: languages::PYTHON,
+        install: languages::INSTALL_PYTHON,
+        text: code.into(),
+        is_inline: false,
+        name: name.to_owned(),
+        arguments,
+        dependencies: None,
+    }
+}
+
+/// What the sandbox's kernel calls its language, if it has one.
+fn own_language(sandbox: &Sandbox) -> Option<String> {
     let info = sandbox.info()?;
-    let name = info.metadata.get("language")?.as_str()?;
-    languages::find(&plain_language(name)).ok()
+    Some(plain_language(info.metadata.get("language")?.as_str()?))
+}
+
+/// The language of the sandbox's kernel, if it has one that is known here.
+fn kernel_language(sandbox: &Sandbox) -> Option<&'static Language> {
+    languages::find(&own_language(sandbox)?).ok()
 }
 
 /// A program in the sandbox, and what runs it.
