@@ -30,9 +30,15 @@ const PREPARE_BOUND: Duration = Duration::from_secs(30);
 const BUSY: Duration = Duration::from_secs(1);
 
 /// Why nobody knows what code did.
-fn untold(end: &End) -> String {
-    match end {
-        End::ReplyLost => "the connection to the kernel broke, and how the code ended was not told",
+fn untold(outcome: &Outcome) -> String {
+    match outcome.end {
+        End::ReplyLost if outcome.losses.disconnected => {
+            "the connection to the kernel broke, and how the code ended was not told"
+        }
+        // Some kernels answer nothing when they are given half of a statement.
+        End::ReplyLost => {
+            "the kernel was done with the code and did not say how it ended: it may not be complete"
+        }
         _ => "the kernel did not say how the code ended",
     }
     .into()
@@ -451,7 +457,7 @@ impl Bridge {
             End::Replied if outcome.reply.is_some() => {}
             // Nobody can tell what it did. It is not gone on with.
             End::Replied | End::ReplyLost => {
-                self.process.lose(untold(&outcome.end));
+                self.process.lose(untold(&outcome));
                 return Err(Gone);
             }
             End::ConnectionLost => return Err(Gone),
@@ -471,7 +477,7 @@ impl Bridge {
             return Ok(());
         }
         if !outcome.status().is_some_and(|status| status.is_ok() || status.is_error()) {
-            self.process.lose(untold(&outcome.end));
+            self.process.lose(untold(&outcome));
             return Err(Gone);
         }
         let told = self.told(&outcome);

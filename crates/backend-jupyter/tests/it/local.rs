@@ -39,6 +39,10 @@ async fn a_kernel_of_another_language_runs_in_a_cell() {
     assert!(result.failure.is_some(), "{result:?}");
     let error = sandbox.get_variable("y").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+    // It does not answer half of a statement, and nothing broke.
+    let half = sandbox.run_code("for i in 1 2").await.unwrap();
+    let message = half.failure.unwrap().message;
+    assert!(message.contains("may not be complete") && !message.contains("broke"), "{message}");
 }
 
 /// Seconds since this host started, by its clock and as a program of a sandbox sees when its cell was made.
