@@ -117,8 +117,10 @@ impl Offer {
     }
 }
 
+/// Negative ones have meanings of their own, none of which is an open file.
 fn number_in(field: &[u8]) -> Option<RawFd> {
-    i64::from_le_bytes(field.try_into().ok()?).try_into().ok()
+    let number = i64::from_le_bytes(field.try_into().ok()?);
+    RawFd::try_from(number).ok().filter(|number| *number >= 0)
 }
 
 /// The process that has in the file of that number what the agent of this connection was told to have there, and nobody else
@@ -199,7 +201,6 @@ mod tests {
         }
         assert!(!taken(&File::open(folder.path()).unwrap()), "a directory");
         assert!(open_file(own(), 1 << 20).is_none(), "a number that no file has");
-        assert!(open_file(own(), -1).is_none());
         // What only names a file is not to be read. The first read says so.
         let only_named = File::options()
             .read(true)
@@ -235,6 +236,8 @@ mod tests {
             vec![field(3), field(1)],
             vec![field(3), field(1), field(2), field(2)],
             vec![field(i64::MAX), field(1), field(2)],
+            vec![field(-1), field(1), field(2)],
+            vec![field(-100), field(1), field(2)],
             vec![vec![3], field(1), field(2)],
             vec![field(3), vec![], field(2)],
         ] {
