@@ -12,7 +12,7 @@ use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent::box_io::{BoxIo, Channel, Expected, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{Connecting, FromBox, PipeBox, PipeStillness};
+use sandbox_agent::pipe::{Connecting, FromBox, PipeBox, PipeFiles, PipeStillness};
 use sandbox_core::{ByteSize, Error, ErrorKind, FailureKind, Result, random_hex};
 use sandbox_local::background;
 use tokio::net::UnixStream;
@@ -25,6 +25,7 @@ use crate::container::{Limits, Wanted, body, check_open_files};
 use crate::death;
 use crate::engine::Daemon;
 use crate::extras::{Extras, KnownExtras};
+use crate::first_process::FirstProcess;
 use crate::made::{End, Made, remove};
 use crate::owner::Owner;
 use crate::refusal::{check_limits, no_image, not_made};
@@ -234,6 +235,15 @@ impl DockerBox {
     /// The agent.
     pub(crate) fn pipe(&self) -> &PipeBox {
         &self.pipe
+    }
+
+    /// The files in it; see [`PipeBox::files`]. Large ones need not come through an engine that is on this host.
+    pub(crate) fn files(&self, base: &str, daemon: &Daemon) -> PipeFiles {
+        let files = self.pipe.files(base);
+        if !daemon.has_local_socket() {
+            return files;
+        }
+        files.taken_from(Arc::new(FirstProcess::of(&daemon.docker, self.name())))
     }
 
     /// What holds it.

@@ -214,7 +214,7 @@ impl DockerBackend {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let files: Arc<dyn BoxFiles> = Arc::new(made.pipe().files(cwd));
+        let files: Arc<dyn BoxFiles> = Arc::new(made.files(cwd, daemon));
         let ports = made.pipe().ports();
         let kind = self.container(daemon, &made, options);
         let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);

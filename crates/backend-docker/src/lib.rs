@@ -45,6 +45,7 @@ mod engine;
 mod extras;
 #[cfg(test)]
 mod fake_engine;
+mod first_process;
 mod gpus;
 mod images;
 mod installed;

@@ -9,7 +9,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
-use bollard::query_parameters::InspectContainerOptions;
 use futures_util::stream;
 use sandbox_core::{Check, CreateSpec, IsolationMode, NetworkMode, NetworkPolicy, Result};
 use sandbox_isolation::Privilege;
@@ -19,6 +18,7 @@ use sandbox_local::network::Network;
 use crate::boxed::DockerBox;
 use crate::config::Options;
 use crate::engine::Daemon;
+use crate::first_process::FirstProcess;
 
 /// Compares the network that code will be in with the number of one.
 const COMPARE: &str =
@@ -130,10 +130,7 @@ async fn find(
     made: &DockerBox,
     python: &str,
 ) -> Result<std::result::Result<File, &'static str>> {
-    let found = docker.inspect_container(made.name(), None::<InspectContainerOptions>).await;
-    let state = found.ok().and_then(|container| container.state);
-    let pid = state.and_then(|state| state.pid).filter(|pid| *pid > 0);
-    let Some(pid) = pid else {
+    let Some(pid) = FirstProcess::of(docker, made.name()).number().await else {
         return Ok(Err("the engine does not say what its first process is"));
     };
     let network = File::open(format!("/proc/{pid}/ns/net"));

@@ -7,6 +7,8 @@ mod support;
 
 #[path = "engine/calls.rs"]
 mod calls;
+#[path = "engine/downloads.rs"]
+mod downloads;
 #[path = "engine/elsewhere.rs"]
 mod elsewhere;
 #[path = "engine/swept.rs"]

@@ -114,7 +114,7 @@ interfaces, status('169.254.169.254', 80), status('172.17.0.1', 22), status('127
 }
 
 /// The engine of this host, as one that is reached over the network.
-async fn engine_over_tcp() -> String {
+pub(super) async fn engine_over_tcp() -> String {
     let socket = std::env::var("DOCKER_HOST").ok();
     let socket = socket.as_deref().and_then(|host| host.strip_prefix("unix://"));
     let socket = socket.unwrap_or("/var/run/docker.sock").to_owned();

@@ -28,6 +28,11 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
+    /// Nothing is said to it beyond the request.
+    pub(crate) fn end_input(&self) {
+        let _ = self.link.say(&ToAgent::End(stream(self.token, STDIN)));
+    }
+
     /// There is nothing to give up any more.
     pub(crate) fn done(mut self) {
         self.over = true;

@@ -15,6 +15,7 @@ use sandbox_core::{
 use super::archive;
 use super::call::{Call, Guard};
 use super::link::{Answer, Link};
+use super::neighbour::{FindProcess, Neighbour};
 use super::process::number;
 use super::streams::{Reader, Writer};
 use super::trouble::no_record;
@@ -44,11 +45,20 @@ const DEFAULT_MODE: u32 = 0o644;
 pub struct PipeFiles {
     link: Arc<Link>,
     base: String,
+    neighbour: Option<Arc<Neighbour>>,
 }
 
 impl PipeFiles {
     pub(crate) fn new(link: Arc<Link>, base: &str) -> Self {
-        Self { link, base: base.to_owned() }
+        Self { link, base: base.to_owned(), neighbour: None }
+    }
+
+    /// The same, with large files taken from the agent's process as open files where that is possible: where it runs on this
+    /// kernel, and this process may look into it.
+    #[must_use]
+    pub fn taken_from(mut self, process: Arc<dyn FindProcess>) -> Self {
+        self.neighbour = Some(Arc::new(Neighbour::new(process)));
+        self
     }
 
     fn target(&self, operation: &'static str, path: &str) -> Result<Target> {
@@ -247,7 +257,17 @@ impl BoxFiles for PipeFiles {
         let target = self.target("read_file", path)?;
         let limit = |value: u64| number(i64::try_from(value).unwrap_or(i64::MAX));
         let length = range.length.map_or_else(|| number(-1), limit);
-        let (reader, guard) = self.stream(&target, "read", &[limit(range.offset), length]).await?;
+        let neighbour = self.neighbour.as_deref().filter(|neighbour| neighbour.may_be_there());
+        let arguments = [limit(range.offset), length, flag(neighbour.is_some())];
+        let (call, reader) = Call::reading(&self.link, "read", &target.arguments(&arguments))?;
+        let (answer, guard) = call.answered().await;
+        let answer = answer.map_err(|trouble| target.failed(&trouble))?;
+        if let (Some(neighbour), false) = (neighbour, answer.is_empty()) {
+            if let Some(content) = neighbour.take(&self.link, &answer, &target, range).await {
+                return Ok(content);
+            }
+            guard.end_input();
+        }
         let state = Some((reader, guard, target));
         Ok(Box::pin(stream::unfold(state, |state| async move {
             let (reader, guard, target) = state?;

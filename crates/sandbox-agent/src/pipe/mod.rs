@@ -9,6 +9,7 @@ mod copies;
 mod files;
 mod link;
 mod message;
+mod neighbour;
 mod process;
 mod program;
 mod python;
@@ -34,6 +35,7 @@ pub use self::files::PipeFiles;
 pub use self::link::{FromBox, IntoBox};
 use self::link::{Link, SILENCE};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
+pub use self::neighbour::FindProcess;
 use self::process::{BoxProcess, BoxTerminal, Life};
 pub use self::program::{
     ByteCode, Magic, OpenFiles, PROCESSES, agent, arguments, byte_code_id, compiler,

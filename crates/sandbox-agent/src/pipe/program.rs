@@ -17,7 +17,7 @@ pub const PROCESSES: &str = include_str!("../python/processes.py");
 
 pub(super) const MUX: &str = include_str!("../python/mux.py");
 
-pub(super) const AGENT_PARTS: [(&str, &str); 15] = [
+pub(super) const AGENT_PARTS: [(&str, &str); 16] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
     ("calls", include_str!("../python/calls.py")),
@@ -28,6 +28,7 @@ pub(super) const AGENT_PARTS: [(&str, &str); 15] = [
     ("verbs", include_str!("../python/verbs.py")),
     ("paths", include_str!("../python/paths.py")),
     ("files", include_str!("../python/files.py")),
+    ("taken", include_str!("../python/taken.py")),
     ("trees", include_str!("../python/trees.py")),
     ("glob", include_str!("../python/glob.py")),
     ("watch", include_str!("../python/watch.py")),

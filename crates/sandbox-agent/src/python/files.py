@@ -30,12 +30,15 @@ def describe(name, status, target):
     )
 
 
-def read_file(job, path, offset, length):
+def read_file(job, path, offset, length, can_be_taken):
     fd = paths["open_regular"](path, O_RDONLY)
     try:
         offset, left = as_number(offset), as_number(length)
         left = left if left >= 0 else 1 << 62
-        job.answer()
+        if as_number(can_be_taken):
+            yield from load("taken")["offer"](job, fd, offset, left)
+        else:
+            job.answer()
         while left > 0:
             most = yield from job.room()
             data = pread(fd, min(most, left), offset) if offset < 1 << 62 else b""

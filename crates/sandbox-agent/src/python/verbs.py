@@ -31,6 +31,8 @@ def begin(job, verb, arguments):
         return load("tunnel")["connect"](job, *arguments)
     if verb in ("listen", "accept"):
         return load("listeners")[verb](job, *arguments)
+    if verb == "prove":
+        return load("taken")["prove"](job, *arguments)
     if verb == "watch":
         return load("watch")["watch"](job, *arguments)
     for part in ("files", "trees"):

@@ -5,4 +5,5 @@ mod copies;
 mod files;
 mod processes;
 mod support;
+mod taken;
 mod tunnels;

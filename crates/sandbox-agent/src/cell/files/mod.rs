@@ -7,8 +7,6 @@ mod copy;
 mod find;
 mod pack;
 mod path;
-mod pieces;
-mod pool;
 mod read;
 mod sink;
 mod tree;
@@ -30,7 +28,7 @@ use self::failure::About;
 use self::path::Tree;
 use self::pool::User;
 use crate::box_io::{BoxFiles, WatchStream};
-use crate::files::{Target, failure, names};
+use crate::files::{Target, failure, names, pieces, pool};
 
 /// The files of a cell.
 ///

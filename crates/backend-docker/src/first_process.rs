@@ -1,0 +1,70 @@
+//! The first process of a container, as one of this host.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::query_parameters::InspectContainerOptions;
+use sandbox_agent::pipe::FindProcess;
+
+/// Whose number its engine says, which may be that of another process here.
+#[derive(Debug)]
+pub(crate) struct FirstProcess {
+    docker: Docker,
+    container: String,
+}
+
+impl FirstProcess {
+    pub(crate) fn of(docker: &Docker, container: &str) -> Self {
+        Self { docker: docker.clone(), container: container.to_owned() }
+    }
+
+    /// What the engine says. `None`: it does not, or the container does not run.
+    pub(crate) async fn number(&self) -> Option<u32> {
+        let options = None::<InspectContainerOptions>;
+        let found = self.docker.inspect_container(&self.container, options).await;
+        let number = found.ok()?.state?.pid?;
+        u32::try_from(number).ok().filter(|number| *number > 0)
+    }
+}
+
+#[async_trait]
+impl FindProcess for FirstProcess {
+    /// Processes of containers are in namespaces of their own: one in ours is not it.
+    async fn pid(&self) -> Option<u32> {
+        let number = self.number().await?;
+        is_elsewhere(number).then_some(number)
+    }
+}
+
+/// Whether a process is in another namespace of processes than this one.
+fn is_elsewhere(number: u32) -> bool {
+    let namespace = |process: &str| {
+        let namespace = std::fs::metadata(format!("/proc/{process}/ns/pid"));
+        namespace.map(|namespace| namespace.ino()).ok()
+    };
+    namespace(&number.to_string()).is_some_and(|its| namespace("self") != Some(its))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_engine::{Answer, FakeEngine};
+
+    async fn pid(state: Value) -> Option<u32> {
+        let engine = FakeEngine::start(move |_, _| Answer::now(200, json!({"State": state})));
+        FirstProcess::of(&engine.docker(), "one").pid().await
+    }
+
+    /// An engine behind a socket of this host may be on another one, where numbers mean something else.
+    #[tokio::test]
+    async fn a_process_of_ours_is_none_of_a_container() {
+        assert_eq!(pid(json!({"Pid": std::process::id()})).await, None);
+        assert_eq!(pid(json!({"Pid": 0})).await, None, "it has not started, or has ended");
+        assert_eq!(pid(json!({"Pid": i64::from(u32::MAX) + 2})).await, None);
+        assert_eq!(pid(json!({"Pid": (1 << 22) + 1})).await, None, "none has that number");
+        assert_eq!(pid(json!({})).await, None);
+    }
+}
