@@ -183,7 +183,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 /// The command as one would type it, long ones cut.
-fn line_of(command: &Command) -> String {
+pub(crate) fn line_of(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
         line.push(' ');

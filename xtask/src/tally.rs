@@ -20,6 +20,9 @@ const BOUND: Duration = Duration::from_secs(25 * 60);
 /// Commands that took at least this long are named at the end.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Lines of each failure that are shown again at the end, where they are found.
+const MOST_WORDS: usize = 12;
+
 /// What came of everything so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -35,6 +38,8 @@ pub(crate) struct Tally {
     did_nothing: u64,
     /// The test whose failure is told now.
     told: String,
+    /// What was said of each failure, when it was last heard.
+    words: BTreeMap<String, Vec<String>>,
     /// Those that get no second chance.
     finals: BTreeSet<String>,
 }
@@ -53,6 +58,7 @@ impl Tally {
         self.failures.extend(other.failures);
         self.unsteady.extend(other.unsteady);
         self.long.extend(other.long);
+        self.words.extend(other.words);
         for (reason, count) in other.reasons {
             *self.reasons.entry(reason).or_default() += count;
         }
@@ -77,6 +83,7 @@ impl Tally {
     /// Hears a line of a test program: one of the single tests, or the summary.
     pub(crate) fn hear(&mut self, line: &str) {
         if let Some(summary) = line.strip_prefix("test result: ") {
+            self.told.clear();
             let did_nothing = std::mem::take(&mut self.did_nothing);
             self.passed += number(summary, "passed").saturating_sub(did_nothing);
             self.failed += number(summary, "failed");
@@ -86,12 +93,20 @@ impl Tally {
             self.skip("a test", reason);
         } else if let Some(heading) = line.strip_prefix("---- ") {
             heading.split(' ').next().unwrap_or_default().clone_into(&mut self.told);
-        } else if line.starts_with(FINAL) {
-            self.finals.insert(self.told.clone());
+            self.words.insert(self.told.clone(), Vec::new());
+        } else if line == "failures:" {
+            self.told.clear();
         } else if let Some((name, outcome)) =
             line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
         {
             self.hear_one(name.trim(), outcome.trim());
+        } else if let Some(words) = self.words.get_mut(&self.told) {
+            if line.starts_with(FINAL) {
+                self.finals.insert(self.told.clone());
+            }
+            if !line.is_empty() && words.len() < MOST_WORDS {
+                words.push(line.to_owned());
+            }
         }
     }
 
@@ -137,6 +152,7 @@ impl Tally {
             let mut again = Self::default();
             let ending = heard(&mut alone(&name), voice, BOUND, |line| again.hear(line));
             let passed = ending == Ending::Succeeded && again.passed > 0 && again.failed == 0;
+            self.words.extend(again.words);
             self.second_chance(&name, known, passed);
         }
     }
@@ -173,12 +189,21 @@ impl Tally {
         }
         for name in &self.unsteady {
             println!("unsteady: {name} failed once, and passed alone");
+            self.repeat(name);
         }
         for failure in &self.failures {
             println!("failed: {failure}");
+            self.repeat(failure);
         }
         println!("{}", self.line());
         self.failed == 0 && self.passed > 0
+    }
+
+    /// Says again what was said of a failure.
+    fn repeat(&self, name: &str) {
+        for line in self.words.get(name).into_iter().flatten() {
+            println!("    {line}");
+        }
     }
 
     fn line(&self) -> String {
@@ -290,6 +315,8 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
         });
         assert_eq!(tally.line(), "1 passed, 1 failed, 0 skipped, 1 unsteady");
         assert_eq!(tally.failures, ["a"]);
+        assert_eq!(tally.words["a"], ["final: the host was reached: [] (at x.rs:1)"]);
+        assert_eq!(tally.words["b"], ["it took too long, and this is not final: at all"]);
         assert!(!tally.close());
         // It is about that run alone.
         tally.run("it", &mut shell(ONE_FAILS), |_| shell(passes));

@@ -130,6 +130,10 @@ struct Programs(Arc<Sidecar>);
 
 #[async_trait]
 impl BoxIo for Programs {
+    async fn prepare(&self) -> Result<()> {
+        self.0.prepare().await
+    }
+
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.0.spawn(spec).await
     }

@@ -313,6 +313,15 @@ pub struct WorkerIo {
 /// One box.
 #[async_trait]
 pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
+    /// Makes ready what starts programs, in boxes that have it only when it is asked for. That takes its time, which does
+    /// not count as that of a program.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being ready.
+    async fn prepare(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Starts a program.
     ///
     /// # Errors

@@ -85,6 +85,10 @@ impl KernelBox {
 
 #[async_trait]
 impl BoxIo for KernelBox {
+    async fn prepare(&self) -> Result<()> {
+        self.inner.prepare().await
+    }
+
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.inner.spawn(spec).await
     }

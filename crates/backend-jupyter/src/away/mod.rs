@@ -146,6 +146,14 @@ impl Away {
         })
     }
 
+    /// What starts programs, before the end.
+    fn programs(&self) -> Result<&Arc<Sidecar>> {
+        if self.state().over {
+            return Err(over());
+        }
+        self.sidecar("start_command")
+    }
+
     /// Where packages are installed there.
     fn site(&self) -> String {
         format!("{}/.packages", self.folder)
@@ -201,11 +209,12 @@ async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
 
 #[async_trait]
 impl BoxIo for Away {
+    async fn prepare(&self) -> Result<()> {
+        self.programs()?.prepare().await
+    }
+
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        if self.state().over {
-            return Err(over());
-        }
-        self.sidecar("start_command")?.spawn(spec).await
+        self.programs()?.spawn(spec).await
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {

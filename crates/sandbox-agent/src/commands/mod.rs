@@ -85,7 +85,7 @@ impl Commands {
     /// dropped when it has ended or its events are dropped.
     ///
     /// # Errors
-    /// As [`BoxIo::spawn`].
+    /// As [`BoxIo::prepare`] and [`BoxIo::spawn`]; `Timeout` when it does not start within its time limit.
     pub async fn start(
         &self,
         mut env: BTreeMap<String, String>,
@@ -105,6 +105,7 @@ impl Commands {
             stdin: request.interactive || !is_empty,
             terminal: request.pty,
         };
+        self.box_io.prepare().await?;
         let started = Instant::now();
         let spawning = self.box_io.spawn(spec);
         let spawned = match request.timeout {

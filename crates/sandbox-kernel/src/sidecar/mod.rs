@@ -149,6 +149,14 @@ impl Sidecar {
         Ok(Arc::new(self.agent().await?.pipe.files(base)))
     }
 
+    /// Starts it, unless it has started.
+    ///
+    /// # Errors
+    /// Whatever keeps the kernel from running; `Terminated` after the end.
+    pub async fn prepare(self: &Arc<Self>) -> Result<()> {
+        self.agent().await.map(drop)
+    }
+
     /// Starts a program.
     ///
     /// # Errors
