@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_core::{ErrorKind, InterpreterState, Tool};
+use sandbox_core::{ErrorKind, FailureKind, InterpreterState, Tool};
 use serde_json::{Map, Value, json};
 
 use super::{jupyter, kernels, on, rest, support, until};
@@ -84,6 +84,41 @@ async fn a_kernel_that_is_started_again_under_it_is_told() {
     let result = sandbox.run_code("import os; os._exit(3)").await.unwrap();
     assert_eq!(result.state, InterpreterState::Lost, "{result:?}");
     assert!(sandbox.run_code("1").await.unwrap().restarted);
+}
+
+/// A server says nothing to those who are connected to it.
+#[tokio::test]
+async fn a_kernel_that_is_deleted_is_told() {
+    let Some(server) = jupyter() else { return };
+    server.add_kernel("deleted", &support::python_kernel());
+    let sandbox = on(server).environment("deleted").create().await.unwrap();
+    let delete = async || {
+        let ours = kernels(server, "deleted").await;
+        rest(server).delete_kernel(&ours[0].id).await.unwrap();
+    };
+    // In the middle of a run that does not end at an interrupt, and between two.
+    let code =
+        "import time\nwhile True:\n    try: time.sleep(60)\n    except KeyboardInterrupt: pass";
+    let running = sandbox.run_code(code);
+    let deleting = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        delete().await;
+        Instant::now()
+    };
+    let (result, deleted) = tokio::join!(async { (running.await, Instant::now()) }, deleting);
+    let (result, ended) = (result.0.unwrap(), result.1);
+    assert_eq!(result.failure.unwrap().kind, FailureKind::KernelDied);
+    assert_eq!(result.state, InterpreterState::Lost);
+    let late = ended.saturating_duration_since(deleted);
+    assert!(late < Duration::from_secs(6), "it was told {late:?} later");
+
+    assert!(sandbox.run_code("x = 1").await.unwrap().restarted);
+    delete().await;
+    let result = tokio::time::timeout(Duration::from_secs(20), sandbox.run_code("x")).await;
+    let result = result.expect("it ends").unwrap();
+    assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::KernelDied));
+    sandbox.terminate().await.unwrap();
+    until("kernels are left", async || kernels(server, "deleted").await.is_empty()).await;
 }
 
 /// The server starts a kernel again that has died, and does not end one while it does that.

@@ -46,7 +46,8 @@ pub enum CloseReason {
         /// What the other side did.
         why: String,
     },
-    /// The process of the kernel has ended, as the `manager` found that had started it.
+    /// The process of the kernel has ended, as the `manager` found that had started it; or its server does not have it any
+    /// more.
     #[error("the kernel died")]
     KernelDied,
     /// The server refuses this client, and would again.

@@ -263,7 +263,7 @@ impl Hub {
     }
 
     /// The kernel is dead, and with it the connection: whoever has heard of the one finds the other.
-    #[cfg(feature = "manager")]
+    #[cfg(any(feature = "manager", feature = "websocket"))]
     pub(crate) fn close_with_kernel(&self) {
         let mut state = self.state();
         self.tell_of_the_death(&mut state);
@@ -278,6 +278,13 @@ impl Hub {
         let own = |pending: &Pending| pending.sent && matches!(pending.waiter, Waiter::Execution);
         *self.kernel_state.borrow() == Some(ExecutionState::Busy)
             || self.state().pending.values().any(own)
+    }
+
+    /// Whether somebody waits for an answer of the kernel.
+    #[cfg(feature = "websocket")]
+    pub(crate) fn is_awaited(&self) -> bool {
+        let state = self.state();
+        !(state.pending.is_empty() && state.executions.is_empty())
     }
 
     fn tell_of_the_death(&self, state: &mut State) {

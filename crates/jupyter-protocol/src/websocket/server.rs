@@ -262,6 +262,11 @@ impl Server {
     ///
     /// Returns when the connection is made. To know that the kernel answers, call [`Client::ready`].
     ///
+    /// A server keeps the connection of a kernel that somebody deletes, and says nothing of it. While there are requests
+    /// without a reply, the server is asked every two seconds whether it still has the kernel; when not, they end as at the
+    /// kernel's death, and the client is closed with
+    /// [`CloseReason::KernelDied`](crate::client::CloseReason::KernelDied).
+    ///
     /// # Errors
     /// [`ClientError::Closed`]: with [`CloseReason::Refused`](crate::client::CloseReason::Refused) at once when there is no
     /// such kernel or the server does not permit it, and otherwise after

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::Options;
+use super::error::ServerError;
 use super::server::Server;
 use super::socket::{self, ConnectError, Form, Socket};
 use crate::channel::Channel;
@@ -29,6 +30,10 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A connection that broke sooner than this is not taken as one that worked.
 const SETTLED: Duration = Duration::from_secs(5);
+
+/// How often a server is asked whether a kernel is still there that somebody waits for. To whoever is connected to a kernel
+/// it says nothing of its being deleted, and keeps the connection.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// What a server writes to standard error of an execution whose output it drops begins with this.
 const NOTICES: [&str; 2] = ["IOPub message rate exceeded", "IOPub data rate exceeded"];
@@ -92,6 +97,8 @@ enum Ended {
     Lost(String),
     /// The other side sent more than is allowed.
     Violation(String),
+    /// The server does not have the kernel any more.
+    Deleted,
     /// The client is gone.
     Closed,
 }
@@ -111,9 +118,12 @@ impl SocketTask {
             let fences = self.announce(again);
             let ended = self.serve(socket, fences).await;
             self.connected.send_replace(false);
+            if matches!(ended, Ended::Deleted) {
+                return self.hub.close_with_kernel();
+            }
             Channel::MESSAGES.iter().for_each(|channel| self.hub.disconnected(*channel));
             match ended {
-                Ended::Closed => return,
+                Ended::Closed | Ended::Deleted => return,
                 Ended::Violation(why) => {
                     let channel = Channel::IoPub;
                     return self.hub.close(&CloseReason::Violation { channel, why });
@@ -203,10 +213,23 @@ impl SocketTask {
         let receive = receive(hub, form, &mut stream, &ping, &self.options);
         tokio::select! {
             ended = receive => ended,
+            () = deleted(&self.server, &self.kernel_id, hub) => Ended::Deleted,
             sent = send => match sent {
                 Ok(()) => Ended::Closed,
                 Err(error) => ended(&error),
             },
+        }
+    }
+}
+
+/// Waits until somebody waits for a kernel that the server does not have any more.
+async fn deleted(server: &Server, kernel_id: &str, hub: &Hub) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if hub.is_awaited()
+            && matches!(server.kernel(kernel_id).await, Err(ServerError::NotFound { .. }))
+        {
+            return;
         }
     }
 }

@@ -69,11 +69,18 @@ class Watcher:
         self.client = BlockingKernelClient()
 
     def connect(self, request):
-        """Connects by a connection file."""
+        """Connects by a connection file, and waits until what is published arrives, which may be later than replies."""
         self.client.load_connection_file(request["file"])
         self.client.start_channels()
         self.client.wait_for_ready(timeout=PATIENCE)
-        return {}
+        for _ in range(PATIENCE):
+            self.client.kernel_info()
+            try:
+                self.client.get_iopub_msg(timeout=1)
+            except Empty:
+                continue
+            return {}
+        raise TimeoutError("nothing that is published arrives")
 
     def run(self, request):
         """Runs code to its end; its id."""
