@@ -107,7 +107,7 @@ impl Drop for DatalayerInstance {
 }
 
 fn unsupported(operation: &'static str) -> Error {
-    Error::unsupported(operation, format!("datalayer-runtime has no {operation}"))
+    Error::unsupported(operation, format!("datalayer-runtime does not support {operation}"))
         .with_context("variant", Variant::DatalayerRuntime.as_str())
 }
 

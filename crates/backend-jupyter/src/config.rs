@@ -139,7 +139,10 @@ fn target(given: &Map<String, Value>) -> Result<Option<Target>> {
         Some(_) => Err(unknown(key)),
     };
     let (url, file) = (text("server_url")?, text("connection_file")?);
-    let (token, kernel_id) = (text("token")?.map(Secret::new), text("kernel_id")?);
+    // Who has a server without one says so.
+    let has_token = given.get("token").is_some_and(|token| *token != "");
+    let token = if has_token { text("token")?.map(Secret::new) } else { None };
+    let kernel_id = text("kernel_id")?;
     let headers = headers(given.get("headers"))?;
     let both = |one: &str, other: &str| {
         Err(Error::invalid("provider_options", format!("have {one}, which goes with {other}")))
@@ -247,6 +250,9 @@ mod tests {
             panic!("{shown}")
         };
         assert_eq!(access.token, Some(Secret::new("hunter2")));
+        let open = parse(json!({"server_url": "http://h", "token": ""})).unwrap().target;
+        let is_open = |target: &Target| matches!(target, Target::Server { access, .. } if access.token.is_none());
+        assert!(open.as_ref().is_some_and(is_open), "{open:?}");
         let file = parse(json!({"connection_file": "/k.json"})).unwrap().target;
         assert_eq!(file, Some(Target::ConnectionFile("/k.json".into())));
         let error = parse(json!({"tokken": "hunter2"})).unwrap_err();

@@ -236,8 +236,9 @@ impl Place {
     /// The answer of a verb that this sandbox does not have.
     pub fn unsupported(&self, operation: &'static str) -> Error {
         let variant = self.id.variant();
-        let error = Error::unsupported(operation, format!("{variant} has no {operation} here"))
-            .with_context("variant", variant.as_str());
+        let error =
+            Error::unsupported(operation, format!("{variant} does not support {operation} here"))
+                .with_context("variant", variant.as_str());
         match self.missing {
             Some(hint) => error.with_hint(hint),
             None => error,

@@ -195,6 +195,9 @@ async fn make(
         });
         place.packages = Some(Packages::inside(at.python.into(), away.site(), pip.to_vec()));
     }
+    if !capabilities.commands {
+        place.missing = Some(ONLY_CODE);
+    }
     let language = opened.info.language_info.name.to_lowercase();
     place.describe("language", json!(language));
     facts.into_iter().for_each(|(name, fact)| place.describe(name, fact));
@@ -208,6 +211,10 @@ async fn make(
     instance.begin(spec);
     Ok(instance)
 }
+
+/// What one may do where there is nothing but a kernel.
+const ONLY_CODE: &str = "a kernel that runs already, or in another language, has its code alone: run it as code \
+    (--lang kernel); kernels of IPython that a Jupyter Server starts for the sandbox have files and commands";
 
 /// The first kernel is that of the default context.
 fn box_of(away: Arc<Away>, opened: Opened) -> impl Fn(&str) -> Arc<dyn BoxIo> + Send + Sync {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jupyter_protocol::client::{ClientError, CloseReason};
 use jupyter_protocol::websocket::{Server, ServerError, ServerKernelSpecs, ServerOptions, Token};
-use sandbox_core::{Effect, Error, ErrorKind, Result, Retry};
+use sandbox_core::{Effect, Error, ErrorKind, Result, Retry, in_words};
 use tokio::time::timeout;
 
 use crate::config::ServerAccess;
@@ -31,6 +31,9 @@ pub(super) fn server(access: &ServerAccess) -> Result<Server> {
 pub(super) async fn kernelspecs(server: &Server) -> Result<ServerKernelSpecs> {
     match timeout(FIRST_ANSWER, server.kernelspecs()).await {
         Ok(answer) => answer.map_err(|error| match error {
+            ServerError::Unauthorized { .. } if server.has_token() => {
+                refused("create", &error).with_hint(WRONG_TOKEN)
+            }
             // Every server has that page.
             ServerError::NotFound { .. } | ServerError::Malformed { .. } => {
                 no_server(&error.to_string())
@@ -38,8 +41,14 @@ pub(super) async fn kernelspecs(server: &Server) -> Result<ServerKernelSpecs> {
             error => refused("create", &error),
         }),
         Err(_) => {
-            let message = format!("the Jupyter Server did not answer within {FIRST_ANSWER:?}");
-            Err(Error::new(ErrorKind::Unavailable, "create", message).with_retry(Retry::Temporary))
+            let (url, within) = (server.url(), in_words(FIRST_ANSWER));
+            let message = format!("the Jupyter Server at {url} did not answer within {within}");
+            let other = if url.starts_with("https:") { "http:" } else { "https:" };
+            Err(Error::new(ErrorKind::Unavailable, "create", message)
+                .with_retry(Retry::Temporary)
+                .with_hint(format!(
+                    "is `server_url` its address, or does that begin with {other}?"
+                )))
         }
     }
 }
@@ -54,6 +63,8 @@ const GIVE_ADDRESS: &str =
 
 const GIVE_TOKEN: &str =
     "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN";
+
+const WRONG_TOKEN: &str = "the token that was given is not its token, which it prints when it starts, and `jupyter server list` shows";
 
 /// What a refusal of a server means.
 pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {

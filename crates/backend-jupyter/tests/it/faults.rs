@@ -30,9 +30,13 @@ async fn a_wrong_token_is_told_and_not_shown() {
     let Some(server) = jupyter() else { return };
     let error = error_of(at(&server.url)).await;
     assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error}");
-    assert!(error.hint().unwrap().contains("JUPYTER_TOKEN"), "{error:?}");
-    let error = error_of(builder().provider_option("server_url", server.url.clone())).await;
-    assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error}");
+    assert!(error.hint().unwrap().contains("not its token"), "{error:?}");
+    let without = || builder().provider_option("server_url", server.url.clone());
+    for none in [without(), without().provider_option("token", "")] {
+        let error = error_of(none).await;
+        assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error}");
+        assert!(error.hint().unwrap().contains("JUPYTER_TOKEN"), "{error:?}");
+    }
     let shown = format!("{:?}", at(&server.url));
     assert!(!shown.contains(WRONG), "{shown}");
 }

@@ -62,6 +62,13 @@ impl Notebook {
         Some(plain_language(found)).filter(|language| !language.is_empty())
     }
 
+    /// The name of the kernel that it was made with, if it says one that could be typed.
+    pub(crate) fn kernel(&self) -> Option<&str> {
+        let name = self.metadata.get("kernelspec")?.get("name")?.as_str()?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
+    }
+
     /// Says the language, and which kernel runs it, where the notebook itself says nothing.
     pub(crate) fn note_language(&mut self, language: &str, kernel: Option<&str>) {
         if self.language().is_none() {

@@ -108,6 +108,12 @@ impl Server {
         self.0.address.as_str()
     }
 
+    /// Whether it is asked with a token.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        !self.0.token.expose().is_empty()
+    }
+
     fn at(address: Address, token: Token, options: ServerOptions) -> Result<Self, ServerError> {
         let http = Http::new(&token, &options)?;
         Ok(Self(Arc::new(Inner { address, token, options, http })))

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jupyter_protocol::client::{Client, ClientError};
+use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::kernelspec::InterruptMode;
 use jupyter_protocol::zmq::{Dialer, Options, connect};
 use jupyter_protocol::{ConnectionInfo, Transport};
 use sandbox_agent::box_io::{BoxFiles, BoxIo, Exit, Process, Spawn, Spawned, WorkerSpec};
 use sandbox_agent::interpreter::outcome::signal_name;
-use sandbox_core::{Effect, Error, ErrorKind, Result};
+use sandbox_core::{Effect, Error, ErrorKind, Result, in_words};
 use tokio::time::timeout;
 
 pub use self::command::KernelCommand;
@@ -290,5 +290,13 @@ fn died(exit: Option<Exit>) -> Error {
 }
 
 fn not_connected(error: ClientError) -> Error {
-    failed(format!("the kernel could not be reached: {error}"))
+    match error {
+        ClientError::Closed {
+            reason: CloseReason::Unreachable { channel, within, why }, ..
+        } => {
+            let within = in_words(within);
+            failed(format!("the kernel did not open its {channel} socket within {within}: {why}"))
+        }
+        error => failed(format!("the kernel could not be reached: {error}")),
+    }
 }

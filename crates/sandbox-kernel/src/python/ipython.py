@@ -156,6 +156,12 @@ def read_line(prompt=""):
 
 
 def read_password(prompt="Password: ", stream=None, *, echo_char=None):
+    """`getpass()`: as the standard library's does where there is no terminal, whose echo it could turn off."""
+    from getpass import GetPassWarning
+    from warnings import warn
+
+    warn("Can not control echo on the terminal.", GetPassWarning, stacklevel=2)
+    sys.stderr.write("Warning: Password input may be echoed.\n")
     return read_line(prompt)
 
 

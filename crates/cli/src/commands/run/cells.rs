@@ -129,8 +129,11 @@ impl<'a> Course<'a> {
         match self.notebook.language() {
             Some(other) if other != own && !own.is_empty() => {
                 let message = format!("the notebook is in {other}, and the sandbox runs {own}");
-                let hint = "a Jupyter kernel of its language runs it: `-p local-jupyter \
-                    --kernel NAME`; `sandboxes environments -p local-jupyter` lists them";
+                let kernel = self.notebook.kernel().unwrap_or("NAME");
+                let hint = format!(
+                    "a Jupyter kernel of its language runs it: `-p local-jupyter --kernel {kernel}`; \
+                     `sandboxes environments -p local-jupyter` lists them"
+                );
                 Err(Error::unsupported("run", message).with_hint(hint).into())
             }
             Some(_) => Ok(()),
