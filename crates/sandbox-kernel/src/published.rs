@@ -94,7 +94,9 @@ pub(crate) fn lost(loss: Loss) -> String {
             )
         }
         Loss::RateLimited => {
-            "[output is missing here: the server dropped what came too fast]".into()
+            "[output is missing here: the server dropped what came too fast for its iopub_data_rate_limit and \
+             iopub_msg_rate_limit]"
+                .into()
         }
         Loss::Disconnected => "[output may be missing here: the connection broke]".into(),
         _ => "[output may be missing here: the kernel did not say that it was all]".into(),

@@ -145,7 +145,9 @@ impl Hub {
                         .kernel
                         .as_ref()
                         .is_some_and(|kernel| *kernel != message.header().session);
-                self.restarts.send_modify(|restarts| *restarts += u64::from(again));
+                if again {
+                    self.restarts.send_modify(|restarts| *restarts += 1);
+                }
                 state
                     .executions
                     .values()
@@ -514,5 +516,33 @@ impl State {
             self.fences.insert(fence.header().msg_id.clone(), known);
         }
         raised.into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Parent;
+    use crate::content::{KernelInfoRequest, Status};
+
+    /// Who is woken asks the kernel what went with the process before. Some kernels say late that they have started.
+    #[test]
+    fn a_kernel_that_says_late_that_it_has_started_is_no_new_process() {
+        let (client, kernel) = (Arc::new(Session::new("client")), Session::new("kernel"));
+        let hub = Hub::new(Arc::clone(&client), Limits::default());
+        let restarts = hub.restarts();
+        let says = |kernel: &Session| {
+            let mut status = Status::default();
+            status.execution_state = ExecutionState::Starting;
+            hub.deliver(Channel::IoPub, kernel.message(Parent::None, status).into_raw());
+        };
+        says(&kernel);
+        let request = client.request(KernelInfoRequest::default());
+        let reply = kernel.reply(&request, KernelInfoRequest::default());
+        hub.deliver(Channel::Control, reply.into_raw());
+        says(&kernel);
+        assert!(!restarts.has_changed().unwrap() && *restarts.borrow() == 0);
+        says(&Session::new("another"));
+        assert!(restarts.has_changed().unwrap() && *restarts.borrow() == 1);
     }
 }
