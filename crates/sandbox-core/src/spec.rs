@@ -281,7 +281,7 @@ fn check_size(field: &'static str, size: Option<ByteSize>, least: ByteSize) -> R
 }
 
 fn check_name(field: &'static str, value: &str) -> Result<()> {
-    let printable = value.chars().all(|c| !c.is_control() && !c.is_whitespace());
+    let printable = value.chars().all(|c| !c.is_control() && !c.is_whitespace() && !is_unseen(c));
     if value.is_empty() || value.len() > 256 || value.starts_with('-') || !printable {
         return Err(Error::invalid(
             field,
@@ -291,6 +291,12 @@ fn check_name(field: &'static str, value: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Whether a character takes no room, or changes the order of others: two names that look alike would not be.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Checks a path inside a sandbox: not empty, no NUL, at most 4,096 bytes.
@@ -425,7 +431,9 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_field() {
-        let cases: [(&str, CreateSpec); 21] = [
+        let cases: [(&str, CreateSpec); 23] = [
+            ("name", CreateSpec { name: Some("a\u{202e}b".into()), ..spec() }),
+            ("name", CreateSpec { name: Some("a\u{200b}b".into()), ..spec() }),
             ("name", CreateSpec { name: Some("a/b".into()), ..spec() }),
             ("name", CreateSpec { name: Some("a:b".into()), ..spec() }),
             ("env", CreateSpec { env: [("A".into(), "x".repeat(200_000))].into(), ..spec() }),

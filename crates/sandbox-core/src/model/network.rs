@@ -247,6 +247,12 @@ fn check_name(name: &str) -> Result<(), &'static str> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
+    // Resolvers read `127.1` and `0x7f.1` as addresses, which is not what is matched here. No top-level domain is a number.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_number = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x");
+    if is_number {
+        return Err("is neither a host name nor a whole address");
+    }
     if name.split('.').all(label_ok) { Ok(()) } else { Err("is not a host name") }
 }
 
@@ -302,6 +308,11 @@ mod tests {
             "-a.example",
             "a..b",
             "x:",
+            "127.1",
+            "0x7f.1",
+            "0x7f000001",
+            "2130706433",
+            "1.2.3.4.5:80",
         ] {
             let error = bad.parse::<HostPattern>().unwrap_err();
             assert!(error.to_string().contains(&format!("{bad:?}")), "{bad}: {error}");
