@@ -241,10 +241,13 @@ impl Commands {
     }
 }
 
+/// What it may mean that a program does not begin.
+pub(crate) const STOPPED: &str =
+    "code in the sandbox may stop whatever starts in it; end the sandbox";
+
 fn not_in_time(limit: Duration) -> Error {
     let message = format!("the command did not start within {}", in_words(limit));
-    Error::new(ErrorKind::Timeout, "start_command", message)
-        .with_hint("code in the sandbox may stop whatever starts in it; end the sandbox")
+    Error::new(ErrorKind::Timeout, "start_command", message).with_hint(STOPPED)
 }
 
 /// Forgets the oldest of a kind that have ended, until no more than that are left of it.

@@ -48,6 +48,7 @@ use crate::box_io::{
     BoxIo, Channel, Expected, Process, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
     Writable,
 };
+use crate::commands::STOPPED;
 use crate::wire::FrameReader;
 
 /// How long an agent may take to arrive.
@@ -414,6 +415,8 @@ fn not_started(spec: &Spawn, stage: u8, errno: i32) -> Error {
     const EACCES: i32 = 13;
     const ENOTDIR: i32 = 20;
     const EISDIR: i32 = 21;
+    // What the agent says of one that was stopped before it was its program, and that it has ended.
+    const ETIMEDOUT: i32 = 110;
     let program = spec.argv.first().map_or("", String::as_str);
     let source = std::io::Error::from_raw_os_error(errno);
     let make = |kind, message: String| Error::new(kind, "start_command", message);
@@ -427,6 +430,10 @@ fn not_started(spec: &Spawn, stage: u8, errno: i32) -> Error {
         (b'p', _) => make(ErrorKind::InvalidArgument, format!("{program}: {source}")),
         (b'd', _) => make(ErrorKind::NotFound, format!("working directory {}: {source}", spec.cwd))
             .with_context("directory", spec.cwd.as_str()),
+        (_, ETIMEDOUT) => {
+            make(ErrorKind::Timeout, "the command was stopped before it began".into())
+                .with_hint(STOPPED)
+        }
         _ => make(ErrorKind::ResourceExhausted, format!("no process could start: {source}")),
     }
 }
