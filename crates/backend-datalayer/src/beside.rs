@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
@@ -130,8 +131,8 @@ struct Programs(Arc<Sidecar>);
 
 #[async_trait]
 impl BoxIo for Programs {
-    async fn prepare(&self) -> Result<()> {
-        self.0.prepare().await
+    fn start_allowance(&self) -> Duration {
+        Sidecar::START
     }
 
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {

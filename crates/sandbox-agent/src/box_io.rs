@@ -313,20 +313,17 @@ pub struct WorkerIo {
 /// One box.
 #[async_trait]
 pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
-    /// Makes ready what starts programs, in boxes that have it only when it is asked for. That takes its time, which does
-    /// not count as that of a program.
-    ///
-    /// # Errors
-    /// Whatever keeps it from being ready.
-    async fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-
     /// Starts a program.
     ///
     /// # Errors
     /// `NotFound` when there is no such program or working directory, `PermissionDenied` when it cannot be executed.
     async fn spawn(&self, spec: Spawn) -> Result<Spawned>;
+
+    /// How much longer than its time limit the start of a program may take, where that is somebody else's work, such as an
+    /// engine's. A limit counts from the start.
+    fn start_allowance(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Starts an interpreter.
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo>;

@@ -21,7 +21,7 @@ use crate::report::{CaseReport, Outcome, Report};
 use crate::target::Target;
 
 /// No case takes this long. One that does hangs.
-const LONGEST_CASE: Duration = Duration::from_secs(120);
+const LONGEST_CASE: Duration = Duration::from_secs(240);
 
 /// Runs the suite with the arguments of this process, for a test without the standard harness.
 ///

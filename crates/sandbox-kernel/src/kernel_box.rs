@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
@@ -85,12 +86,12 @@ impl KernelBox {
 
 #[async_trait]
 impl BoxIo for KernelBox {
-    async fn prepare(&self) -> Result<()> {
-        self.inner.prepare().await
-    }
-
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.inner.spawn(spec).await
+    }
+
+    fn start_allowance(&self) -> Duration {
+        self.inner.start_allowance()
     }
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {

@@ -18,6 +18,7 @@ mod raw;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
@@ -137,6 +138,11 @@ impl PlainBox {
 impl BoxIo for PlainBox {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         command::start(&self.execs, spec).await
+    }
+
+    /// An engine with much to do takes a second and more.
+    fn start_allowance(&self) -> Duration {
+        Duration::from_secs(10)
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {

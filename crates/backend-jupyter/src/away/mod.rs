@@ -146,14 +146,6 @@ impl Away {
         })
     }
 
-    /// What starts programs, before the end.
-    fn programs(&self) -> Result<&Arc<Sidecar>> {
-        if self.state().over {
-            return Err(over());
-        }
-        self.sidecar("start_command")
-    }
-
     /// Where packages are installed there.
     fn site(&self) -> String {
         format!("{}/.packages", self.folder)
@@ -209,12 +201,15 @@ async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
 
 #[async_trait]
 impl BoxIo for Away {
-    async fn prepare(&self) -> Result<()> {
-        self.programs()?.prepare().await
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        if self.state().over {
+            return Err(over());
+        }
+        self.sidecar("start_command")?.spawn(spec).await
     }
 
-    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        self.programs()?.spawn(spec).await
+    fn start_allowance(&self) -> Duration {
+        Sidecar::START
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {

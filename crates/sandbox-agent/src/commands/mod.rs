@@ -85,7 +85,8 @@ impl Commands {
     /// dropped when it has ended or its events are dropped.
     ///
     /// # Errors
-    /// As [`BoxIo::prepare`] and [`BoxIo::spawn`]; `Timeout` when it does not start within its time limit.
+    /// As [`BoxIo::spawn`]; `Timeout` when it does not start within its time limit and the
+    /// [allowance](BoxIo::start_allowance).
     pub async fn start(
         &self,
         mut env: BTreeMap<String, String>,
@@ -105,13 +106,15 @@ impl Commands {
             stdin: request.interactive || !is_empty,
             terminal: request.pty,
         };
-        self.box_io.prepare().await?;
         let started = Instant::now();
         let spawning = self.box_io.spawn(spec);
         let spawned = match request.timeout {
             None => spawning.await?,
             // Code can stop whatever starts beside it, before it is a program that could be ended.
-            Some(limit) => timeout(limit, spawning).await.map_err(|_| not_in_time(limit))??,
+            Some(limit) => {
+                let bound = limit.saturating_add(self.box_io.start_allowance());
+                timeout(bound, spawning).await.map_err(|_| not_in_time(bound))??
+            }
         };
         Ok(self.command(spawned, started, request, guard))
     }
@@ -245,8 +248,8 @@ impl Commands {
 pub(crate) const STOPPED: &str =
     "code in the sandbox may stop whatever starts in it; end the sandbox";
 
-fn not_in_time(limit: Duration) -> Error {
-    let message = format!("the command did not start within {}", in_words(limit));
+fn not_in_time(bound: Duration) -> Error {
+    let message = format!("the command did not start within {}", in_words(bound));
     Error::new(ErrorKind::Timeout, "start_command", message).with_hint(STOPPED)
 }
 

@@ -9,6 +9,7 @@ mod tunnel;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
@@ -149,13 +150,8 @@ impl Sidecar {
         Ok(Arc::new(self.agent().await?.pipe.files(base)))
     }
 
-    /// Starts it, unless it has started.
-    ///
-    /// # Errors
-    /// Whatever keeps the kernel from running; `Terminated` after the end.
-    pub async fn prepare(self: &Arc<Self>) -> Result<()> {
-        self.agent().await.map(drop)
-    }
+    /// How long the start of a program may take beyond its own time: that of the first one is the start of a kernel.
+    pub const START: Duration = Duration::from_secs(30);
 
     /// Starts a program.
     ///
