@@ -395,3 +395,54 @@ impl CommandControl for Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::box_io::{WorkerIo, WorkerSpec};
+
+    /// Takes two seconds to find that there is no such program.
+    #[derive(Debug)]
+    struct Slow {
+        allowance: Duration,
+    }
+
+    #[async_trait]
+    impl BoxIo for Slow {
+        async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
+            sleep(Duration::from_secs(2)).await;
+            Err(Error::new(ErrorKind::NotFound, "start_command", "no such program"))
+        }
+
+        fn start_allowance(&self) -> Duration {
+            self.allowance
+        }
+
+        async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+            Err(Error::unsupported("start_interpreter", "there are none"))
+        }
+
+        fn kill(&self) {}
+
+        async fn closed(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_has_its_limit_and_what_the_box_allows() {
+        for (limit, allowance, expected) in [
+            (Some(1), 0, ErrorKind::Timeout),
+            (Some(1), 5, ErrorKind::NotFound),
+            (Some(3), 0, ErrorKind::NotFound),
+            (None, 0, ErrorKind::NotFound),
+        ] {
+            let slow = Slow { allowance: Duration::from_secs(allowance) };
+            let commands = Commands::new(Arc::new(slow), Arc::default());
+            let mut request = StartCommand::new("x");
+            request.timeout = limit.map(Duration::from_secs);
+            let started = commands.start(BTreeMap::new(), "/", request, Box::new(())).await;
+            assert_eq!(started.unwrap_err().kind(), expected, "{limit:?} {allowance}");
+        }
+    }
+}
