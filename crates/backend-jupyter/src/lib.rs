@@ -35,6 +35,7 @@ mod connection;
 mod installed;
 mod instance;
 mod kernels;
+mod warm;
 
 pub use backend::JupyterBackend;
 pub use config::{JupyterConfig, Transport};

@@ -78,6 +78,7 @@ fn zygote_requests() -> Vec<ZygoteRequest> {
             preimports: vec!["numpy".into()],
             template_imports: vec!["wave".into()],
             warm: true,
+            program: vec!["-m".into(), "site".into()],
         }),
         ZygoteRequest::Fork(Fork {
             isolated: true,
@@ -89,6 +90,7 @@ fn zygote_requests() -> Vec<ZygoteRequest> {
             subreaper: false,
             ruleset: true,
             filter: vec![6, 0, 0, 0, 0, 0, 0xff, 0x7f],
+            arguments: vec!["-f".into()],
         }),
         ZygoteRequest::Reap { pid: 77 },
     ]

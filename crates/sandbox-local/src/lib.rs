@@ -28,7 +28,7 @@ mod spares;
 pub use background::background;
 pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]
-pub use cells::{makers, mounts, view};
+pub use cells::{interpreters, makers, mounts, view, zygotes};
 pub use expiry::{Expiry, InUse, Uses};
 pub use hold::{pause_context, pause_contexts};
 pub use instance::{LocalInstance, LocalKind};

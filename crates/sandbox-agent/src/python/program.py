@@ -1,0 +1,165 @@
+"""A zygote of a program: an interpreter that was started as the program and has stopped right before it.
+
+Its last step before a program is to import `sitecustomize`, and what it finds by that name is this zygote. Workers come
+back from that import: the program begins in them as in any interpreter, with nothing of ours below it. What it would
+import first, the zygote has imported; in a worker where that could have become something else, the program does not begin.
+"""
+
+import sys
+from _signal import SIGINT, default_int_handler
+from _signal import signal as set_signal
+from io import TextIOWrapper
+from io import open as open_file
+from os import environ, environb, fsdecode, stat
+from posix import close, getpid, write
+
+PLACE = "/proc/self/fd/4"
+NAME = "sitecustomize"
+READY = 16
+PROTOCOL = 1
+# What is read without `os.environ`: by the interpreter, its loader, its library, and what runs before this.
+UNSEEN = (
+    "COVERAGE_",
+    "GLIBC_",
+    "LANG",
+    "LC_",
+    "LD_",
+    "MALLOC_",
+    "MKL_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTHON",
+    "SETUPTOOLS_",
+    "TZ",
+)
+STANDARD = (("<stdin>", "r"), ("<stdout>", "w"), ("<stderr>", "w"))
+KEPT = {}
+
+
+class Watched(dict):
+    """The variables of this process, and who was looked up."""
+
+    def __init__(self, variables):
+        dict.__init__(self, variables)
+        self.looked_up = set()
+        self.all = False
+
+    def __getitem__(self, key):
+        self.looked_up.add(key)
+        return dict.__getitem__(self, key)
+
+    def __iter__(self):
+        self.all = True
+        return dict.__iter__(self)
+
+
+def prepare(modules, imports):
+    """Imports those of the modules that are there; a `ValueError` says why no worker could be as if it had done that."""
+    forget_place()
+    if places([sys.modules["site"].USER_SITE]) != [None]:
+        raise ValueError("there is a directory with the name of the home in a cell")
+    variables = dict(environ._data)
+    watched = Watched(variables)
+    environ._data = environb._data = watched
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        KEPT[NAME] = customized()
+        for name in modules:
+            imports(name)
+    finally:
+        sys.dont_write_bytecode = writes
+        environ._data = environb._data = dict(dict.items(watched))
+    if watched.all:
+        raise ValueError("a module looks at all variables when it is imported")
+    if environ._data != variables:
+        raise ValueError("a module changes variables when it is imported")
+    if "numpy" in sys.modules:
+        raise ValueError("numpy was imported, and has as many threads as it found processors")
+    names = [fsdecode(name) for name in watched.looked_up]
+    KEPT["variables"] = {name: environ.get(name) for name in ["LANG"] + names}
+    KEPT["places"] = places(sys.path)
+
+
+def forget_place():
+    """As if nothing had led here."""
+    import zipimport
+
+    sys.path.remove(PLACE)
+    sys.path_importer_cache.pop(PLACE, None)
+    zipimport._zip_directory_cache.pop(PLACE, None)
+    for name in ("PYTHONPATH", "LD_BIND_NOW"):
+        environ.pop(name, None)
+    del sys.modules[NAME]
+
+
+def customized():
+    """The module that has this name without us, if there is one."""
+    try:
+        return __import__(NAME)
+    except ImportError as error:
+        if error.name != NAME:
+            raise ValueError("%s cannot be imported: %s" % (NAME, error))
+        return None
+
+
+def places(path):
+    """What is there, so that something else in its place is noticed."""
+    found = []
+    for name in path:
+        try:
+            status = stat(name)
+        except (OSError, TypeError):
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
+
+
+def go_on(request):
+    """Lets the program begin, unless it is not to be as in a fresh interpreter."""
+    problem = difference()
+    if problem:
+        load("worker")["_refuse"]("program", problem)
+    set_signal(SIGINT, default_int_handler)
+    sys.argv[1:] = request.arguments
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv += request.arguments
+    for number, (name, mode) in enumerate(STANDARD):
+        open_standard(number, name, mode)
+    codec = load("codec")
+    number, text = codec["number"], codec["text"]
+    version = "%d.%d.%d" % sys.version_info[:3]
+    ready = number(PROTOCOL), number(getpid()), text(version), text(request.self_check)
+    write(request.control, codec["frame"](READY, *ready))
+    close(request.control)
+    if KEPT[NAME] is None:
+        raise ImportError("No module named %r" % NAME, name=NAME)
+    sys.modules[NAME] = KEPT[NAME]
+
+
+def difference():
+    """What a fresh interpreter would find otherwise here."""
+    variables = KEPT["variables"]
+    unseen = [name for name in environ if name.startswith(UNSEEN) and name not in variables]
+    for name in list(variables) + unseen:
+        if environ.get(name) != variables.get(name):
+            return "%s is another one" % name
+    site = sys.modules["site"]
+    if site.ENABLE_USER_SITE and places([site.USER_SITE]) != [None]:
+        return "the user has packages"
+    if places(sys.path) != KEPT["places"]:
+        return "modules are looked for elsewhere"
+    return None
+
+
+def open_standard(number, name, mode):
+    """A standard stream as the interpreter makes it; what it made before was for another file."""
+    former = getattr(sys, name.strip("<>"))
+    buffer = open_file(number, mode + "b", closefd=False)
+    getattr(buffer, "raw", buffer).name = name
+    lines = number == 2 or buffer.raw.isatty()
+    stream = TextIOWrapper(buffer, former.encoding, former.errors, "\n", line_buffering=lines)
+    stream.mode = mode
+    short = name.strip("<>")
+    setattr(sys, short, stream)
+    setattr(sys, "__%s__" % short, stream)
