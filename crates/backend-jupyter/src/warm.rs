@@ -18,14 +18,13 @@ use crate::installed::Installed;
 
 /// What a kernel imports before it runs code. Left out is what looks around while it is imported: `debugpy` keeps the number
 /// of its process and sets variables, `psutil` keeps times.
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 7] = [
     "ipykernel.kernelapp",
     "IPython.core.completerlib",
     "IPython.core.debugger",
     "IPython.core.logger",
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
-    "sqlite3",
     "tornado.platform.asyncio",
 ];
 

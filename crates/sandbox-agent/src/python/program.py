@@ -10,13 +10,15 @@ from _signal import SIGINT, default_int_handler
 from _signal import signal as set_signal
 from io import TextIOWrapper
 from io import open as open_file
-from os import environ, environb, fsdecode, stat
+from os import environ, environb, fsdecode, fsencode, stat
 from posix import close, getpid, write
 
 PLACE = "/proc/self/fd/4"
 NAME = "sitecustomize"
 READY = 16
 PROTOCOL = 1
+PR_SET_MM = 35
+PR_SET_MM_MAP = 14
 # What is read without `os.environ`: by the interpreter, its loader, its library, and what runs before this.
 UNSEEN = (
     "COVERAGE_",
@@ -55,6 +57,9 @@ class Watched(dict):
 
 def prepare(modules, imports):
     """Imports those of the modules that are there; a `ValueError` says why no worker could be as if it had done that."""
+    import importlib.util
+    import threading
+
     forget_place()
     if places([sys.modules["site"].USER_SITE]) != [None]:
         raise ValueError("there is a directory with the name of the home in a cell")
@@ -63,7 +68,6 @@ def prepare(modules, imports):
     environ._data = environb._data = watched
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        KEPT[NAME] = customized()
         for name in modules:
             imports(name)
     finally:
@@ -92,16 +96,6 @@ def forget_place():
     del sys.modules[NAME]
 
 
-def customized():
-    """The module that has this name without us, if there is one."""
-    try:
-        return __import__(NAME)
-    except ImportError as error:
-        if error.name != NAME:
-            raise ValueError("%s cannot be imported: %s" % (NAME, error))
-        return None
-
-
 def places(path):
     """What is there, so that something else in its place is noticed."""
     found = []
@@ -121,6 +115,8 @@ def go_on(request):
     if problem:
         load("worker")["_refuse"]("program", problem)
     set_signal(SIGINT, default_int_handler)
+    own_thread()
+    show_as_fresh(request.arguments)
     sys.argv[1:] = request.arguments
     if hasattr(sys, "orig_argv"):
         sys.orig_argv += request.arguments
@@ -132,9 +128,8 @@ def go_on(request):
     ready = number(PROTOCOL), number(getpid()), text(version), text(request.self_check)
     write(request.control, codec["frame"](READY, *ready))
     close(request.control)
-    if KEPT[NAME] is None:
-        raise ImportError("No module named %r" % NAME, name=NAME)
-    sys.modules[NAME] = KEPT[NAME]
+    # As where nobody has that module, which `difference` has seen to.
+    raise ImportError("No module named %r" % NAME, name=NAME)
 
 
 def difference():
@@ -149,7 +144,44 @@ def difference():
         return "the user has packages"
     if places(sys.path) != KEPT["places"]:
         return "modules are looked for elsewhere"
+    if sys.modules["importlib.util"].find_spec(NAME) is not None:
+        return "there is a %s" % NAME
     return None
+
+
+def own_thread():
+    """Interpreters before 3.13 leave the number of the thread as it was before a fork."""
+    thread = sys.modules["threading"].main_thread()
+    if hasattr(thread, "_set_native_id"):
+        thread._set_native_id()
+
+
+def show_as_fresh(arguments):
+    """Has the system show arguments and variables that this process would have been started with.
+
+    It reads both from the memory of the process. Where it cannot be told that they are elsewhere, nothing happens.
+    """
+    function, long = load("worker")["_function"], load("worker")["_Long"]
+    words = contents("/proc/self/cmdline") + b"".join(map(ended, arguments))
+    text = words + b"".join(ended("%s=%s" % pair) for pair in environ.items())
+    place = function("malloc", long)(len(text))
+    function("memcpy", long, load("worker")["_Pointer"], long)(place, text, len(text))
+    fields = contents("/proc/self/stat").rpartition(b")")[2].split()
+    known = [int(fields[number - 3]) for number in (26, 27, 45, 46, 47)]
+    numbers = known + [function("sbrk", long)(0), int(fields[28 - 3])]
+    numbers += [place, place + len(words), place + len(words), place + len(text)]
+    # `struct prctl_mm_map`: these, no auxiliary vector, no other program.
+    places = b"".join(number.to_bytes(8, sys.byteorder) for number in numbers) + bytes(12) + b"\xff" * 4
+    load("worker")["_seccomp"](PR_SET_MM, PR_SET_MM_MAP, places, len(places), 0)
+
+
+def ended(word):
+    return fsencode(word) + b"\0"
+
+
+def contents(path):
+    with open_file(path, "rb") as file:
+        return file.read()
 
 
 def open_standard(number, name, mode):
