@@ -91,7 +91,6 @@ impl Layout {
         };
         self.sys_path.iter().filter(|path| path.is_dir() && !is_seen(path)).cloned().collect()
     }
-
 }
 
 /// The standard library or installed packages, by what interpreters call them: as in `template.py`. Whatever else is on

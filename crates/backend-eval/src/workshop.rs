@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::Start;
+use sandbox_agent::box_io::{BoxIo, WorkerSpec};
 use sandbox_agent::cell::{CellBox, Zygote, ZygoteSource};
 use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};

@@ -75,7 +75,7 @@ pub enum ZygoteRequest {
     /// Forks a worker. Descriptors ride along in this order: control stream, standard input,
     /// output, error, the pidfd of the cell when `isolated`, and a Landlock ruleset when `ruleset`.
     /// Answer: `Forked`; the worker then takes its [environment](Fork::environment) from its control stream, and says
-    /// `Ready` or `Refused` there. One that becomes a program then closes that stream, and says no more.
+    /// `Ready` or `Refused` there. One that becomes a program then waits for any byte, closes the stream, and begins.
     ///
     /// Fields: isolated, uid, gid, work_dir, rlimits (list of resource, soft, hard; -1 is unlimited), subreaper, ruleset,
     /// filter, arguments (list).

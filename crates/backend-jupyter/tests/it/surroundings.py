@@ -2,6 +2,9 @@
 
 
 def surroundings():
+    import sys
+
+    modules = sorted(sys.modules)
     import asyncio
     import atexit
     import faulthandler
@@ -12,15 +15,16 @@ def surroundings():
     import multiprocessing
     import os
     import pickle
+    import posix
     import random
     import resource
     import signal
     import site
     import subprocess
-    import sys
     import sysconfig
     import tempfile
     import threading
+    import time
     import traceback
     import types
     import warnings
@@ -131,11 +135,12 @@ def surroundings():
         "main": [main.__name__, str(getattr(main, "__file__", None)), str(getattr(main, "__package__", None)), str(spec), str(getattr(main, "__loader__", None))[:30]],
         "main_names": sorted(name for name in vars(main) if not name.startswith("_i")),
         "main_thread": [threading.main_thread() is threading.current_thread(), threading.main_thread().name, threading.main_thread().native_id == os.getpid()],
-        "modules": sorted(sys.modules),
+        "modules": modules,
         "multiprocessing": [pool("fork"), pool("spawn"), multiprocessing.current_process().name, multiprocessing.parent_process()],
         "nice": [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), read("/proc/self/oom_score_adj")],
         "orig_argv": [places(word) for word in getattr(sys, "orig_argv", [])],
         "path": sys.path,
+        "posix_environ": sorted(places(os.fsdecode(name)) for name in posix.environ),
         "pickle": pickle.loads(pickle.dumps(os.path.join)) is os.path.join,
         "random": len({random.random() for _ in range(2)}),
         "recursion": sys.getrecursionlimit(),
@@ -151,6 +156,7 @@ def surroundings():
         "sysconfig": [sysconfig.get_config_var("userbase"), sysconfig.get_path("purelib")],
         "tempfile": tempfile.gettempprefix(),
         "threads": sorted(thread.name for thread in threading.enumerate()),
+        "time": [time.tzname, time.timezone, time.localtime(0)[3]],
         "umask": os.umask(0o22),
         "unraisable": repr(sys.unraisablehook),
         "warnings": [str(entry) for entry in warnings.filters],

@@ -39,6 +39,9 @@ use crate::message::{PROTOCOL_VERSION, Reply};
 use crate::wire::FrameReader;
 use crate::zygote_message::{Fork, ResourceLimit};
 
+/// What a program waits for before it begins.
+const BEGIN: u8 = 1;
+
 /// How long a program may take until it begins.
 const BEGIN_BOUND: Duration = Duration::from_secs(30);
 
@@ -104,10 +107,13 @@ impl CellBox {
     ) -> Result<Spawned> {
         let Forked { process, control, stdout, stderr } =
             self.fork(zygote, arguments, spec).await?;
-        let pid = timeout(BEGIN_BOUND, beginning(&control)).await.unwrap_or_else(|_| {
-            Err(not_begun("it was not ready in time".to_owned()))
-        })?;
+        let pid = timeout(BEGIN_BOUND, beginning(&control))
+            .await
+            .unwrap_or_else(|_| Err(not_begun("it was not ready in time".to_owned())))?;
         process.register(pid).await?;
+        write_all(&control, &Bytes::from_static(&[BEGIN]))
+            .await
+            .map_err(|error| not_begun(error.to_string()))?;
         Ok(Spawned {
             process,
             stdin: None,

@@ -5,13 +5,15 @@ back from that import: the program begins in them as in any interpreter, with no
 import first, the zygote has imported; in a worker where that could have become something else, the program does not begin.
 """
 
+import posix
 import sys
 from _signal import SIGINT, default_int_handler
 from _signal import signal as set_signal
 from io import TextIOWrapper
 from io import open as open_file
 from os import environ, environb, fsdecode, fsencode, stat
-from posix import close, getpid, write
+from posix import _exit, close, getpid, read, write
+from time import tzset
 
 PLACE = "/proc/self/fd/4"
 NAME = "sitecustomize"
@@ -80,8 +82,9 @@ def prepare(modules, imports):
     if "numpy" in sys.modules:
         raise ValueError("numpy was imported, and has as many threads as it found processors")
     names = [fsdecode(name) for name in watched.looked_up]
-    KEPT["variables"] = {name: environ.get(name) for name in ["LANG"] + names}
+    KEPT["variables"] = {name: environ.get(name) for name in ["HOME", "LANG"] + names}
     KEPT["places"] = places(sys.path)
+    KEPT["modules"] = set(sys.modules)
 
 
 def forget_place():
@@ -93,7 +96,7 @@ def forget_place():
     zipimport._zip_directory_cache.pop(PLACE, None)
     for name in ("PYTHONPATH", "LD_BIND_NOW"):
         environ.pop(name, None)
-    del sys.modules[NAME]
+    KEPT[NAME] = sys.modules.pop(NAME)
 
 
 def places(path):
@@ -116,6 +119,9 @@ def go_on(request):
         load("worker")["_refuse"]("program", problem)
     set_signal(SIGINT, default_int_handler)
     own_thread()
+    own_time_zone()
+    posix.environ.clear()
+    posix.environ.update(environ._data)
     show_as_fresh(request.arguments)
     sys.argv[1:] = request.arguments
     if hasattr(sys, "orig_argv"):
@@ -127,8 +133,13 @@ def go_on(request):
     version = "%d.%d.%d" % sys.version_info[:3]
     ready = number(PROTOCOL), number(getpid()), text(version), text(request.self_check)
     write(request.control, codec["frame"](READY, *ready))
+    if not read(request.control, 1):
+        _exit(0)  # the host is gone
     close(request.control)
-    # As where nobody has that module, which `difference` has seen to.
+    for name in set(sys.modules) - KEPT["modules"]:
+        del sys.modules[name]
+    # As where nobody has that module, which `difference` has seen to. What imports it takes it away.
+    sys.modules[NAME] = KEPT[NAME]
     raise ImportError("No module named %r" % NAME, name=NAME)
 
 
@@ -154,6 +165,14 @@ def own_thread():
     thread = sys.modules["threading"].main_thread()
     if hasattr(thread, "_set_native_id"):
         thread._set_native_id()
+
+
+def own_time_zone():
+    """The zone is that of the host until another one was asked for."""
+    environ["TZ"] = "UTC0"
+    tzset()
+    del environ["TZ"]
+    tzset()
 
 
 def show_as_fresh(arguments):
