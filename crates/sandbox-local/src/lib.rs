@@ -2,7 +2,8 @@
 //!
 //! [`Place`] is a box with its files, commands, packages and the end of its life. A [`LocalInstance`] is one with
 //! interpreters, and every verb of a sandbox; a backend adds what its [`LocalKind`] does otherwise.
-//! With the feature `cells`, `makers` makes the cells that such boxes are, and `view` says what they show of this host.
+//! With the feature `cells`, `makers` makes the cells that such boxes are, `view` says what they show of this host, and
+//! `zygotes` has the warm interpreters that are forked into them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

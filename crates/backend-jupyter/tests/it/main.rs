@@ -8,7 +8,6 @@ mod flood;
 mod hostile;
 mod lineages;
 mod local;
-mod measure_tmp;
 mod running;
 mod server;
 #[path = "../support/mod.rs"]

@@ -5,7 +5,6 @@ back from that import: the program begins in them as in any interpreter, with no
 import first, the zygote has imported; in a worker where that could have become something else, the program does not begin.
 """
 
-import posix
 import sys
 from _signal import SIGINT, default_int_handler
 from _signal import signal as set_signal
@@ -65,7 +64,7 @@ def prepare(modules, imports):
     forget_place()
     if places([sys.modules["site"].USER_SITE]) != [None]:
         raise ValueError("there is a directory with the name of the home in a cell")
-    variables = dict(environ._data)
+    variables = environ._data
     watched = Watched(variables)
     environ._data = environb._data = watched
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -74,10 +73,10 @@ def prepare(modules, imports):
             imports(name)
     finally:
         sys.dont_write_bytecode = writes
-        environ._data = environb._data = dict(dict.items(watched))
+        environ._data = environb._data = variables
     if watched.all:
         raise ValueError("a module looks at all variables when it is imported")
-    if environ._data != variables:
+    if list(dict.items(watched)) != list(variables.items()):
         raise ValueError("a module changes variables when it is imported")
     if "numpy" in sys.modules:
         raise ValueError("numpy was imported, and has as many threads as it found processors")
@@ -120,8 +119,6 @@ def go_on(request):
     set_signal(SIGINT, default_int_handler)
     own_thread()
     own_time_zone()
-    posix.environ.clear()
-    posix.environ.update(environ._data)
     show_as_fresh(request.arguments)
     sys.argv[1:] = request.arguments
     if hasattr(sys, "orig_argv"):
