@@ -88,6 +88,10 @@ def surroundings():
 
         return re.sub(r"\.k-[0-9a-f]+", ".k-N", value)
 
+    def debugger_of(pid):
+        module = sys.modules.get("_pydevd_bundle._debug_adapter.pydevd_schema_log")
+        return module is not None and module._pid == pid
+
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -112,6 +116,7 @@ def surroundings():
         "cmdline": [places(word) for word in read("/proc/self/cmdline").split("\0")],
         "comm": read("/proc/self/comm"),
         "cwd": os.getcwd(),
+        "debugger": [type(get_ipython().kernel.debugger).__name__, debugger_of(os.getpid())],
         "displayhook": type(sys.displayhook).__name__,
         "environ": {name: places(value) for name, value in os.environ.items()},
         "environ_kept": sorted(places(word) for word in read("/proc/self/environ").split("\0")),
