@@ -146,7 +146,7 @@ def _taken(count):
     return data
 
 
-def prepare(forgets_home):
+def prepare(forgets_home=True):
     """Done once in the zygote: orphans of dead workers come to it, and no core will hold anything of it or them."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     _write_if_possible("/proc/self/coredump_filter", b"0")

@@ -135,7 +135,7 @@ class Zygote:
         preimport(self.imported, of_template)
         if of_template:
             reset_signals()
-        load("worker")["prepare"](True)
+        load("worker")["prepare"]()
         load("driver")
         if warm:
             load("warm")["warm"]()
@@ -146,7 +146,7 @@ class Zygote:
         except ValueError as error:
             raise Refusal(str(error))
         reset_signals()
-        load("worker")["prepare"](False)
+        load("worker")["prepare"](forgets_home=False)
 
     def hello(self):
         text, several = self.codec["text"], self.codec["several"]
