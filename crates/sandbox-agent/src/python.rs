@@ -26,6 +26,10 @@ pub const OF_PROGRAM: [(&str, &str); 4] = [
     ("LOGNAME", "sandbox"),
 ];
 
+/// The last argument of such a zygote, which workers do not have. Should an interpreter ever pass by the zygote, the
+/// program ends at once with it, and does nothing outside of a cell.
+pub const HARMLESS: &str = "--version";
+
 /// The zygote: forks workers, and never runs user code.
 pub(crate) const ZYGOTE: &str = include_str!("python/zygote.py");
 

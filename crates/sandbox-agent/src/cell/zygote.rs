@@ -372,6 +372,7 @@ fn spec(executable: &Path, becomes: &[String], descriptors: [OwnedFd; 3]) -> Pro
         argv.extend(python::ARGUMENTS.map(OsString::from));
     } else {
         argv.extend(becomes.iter().map(OsString::from));
+        argv.push(python::HARMLESS.into());
         env.extend(python::OF_PROGRAM);
     }
     ProcessSpec {

@@ -18,6 +18,7 @@ PLACE = "/proc/self/fd/4"
 NAME = "sitecustomize"
 READY = 16
 PROTOCOL = 1
+HARMLESS = b"--version\0"
 PR_SET_MM = 35
 PR_SET_MM_MAP = 14
 # What is read without `os.environ`: by the interpreter, its loader, its library, and what runs before this.
@@ -113,16 +114,28 @@ def places(path):
 
 def go_on(request):
     """Lets the program begin, unless it is not to be as in a fresh interpreter."""
-    problem = difference()
+    try:
+        problem = difference()
+        if not problem:
+            become(request)
+    except BaseException as error:
+        problem = "%s: %s" % (type(error).__name__, error)
     if problem:
         load("worker")["_refuse"]("program", problem)
+    # As where nobody has that module, which `difference` has seen to. What imports it takes it away.
+    sys.modules[NAME] = KEPT[NAME]
+    raise ImportError("No module named %r" % NAME, name=NAME)
+
+
+def become(request):
+    """Makes this process what a fresh one is, and waits until the host knows it."""
     set_signal(SIGINT, default_int_handler)
     own_thread()
     own_time_zone()
     show_as_fresh(request.arguments)
     sys.argv[1:] = request.arguments
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv += request.arguments
+        sys.orig_argv[-1:] = request.arguments
     for number, (name, mode) in enumerate(STANDARD):
         open_standard(number, name, mode)
     codec = load("codec")
@@ -135,9 +148,6 @@ def go_on(request):
     close(request.control)
     for name in set(sys.modules) - KEPT["modules"]:
         del sys.modules[name]
-    # As where nobody has that module, which `difference` has seen to. What imports it takes it away.
-    sys.modules[NAME] = KEPT[NAME]
-    raise ImportError("No module named %r" % NAME, name=NAME)
 
 
 def difference():
@@ -178,7 +188,7 @@ def show_as_fresh(arguments):
     It reads both from the memory of the process. Where it cannot be told that they are elsewhere, nothing happens.
     """
     function, long = load("worker")["_function"], load("worker")["_Long"]
-    words = contents("/proc/self/cmdline") + b"".join(map(ended, arguments))
+    words = contents("/proc/self/cmdline")[: -len(HARMLESS)] + b"".join(map(ended, arguments))
     text = words + b"".join(ended("%s=%s" % pair) for pair in environ.items())
     place = function("malloc", long)(len(text))
     function("memcpy", long, load("worker")["_Pointer"], long)(place, text, len(text))

@@ -365,7 +365,14 @@ ZYGOTE = Zygote()
 
 def main():
     # Back at the bottom of the stack, the worker starts with no frames of the zygote below it.
-    request = ZYGOTE.run()
+    try:
+        request = ZYGOTE.run()
+    except BaseException:
+        import traceback
+
+        # Nothing goes on from here, as it would where this is no program but an import.
+        traceback.print_exc()
+        _exit(1)
     load("worker")["enter"](request)
     if ZYGOTE.of_program:
         load("program")["go_on"](request)

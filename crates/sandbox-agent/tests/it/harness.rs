@@ -61,7 +61,8 @@ impl Zygote {
             (python::program().into_bytes(), arguments, Vec::new())
         } else {
             let variables = [python::OF_PROGRAM.as_slice(), &[("LANG", "C.UTF-8")]].concat();
-            (python::archive(), start.program.clone(), variables)
+            let arguments = [&start.program[..], &[python::HARMLESS.to_owned()]].concat();
+            (python::archive(), arguments, variables)
         };
         let program = memory_file(program);
         // Only descriptors 0 to 2 can be given safely, so a shell moves them on.
