@@ -247,6 +247,7 @@ impl DockerBackend {
             place.describe("language", json!(command.language));
             language.clone_from(&command.language);
             let kernels = Kernels {
+                warm: None,
                 box_io: Arc::clone(&interpreters),
                 files,
                 command,

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::config::{EvalConfig, Options};
 use crate::instance::EvalInstance;
 use crate::python::{Layout, Python, locate};
-use crate::workshop::{Recipe, Workshop};
+use crate::workshop::{Recipe, Workshop, zygote};
 
 /// A snapshot on disk that one sandbox may be made of for nobody.
 const SMALL: ByteSize = ByteSize::mib(64);
@@ -133,7 +133,7 @@ impl EvalBackend {
     /// modules sandboxes do not see.
     async fn layout(&self, python: &Python, options: &Options) -> Result<(String, Vec<PathBuf>)> {
         let maker = self.workshop.makers.get(IsolationMode::Off).await?;
-        let zygote = self.workshop.zygotes.get(&maker, python, options).await?;
+        let zygote = zygote(&self.workshop.zygotes, &maker, python, options).await?;
         let version = format!("{} at {}", zygote.hello().version, python.executable.display());
         Ok((version, Layout::from_hello(zygote.hello()).unseen()))
     }

@@ -31,7 +31,6 @@ mod config;
 mod instance;
 mod python;
 mod workshop;
-mod zygotes;
 
 pub use backend::EvalBackend;
 pub use config::EvalConfig;

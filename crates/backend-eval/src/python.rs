@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +11,8 @@ use std::time::Duration;
 
 use sandbox_agent::cell::Hello;
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_local::cache;
+use sandbox_local::interpreters::{Fingerprint, is_script};
 use sandbox_local::programs::{USUAL_PATH, is_executable, on_path};
 use sandbox_local::view::shown_for_program;
 use serde::{Deserialize, Serialize};
@@ -20,16 +21,12 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::config::Options;
-use sandbox_local::cache;
 
 /// How long a shim may take to say which interpreter it stands for.
 const SHIM_BOUND: Duration = Duration::from_secs(30);
 
 /// More than a shim prints that says which interpreter it stands for, or what is wrong.
 const ANSWER_BYTES: u64 = 64 * 1024;
-
-/// The oldest version that works.
-const OLDEST: (u32, u32) = (3, 9);
 
 /// An interpreter, and where its parts are as far as that is known without starting it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,21 +90,6 @@ impl Layout {
             system || shown.iter().any(|shown| path.starts_with(shown))
         };
         self.sys_path.iter().filter(|path| path.is_dir() && !is_seen(path)).cloned().collect()
-    }
-
-    /// Refuses versions that are too old.
-    pub(crate) fn check_version(&self) -> Result<()> {
-        let mut numbers = self.version.split('.').map(|number| number.parse().unwrap_or(0));
-        let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        if version >= OLDEST {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "start_python",
-            format!("python {} is too old: 3.9 or later is needed", self.version),
-        )
-        .with_hint("install a newer python3, or name one with CODE_SANDBOXES_PYTHON"))
     }
 }
 
@@ -198,12 +180,6 @@ fn named(path: &Path, by: &str) -> Result<PathBuf> {
     })
 }
 
-fn is_script(path: &Path) -> io::Result<bool> {
-    let mut start = [0; 2];
-    let count = fs::File::open(path)?.read(&mut start)?;
-    Ok(start[..count] == *b"#!")
-}
-
 /// A shim is a script that picks an interpreter, as pyenv's and asdf's do. Running it on every start would cost more
 /// than everything else.
 async fn ask_shim(shim: &Path) -> Result<PathBuf> {
@@ -243,51 +219,6 @@ fn unusable(path: &Path, error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, "start_python", message)
         .with_source(error)
         .with_hint("install Python 3.9 or later, or name one with CODE_SANDBOXES_PYTHON")
-}
-
-/// What makes an answer of the past still true: the file itself and, for a shim, what it looks at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Fingerprint {
-    inode: u64,
-    size: u64,
-    modified: i64,
-    chosen: Vec<String>,
-}
-
-impl Fingerprint {
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        let meta = fs::metadata(path)?;
-        let chosen = if is_script(path)? { version_choices() } else { venv_choice(path) };
-        Ok(Self { inode: meta.ino(), size: meta.size(), modified: meta.mtime(), chosen })
-    }
-}
-
-/// What pyenv and its kin decide by.
-fn version_choices() -> Vec<String> {
-    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
-    let root = env::var_os("PYENV_ROOT")
-        .map(PathBuf::from)
-        .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv")));
-    let mut choices = vec![
-        env::var("PYENV_VERSION").unwrap_or_default(),
-        root.map(|root| read(root.join("version"))).unwrap_or_default(),
-    ];
-    let here = env::current_dir().unwrap_or_default();
-    for directory in here.ancestors() {
-        for name in [".python-version", ".tool-versions", ".mise.toml"] {
-            let text = read(directory.join(name));
-            if !text.is_empty() {
-                choices.push(text);
-            }
-        }
-    }
-    choices
-}
-
-/// A virtual environment's interpreter is a link; its configuration says the rest.
-fn venv_choice(path: &Path) -> Vec<String> {
-    let config = path.parent().and_then(Path::parent).map(|root| root.join("pyvenv.cfg"));
-    config.and_then(|config| fs::read_to_string(config).ok()).into_iter().collect()
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

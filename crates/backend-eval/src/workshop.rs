@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandbox_agent::Start;
 use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::cell::CellBox;
+use sandbox_agent::cell::{CellBox, Zygote, ZygoteSource};
 use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
 use sandbox_isolation::{Cell, Maker, Rlimit};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
+use sandbox_local::zygotes::{Flavor, Zygotes};
 use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored};
 use serde_json::json;
 
 use crate::config::Options;
 use crate::instance::{EvalInstance, Worker};
-use crate::python::{Layout, Python};
-use crate::zygotes::Zygotes;
+use crate::python::{Layout, Python, remember};
 
 /// What the sandboxes of a backend share.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl Workshop {
         let env = worker_environment(spec, python, home);
         let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
         let isolation = isolation_info(*asked, &cell);
-        let source = self.zygotes.source(maker, python.clone(), options.clone());
+        let source = self.source(maker, python.clone(), options.clone());
         let cell_box = Arc::new(CellBox::new(cell, source, rlimits));
         let place = PlaceSpec {
             variant: Variant::LocalEval,
@@ -95,6 +96,16 @@ impl Workshop {
         Ok(instance)
     }
 
+    /// The interpreter for these options, as a function that a box calls when it needs a worker.
+    fn source(&self, maker: Maker, python: Python, options: Options) -> ZygoteSource {
+        let zygotes = self.zygotes.clone();
+        Arc::new(move || {
+            let (zygotes, maker) = (zygotes.clone(), maker.clone());
+            let (python, options) = (python.clone(), options.clone());
+            Box::pin(async move { zygote(&zygotes, &maker, &python, &options).await })
+        })
+    }
+
     /// The cell, the limits of what runs in it, and where the parts of its Python are.
     async fn cell(
         &self,
@@ -114,17 +125,44 @@ impl Workshop {
         };
         let Some(known) = &python.layout else {
             // The first time, the interpreter itself says where its parts are.
-            let zygote = self.zygotes.get(maker, python, options).await?;
+            let zygote = zygote(&self.zygotes, maker, python, options).await?;
             return make(Some(&Layout::from_hello(zygote.hello()))).await;
         };
         if options.lazy {
             return make(Some(known)).await;
         }
         let (made, zygote) =
-            tokio::join!(make(Some(known)), self.zygotes.get(maker, python, options));
+            tokio::join!(make(Some(known)), zygote(&self.zygotes, maker, python, options));
         let layout = Layout::from_hello(zygote?.hello());
         if layout == *known { made } else { make(Some(&layout)).await }
     }
+}
+
+/// The interpreter for these options. Where its parts are is remembered.
+pub(crate) async fn zygote(
+    zygotes: &Zygotes,
+    maker: &Maker,
+    python: &Python,
+    options: &Options,
+) -> Result<Arc<Zygote>> {
+    let start = Start {
+        preimports: options.preimport.clone(),
+        template_imports: options.imports.clone(),
+        warm: options.warm,
+        program: Vec::new(),
+    };
+    let flavor = Flavor {
+        executable: python.executable.clone(),
+        start,
+        installed: Vec::new(),
+        privilege: maker.privilege(),
+    };
+    let zygote = zygotes.get(maker, flavor).await?;
+    let layout = Layout::from_hello(zygote.hello());
+    if python.layout.as_ref() != Some(&layout) {
+        remember(options, &layout);
+    }
+    Ok(zygote)
 }
 
 /// The environment of everything in the sandbox. What the caller says of a virtual environment counts.

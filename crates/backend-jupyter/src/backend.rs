@@ -20,6 +20,7 @@ use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
+use sandbox_local::zygotes::Zygotes;
 use sandbox_local::{Made, Packages, Place, PlaceSpec, Spares, may_be_ahead};
 use serde_json::json;
 
@@ -28,12 +29,14 @@ use crate::config::{JupyterConfig, Options};
 use crate::installed::{Installed, all, find};
 use crate::instance::{JupyterInstance, Kernel};
 use crate::kernels::kernels_of;
+use crate::warm::WarmInterpreter;
 
 /// Makes sandboxes with Jupyter kernels on this host.
 #[derive(Debug, Default)]
 pub struct JupyterBackend {
     config: JupyterConfig,
     makers: Makers,
+    zygotes: Zygotes,
     /// At most one cell ahead, in which nothing ever ran.
     spares: Spares<CellSpec, Cell>,
     made: Made<JupyterInstance>,
@@ -151,8 +154,19 @@ impl JupyterBackend {
         let maker = self.makers.get(spec.isolation).await?;
         let mut cell_spec = cell_spec(&spec, &installed.directories);
         cell_spec.mounts = mounts::open(&spec.mounts, Vec::new()).await?;
-        let cell = self.cell(&maker, &cell_spec).await?;
         let strict = spec.isolation == IsolationMode::Strict;
+        // Without a cell, a fork would be the parent of orphans and a fresh process is not.
+        let warm = (strict && options.warm)
+            .then(|| WarmInterpreter::of(&installed, &spec.mounts, &maker, &self.zygotes))
+            .flatten();
+        let first = warm.as_ref().filter(|_| !options.lazy);
+        let (cell, _) = tokio::join!(self.cell(&maker, &cell_spec), async {
+            // Only started here, while the cell is made.
+            if let Some(warm) = first {
+                drop(warm.zygote().await);
+            }
+        });
+        let cell = cell?;
         let home = if strict { Path::new("/home/sandbox") } else { cell.work_dir() };
         let home = home.to_string_lossy().into_owned();
         let cwd = working_directory(&cell, &spec);
@@ -162,7 +176,9 @@ impl JupyterBackend {
             env.entry("VIRTUAL_ENV".into()).or_insert(prefix);
         }
         let isolation = isolation_info(asked, &cell);
-        let cell_box = Arc::new(CellBox::new(cell, no_zygote(), Vec::new()));
+        let rlimits = cell.rlimits().to_vec();
+        let cell_box = Arc::new(CellBox::new(cell, no_zygote(), rlimits));
+        let warm = warm.map(|warm| warm.in_cell(&cell_box));
         let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
         let place = PlaceSpec {
             variant: Variant::LocalJupyter,
@@ -182,7 +198,7 @@ impl JupyterBackend {
         let language = command.language.clone();
         let isolated = place.network.hint().is_some();
         let over = Over::new(options.transport.map(Into::into));
-        let kernels = kernels_of(&cell_box, command, over, home, isolated)?;
+        let kernels = kernels_of(&cell_box, command, warm, over, home, isolated)?;
         let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
         let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
         let box_of = move |_: &str| Arc::clone(&box_io);
@@ -218,7 +234,7 @@ fn working_directory(cell: &Cell, spec: &CreateSpec) -> String {
     resolve_directory(&work_dir, spec.working_dir.as_deref().unwrap_or("."))
 }
 
-/// Kernels are programs; none is forked from a warm interpreter.
+/// Kernels are programs, also those that are forked.
 fn no_zygote() -> ZygoteSource {
     Arc::new(|| {
         Box::pin(async {

@@ -57,12 +57,14 @@ pub(crate) enum Target {
 }
 
 /// The options of one create.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) kernel: Option<String>,
     pub(crate) python: Option<PathBuf>,
     /// `None`: Unix sockets, and TCP for a kernel that ends when it is to use those.
     pub(crate) transport: Option<Transport>,
+    /// Prepare an interpreter for many kernels instead of one.
+    pub(crate) warm: bool,
     /// Start no kernel before the first run.
     pub(crate) lazy: bool,
     /// Where packages come from, as options for pip.
@@ -72,7 +74,7 @@ pub(crate) struct Options {
 }
 
 /// What is for kernels that are started on this host.
-const OF_THIS_HOST: [&str; 3] = ["python", "transport", "interpreter"];
+const OF_THIS_HOST: [&str; 4] = ["python", "transport", "warm", "interpreter"];
 
 impl Options {
     /// Whether packages can be installed where its kernels are.
@@ -82,7 +84,15 @@ impl Options {
 
     /// The options of a backend itself.
     pub(crate) fn of_backend(config: &JupyterConfig) -> Self {
-        Self { kernel: config.kernel.clone(), python: config.python.clone(), ..Self::default() }
+        Self {
+            kernel: config.kernel.clone(),
+            python: config.python.clone(),
+            transport: None,
+            warm: true,
+            lazy: false,
+            pip: Vec::new(),
+            target: None,
+        }
     }
 
     /// The options of a create.
@@ -91,8 +101,11 @@ impl Options {
         purpose: Option<SingleUse>,
         given: &Map<String, Value>,
     ) -> Result<Self> {
-        let mut options =
-            Self { lazy: purpose == Some(SingleUse::Commands), ..Self::of_backend(config) };
+        let mut options = Self {
+            warm: purpose.is_none(),
+            lazy: purpose == Some(SingleUse::Commands),
+            ..Self::of_backend(config)
+        };
         options.target = target(given)?;
         if options.target.is_some() {
             // That name is one of this host.
@@ -116,6 +129,7 @@ impl Options {
                 ("transport", Value::String(name)) if name == "tcp" => {
                     options.transport = Some(Transport::Tcp);
                 }
+                ("warm", Value::Bool(warm)) => options.warm = *warm,
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
                 ("pip", _) if !options.installs() => {
@@ -193,7 +207,7 @@ fn unknown(key: &str) -> Error {
         "provider_options",
         format!(
             "of local-jupyter have no {key:?} of that value; known: kernel (name), python (path), transport (\"ipc\" or \
-             \"tcp\"), interpreter (\"eager\" or \"lazy\"), pip (list of options of pip), server_url, token, kernel_id \
+             \"tcp\"), warm (true or false), interpreter (\"eager\" or \"lazy\"), pip (list of options of pip), server_url, token, kernel_id \
              (text), headers (names with text), connection_file (path)"
         ),
     )
@@ -215,12 +229,14 @@ mod tests {
         let options =
             parse(json!({"kernel": "bash", "transport": "tcp", "interpreter": "lazy"})).unwrap();
         assert_eq!(options.kernel.as_deref(), Some("bash"));
-        assert!(options.lazy && options.transport == Some(Transport::Tcp));
+        assert!(options.lazy && options.warm && options.transport == Some(Transport::Tcp));
+        assert!(!parse(json!({"warm": false})).unwrap().warm);
         for bad in [
             json!({"kernl": "bash"}),
             json!({"kernel": 1}),
             json!({"kernel": ""}),
             json!({"transport": "udp"}),
+            json!({"warm": "yes"}),
             json!({"interpreter": "never"}),
             json!({"pip": "--no-index"}),
             json!({"server_url": 1}),
@@ -229,6 +245,7 @@ mod tests {
             json!({"headers": {"X-A": "hunter2"}}),
             json!({"server_url": "http://h", "headers": {"X-A": 1}}),
             json!({"server_url": "http://h", "transport": "tcp"}),
+            json!({"server_url": "http://h", "warm": true}),
             json!({"server_url": "http://h", "connection_file": "/k.json"}),
             json!({"server_url": "http://h", "kernel": "a", "kernel_id": "b"}),
             json!({"connection_file": "/k.json", "kernel": "a"}),

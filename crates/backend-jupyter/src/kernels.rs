@@ -9,7 +9,7 @@ use sandbox_agent::box_io::Process;
 use sandbox_agent::cell::{CellBox, CellFiles};
 use sandbox_core::Result;
 use sandbox_isolation::CellKind;
-use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Way, failed};
+use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Warm, Way, failed};
 
 use crate::connection::{CellDialer, free_ports};
 
@@ -17,6 +17,7 @@ use crate::connection::{CellDialer, free_ports};
 pub(crate) fn kernels_of(
     cell: &Arc<CellBox>,
     command: KernelCommand,
+    warm: Option<Box<dyn Warm>>,
     over: Over,
     home: String,
     isolated: bool,
@@ -27,7 +28,7 @@ pub(crate) fn kernels_of(
     let parent = if is_strict { "/tmp".to_owned() } else { work_dir };
     let way = Box::new(IntoCell { cell: Arc::clone(cell) });
     let box_io = Arc::<CellBox>::clone(cell);
-    Ok(Kernels { box_io, files, command, way, over, parent, home, isolated })
+    Ok(Kernels { box_io, files, command, warm, way, over, parent, home, isolated })
 }
 
 /// The way into a cell. Without isolation it is this host's own.

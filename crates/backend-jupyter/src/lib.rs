@@ -21,8 +21,9 @@
 //!
 //! `provider_options` of a create, all optional: `kernel` (name of a kernel specification, default `python3`; the
 //! environment of a create says the same), `python` (the interpreter whose kernels are looked for), `transport`
-//! (`"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `interpreter` (`"lazy"` starts no kernel before the first run), `pip`
-//! (options for `install_packages`).
+//! (`"ipc"` or `"tcp"`; without it the first, and the second for a kernel that ends over that), `warm` (`false` starts
+//! every kernel as a process of its own, instead of forking those of IPython from a warm interpreter), `interpreter`
+//! (`"lazy"` starts no kernel before the first run), `pip` (options for `install_packages`).
 //!
 //! Kernels elsewhere, with isolation off alone: `server_url`, `token` and `headers` of a Jupyter Server, on which kernels
 //! are started, or `kernel_id` of one that runs there; or the `connection_file` of one that runs on this host. Kernels that
@@ -35,6 +36,7 @@ mod connection;
 mod installed;
 mod instance;
 mod kernels;
+mod warm;
 
 pub use backend::JupyterBackend;
 pub use config::{JupyterConfig, Transport};

@@ -2,7 +2,8 @@
 //!
 //! Nothing is installed and nothing is written to disk: the host puts [`program`] into a memory
 //! file, gives it to the interpreter as descriptor [`PROGRAM_FD`] with the arguments
-//! [`ARGUMENTS`], and the control socket as descriptor [`CONTROL_FD`].
+//! [`ARGUMENTS`], and the control socket as descriptor [`CONTROL_FD`]. The zygote of a [program](crate::Start::program)
+//! has the arguments of that instead, [`archive`] as [`PROGRAM_FD`], and the variables [`OF_PROGRAM`].
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -16,6 +17,19 @@ pub const PROGRAM_FD: i32 = 4;
 /// byte code files, UTF-8 everywhere, program from [`PROGRAM_FD`].
 pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 
+/// What leads the interpreter of a program to the zygote, and what such a program finds in every cell: modules that are
+/// imported before may remember it.
+pub const OF_PROGRAM: [(&str, &str); 4] = [
+    ("PYTHONPATH", "/proc/self/fd/4"),
+    ("HOME", "/home/sandbox"),
+    ("USER", "sandbox"),
+    ("LOGNAME", "sandbox"),
+];
+
+/// The last argument of such a zygote, which workers do not have. Should an interpreter ever pass by the zygote, the
+/// program ends at once with it, and does nothing outside of a cell.
+pub const HARMLESS: &str = "--version";
+
 /// The zygote: forks workers, and never runs user code.
 pub(crate) const ZYGOTE: &str = include_str!("python/zygote.py");
 
@@ -26,7 +40,7 @@ pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
 pub(crate) const COMPILED: &str = include_str!("python/compiled.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub(crate) const PARTS: [(&str, &str); 23] = [
+pub(crate) const PARTS: [(&str, &str); 24] = [
     ("codec", include_str!("python/codec.py")),
     ("compiled", COMPILED),
     ("worker", include_str!("python/worker.py")),
@@ -50,6 +64,7 @@ pub(crate) const PARTS: [(&str, &str); 23] = [
     ("installed", include_str!("python/installed.py")),
     ("warm", include_str!("python/warm.py")),
     ("template", include_str!("python/template.py")),
+    ("program", include_str!("python/program.py")),
 ];
 
 /// The whole program as one Python source: a table of the parts, then the zygote.
@@ -59,6 +74,30 @@ pub(crate) const PARTS: [(&str, &str); 23] = [
 #[must_use]
 pub fn program() -> String {
     assemble(&PARTS, ZYGOTE)
+}
+
+/// The same as an archive (zip) with one module, the one that an interpreter looks for right before its program.
+#[must_use]
+pub fn archive() -> Vec<u8> {
+    const NAME: &[u8; 16] = b"sitecustomize.py";
+    let program = program();
+    let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
+    // Version, flags, method (stored), time, date (1980-01-01), checksum (which no interpreter looks at), both sizes, length
+    // of the name, length of what is extra.
+    let mut about = Vec::new();
+    for half in [20_u16, 0, 0, 0, 0x21, 0, 0] {
+        about.extend(half.to_le_bytes());
+    }
+    about.extend([length.to_le_bytes(), length.to_le_bytes()].concat());
+    about.extend([16, 0, 0, 0]);
+    let local = [b"PK\x03\x04", &about[..], NAME, program.as_bytes()].concat();
+    let entry = [b"PK\x01\x02\x14\0", &about[..], &[0; 14], NAME].concat();
+    let end = [&[0; 4][..], &[1, 0, 1, 0], &size(&entry), &size(&local), &[0, 0]].concat();
+    [&local[..], &entry, b"PK\x05\x06", &end].concat()
+}
+
+fn size(part: &[u8]) -> [u8; 4] {
+    u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
 /// A table of parts, what finds them, and what begins.

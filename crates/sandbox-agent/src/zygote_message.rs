@@ -19,7 +19,7 @@ pub struct ResourceLimit {
 }
 
 /// How a zygote gets ready.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Start {
     /// Modules to import before the first fork. One that fails, or leaves a thread running, ends
     /// the zygote with `Error`.
@@ -31,6 +31,10 @@ pub struct Start {
     /// Load and exercise all of the driver now, so that workers start and answer faster. Not
     /// worth it for a single worker.
     pub warm: bool,
+    /// What workers become instead of taking requests: the program that these arguments of the interpreter name, such as
+    /// `-m ipykernel_launcher`. The zygote must have been started with them; it stops where the program would begin, and
+    /// its workers go on there. Modules to import that are not there are left out. Empty: they take requests.
+    pub program: Vec<String>,
 }
 
 /// One worker to fork.
@@ -55,6 +59,8 @@ pub struct Fork {
     pub ruleset: bool,
     /// The filter of system calls to take, as instructions of the kernel; empty for none.
     pub filter: Vec<u8>,
+    /// Further arguments of the program, where the zygote is of [one](Start::program).
+    pub arguments: Vec<String>,
 }
 
 /// What a host asks of a zygote.
@@ -64,15 +70,15 @@ pub enum ZygoteRequest {
     /// The first packet. Answer: `Hello`, or `Error` and the end. A descriptor may ride along: a
     /// file that gets the program as byte code before the answer.
     ///
-    /// Fields: preimports (list), warm, template_imports (list).
+    /// Fields: preimports (list), warm, template_imports (list), program (list).
     Start(Start),
     /// Forks a worker. Descriptors ride along in this order: control stream, standard input,
     /// output, error, the pidfd of the cell when `isolated`, and a Landlock ruleset when `ruleset`.
     /// Answer: `Forked`; the worker then takes its [environment](Fork::environment) from its control stream, and says
-    /// `Ready` or `Refused` there.
+    /// `Ready` or `Refused` there. One that becomes a program then waits for any byte, closes the stream, and begins.
     ///
     /// Fields: isolated, uid, gid, work_dir, rlimits (list of resource, soft, hard; -1 is unlimited), subreaper, ruleset,
-    /// filter.
+    /// filter, arguments (list).
     Fork(Fork),
     /// Collects a worker that has died, or kills it first. Answer: `Reaped`. Must be sent once for
     /// every `Forked`, or the worker stays a zombie.
@@ -161,6 +167,7 @@ impl ZygoteRequest {
                 out.list(&start.preimports, |out, name| out.text(name));
                 out.flag(start.warm);
                 out.list(&start.template_imports, |out, name| out.text(name));
+                out.list(&start.program, |out, word| out.text(word));
             }),
             Self::Fork(fork) => put_packet(out, FORK, |out| fork.write(out)),
             Self::Reap { pid } => put_packet(out, REAP, |out| out.int(i64::from(*pid))),
@@ -179,6 +186,7 @@ impl ZygoteRequest {
                 preimports: fields.list("preimports", |name| name.text("name"))?,
                 warm: fields.flag("warm")?,
                 template_imports: fields.list("template_imports", |name| name.text("name"))?,
+                program: fields.list("program", |word| word.text("word"))?,
             }),
             FORK => Self::Fork(Fork::read(&mut fields)?),
             REAP => Self::Reap { pid: fields.number("pid")? },
@@ -214,6 +222,7 @@ impl Fork {
         out.flag(self.subreaper);
         out.flag(self.ruleset);
         out.bytes(&self.filter);
+        out.list(&self.arguments, |out, word| out.text(word));
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
@@ -233,6 +242,7 @@ impl Fork {
             subreaper: fields.flag("subreaper")?,
             ruleset: fields.flag("ruleset")?,
             filter: fields.bytes("filter")?.to_vec(),
+            arguments: fields.list("arguments", |word| word.text("word"))?,
         })
     }
 }

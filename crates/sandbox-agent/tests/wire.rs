@@ -78,6 +78,7 @@ fn zygote_requests() -> Vec<ZygoteRequest> {
             preimports: vec!["numpy".into()],
             template_imports: vec!["wave".into()],
             warm: true,
+            program: vec!["-m".into(), "site".into()],
         }),
         ZygoteRequest::Fork(Fork {
             isolated: true,
@@ -89,6 +90,7 @@ fn zygote_requests() -> Vec<ZygoteRequest> {
             subreaper: false,
             ruleset: true,
             filter: vec![6, 0, 0, 0, 0, 0, 0xff, 0x7f],
+            arguments: vec!["-f".into()],
         }),
         ZygoteRequest::Reap { pid: 77 },
     ]
@@ -186,8 +188,8 @@ fn replies_have_these_bytes() {
 fn zygote_requests_have_these_bytes() {
     let all = zygote_requests().iter().map(|message| frame(|out| message.encode(out))).collect();
     insta::assert_snapshot!(lines(all), @r#"
-    \1\9<3>\5<3>numpy\8<3>\1<7>\8<3>\4<3>wave
-    \2\8<3>\1<7>\8<3>\e8\3<6>\8<3>\e9\3<6>\2<3>/w$<3>\8<3>\7<7>\8<3>\9<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\8<8><3>\8<3>\1<7>\8<3>\6<5>\ff\7f
+    \1\9<3>\5<3>numpy\8<3>\1<7>\8<3>\4<3>wave\e<3>\2<3>-m\4<3>site
+    \2\8<3>\1<7>\8<3>\e8\3<6>\8<3>\e9\3<6>\2<3>/w$<3>\8<3>\7<7>\8<3>\9<7>\8<3>\ff\ff\ff\ff\ff\ff\ff\ff\8<8><3>\8<3>\1<7>\8<3>\6<5>\ff\7f\6<3>\2<3>-f
     \3\8<3>M<7>
     "#);
 }

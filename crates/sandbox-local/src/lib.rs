@@ -2,7 +2,8 @@
 //!
 //! [`Place`] is a box with its files, commands, packages and the end of its life. A [`LocalInstance`] is one with
 //! interpreters, and every verb of a sandbox; a backend adds what its [`LocalKind`] does otherwise.
-//! With the feature `cells`, `makers` makes the cells that such boxes are, and `view` says what they show of this host.
+//! With the feature `cells`, `makers` makes the cells that such boxes are, `view` says what they show of this host, and
+//! `zygotes` has the warm interpreters that are forked into them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -28,7 +29,7 @@ mod spares;
 pub use background::background;
 pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]
-pub use cells::{makers, mounts, view};
+pub use cells::{interpreters, makers, mounts, view, zygotes};
 pub use expiry::{Expiry, InUse, Uses};
 pub use hold::{pause_context, pause_contexts};
 pub use instance::{LocalInstance, LocalKind};

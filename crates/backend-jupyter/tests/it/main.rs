@@ -13,6 +13,7 @@ mod server;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "other tests need more of it")]
 mod support;
+mod warm;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

@@ -10,9 +10,11 @@ mod terminal;
 mod zygote;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};
@@ -22,16 +24,26 @@ use sandbox_core::{Error, ErrorKind, PtySize, Result};
 use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED};
 
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 pub use self::files::CellFiles;
 use self::process::{Kills, ProgramProcess, WorkerProcess};
-use self::streams::{control_pair, input_pipe, output_pipe};
+use self::streams::{ControlSocket, PipeReader, control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
 use crate::box_io::{
-    BoxIo, Channel, Expected, Process, Spawn, Spawned, Way, WorkerIo, WorkerSpec, Writable,
+    BoxIo, Channel, Expected, Process, Readable as _, Spawn, Spawned, Way, WorkerIo, WorkerSpec,
+    Writable,
 };
-use crate::interpreter::write_all;
+use crate::interpreter::{would_block, write_all};
+use crate::message::{PROTOCOL_VERSION, Reply};
+use crate::wire::FrameReader;
 use crate::zygote_message::{Fork, ResourceLimit};
+
+/// What a program waits for before it begins.
+const BEGIN: u8 = 1;
+
+/// How long a program may take until it begins.
+const BEGIN_BOUND: Duration = Duration::from_secs(30);
 
 /// Gives the zygote that workers of a box are forked from, starting it when it is not there.
 pub type ZygoteSource = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<Zygote>>> + Send + Sync>;
@@ -82,6 +94,79 @@ impl CellBox {
         })
     }
 
+    /// Starts the program of a zygote, with these further arguments.
+    ///
+    /// # Errors
+    /// `Unavailable` when it would not be as a fresh process; nothing of it is left then. And whatever keeps a worker from
+    /// starting.
+    pub async fn fork_program(
+        &self,
+        zygote: Arc<Zygote>,
+        arguments: Vec<String>,
+        spec: WorkerSpec,
+    ) -> Result<Spawned> {
+        let Forked { process, control, stdout, stderr } =
+            self.fork(zygote, arguments, spec).await?;
+        let pid = timeout(BEGIN_BOUND, beginning(&control))
+            .await
+            .unwrap_or_else(|_| Err(not_begun("it was not ready in time".to_owned())))?;
+        process.register(pid).await?;
+        write_all(&control, &Bytes::from_static(&[BEGIN]))
+            .await
+            .map_err(|error| not_begun(error.to_string()))?;
+        Ok(Spawned {
+            process,
+            stdin: None,
+            stdout: Box::new(stdout),
+            stderr: Some(Box::new(stderr)),
+            terminal: None,
+        })
+    }
+
+    async fn fork(
+        &self,
+        zygote: Arc<Zygote>,
+        arguments: Vec<String>,
+        spec: WorkerSpec,
+    ) -> Result<Forked> {
+        let (control, their_control) = control_pair().map_err(no_descriptors)?;
+        let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
+        let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
+        // So that the worker may open them again by name, as /dev/stdout.
+        self.cell.give_pipe(their_stdout.as_fd());
+        self.cell.give_pipe(their_stderr.as_fd());
+        let stdin = null().map_err(no_descriptors)?;
+        let mut descriptors = vec![their_control, stdin, their_stdout, their_stderr];
+        if self.is_isolated() {
+            descriptors.push(self.cell.pidfd().try_clone_to_owned().map_err(no_descriptors)?);
+        }
+        if let Some(ruleset) = &self.cell.confinement().ruleset {
+            descriptors.push(ruleset.try_clone().map_err(no_descriptors)?);
+        }
+        let request = Fork { arguments, ..self.fork_request(spec) };
+        let (cell, kills) = (self.cell.clone(), Arc::clone(&self.kills));
+        let starting = Arc::clone(&self.kills).read_owned().await;
+        // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
+        let forking = tokio::spawn(async move {
+            let mut environment = Bytes::from(request.environment());
+            // Usually all of it fits, and is there when the worker wants it.
+            let sent = control.try_write(&environment).unwrap_or_default();
+            environment.advance(sent);
+            let pid = zygote.fork(request, descriptors).await?;
+            let process = WorkerProcess::new(pid, zygote, cell, kills, starting)?;
+            // One that does not take it says why itself, or is dead.
+            let _ = write_all(&control, &environment).await;
+            Ok::<_, Error>((process, control))
+        });
+        let (process, control) = forking.await.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "start_interpreter", "the runtime is ending")
+                .with_source(error)
+        })??;
+        let process = Arc::new(process);
+        process.reap_when_dead();
+        Ok(Forked { process, control, stdout, stderr })
+    }
+
     fn is_isolated(&self) -> bool {
         self.cell.kind() == CellKind::Strict
     }
@@ -99,8 +184,43 @@ impl CellBox {
             subreaper: !isolated,
             ruleset: self.cell.confinement().ruleset.is_some(),
             filter: self.cell.confinement().filter.to_vec(),
+            arguments: Vec::new(),
         }
     }
+}
+
+/// What was forked from a zygote.
+struct Forked {
+    process: Arc<WorkerProcess>,
+    control: ControlSocket,
+    stdout: PipeReader,
+    stderr: PipeReader,
+}
+
+/// Waits until a program begins. Gives its number in its cell.
+async fn beginning(control: &ControlSocket) -> Result<u32> {
+    let (mut reader, mut buffer) = (FrameReader::new(), [0; 1024]);
+    loop {
+        let broken = |error: &dyn fmt::Display| not_begun(error.to_string());
+        if let Some(frame) = reader.next_frame().map_err(|error| broken(&error))? {
+            return match Reply::decode(frame).map_err(|error| broken(&error))? {
+                Reply::Ready { protocol: PROTOCOL_VERSION, pid, .. } => Ok(pid),
+                Reply::Refused { step, message } => Err(not_begun(format!("{step}: {message}"))),
+                other => Err(not_begun(format!("unexpected first message {other:?}"))),
+            };
+        }
+        poll_fn(|cx| control.poll_readable(cx)).await.map_err(|error| broken(&error))?;
+        match control.try_read(&mut buffer) {
+            Ok(0) => return Err(not_begun("it has ended".to_owned())),
+            Ok(count) => reader.push(&buffer[..count]),
+            Err(error) if would_block(&error) => {}
+            Err(error) => return Err(broken(&error)),
+        }
+    }
+}
+
+fn not_begun(why: String) -> Error {
+    Error::new(ErrorKind::Unavailable, "start_program", format!("it was not forked: {why}"))
 }
 
 fn start_spec(spec: &Spawn) -> SpawnSpec {
@@ -147,41 +267,8 @@ impl BoxIo for CellBox {
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
         let zygote = (self.zygote)().await?;
-        let (control, their_control) = control_pair().map_err(no_descriptors)?;
-        let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
-        let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
-        // So that the worker may open them again by name, as /dev/stdout.
-        self.cell.give_pipe(their_stdout.as_fd());
-        self.cell.give_pipe(their_stderr.as_fd());
-        let stdin = null().map_err(no_descriptors)?;
-        let mut descriptors = vec![their_control, stdin, their_stdout, their_stderr];
-        if self.is_isolated() {
-            descriptors.push(self.cell.pidfd().try_clone_to_owned().map_err(no_descriptors)?);
-        }
-        if let Some(ruleset) = &self.cell.confinement().ruleset {
-            descriptors.push(ruleset.try_clone().map_err(no_descriptors)?);
-        }
-        let request = self.fork_request(spec);
-        let (cell, kills) = (self.cell.clone(), Arc::clone(&self.kills));
-        let starting = Arc::clone(&self.kills).read_owned().await;
-        // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
-        let forking = tokio::spawn(async move {
-            let mut environment = Bytes::from(request.environment());
-            // Usually all of it fits, and is there when the worker wants it.
-            let sent = control.try_write(&environment).unwrap_or_default();
-            environment.advance(sent);
-            let pid = zygote.fork(request, descriptors).await?;
-            let process = WorkerProcess::new(pid, zygote, cell, kills, starting)?;
-            // One that does not take it says why itself, or is dead.
-            let _ = write_all(&control, &environment).await;
-            Ok::<_, Error>((process, control))
-        });
-        let (process, control) = forking.await.map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "start_interpreter", "the runtime is ending")
-                .with_source(error)
-        })??;
-        let process = Arc::new(process);
-        process.reap_when_dead();
+        let Forked { process, control, stdout, stderr } =
+            self.fork(zygote, Vec::new(), spec).await?;
         Ok(WorkerIo {
             process,
             control: Arc::new(control),

@@ -47,6 +47,8 @@ pub struct Zygote {
 pub enum Program {
     /// As text, which every interpreter understands.
     Text,
+    /// As an archive that is found where the program of a zygote would begin: see [`Start::program`].
+    Archive,
     /// As what [`Zygote::byte_code`] of the same interpreter and the same
     /// [`python::program_id`] gave. Starting takes less
     /// than half as long.
@@ -57,6 +59,7 @@ impl Program {
     fn bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Text => Cow::Owned(python::program().into_bytes()),
+            Self::Archive => Cow::Owned(python::archive()),
             Self::ByteCode(bytes) => Cow::Borrowed(bytes),
         }
     }
@@ -134,12 +137,12 @@ impl Zygote {
         let shown = stderr.try_clone().map_err(no_file)?;
         let byte_code = match program {
             Program::Text => Some(memory_file(&[]).map_err(no_file)?),
-            Program::ByteCode(_) => None,
+            Program::Archive | Program::ByteCode(_) => None,
         };
         let for_byte_code =
             byte_code.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>().map_err(no_file)?;
         let process = maker
-            .start_process(spec(executable, theirs, text, stderr))
+            .start_process(spec(executable, &start.program, [theirs, text, stderr]))
             .await
             .map_err(|error| failed(&format!("could not start {}", executable.display()), error))?;
         let socket = watch(ours, Interest::READABLE | Interest::WRITABLE)
@@ -356,19 +359,25 @@ fn contents(file: &OwnedFd) -> Option<Vec<u8>> {
     (count > 0 && count == bytes.len()).then_some(bytes)
 }
 
-fn spec(executable: &Path, control: OwnedFd, program: OwnedFd, stderr: OwnedFd) -> ProcessSpec {
+fn spec(executable: &Path, becomes: &[String], descriptors: [OwnedFd; 3]) -> ProcessSpec {
+    let [control, program, stderr] = descriptors;
     let mut argv = vec![OsString::from(executable)];
-    argv.extend(python::ARGUMENTS.map(OsString::from));
-    let env = [
+    let mut env = vec![
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("LANG", "C.UTF-8"),
         // Symbols are looked up once, here, and not by every worker for itself.
         ("LD_BIND_NOW", "1"),
-    ]
-    .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    ];
+    if becomes.is_empty() {
+        argv.extend(python::ARGUMENTS.map(OsString::from));
+    } else {
+        argv.extend(becomes.iter().map(OsString::from));
+        argv.push(python::HARMLESS.into());
+        env.extend(python::OF_PROGRAM);
+    }
     ProcessSpec {
         argv,
-        env: env.to_vec(),
+        env: env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
         cwd: Some("/".into()),
         fds: vec![
             (stderr, 2),

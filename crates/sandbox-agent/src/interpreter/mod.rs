@@ -17,6 +17,8 @@ mod worker;
 pub use context::{InterpreterContext, RunRequest};
 pub use contexts::{Contexts, DEFAULT_CONTEXT};
 pub(crate) use feed::{feed_open, write_all};
+#[cfg(feature = "cell")]
+pub(crate) use inbox::would_block;
 pub use outcome::EndReason;
 pub use paused::{Copied, Paused};
 pub use stored::{StoredVariables, Storing};

@@ -111,12 +111,13 @@ class Request:
     """What a forked process is asked to become."""
 
     def __init__(self, codec, fields, files):
-        isolated, uid, gid, work_dir, rlimits, subreaper, ruleset, self.filter = fields
+        isolated, uid, gid, work_dir, rlimits, subreaper, ruleset, self.filter, arguments = fields
         self.codec, number = codec, codec["as_number"]
         self.isolated = bool(number(isolated))
         self.uid = number(uid)
         self.gid = number(gid)
         self.work_dir = codec["as_text"](work_dir)
+        self.arguments = codec["as_texts"](arguments)
         limits = [number(field) for field in codec["split"](rlimits)]
         self.rlimits = list(zip(limits[::3], limits[1::3], limits[2::3]))
         self.subreaper = bool(number(subreaper))
@@ -145,7 +146,7 @@ def _taken(count):
     return data
 
 
-def prepare():
+def prepare(forgets_home=True):
     """Done once in the zygote: orphans of dead workers come to it, and no core will hold anything of it or them."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     _write_if_possible("/proc/self/coredump_filter", b"0")
@@ -155,7 +156,7 @@ def prepare():
     # Nothing of the zygote's environment is for a worker, which gets all of its own.
     environ.clear()
     site = sys.modules.get("site")
-    if site is not None:
+    if site is not None and forgets_home:
         # Found from the home of whoever started this; a worker finds its own when it asks.
         site.USER_BASE = site.USER_SITE = None
 

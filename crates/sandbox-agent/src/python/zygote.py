@@ -90,6 +90,7 @@ class Zygote:
         self.socket = socket(AF_UNIX, SOCK_SEQPACKET, 0, CONTROL)
         self.workers = set()
         self.imported = []
+        self.of_program = False
         self.own_pids = None
         self.in_cell = False
         self.waits = False
@@ -122,15 +123,30 @@ class Zygote:
             close(file)
         close_if_open(PROGRAM)
         self.imported = self.codec["as_texts"](fields[0])
+        self.of_program = bool(fields[3])
+        if self.of_program:
+            self.stop_before_program()
+        else:
+            self.prepare_driver(self.codec["as_texts"](fields[2]), self.codec["as_number"](fields[1]))
+        self.hello()
+
+    def prepare_driver(self, of_template, warm):
         load("hooks")["install"](sys)
-        preimport(self.imported, self.codec["as_texts"](fields[2]))
-        if fields[2]:
+        preimport(self.imported, of_template)
+        if of_template:
             reset_signals()
         load("worker")["prepare"]()
         load("driver")
-        if self.codec["as_number"](fields[1]):
+        if warm:
             load("warm")["warm"]()
-        self.hello()
+
+    def stop_before_program(self):
+        try:
+            load("program")["prepare"](self.imported, import_if_possible)
+        except ValueError as error:
+            raise Refusal(str(error))
+        reset_signals()
+        load("worker")["prepare"](forgets_home=False)
 
     def hello(self):
         text, several = self.codec["text"], self.codec["several"]
@@ -349,9 +365,19 @@ ZYGOTE = Zygote()
 
 def main():
     # Back at the bottom of the stack, the worker starts with no frames of the zygote below it.
-    request = ZYGOTE.run()
+    try:
+        request = ZYGOTE.run()
+    except BaseException:
+        import traceback
+
+        # Nothing goes on from here, as it would where this is no program but an import.
+        traceback.print_exc()
+        _exit(1)
     load("worker")["enter"](request)
-    load("driver")["serve"](request)
+    if ZYGOTE.of_program:
+        load("program")["go_on"](request)
+    else:
+        load("driver")["serve"](request)
 
 
 main()

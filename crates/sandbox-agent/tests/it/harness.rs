@@ -56,14 +56,23 @@ impl Zygote {
         let (host, zygote) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .expect("socket pair");
-        let program = memory_file(&python::program());
+        let (program, arguments, variables) = if start.program.is_empty() {
+            let arguments = python::ARGUMENTS.map(str::to_owned).to_vec();
+            (python::program().into_bytes(), arguments, Vec::new())
+        } else {
+            let variables = [python::OF_PROGRAM.as_slice(), &[("LANG", "C.UTF-8")]].concat();
+            let arguments = [&start.program[..], &[python::HARMLESS.to_owned()]].concat();
+            (python::archive(), arguments, variables)
+        };
+        let program = memory_file(program);
         // Only descriptors 0 to 2 can be given safely, so a shell moves them on.
         let mut child = Command::new("/bin/sh")
             .args(["-c", r#"exec "$0" "$@" 3<&0 4<&1 0</dev/null 1>&2"#])
             .args(program_before)
             .arg(&*PYTHON)
-            .args(python::ARGUMENTS)
+            .args(arguments)
             .env_clear()
+            .envs(variables)
             .stdin(Stdio::from(zygote))
             .stdout(Stdio::from(program))
             .spawn()
@@ -351,6 +360,19 @@ impl Worker {
         bytes
     }
 
+    /// Lets a program begin, and waits until it has ended. Gives what it wrote.
+    pub(crate) fn begin(&mut self) -> Outcome {
+        rustix::io::write(&self.control, &[1]).expect("room for a byte");
+        let mut outcome = Outcome::default();
+        eventually("the end of the program", || {
+            self.drain(&mut outcome);
+            std::fs::read_to_string(format!("/proc/{}/stat", self.pid))
+                .is_ok_and(|stat| stat.contains(") Z "))
+        });
+        self.drain(&mut outcome);
+        outcome
+    }
+
     fn read_control(&mut self, outcome: &mut Outcome) -> bool {
         let mut bytes = vec![0; 1 << 20];
         let length = rustix::io::read(&self.control, &mut bytes[..]).unwrap_or(0);
@@ -449,9 +471,9 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// A file in memory holding this text.
-pub(crate) fn memory_file(text: &str) -> OwnedFd {
+pub(crate) fn memory_file(content: impl AsRef<[u8]>) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
-    let mut rest = text.as_bytes();
+    let mut rest = content.as_ref();
     while !rest.is_empty() {
         let written = rustix::io::write(&file, rest).expect("write");
         rest = &rest[written..];

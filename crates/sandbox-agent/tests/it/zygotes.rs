@@ -1,6 +1,11 @@
 //! The zygote: what it tells, refuses, reaps, and leaves behind.
 
-use sandbox_agent::{PROTOCOL_VERSION, Reply, ResourceLimit, Start, ZygoteReply, ZygoteRequest};
+use std::process::Command;
+use std::sync::Arc;
+
+use sandbox_agent::{
+    Fork, PROTOCOL_VERSION, Reply, ResourceLimit, Start, ZygoteReply, ZygoteRequest,
+};
 
 use crate::{
     Case,
@@ -29,6 +34,11 @@ pub(crate) const CASES: &[Case] = &[
     ("workers_die_with_the_zygote", workers_die_with_the_zygote),
     ("a_cold_zygote_does_the_same", a_cold_zygote_does_the_same),
     ("refused_requests_do_not_end_it", refused_requests_do_not_end_it),
+    ("workers_become_a_program", workers_become_a_program),
+    (
+        "what_a_program_would_find_otherwise_is_refused",
+        what_a_program_would_find_otherwise_is_refused,
+    ),
 ];
 
 fn hello_tells_about_the_interpreter() {
@@ -198,6 +208,63 @@ fn a_worker_that_keeps_capabilities_behind_a_filter_is_refused() {
             assert!(self_check.contains(none), "{self_check}");
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// A zygote of a program, and how a worker of it is forked. `None`: something else customizes this interpreter, and so
+/// every worker was refused.
+fn of_program(program: &[&str]) -> Option<(Arc<Zygote>, Fork)> {
+    let zygote = Zygote::start(&Start {
+        preimports: vec!["decimal".into(), "no_such_module".into()],
+        program: program.iter().map(ToString::to_string).collect(),
+        ..Start::default()
+    });
+    let env = [("HOME", "/home/sandbox"), ("LANG", "C.UTF-8")];
+    let env = env.map(|(name, value)| (name.into(), value.into())).into();
+    let (zygote, fork) = (zygote.expect("zygote"), Fork { env, ..plain_fork() });
+    let customizes = Command::new(&*PYTHON).args(["-c", "import sitecustomize"]).output();
+    if !customizes.expect("python starts").status.success() {
+        return Some((zygote, fork));
+    }
+    let worker = Worker::fork(&zygote, &fork).expect("worker");
+    let message = "there is a sitecustomize".to_owned();
+    assert_eq!(worker.ready, Reply::Refused { step: "program".into(), message });
+    None
+}
+
+fn workers_become_a_program() {
+    let Some((zygote, fork)) = of_program(&["-m", "calendar"]) else { return };
+    for (year, month, shown) in [("2024", "2", "February 2024"), ("2025", "3", "March 2025")] {
+        let arguments = vec![year.into(), month.into()];
+        let mut worker =
+            Worker::fork(&zygote, &Fork { arguments, ..fork.clone() }).expect("worker");
+        assert!(matches!(worker.ready, Reply::Ready { .. }), "{:?}", worker.ready);
+        let outcome = worker.begin();
+        assert!(outcome.stdout().contains(shown), "{outcome:?}");
+        let ZygoteReply::Reaped { status, .. } = worker.reap() else { panic!() };
+        assert_eq!((status, outcome.stderr()), (0, String::new()));
+    }
+    let mut worker =
+        Worker::fork(&zygote, &Fork { arguments: vec!["x".into()], ..fork }).expect("worker");
+    assert!(worker.begin().stderr().contains("usage"));
+    let ZygoteReply::Reaped { status, .. } = worker.reap() else { panic!() };
+    assert_ne!(status, 0);
+}
+
+fn what_a_program_would_find_otherwise_is_refused() {
+    let Some((zygote, fork)) = of_program(&["-m", "calendar"]) else { return };
+    for (name, value, refused) in [
+        ("MINE", "1", false),
+        ("HOME", "/", true),
+        ("LC_ALL", "C", true),
+        ("PYTHONPATH", "/", true),
+    ] {
+        let mut fork = fork.clone();
+        fork.env.retain(|(other, _)| other != name);
+        fork.env.push((name.into(), value.into()));
+        let worker = Worker::fork(&zygote, &fork).expect("worker");
+        let is_refused = matches!(&worker.ready, Reply::Refused { step, .. } if step == "program");
+        assert_eq!(is_refused, refused, "{name}: {:?}", worker.ready);
     }
 }
 

@@ -59,6 +59,16 @@ pub trait Way: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Option<Arc<dyn Dialer>>>;
 }
 
+/// Where kernels come from that have imported what they need: forked from a process that has.
+#[async_trait]
+pub trait Warm: fmt::Debug + Send + Sync + 'static {
+    /// The same as starting this program in the box.
+    ///
+    /// # Errors
+    /// When it would not be the same, or does not work. Nothing of it is left then.
+    async fn fork(&self, program: &Spawn) -> Result<Spawned>;
+}
+
 /// The kernels of one sandbox.
 #[derive(Debug)]
 pub struct Kernels {
@@ -68,6 +78,8 @@ pub struct Kernels {
     pub files: Arc<dyn BoxFiles>,
     /// How each is started.
     pub command: KernelCommand,
+    /// What they are forked from. Where there is nothing, or it does not work, they are started.
+    pub warm: Option<Box<dyn Warm>>,
     /// How they are reached.
     pub way: Box<dyn Way>,
     /// Over what they are talked to.
@@ -118,13 +130,15 @@ impl Kernels {
         transport: Transport,
         spec: &WorkerSpec,
     ) -> std::result::Result<StartedKernel, Failure> {
-        let mut tries = 0;
+        let (mut tries, mut warm) = (0, self.warm.is_some());
         loop {
             let folder = Folder::new(&self.files, &self.parent);
             let info = self.way.place(folder.path(), transport).await?;
             tries += 1;
-            match self.start_at(folder, &info, spec.clone()).await {
+            match self.start_at(folder, &info, spec.clone(), &mut warm).await {
                 Err(failed) if tries <= MOST_PORTS && is_port_taken(&info, &failed.error) => {}
+                // Whatever that was, a fresh process tells.
+                Err(failed) if failed.died && warm => warm = false,
                 started => return started,
             }
         }
@@ -135,11 +149,12 @@ impl Kernels {
         folder: Folder,
         info: &ConnectionInfo,
         spec: WorkerSpec,
+        warm: &mut bool,
     ) -> std::result::Result<StartedKernel, Failure> {
         let file = folder.write(info).await?;
         let made = self.files.make_directory(&spec.cwd, true).await.or_else(there_already);
         made.map_err(|error| no_directory(&spec.cwd, error))?;
-        let (process, streams, dialer) = self.spawn(&folder, &file, info, &spec).await?;
+        let (process, streams, dialer) = self.spawn(&folder, &file, info, &spec, warm).await?;
         let unwanted = Unwanted::new(&process);
         folder.remove_with(&process);
         let mut said = Said::default();
@@ -186,13 +201,14 @@ impl Kernels {
         Ok(StartedKernel { client, process, streams, program })
     }
 
-    /// Starts the program.
+    /// Starts the program. `warm` says whether it may be forked, and then whether it was.
     async fn spawn(
         &self,
         folder: &Folder,
         file: &str,
         info: &ConnectionInfo,
         spec: &WorkerSpec,
+        warm: &mut bool,
     ) -> Result<(Arc<KernelProcess>, Streams, Option<Arc<dyn Dialer>>)> {
         let mut env = spec.env.clone();
         env.extend(self.command.env.clone());
@@ -204,11 +220,21 @@ impl Kernels {
             argv.push("--HistoryManager.enabled=False".into());
         }
         let program = Spawn { argv, env, cwd: spec.cwd.clone(), stdin: false, terminal: None };
-        let spawned = self.box_io.spawn(program).await.map_err(|error| {
-            let lost = error.to_string().starts_with("working directory");
-            if lost { no_directory(&spec.cwd, error) } else { error }
-        })?;
-        tracing::debug!(path = folder.path(), "the kernel was started");
+        let forked = match self.warm.as_ref().filter(|_| *warm) {
+            Some(source) => source.fork(&program).await.map_err(|error| {
+                tracing::debug!(%error, "the kernel is not forked");
+            }),
+            None => Err(()),
+        };
+        *warm = forked.is_ok();
+        let spawned = match forked {
+            Ok(forked) => forked,
+            Err(()) => self.box_io.spawn(program).await.map_err(|error| {
+                let lost = error.to_string().starts_with("working directory");
+                if lost { no_directory(&spec.cwd, error) } else { error }
+            })?,
+        };
+        tracing::debug!(path = folder.path(), warm, "the kernel was started");
         let Spawned { process, stdout, stderr, .. } = spawned;
         let dialer = self.way.dialer(info, &*process);
         let process = KernelProcess::new(process, Interrupt::Signal);

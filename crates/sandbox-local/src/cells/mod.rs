@@ -2,10 +2,12 @@
 
 mod gate;
 mod health;
+pub mod interpreters;
 pub mod makers;
 pub mod mounts;
 mod place;
 mod toolchains;
 pub mod view;
+pub mod zygotes;
 
 pub use health::health_in_cells;

@@ -4,33 +4,36 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use sandbox_agent::Start;
-use sandbox_agent::cell::{Program, Zygote, ZygoteSource};
+use sandbox_agent::cell::{Hello, Program, Zygote};
 use sandbox_agent::python::program_id;
-use sandbox_core::Result;
+use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_isolation::{Maker, Privilege};
-use sandbox_local::background;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::config::Options;
-use crate::python::{Fingerprint, Layout, Python, remember};
-use sandbox_local::cache;
+use super::interpreters::Fingerprint;
+use crate::background::background;
+use crate::cache;
 
 /// What makes two interpreters interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Flavor {
-    executable: PathBuf,
-    preimport: Vec<String>,
-    /// What a template had.
-    imports: Vec<String>,
-    warm: bool,
+pub struct Flavor {
+    /// The interpreter.
+    pub executable: PathBuf,
+    /// How it gets ready.
+    pub start: Start,
+    /// When what is installed was changed last, where that makes another one of it.
+    pub installed: Vec<(PathBuf, Option<SystemTime>)>,
     /// With privileges over cells, or with those of the host process.
-    privilege: Privilege,
+    pub privilege: Privilege,
 }
+
+/// The oldest version that works.
+const OLDEST: (u32, u32) = (3, 9);
 
 type Shared = Arc<OnceCell<Arc<Zygote>>>;
 
@@ -44,12 +47,12 @@ const MOST_KEPT: usize = 8;
 /// How long one is kept that nobody wants. The one that was wanted last stays.
 const LONGEST_IDLE: Duration = Duration::from_secs(300);
 
-/// Lists of modules of templates that are known to do no good. After that many, all are tried again.
+/// Interpreters that are known not to start: with what a template had, or of a program. After that many, all are tried again.
 const MOST_USELESS: usize = 64;
 
 /// The warm interpreters of one backend.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Zygotes {
+pub struct Zygotes {
     all: Arc<Mutex<All>>,
 }
 
@@ -60,64 +63,50 @@ struct All {
     wanted: Vec<(Flavor, Instant)>,
     /// Lets go of those that nobody wants.
     sweeper: Option<JoinHandle<()>>,
-    /// With these, no interpreter starts.
+    /// No interpreter starts like these.
     useless: HashSet<Flavor>,
 }
 
 impl Zygotes {
-    /// The interpreter for these options, started when it is not there, or no longer.
-    pub(crate) async fn get(
-        &self,
-        maker: &Maker,
-        python: &Python,
-        options: &Options,
-    ) -> Result<Arc<Zygote>> {
-        let mut flavor = Flavor {
-            executable: python.executable.clone(),
-            preimport: options.preimport.clone(),
-            imports: options.imports.clone(),
-            warm: options.warm,
-            privilege: maker.privilege(),
-        };
-        if !flavor.imports.is_empty() && !self.all().useless.contains(&flavor) {
-            match self.start(&flavor, maker, python, options).await {
-                Ok(zygote) => return Ok(zygote),
-                // Whatever that is, a template gets no say in whether there is an interpreter.
-                Err(error) => {
-                    tracing::debug!(%error, "without the imports of a template");
-                    let mut all = self.all();
-                    if all.useless.len() >= MOST_USELESS {
-                        all.useless.clear();
+    /// The interpreter of that flavor, started when it is not there, or no longer. What a template had is left out where
+    /// nothing starts with it.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not start, with what it printed. That of a program is not tried again.
+    pub async fn get(&self, maker: &Maker, mut flavor: Flavor) -> Result<Arc<Zygote>> {
+        if !flavor.start.template_imports.is_empty() {
+            if !self.is_useless(&flavor) {
+                match self.start(&flavor, maker).await {
+                    Ok(zygote) => return Ok(zygote),
+                    // Whatever that is, a template gets no say in whether there is an interpreter.
+                    Err(error) => {
+                        tracing::debug!(%error, "without the imports of a template");
+                        self.all().note_useless(&flavor);
                     }
-                    all.useless.insert(flavor.clone());
                 }
             }
+            flavor.start.template_imports.clear();
         }
-        flavor.imports.clear();
-        self.start(&flavor, maker, python, options).await
+        if flavor.start.program.is_empty() {
+            return self.start(&flavor, maker).await;
+        }
+        if self.is_useless(&flavor) {
+            let message = "that program could not be started warm before";
+            return Err(Error::new(ErrorKind::Unavailable, "start_python", message));
+        }
+        let started = self.start(&flavor, maker).await;
+        started.inspect_err(|_| self.all().note_useless(&flavor))
     }
 
-    async fn start(
-        &self,
-        flavor: &Flavor,
-        maker: &Maker,
-        python: &Python,
-        options: &Options,
-    ) -> Result<Arc<Zygote>> {
+    fn is_useless(&self, flavor: &Flavor) -> bool {
+        self.all().useless.contains(flavor)
+    }
+
+    async fn start(&self, flavor: &Flavor, maker: &Maker) -> Result<Arc<Zygote>> {
         let shared = self.shared(flavor);
         let start = || async {
-            let start = Start {
-                preimports: flavor.preimport.clone(),
-                template_imports: flavor.imports.clone(),
-                warm: flavor.warm,
-            };
-            let (maker, executable) = (maker.clone(), python.executable.clone());
-            let zygote = background(start_quickly(maker, executable, start)).await??;
-            let layout = Layout::from_hello(zygote.hello());
-            layout.check_version()?;
-            if python.layout.as_ref() != Some(&layout) {
-                remember(options, &layout);
-            }
+            let zygote = background(start_quickly(maker.clone(), flavor.clone())).await??;
+            check_version(zygote.hello())?;
             Ok(zygote)
         };
         let zygote = shared.get_or_try_init(start).await.cloned();
@@ -155,19 +144,17 @@ impl Zygotes {
             }
         }));
     }
-
-    /// The same as a function that a box calls when it needs a worker.
-    pub(crate) fn source(&self, maker: Maker, python: Python, options: Options) -> ZygoteSource {
-        let zygotes = self.clone();
-        Arc::new(move || {
-            let (zygotes, maker) = (zygotes.clone(), maker.clone());
-            let (python, options) = (python.clone(), options.clone());
-            Box::pin(async move { zygotes.get(&maker, &python, &options).await })
-        })
-    }
 }
 
 impl All {
+    /// Nothing starts like that.
+    fn note_useless(&mut self, flavor: &Flavor) {
+        if self.useless.len() >= MOST_USELESS {
+            self.useless.clear();
+        }
+        self.useless.insert(flavor.clone());
+    }
+
     fn shared(&mut self, flavor: &Flavor, now: Instant) -> Shared {
         self.wanted.retain(|(known, _)| known != flavor);
         self.wanted.push((flavor.clone(), now));
@@ -176,7 +163,7 @@ impl All {
             *shared = Shared::default();
         }
         let shared = Arc::clone(shared);
-        let of_templates = |known: &Flavor| !known.imports.is_empty();
+        let of_templates = |known: &Flavor| !known.start.template_imports.is_empty();
         if self.by_flavor.keys().filter(|known| of_templates(known)).count() > MOST_OF_TEMPLATES {
             // Its workers have it until they end.
             self.forget_first(|_, known| of_templates(known));
@@ -215,7 +202,11 @@ impl All {
 }
 
 /// Starts an interpreter from the byte code of an earlier start, when there is some.
-async fn start_quickly(maker: Maker, executable: PathBuf, start: Start) -> Result<Arc<Zygote>> {
+async fn start_quickly(maker: Maker, flavor: Flavor) -> Result<Arc<Zygote>> {
+    let Flavor { executable, start, .. } = flavor;
+    if !start.program.is_empty() {
+        return Zygote::start(&maker, &executable, start, Program::Archive).await;
+    }
     let name = byte_code_name(&executable);
     if let Some(byte_code) = name.as_deref().and_then(cache::read) {
         let program = Program::ByteCode(byte_code);
@@ -232,6 +223,21 @@ async fn start_quickly(maker: Maker, executable: PathBuf, start: Start) -> Resul
     Ok(zygote)
 }
 
+/// Refuses versions that are too old.
+fn check_version(hello: &Hello) -> Result<()> {
+    let mut numbers = hello.version.split('.').map(|number| number.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= OLDEST {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "start_python",
+        format!("python {} is too old: 3.9 or later is needed", hello.version),
+    )
+    .with_hint("install a newer python3, or name one with CODE_SANDBOXES_PYTHON"))
+}
+
 /// Byte code is good for one interpreter and one version of the program.
 fn byte_code_name(executable: &Path) -> Option<String> {
     let mut hasher = DefaultHasher::new();
@@ -246,9 +252,13 @@ mod tests {
     fn flavor(module: usize, imports: &[&str]) -> Flavor {
         Flavor {
             executable: "/usr/bin/python3".into(),
-            preimport: vec![format!("module{module}")],
-            imports: imports.iter().map(ToString::to_string).collect(),
-            warm: true,
+            start: Start {
+                preimports: vec![format!("module{module}")],
+                template_imports: imports.iter().map(ToString::to_string).collect(),
+                warm: true,
+                ..Start::default()
+            },
+            installed: Vec::new(),
             privilege: Privilege::User,
         }
     }
