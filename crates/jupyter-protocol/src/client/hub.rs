@@ -532,8 +532,7 @@ mod tests {
         let hub = Hub::new(Arc::clone(&client), Limits::default());
         let restarts = hub.restarts();
         let says = |kernel: &Session| {
-            let mut status = Status::default();
-            status.execution_state = ExecutionState::Starting;
+            let status = Status { execution_state: ExecutionState::Starting, ..Status::default() };
             hub.deliver(Channel::IoPub, kernel.message(Parent::None, status).into_raw());
         };
         says(&kernel);
