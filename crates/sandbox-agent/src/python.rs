@@ -17,11 +17,15 @@ pub const PROGRAM_FD: i32 = 4;
 /// byte code files, UTF-8 everywhere, program from [`PROGRAM_FD`].
 pub const ARGUMENTS: [&str; 5] = ["-I", "-B", "-X", "utf8", "/dev/fd/4"];
 
+/// The home directory in every cell. An interpreter outside of them runs what is installed in its home, so nobody of this
+/// host may have that one.
+pub const HOME: &str = "/home/sandbox";
+
 /// What leads the interpreter of a program to the zygote, and what such a program finds in every cell: modules that are
 /// imported before may remember it.
 pub const OF_PROGRAM: [(&str, &str); 4] = [
     ("PYTHONPATH", "/proc/self/fd/4"),
-    ("HOME", "/home/sandbox"),
+    ("HOME", HOME),
     ("USER", "sandbox"),
     ("LOGNAME", "sandbox"),
 ];

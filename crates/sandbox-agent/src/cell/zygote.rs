@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -126,6 +127,9 @@ impl Zygote {
         start: Start,
         program: Program,
     ) -> Result<Arc<Self>> {
+        if !start.program.is_empty() {
+            check_home(Path::new(python::HOME))?;
+        }
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|error| failed("could not make a socket", error))?;
@@ -359,6 +363,19 @@ fn contents(file: &OwnedFd) -> Option<Vec<u8>> {
     (count > 0 && count == bytes.len()).then_some(bytes)
 }
 
+/// Refuses to start where somebody of this host has the home that cells have: whoever can write there would decide what
+/// the interpreter runs outside of a cell.
+fn check_home(home: &Path) -> Result<()> {
+    match fs::symlink_metadata(home) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => Err(Error::new(
+            ErrorKind::Unavailable,
+            "start_python",
+            format!("{} is somebody's home on this host", home.display()),
+        )),
+    }
+}
+
 fn spec(executable: &Path, becomes: &[String], descriptors: [OwnedFd; 3]) -> ProcessSpec {
     let [control, program, stderr] = descriptors;
     let mut argv = vec![OsString::from(executable)];
@@ -402,4 +419,20 @@ fn failed(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> 
 
 fn unexpected(reply: &ZygoteReply) -> Error {
     Error::new(ErrorKind::Protocol, "start_interpreter", format!("unexpected reply {reply:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_may_have_the_home_of_cells() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = check_home(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("somebody's home"), "{error}");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+        check_home(&link).unwrap_err();
+        check_home(&folder.path().join("none")).unwrap();
+    }
 }
