@@ -145,11 +145,13 @@ async fn an_agent_that_is_killed_takes_its_commands_along() {
     until("it does not run", async || !running_with(word).is_empty()).await;
     let parent = "import os\n\
                   def parent(pid): return int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])\n\
-                  found = [int(p) for p in os.listdir('/proc') if p.isdigit() and \
-                  b'sleep\\x004243.1' in open(f'/proc/{p}/cmdline', 'rb').read()]\n";
+                  def words(pid):\n    \
+                      try: return open(f'/proc/{pid}/cmdline', 'rb').read()\n    \
+                      except OSError: return b''  # it has just ended\n\
+                  found = [int(p) for p in os.listdir('/proc') if p.isdigit() and b'sleep\\x004243.1' in words(p)]\n";
     let kill = format!(
         "{parent}pid = found[0]\n\
-         while b'code-sandboxes-agent' not in open(f'/proc/{{pid}}/cmdline', 'rb').read(): pid = parent(pid)\n\
+         while b'code-sandboxes-agent' not in words(pid): pid = parent(pid)\n\
          os.kill(pid, 9)"
     );
     let result = sandbox.run_code(kill).await.unwrap();
