@@ -64,7 +64,8 @@ const GIVE_ADDRESS: &str =
 const GIVE_TOKEN: &str =
     "give its token with the option `token`, on the command line with --token or JUPYTER_TOKEN";
 
-const WRONG_TOKEN: &str = "the token that was given is not its token, which it prints when it starts, and `jupyter server list` shows";
+const WRONG_TOKEN: &str = "what was given with the option `token`, --token or JUPYTER_TOKEN is not its token, which it \
+    prints when it starts";
 
 /// What a refusal of a server means.
 pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {

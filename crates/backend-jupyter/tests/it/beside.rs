@@ -148,7 +148,9 @@ async fn an_agent_that_is_killed_takes_its_commands_along() {
                   def words(pid):\n    \
                       try: return open(f'/proc/{pid}/cmdline', 'rb').read()\n    \
                       except OSError: return b''  # it has just ended\n\
-                  found = [int(p) for p in os.listdir('/proc') if p.isdigit() and b'sleep\\x004243.1' in words(p)]\n";
+                  found = []\n\
+                  while not found:  # it may be a shell that becomes that program\n    \
+                      found = [int(p) for p in os.listdir('/proc') if p.isdigit() and b'sleep\\x004243.1' in words(p)]\n";
     let kill = format!(
         "{parent}pid = found[0]\n\
          while b'code-sandboxes-agent' not in words(pid): pid = parent(pid)\n\

@@ -236,7 +236,7 @@ fn a_port_that_cannot_be_exposed_is_refused() {
     let refused = world.run(&["expose", &id, "80"]);
     assert_eq!((refused.status, refused.text()), (125, ""), "{}", refused.transcript());
     let said = refused.transcript();
-    assert!(said.contains("local-eval has no expose_port"), "{said}");
+    assert!(said.contains("local-eval does not support expose_port"), "{said}");
     assert_eq!(world.run(&["expose", &id, "0"]).status, 2);
 }
 

@@ -39,7 +39,7 @@ fn a_notebook_in_another_language_is_refused() {
     [stdout]
     [stderr]
     sandboxes: error: the notebook is in r, and the sandbox runs python
-    sandboxes: hint: a Jupyter kernel of its language runs it: `-p local-jupyter --kernel NAME`; `sandboxes environments -p local-jupyter` lists them
+    sandboxes: hint: a Jupyter kernel of its language runs it: `-p local-jupyter --kernel ir`; `sandboxes environments -p local-jupyter` lists them
     ");
     assert!(!desk.file("out.ipynb").exists(), "nothing ran");
 }
