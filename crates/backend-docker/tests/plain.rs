@@ -60,6 +60,32 @@ async fn an_image_without_python_has_commands_and_files() {
     }
 }
 
+/// An engine goes on with what it was asked for.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_command_that_is_given_up_while_it_starts_is_ended() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let begun = Instant::now();
+    sandbox.commands().run("true").await.unwrap();
+    let usual = begun.elapsed();
+    for part in 1..8 {
+        let start = sandbox.commands().run(["sleep", "4711"]).start();
+        drop(timeout(usual * part / 8, start).await);
+    }
+    sleep(usual).await;
+    let begun = Instant::now();
+    loop {
+        let left = sandbox.commands().run("pidof sleep").await.unwrap().stdout;
+        if left.is_empty() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{left} are left");
+        sleep(Duration::from_millis(100)).await;
+    }
+    sandbox.terminate().await.unwrap();
+}
+
 /// Each takes the engine a few commands, so that two hundred are minutes of a busy machine.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a container engine: cargo xtask test-docker"]

@@ -13,6 +13,7 @@ use sandbox_agent::box_io::{Spawn, Spawned, Terminal, Writable};
 use sandbox_agent::pipe::OpenFiles;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::SHELL;
@@ -57,12 +58,27 @@ fn which(output: &LogOutput) -> usize {
     usize::from(matches!(output, LogOutput::StdErr { .. }))
 }
 
-/// Starts a command.
+/// Starts a command. An engine goes on with what it was asked for, so one that nobody waits for any more is ended when it
+/// has started.
 ///
 /// # Errors
 /// As [`BoxIo::spawn`](sandbox_agent::box_io::BoxIo::spawn).
 pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     check_size(&spec)?;
+    let (tell, told) = oneshot::channel();
+    let own = execs.clone();
+    execs.runtime.spawn(async move {
+        let started = begin(&own, spec).await;
+        if let Err(Ok(unwanted)) = tell.send(started)
+            && let Err(error) = unwanted.process.kill_tree().await
+        {
+            tracing::debug!(%error, "a command that nobody waits for may run on");
+        }
+    });
+    told.await.map_err(|_| execs.lost("start_command"))?
+}
+
+async fn begin(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     let word = random_hex(16);
     let kind = if spec.terminal.is_some() { "terminal" } else { "pipes" };
     let OpenFiles { usual, most } = execs.open_files;
