@@ -132,7 +132,7 @@ struct Programs(Arc<Sidecar>);
 #[async_trait]
 impl BoxIo for Programs {
     fn start_allowance(&self) -> Duration {
-        Sidecar::START
+        Sidecar::START_ALLOWANCE
     }
 
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {

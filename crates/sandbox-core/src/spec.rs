@@ -286,7 +286,7 @@ fn check_name(field: &'static str, value: &str) -> Result<()> {
         return Err(Error::invalid(
             field,
             format!(
-                "must be 1 to 256 characters without spaces, not starting with `-`, got {value:?}"
+                "must be 1 to 256 visible characters without spaces, not starting with `-`, got {value:?}"
             ),
         ));
     }

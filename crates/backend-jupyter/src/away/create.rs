@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::open::Opened;
 use super::server::{kernelspecs, server};
 use super::source::Kernels;
-use super::{Away, Origin, over};
+use super::{Away, ONLY_CODE, Origin, over};
 use crate::config::{DEFAULT_KERNEL, Target};
 use crate::instance::{JupyterInstance, Kernel};
 
@@ -211,10 +211,6 @@ async fn make(
     instance.begin(spec);
     Ok(instance)
 }
-
-/// What one may do where there is nothing but a kernel.
-const ONLY_CODE: &str = "a kernel that runs already, or in another language, has its code alone: run it as code \
-    (--lang kernel); kernels of IPython that a Jupyter Server starts for the sandbox have files and commands";
 
 /// The first kernel is that of the default context.
 fn box_of(away: Arc<Away>, opened: Opened) -> impl Fn(&str) -> Arc<dyn BoxIo> + Send + Sync {

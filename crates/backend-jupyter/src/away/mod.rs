@@ -36,6 +36,10 @@ const INTERRUPT_BOUND: Duration = Duration::from_secs(2);
 /// How long the last handle waits for the end of what is its own.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What one may do where there is nothing but a kernel.
+const ONLY_CODE: &str = "a kernel that runs already, or in another language, has its code alone: run it as code \
+    (--lang kernel); kernels of IPython that a Jupyter Server starts for the sandbox have files and commands";
+
 /// Where kernels come from.
 pub(crate) enum Origin {
     /// Started on a server, one for each context.
@@ -138,11 +142,8 @@ impl Away {
     /// Its files and programs.
     fn sidecar(&self, operation: &'static str) -> Result<&Arc<Sidecar>> {
         self.sidecar.as_ref().ok_or_else(|| {
-            Error::unsupported(
-                operation,
-                "a kernel that is somebody else's has no files and no commands",
-            )
-            .with_hint("kernels of IPython that a Jupyter Server starts for the sandbox have them")
+            Error::unsupported(operation, "there is a kernel alone, without files and commands")
+                .with_hint(ONLY_CODE)
         })
     }
 
@@ -209,7 +210,7 @@ impl BoxIo for Away {
     }
 
     fn start_allowance(&self) -> Duration {
-        Sidecar::START
+        Sidecar::START_ALLOWANCE
     }
 
     async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {

@@ -118,12 +118,13 @@ impl SocketTask {
             let fences = self.announce(again);
             let ended = self.serve(socket, fences).await;
             self.connected.send_replace(false);
-            if matches!(ended, Ended::Deleted) {
-                return self.hub.close_with_kernel();
+            // What comes of a kernel that is gone is lost with it, and not on the way.
+            if !matches!(ended, Ended::Deleted) {
+                Channel::MESSAGES.iter().for_each(|channel| self.hub.disconnected(*channel));
             }
-            Channel::MESSAGES.iter().for_each(|channel| self.hub.disconnected(*channel));
             match ended {
-                Ended::Closed | Ended::Deleted => return,
+                Ended::Closed => return,
+                Ended::Deleted => return self.hub.close_with_kernel(),
                 Ended::Violation(why) => {
                     let channel = Channel::IoPub;
                     return self.hub.close(&CloseReason::Violation { channel, why });

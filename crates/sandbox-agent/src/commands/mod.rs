@@ -112,8 +112,10 @@ impl Commands {
             None => spawning.await?,
             // Code can stop whatever starts beside it, before it is a program that could be ended.
             Some(limit) => {
-                let bound = limit.saturating_add(self.box_io.start_allowance());
-                timeout(bound, spawning).await.map_err(|_| not_in_time(bound))??
+                let allowance = self.box_io.start_allowance();
+                let bound = limit.saturating_add(allowance);
+                let hint = if allowance.is_zero() { STOPPED } else { BUSY };
+                timeout(bound, spawning).await.map_err(|_| not_in_time(bound, hint))??
             }
         };
         Ok(self.command(spawned, started, request, guard))
@@ -248,9 +250,12 @@ impl Commands {
 pub(crate) const STOPPED: &str =
     "code in the sandbox may stop whatever starts in it; end the sandbox";
 
-fn not_in_time(bound: Duration) -> Error {
+/// What it may mean where somebody else starts it.
+const BUSY: &str = "who starts it, an engine or a server, may be busy or out of reach; nothing is left of it here, so try it again";
+
+fn not_in_time(bound: Duration, hint: &str) -> Error {
     let message = format!("the command did not start within {}", in_words(bound));
-    Error::new(ErrorKind::Timeout, "start_command", message).with_hint(STOPPED)
+    Error::new(ErrorKind::Timeout, "start_command", message).with_hint(hint)
 }
 
 /// Forgets the oldest of a kind that have ended, until no more than that are left of it.

@@ -73,6 +73,9 @@ struct Live {
 }
 
 impl Sidecar {
+    /// How much longer than its time limit the start of a program may take: that of the first one is the start of a kernel.
+    pub const START_ALLOWANCE: Duration = Duration::from_secs(30);
+
     /// None yet: it is started when it is asked for something. `folder` is removed there when the sandbox ends.
     pub fn new(source: Arc<dyn SidecarSource>, folder: impl Into<String>) -> Arc<Self> {
         let (starting, state) = (AsyncMutex::default(), Mutex::default());
@@ -149,9 +152,6 @@ impl Sidecar {
     pub async fn files(self: &Arc<Self>, base: &str) -> Result<Arc<dyn BoxFiles>> {
         Ok(Arc::new(self.agent().await?.pipe.files(base)))
     }
-
-    /// How long the start of a program may take beyond its own time: that of the first one is the start of a kernel.
-    pub const START: Duration = Duration::from_secs(30);
 
     /// Starts a program.
     ///
