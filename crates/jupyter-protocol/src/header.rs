@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::json::{JsonMap, ShapeError, check_object, is_empty_object, parse, written};
+use crate::json::{JsonMap, ObjectError, ShapeError, is_empty_object, parse_object, written};
 use crate::limits::Limits;
 
 /// The header of a message.
@@ -67,11 +67,7 @@ impl Header {
     /// # Errors
     /// [`HeaderError`], see its variants.
     pub fn from_json(text: &[u8], limits: &Limits) -> Result<Self, HeaderError> {
-        if text.len() > limits.header {
-            return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
-        }
-        check_object(text, limits)?;
-        Reading::of(text)?.typed().ok_or(HeaderError::NoMessageType)
+        Reading::of(text, limits)?.typed().ok_or(HeaderError::NoMessageType)
     }
 
     /// Reads a header that is parsed already. `None` without a `msg_type`.
@@ -180,8 +176,14 @@ struct Reading {
 }
 
 impl Reading {
-    fn of(text: &[u8]) -> Result<Self, HeaderError> {
-        parse(text).map_err(|error| HeaderError::Json(error.to_string()))
+    fn of(text: &[u8], limits: &Limits) -> Result<Self, HeaderError> {
+        if text.len() > limits.header {
+            return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
+        }
+        parse_object(text, limits).map_err(|error| match error {
+            ObjectError::Shape(error) => HeaderError::Shape(error),
+            ObjectError::Json(error) => HeaderError::Json(error.to_string()),
+        })
     }
 
     /// What is no text, or not in the specification, is kept as it is. The last of a name counts.
@@ -276,7 +278,8 @@ impl Parent {
         if is_empty_object(&text) {
             return Self::None;
         }
-        match lenient(&text, limits) {
+        // It needs no type to be of use: its `msg_id` is what counts.
+        match Reading::of(&text, limits).map(Reading::header) {
             Ok(header) => Self::Header { header: Box::new(header), text },
             Err(error) => Self::Malformed { text, error },
         }
@@ -311,15 +314,6 @@ impl Parent {
             Self::Header { text, .. } | Self::Malformed { text, .. } => text.clone(),
         }
     }
-}
-
-/// A parent header needs no type to be of use: its `msg_id` is what counts.
-fn lenient(text: &[u8], limits: &Limits) -> Result<Header, HeaderError> {
-    if text.len() > limits.header {
-        return Err(HeaderError::TooLong { length: text.len(), limit: limits.header });
-    }
-    check_object(text, limits)?;
-    Reading::of(text).map(Reading::header)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! the cost of parsing is known before it is paid.
 
 use bytes::Bytes;
-use memchr::memchr2;
+use memchr::{memchr2, memchr2_iter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -59,11 +59,45 @@ pub(crate) fn check_object(text: &[u8], limits: &Limits) -> Result<(), ShapeErro
     if rest.iter().all(|byte| is_space(*byte)) { Ok(()) } else { Err(ShapeError::Trailing) }
 }
 
+/// Why text is not parsed as an object.
+#[derive(Debug, Error)]
+pub(crate) enum ObjectError {
+    /// It is none by its brackets, or over a limit.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// It is none that the type takes.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+/// Parses text that is one object within the limits, whatever numbers are in it. What is not is not parsed.
+///
+/// The parser checks all that [`check_object`] does, but for the limits. A text that cannot be over them is gone through once.
+pub(crate) fn parse_object<T: DeserializeOwned>(
+    text: &[u8],
+    limits: &Limits,
+) -> Result<T, ObjectError> {
+    if is_within(text, limits)
+        && let Ok(object) = parse(text)
+    {
+        return Ok(object);
+    }
+    check_object(text, limits)?;
+    Ok(parse(text)?)
+}
+
+/// Whether the text begins as an object and is too short, and has too few brackets, to be over a limit.
+fn is_within(text: &[u8], limits: &Limits) -> bool {
+    text.first() == Some(&b'{')
+        && text.len() <= limits.json_values
+        && memchr2_iter(b'{', b'[', text).nth(limits.json_depth.min(MAX_JSON_DEPTH)).is_none()
+}
+
 /// Parses text, whatever numbers are in it.
 ///
 /// Numbers of Python have no bounds. What 64 bits do not hold is rounded to a float by the parser, and refused where a float
 /// does not hold it either. One such number must not cost a whole message, so it becomes the float that is nearest.
-pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice(text).or_else(|error| match within_floats(text) {
         Some(text) => serde_json::from_slice(&text).map_err(|_| error),
         None => Err(error),
@@ -266,6 +300,38 @@ mod tests {
         assert_eq!(check_object(b"{\"a\":[1,2]}", &limits), Ok(()));
         let error = ShapeError::TooManyValues { limit: 4 };
         assert_eq!(check_object(b"{\"a\":[1,2,3]}", &limits), Err(error));
+    }
+
+    #[test]
+    fn what_is_parsed_at_once_is_what_passes_the_check() {
+        let limits = Limits { json_values: 40, json_depth: 3, ..Limits::default() };
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(40));
+        let cases = [
+            "{}",
+            " {}",
+            "{} ",
+            "{\"a\":[{}]}",
+            "{\"a\":\"[[[[{{{{\"}",
+            "{\"a\":[[[0]]]}",
+            "{\"a\":[0,{]}",
+            "{}{}",
+            "[]",
+            "null",
+            "",
+            "{",
+            "{\"a\":1}x",
+            &many,
+        ];
+        for text in cases {
+            let parsed = parse_object::<JsonMap>(text.as_bytes(), &limits);
+            match (check_object(text.as_bytes(), &limits), parsed) {
+                (Ok(()), Ok(map)) => assert_eq!(map, serde_json::from_str(text).unwrap()),
+                (Err(expected), Err(ObjectError::Shape(error))) => assert_eq!(error, expected),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        let error = parse_object::<JsonMap>(b"{\"a\":NaN}", &limits).unwrap_err();
+        assert!(matches!(error, ObjectError::Json(_)), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::channel::Channel;
 use crate::content::{Content, Malformed};
 use crate::frames::{FrameError, Frames, Rejected};
 use crate::header::{Header, HeaderError, Parent};
-use crate::json::{self, JsonMap, check_object, is_empty_object};
+use crate::json::{self, JsonMap, ObjectError, is_empty_object, parse_object};
 use crate::limits::Limits;
 use crate::message::Message;
 
@@ -262,12 +262,11 @@ fn detach(frame: Bytes) -> Bytes {
     if frame.len() <= SHORT { Bytes::copy_from_slice(&frame) } else { frame }
 }
 
-fn parse_metadata(text: &[u8], limits: &Limits) -> Result<JsonMap, String> {
+fn parse_metadata(text: &[u8], limits: &Limits) -> Result<JsonMap, ObjectError> {
     if is_empty_object(text) || text == b"null" {
         return Ok(JsonMap::new());
     }
-    check_object(text, limits).map_err(|error| error.to_string())?;
-    json::parse(text).map_err(|error| error.to_string())
+    parse_object(text, limits)
 }
 
 #[cfg(test)]

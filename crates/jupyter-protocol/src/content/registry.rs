@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::json::{check_object, parse, written};
+use crate::json::{ObjectError, check_object, parse_object, written};
 use crate::limits::Limits;
 
 /// Defines [`Content`] from one list, so that nothing is forgotten in any of its functions.
@@ -37,13 +37,16 @@ macro_rules! contents {
                 }
             }
 
-            fn parse(msg_type: &str, text: &Bytes) -> Result<Self, serde_json::Error> {
+            fn parse(msg_type: &str, text: &Bytes, limits: &Limits) -> Result<Self, ObjectError> {
                 Ok(match msg_type {
-                    $( $msg_type => Self::$variant(parse(text)?), )*
-                    _ => Self::Unknown(Unknown {
-                        msg_type: msg_type.to_owned(),
-                        text: text.clone(),
-                    }),
+                    $( $msg_type => Self::$variant(parse_object(text, limits)?), )*
+                    _ => {
+                        check_object(text, limits)?;
+                        Self::Unknown(Unknown {
+                            msg_type: msg_type.to_owned(),
+                            text: text.clone(),
+                        })
+                    }
                 })
             }
 
@@ -191,11 +194,9 @@ impl Content {
     /// Parses the text of a content. Never fails: see [`Content::Malformed`].
     #[must_use]
     pub fn from_json(msg_type: &str, text: &Bytes, limits: &Limits) -> Self {
-        let parsed = check_object(text, limits)
-            .map_err(|error| error.to_string())
-            .and_then(|()| Self::parse(msg_type, text).map_err(|error| error.to_string()));
-        parsed
-            .unwrap_or_else(|error| Self::Malformed(Malformed::new(msg_type, error, text.clone())))
+        Self::parse(msg_type, text, limits).unwrap_or_else(|error| {
+            Self::Malformed(Malformed::new(msg_type, error.to_string(), text.clone()))
+        })
     }
 
     /// Whether it is [`Content::Malformed`].
