@@ -26,9 +26,18 @@ async fn by_itself(setup: &Setup) -> Measured {
     alone(setup.samples(), async || sandboxes::run(&sandbox).await).await
 }
 
-/// What isolation adds to a run.
+/// Keeps an interpreter to the last processor it may use.
+const STAY: &str = "import os\nos.sched_setaffinity(0, {max(os.sched_getaffinity(0))})";
+
+/// What isolation adds to a run. Both are on the same processor: how far it is from one to the next differs by more than that.
 async fn in_a_cell(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let (strict, off) = (warm(IsolationMode::Strict).await?, warm(IsolationMode::Off).await?);
+    for sandbox in [&strict, &off] {
+        let placed = sandbox.run_code(STAY).await.map_err(text)?;
+        if !placed.success() {
+            return Err(format!("{:?}", placed.code_error));
+        }
+    }
     let (samples, rounds) = if setup.quick { (400, 1) } else { (2000, 3) };
     let ours = async || sandboxes::run(&strict).await;
     compare((samples, rounds), "isolation off", ours, async || sandboxes::run(&off).await).await
