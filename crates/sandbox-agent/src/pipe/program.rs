@@ -17,7 +17,7 @@ pub const PROCESSES: &str = include_str!("../python/processes.py");
 
 pub(super) const MUX: &str = include_str!("../python/mux.py");
 
-pub(super) const AGENT_PARTS: [(&str, &str); 16] = [
+pub(super) const AGENT_PARTS: [(&str, &str); 17] = [
     ("pipes", include_str!("../python/pipes.py")),
     ("processes", PROCESSES),
     ("calls", include_str!("../python/calls.py")),
@@ -27,6 +27,7 @@ pub(super) const AGENT_PARTS: [(&str, &str); 16] = [
     ("jobs", include_str!("../python/jobs.py")),
     ("verbs", include_str!("../python/verbs.py")),
     ("paths", include_str!("../python/paths.py")),
+    ("freeing", include_str!("../python/freeing.py")),
     ("files", include_str!("../python/files.py")),
     ("taken", include_str!("../python/taken.py")),
     ("trees", include_str!("../python/trees.py")),

@@ -5,7 +5,7 @@ from posix import chmod, close, fchmod, fstat, listdir, mkdir, open, pread, read
 from posix import rmdir, scandir, stat, unlink, write
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
-codec, paths = load("codec"), load("paths")
+codec, paths, freeing = load("codec"), load("paths"), load("freeing")
 number, put, as_number = codec["number"], codec["put"], codec["as_number"]
 Problem, Place, Walk = paths["Problem"], paths["Place"], paths["Walk"]
 opened, kind_of, temporary_name = paths["opened"], paths["kind_of"], paths["temporary_name"]
@@ -75,7 +75,7 @@ def write_file(job, path, append, parents, mode):
                 written += write_all(fd, piece)
             if not append:
                 fchmod(fd, mode)
-                rename(name, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+                yield from freeing["renamed"](job, name, place.parent, place)
                 name = None
         finally:
             close(fd)
@@ -190,15 +190,18 @@ def remove_file(job, path, recursive):
         if not S_ISDIR(place.status().st_mode):
             if place.is_directory:
                 raise OSError(ENOTDIR, "")
-            unlink(place.name, dir_fd=place.parent)
+            yield from freeing["unlinked"](job, place.name, place.parent)
             return
         if not as_number(recursive):
             raise OSError(EISDIR, "")
-        yield from remove_tree(place.parent, place.name)
+        yield from remove_tree(place.parent, place.name, job)
 
 
-def remove_tree(parent, name):
-    """Removes a directory with everything in it, however deep. What is too deep is first moved up."""
+def remove_tree(parent, name, job=None):
+    """Removes a directory with everything in it, however deep. What is too deep is first moved up.
+
+    Without a job nobody waits, and it is not to pause.
+    """
     flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | paths["O_DIRECTORY"]
     stack = [(open(name, flags, dir_fd=parent), name)]
     count = 0
@@ -212,7 +215,10 @@ def remove_tree(parent, name):
                 if count % TURN == 0:
                     yield
                 try:
-                    unlink(entry, dir_fd=directory)
+                    if job is None:
+                        unlink(entry, dir_fd=directory)
+                    else:
+                        yield from freeing["unlinked"](job, entry, directory)
                 except FileNotFoundError:
                     pass
                 except (IsADirectoryError, PermissionError):
@@ -250,13 +256,12 @@ def rename_file(job, source, target):
             if there.is_directory and not S_ISDIR(status.st_mode):
                 raise Problem(-ENOTDIR, b"to")
             try:
-                rename(place.name, there.name, src_dir_fd=place.parent, dst_dir_fd=there.parent)
+                yield from freeing["renamed"](job, place.name, place.parent, there)
             except OSError as error:
                 if error.errno == 22:
                     raise Problem(paths["INSIDE_ITSELF"], b"rename") from None
                 raise Problem(-error.errno, b"" if error.errno in (2, 18) else b"to") from None
     return ()
-    yield
 
 
 def set_mode(job, path, mode):

@@ -56,7 +56,7 @@ def copy(job, source, target):
                 else:
                     yield from copy_one(place.parent, place.name, kind, there.parent, name)
                 try:
-                    rename(name, there.name, src_dir_fd=there.parent, dst_dir_fd=there.parent)
+                    yield from load("freeing")["renamed"](job, name, there.parent, there)
                 except OSError as error:
                     raise about_target(error) from None
                 name = None

@@ -46,6 +46,51 @@ async fn a_write_whose_content_fails_leaves_nothing() {
     assert_eq!(files.list(".").await.unwrap().len(), 1);
 }
 
+/// What a process of this host has open, and what it has started.
+fn open_and_started(pid: u32) -> (usize, String) {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    (open, std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap())
+}
+
+#[tokio::test]
+async fn large_files_go_and_leave_nothing_open() {
+    const LARGE: usize = 20 << 20;
+    let place = TestBox::start().await;
+    let files = place.files();
+    files.write("small", bytes(&[b"small"]), WriteOptions::default()).await.unwrap();
+    let before = open_and_started(place.agent.id().unwrap());
+    std::fs::create_dir(place.path("tree")).unwrap();
+    let make = |name: &str| {
+        std::fs::write(place.path(name), vec![7; LARGE]).unwrap();
+        std::fs::File::open(place.path(name)).unwrap()
+    };
+    let gone = ["removed", "replaced", "renamed over", "copied over", "tree/below"].map(make);
+    let kept = make("kept");
+    std::fs::hard_link(place.path("kept"), place.path("other name")).unwrap();
+
+    files.remove("removed", false).await.unwrap();
+    files.write("replaced", bytes(&[b"small"]), WriteOptions::default()).await.unwrap();
+    files.copy("small", "copied over").await.unwrap();
+    files.rename("small", "renamed over").await.unwrap();
+    files.remove("tree", true).await.unwrap();
+    files.remove("kept", false).await.unwrap();
+
+    for name in ["replaced", "copied over", "renamed over"] {
+        assert_eq!(std::fs::read(place.path(name)).unwrap(), b"small", "{name}");
+    }
+    let mut names: Vec<_> =
+        files.list(".").await.unwrap().into_iter().map(|info| info.name).collect();
+    names.sort();
+    assert_eq!(names, ["copied over", "other name", "renamed over", "replaced"]);
+    // Whoever had them open has them still, whole.
+    for file in gone.iter().chain([&kept]) {
+        let about = file.metadata().unwrap();
+        assert_eq!(about.len(), LARGE as u64);
+    }
+    assert_eq!(std::fs::read(place.path("other name")).unwrap(), vec![7; LARGE]);
+    assert_eq!(open_and_started(place.agent.id().unwrap()), before);
+}
+
 #[tokio::test]
 async fn what_is_no_file_is_refused_at_once() {
     let place = TestBox::start().await;
