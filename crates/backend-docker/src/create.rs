@@ -76,6 +76,8 @@ impl DockerBackend {
         if plan.options.engine == Engine::None {
             return self.make_plain(daemon, spec, &plan, about).await;
         }
+        // While the container starts: what it says is needed after that, by the first one of a program.
+        tokio::spawn(interpreter_here());
         let id = SandboxId::random(Variant::LocalDocker);
         let Plan { options, image: of, files, way, .. } = &plan;
         let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
@@ -304,15 +306,20 @@ fn environment(spec: &CreateSpec, image: &[String]) -> BTreeMap<String, String> 
 
 /// An interpreter of this host that fetches packages for one of that version: wheels are made for one version.
 async fn installer(version: &str) -> Option<PathBuf> {
+    let (here, its) = interpreter_here().await?;
+    let minor = |version: &str| version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    (minor(its) == minor(version)).then(|| here.clone())
+}
+
+/// One of this host that has pip, and its version. Asked once.
+async fn interpreter_here() -> Option<&'static (PathBuf, String)> {
     static HERE: OnceCell<Option<(PathBuf, String)>> = OnceCell::const_new();
     let found = HERE.get_or_init(|| async {
         let here = on_path("python3")?;
         let asked = version_of(&here).await?;
         Some((here, asked))
     });
-    let (here, its) = found.await.as_ref()?;
-    let minor = |version: &str| version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
-    (minor(its) == minor(version)).then(|| here.clone())
+    found.await.as_ref()
 }
 
 async fn version_of(python: &Path) -> Option<String> {
