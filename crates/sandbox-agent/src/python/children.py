@@ -175,6 +175,8 @@ class Children:
                     ours.append(writing if place == STDIN else reading)
                     theirs.append(reading if place == STDIN else writing)
             status, tell = said[:] = pipe2(O_CLOEXEC)
+            ready = poll()
+            ready.register(status, POLLIN)
             pid = fork()
         except OSError as error:
             for fd in ours + theirs + said:
@@ -183,12 +185,13 @@ class Children:
             return self.not_started(key, NEW_PROCESS, error.errno)
         if pid == 0:
             become_program(self, theirs, tell, argv, env, fields[3], has_terminal)
+        # At first the new process is mostly where this one is, and goes on when this one waits.
         close(tell)
+        problem = said_before_the_program(status, ready, pid)
+        close(status)
         if not has_terminal:
             for fd in theirs:
                 close(fd)
-        problem = said_before_the_program(status, pid)
-        close(status)
         if problem:
             for fd in ours:
                 if fd is not None:
@@ -449,17 +452,17 @@ class WorkerRequest:
         return codec["as_pairs"](self.env)
 
 
-def said_before_the_program(status, pid):
+def said_before_the_program(status, ready, pid):
     """What a new process says when it cannot be the program: at which stage, and why.
 
     Others of its user can stop it before that, and it is killed then. They can keep its end of this open, too, so the
-    kernel is asked whether it is the program already.
+    kernel is asked whether it is the program already: when it has not said so for a while, since to ask holds it up.
     """
-    ready = poll()
-    ready.register(status, POLLIN)
     problem = b""
+    is_program = is_stopped = False
+    if not TELLS_OF_FORKS:
+        progress(look(pid))
     for _ in range(BECOMING_ROUNDS):
-        is_program, is_stopped = progress(look(pid))
         if ready.poll(0 if is_program else BECOMING):
             problem = read(status, 64)
             if not problem:
@@ -469,6 +472,7 @@ def said_before_the_program(status, pid):
             return None
         if is_stopped:
             break
+        is_program, is_stopped = progress(look(pid))
     kill_quietly(pid, SIGKILL)
     stage, errno = problem[:1], problem[1:]
     if stage in (NEW_PROCESS, DIRECTORY, PROGRAM) and errno.isdigit():

@@ -76,6 +76,7 @@ class Mux:
         self.buffer = bytearray()
         self.heard = monotonic()
         self.killed = 0
+        self.output_ended = False  # of some process, since it was last looked who has ended
         self.jobs = load("jobs")["Jobs"](self)
         self.children = load("children")["Children"](self)
         self.watch_for_deaths()
@@ -140,6 +141,10 @@ class Mux:
                 action = self.actions.get(fd)
                 if action is not None:
                     action(events)
+            if self.output_ended:
+                # So has its program, mostly: one message tells of both, which two other programs have to pass on.
+                self.output_ended = False
+                self.children.reap()
             self.jobs.step()
             self.flush()
             if monotonic() - self.heard > LEASE:

@@ -100,6 +100,7 @@ class Source:
     def end(self):
         if self.fd is not None:
             self.mux.tell(END, number(self.stream), number(0))
+            self.mux.output_ended = True
             self.forget()
 
     def forget(self):
