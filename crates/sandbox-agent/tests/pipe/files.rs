@@ -48,8 +48,9 @@ async fn a_write_whose_content_fails_leaves_nothing() {
 
 /// What a process of this host has open, and what it has started.
 fn open_and_started(pid: u32) -> (usize, String) {
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-    (open, std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap())
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    (open, children.expect("it runs"))
 }
 
 #[tokio::test]
