@@ -20,11 +20,6 @@ took = time.perf_counter() - began\n\
 os.waitpid(pid, 0)\n\
 took";
 
-/// A fork whose child lives on for a while, as a copy does: until it has ended, each page that is written to is copied first.
-const FORK_THAT_STAYS: &str = "child = os.fork()\n\
-if child == 0:\n    time.sleep(0.05)\n    os._exit(0)";
-const ENDED: &str = "os.waitpid(child, 0)";
-
 /// Of files alone.
 const FILES: &str = "for n in range(100): open(f'{n}.txt', 'w').write('x' * 10000)";
 
@@ -77,35 +72,25 @@ async fn delete(name: &str) -> Result<(), String> {
     Sandbox::delete_snapshot("local-eval", name).await.map_err(text)
 }
 
-/// What a run waits for that is asked for at the same time: for the snapshot, and for a run that forks.
 async fn taking(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let sandbox = large().await?;
-    let held_up = async |alone: f64, began: Instant| {
-        once(&sandbox).await?;
-        Measured::Ok(since(began) - alone)
-    };
     let take = async || {
         let name = name();
         let alone = once(&sandbox).await?;
         let began = Instant::now();
-        let (info, took) = tokio::join!(sandbox.create_snapshot(&name), held_up(alone, began));
+        // The run waits for what the snapshot needs of the interpreter, and no longer.
+        let held_up = async {
+            once(&sandbox).await?;
+            Measured::Ok(since(began) - alone)
+        };
+        let (info, took) = tokio::join!(sandbox.create_snapshot(&name), held_up);
         let (info, took) = (info.map_err(text)?, took?);
         delete(&name).await?;
         settle().await;
         let whole = info.contexts == ["default"] && info.variables == ["default"];
         if whole { Ok(took) } else { Err(format!("{info:?}")) }
     };
-    let fork = async || {
-        let alone = once(&sandbox).await?;
-        let began = Instant::now();
-        let (run, took) = tokio::join!(sandbox.run_code(FORK_THAT_STAYS), held_up(alone, began));
-        let (run, took) = (run.map_err(text)?, took?);
-        let ended = sandbox.run_code(ENDED).await.map_err(text)?;
-        settle().await;
-        let whole = run.success() && ended.success();
-        if whole { Ok(took) } else { Err(format!("{run:?} {ended:?}")) }
-    };
-    compare(setup.slow_samples(), "a run that forks", take, fork).await
+    compare(setup.slow_samples(), "bare fork()", take, async || bare_fork(&sandbox).await).await
 }
 
 /// With the variables on disk.

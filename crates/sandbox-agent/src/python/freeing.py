@@ -49,8 +49,9 @@ def let_go(job, file):
         close(file)  # it kept its name, or has another
         return
     owners, pid = job.mux.children.owners, None
-    near, far = pipe2(O_CLOEXEC)
+    ends = ()
     try:
+        ends = near, far = pipe2(O_CLOEXEC)
         pid = fork()
     except OSError:
         pass  # there is no room for one more
@@ -58,9 +59,8 @@ def let_go(job, file):
         close_last(file, near)
     if pid is not None:
         owners[pid] = None  # nobody has asked for it
-    close(file)
-    close(far)
-    close(near)
+    for each in (file, *ends):
+        close(each)
     for _ in range(ROUNDS):
         if pid is None or owners.get(pid, owners) is not None:
             return
