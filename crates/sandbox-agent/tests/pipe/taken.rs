@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use sandbox_agent::box_io::{BoxFiles as _, BoxIo as _};
 use sandbox_agent::pipe::{FindProcess, PipeFiles};
 use sandbox_core::{ByteRange, ByteStream, ErrorKind};
 use tokio::time::timeout;
 
-use crate::support::{TestBox, collect};
+use crate::support::{TestBox, collect, may_look};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,11 +72,6 @@ impl TestBox {
         };
         own.filter(is_of_box).count()
     }
-}
-
-/// Nobody else may look into an agent, which is not dumpable.
-fn may_look() -> bool {
-    geteuid().is_root()
 }
 
 /// The rest arrives while the agent does nothing, or does not.
