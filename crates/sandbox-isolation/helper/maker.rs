@@ -10,6 +10,7 @@ use crate::keeper::Snapshot;
 use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, stage, to_maker};
 use crate::spawn::{self, Program, Refusal};
 use crate::sys::{self, AT_FDCWD, EAGAIN, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
+use crate::text::{Line, number};
 use crate::tree::pause;
 use crate::wire::{Packet, Reader, Received, receive};
 
@@ -82,7 +83,12 @@ fn start(argument: &CStr) -> Started<Maker> {
         Mode::User
     } else {
         step(b"prepare", detach_from_host())?;
-        if argument == PLAIN { Mode::Plain } else { isolating_mode()? }
+        if argument == PLAIN {
+            Mode::Plain
+        } else {
+            end_first();
+            isolating_mode()?
+        }
     };
     step(b"prepare", identity::set_readable(false))?;
     let deaths = step(b"prepare", sys::child_descriptor())?;
@@ -99,6 +105,21 @@ fn start(argument: &CStr) -> Started<Maker> {
     hello.put(&[mode as u8]).u32(confine::version());
     step(b"greet", hello.send(CONTROL, None))?;
     Ok(maker)
+}
+
+/// When the host runs out of memory, what runs in cells is ended before the host process and others: as engines do it with
+/// containers. It holds for all that starts from here, and only who is readable may do it.
+fn end_first() {
+    /// Of a thousand: as much as half of the memory of the host.
+    const SCORE: u64 = 500;
+    const FILE: &CStr = c"/proc/self/oom_score_adj";
+    let mut now = [0_u8; 16];
+    // Where there is no such file nothing is lost.
+    let Ok(now) = sys::read_file(AT_FDCWD, FILE, &mut now) else { return };
+    // Below zero there is a sign, which is no number here.
+    if number(now.trim_ascii()).is_none_or(|now| now < SCORE) {
+        let _ = sys::write_file(AT_FDCWD, FILE, Line::<8>::new().number(SCORE).bytes());
+    }
 }
 
 fn isolating_mode() -> Started<Mode> {
