@@ -54,6 +54,9 @@ content_struct! {
         /// Whether the code may ask for input. Default: false. See [`ExecuteRequest::with_stdin`].
         pub allow_stdin: bool,
         /// If this fails, abort the requests that wait behind it. Default: true.
+        ///
+        /// They may be those of other clients too, and such as arrive within moments of the failure, even after its
+        /// reply: `ipykernel` aborts whatever it takes until it is back in its loop.
         pub stop_on_error: bool,
     }
 }
