@@ -68,6 +68,8 @@ impl Podman {
         let socket =
             PathBuf::from(format!("/run/code-sandboxes-podman-{}.sock", std::process::id()));
         let log = fs::File::create(path("log")).map_err(|error| error.to_string())?;
+        // With crun it starts nothing where both versions of control groups are mounted.
+        let runtime = exists("runc").then_some(["--runtime", "runc"]);
         let child = Command::new("setpriv")
             // What watches its containers leaves a file where it works when one was out of memory.
             .current_dir(&directory)
@@ -75,6 +77,7 @@ impl Podman {
             // Not every host has the services that it would ask.
             .args(["--cgroup-manager", "cgroupfs", "--events-backend", "file"])
             .args(["--root", &path("root"), "--runroot", &path("run"), "--tmpdir", &path("tmp")])
+            .args(runtime.into_iter().flatten())
             .args(["system", "service", "--time", "0", &address(&socket)])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
