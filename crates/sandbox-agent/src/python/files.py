@@ -2,7 +2,7 @@
 
 from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDONLY, O_WRONLY
 from posix import chmod, close, fchmod, fstat, listdir, mkdir, open, pread, read, readlink, rename
-from posix import rmdir, scandir, stat, write
+from posix import rmdir, scandir, stat, unlink, write
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 codec, paths, freeing = load("codec"), load("paths"), load("freeing")
@@ -80,7 +80,7 @@ def write_file(job, path, append, parents, mode):
         finally:
             close(fd)
             if name is not None:
-                discard(job, name, place.parent)
+                try_to_unlink(name, place.parent)
     return [number(written)]
 
 
@@ -118,6 +118,13 @@ def write_all(fd, data):
     while view:
         view = view[write(fd, view) :]
     return len(data)
+
+
+def try_to_unlink(name, parent):
+    try:
+        unlink(name, dir_fd=parent)
+    except OSError:
+        pass  # code has removed it
 
 
 def list_files(job, path):
@@ -187,13 +194,13 @@ def remove_file(job, path, recursive):
             return
         if not as_number(recursive):
             raise OSError(EISDIR, "")
-        yield from remove_tree(place.parent, place.name, freeing["Former"](job))
+        yield from remove_tree(place.parent, place.name, job)
 
 
-def remove_tree(parent, name, former, waits=True):
+def remove_tree(parent, name, job=None):
     """Removes a directory with everything in it, however deep. What is too deep is first moved up.
 
-    Unless it waits for what files take, it is to be gone through to its end, and `former` has them then.
+    Without a job nobody waits, and it is not to pause.
     """
     flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | paths["O_DIRECTORY"]
     stack = [(open(name, flags, dir_fd=parent), name)]
@@ -208,11 +215,10 @@ def remove_tree(parent, name, former, waits=True):
                 if count % TURN == 0:
                     yield
                 try:
-                    try:
-                        former.unlink(entry, directory)
-                    finally:
-                        if waits:
-                            yield from former.gone()
+                    if job is None:
+                        unlink(entry, dir_fd=directory)
+                    else:
+                        yield from freeing["unlinked"](job, entry, directory)
                 except FileNotFoundError:
                     pass
                 except (IsADirectoryError, PermissionError):
@@ -237,23 +243,6 @@ def remove_tree(parent, name, former, waits=True):
     finally:
         for directory, _ in stack:
             close(directory)
-
-
-def discard(job, name, parent):
-    """Removes what was not finished, without a pause: nobody comes back to it."""
-    former = freeing["Former"](job)
-    try:
-        former.unlink(name, parent)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        try:
-            for _ in remove_tree(parent, name, former, waits=False):
-                pass
-        except OSError:
-            pass  # its name tells what it is
-    finally:
-        former.let_go()
 
 
 def rename_file(job, source, target):

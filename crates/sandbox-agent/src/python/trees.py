@@ -6,13 +6,13 @@ The format of archives is the host's; here an entry is its path, kind, mode, tim
 from os import utime
 from posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDONLY
 from posix import close, fchmod, fstat, link, listdir, mkdir, open, read, readlink, rename
-from posix import stat, symlink
+from posix import stat, symlink, unlink
 from stat import S_ISDIR
 
-codec, paths, files, freeing = load("codec"), load("paths"), load("files"), load("freeing")
+codec, paths, files = load("codec"), load("paths"), load("files")
 number, put, as_number = codec["number"], codec["put"], codec["as_number"]
 Problem, Place, Walk = paths["Problem"], paths["Place"], paths["Walk"]
-create, discard, write_all = files["create"], files["discard"], files["write_all"]
+create, remove_tree, write_all = files["create"], files["remove_tree"], files["write_all"]
 kind_of, temporary_name = paths["kind_of"], paths["temporary_name"]
 
 CHUNK = 256 << 10
@@ -56,13 +56,13 @@ def copy(job, source, target):
                 else:
                     yield from copy_one(place.parent, place.name, kind, there.parent, name)
                 try:
-                    yield from freeing["renamed"](job, name, there.parent, there)
+                    yield from load("freeing")["renamed"](job, name, there.parent, there)
                 except OSError as error:
                     raise about_target(error) from None
                 name = None
             finally:
                 if name is not None:
-                    discard(job, name, there.parent)
+                    discard(there.parent, name)
     return ()
 
 
@@ -72,6 +72,20 @@ def must_be_free(place):
     except FileNotFoundError:
         return
     raise Problem(-EEXIST, b"to")
+
+
+def discard(parent, name):
+    """Removes what was not finished, without a pause: nobody comes back to it."""
+    try:
+        unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        try:
+            for _ in remove_tree(parent, name):
+                pass
+        except OSError:
+            pass  # its name tells what it is
 
 
 def copy_tree(place, there, name):
@@ -268,11 +282,7 @@ def unpack(job, path):
                     fchmod(directory, mode | 0o700)
                     close(directory)
                 if place is None:
-                    former = freeing["Former"](job)
-                    try:
-                        merge(root, holder, former)
-                    finally:
-                        yield from former.gone()
+                    merge(root, holder)
                 else:
                     must_be_free(place)
                     fchmod(root, 0o755)
@@ -282,7 +292,7 @@ def unpack(job, path):
                 close(root)
         finally:
             if name is not None:
-                discard(job, name, holder)
+                discard(holder, name)
     finally:
         if holder is not None:
             close(holder)
@@ -439,12 +449,12 @@ def check_conflicts(source, target):
             in_both(name, source, target, check_conflicts)
 
 
-def merge(source, target, former):
+def merge(source, target):
     for name in names_in(source):
         if both(name, source, target):
-            in_both(name, source, target, lambda one, other: merge(one, other, former))
+            in_both(name, source, target, merge)
         else:
-            former.rename(name, source, name, target)
+            rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 VERBS = {"copy": copy, "pack": pack, "unpack": unpack}
