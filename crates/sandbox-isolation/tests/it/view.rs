@@ -349,8 +349,11 @@ async fn what_runs_in_a_cell_is_ended_before_the_host_when_memory_runs_out() {
         text.trim().parse::<i32>().unwrap()
     };
     let before = score("/proc/self/oom_score_adj");
-    let cell = strict_cell().await;
-    let inside = output(&cell, shell("cat /proc/self/oom_score_adj")).await;
-    assert_eq!(inside.trim().parse::<i32>().unwrap(), before.max(500));
+    // Whichever is quicker, this process or the one that it starts to make the cell.
+    for _ in 0..20 {
+        let cell = strict_cell().await;
+        let inside = output(&cell, shell("cat /proc/self/oom_score_adj")).await;
+        assert_eq!(inside.trim().parse::<i32>().unwrap(), before.max(500));
+    }
     assert_eq!(score("/proc/self/oom_score_adj"), before);
 }
