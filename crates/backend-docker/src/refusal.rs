@@ -101,6 +101,10 @@ fn why_not_made(status: u16, message: &str, options: &Options) -> (ErrorKind, St
         let hint = "the engine finds no such file: it was removed meanwhile, or the engine has another file system than this process";
         return (ErrorKind::NotFound, hint.into());
     }
+    if is_about(&["hybrid mode not supported"]) {
+        let hint = "crun does not work where both versions of control groups are mounted: install runc where the engine is, and write `runtime = \"runc\"` below `[engine]` in Podman's containers.conf";
+        return (ErrorKind::Unavailable, hint.into());
+    }
     if let Some(runtime) = &options.runtime
         && is_about(&["not found", "no such file", "failed to start shim", "runtime"])
     {
@@ -190,6 +194,13 @@ mod tests {
             Options::of_create(&DockerConfig::default(), &spec).unwrap()
         };
         for (runtime, status, message, kind, part) in [
+            (
+                None,
+                500,
+                "preparing container 7963 for attach: crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2: OCI runtime error",
+                ErrorKind::Unavailable,
+                "containers.conf",
+            ),
             (
                 None,
                 400,
