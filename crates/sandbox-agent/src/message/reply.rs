@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn workers_answer_with_the_same_numbers() {
-        let spoken = ["driver", "cell", "holder", "state", "tools", "worker"];
+        let spoken = ["driver", "cell", "codec", "holder", "state", "tools", "worker"];
         numbers::agree(
             PARTS.iter().filter(|(name, _)| spoken.contains(name)),
             &numbers::named!(

@@ -2,6 +2,8 @@
 
 import sys
 
+HELD = 28
+
 
 def put(data):
     return len(data).to_bytes(4, "little") + data
@@ -26,6 +28,11 @@ def packet(kind, *fields):
 
 def frame(kind, *fields):
     return put(packet(kind, *fields))
+
+
+def held(request, problem, notes=()):
+    """The answer to a request about this process as a whole: nothing is wrong with it, or why it was not done."""
+    return frame(HELD, put(request), text(problem), several([text(note) for note in notes]))
 
 
 def split(body):

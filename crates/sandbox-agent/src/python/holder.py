@@ -15,7 +15,7 @@ from posix import O_CLOEXEC, O_RDONLY, O_RDWR
 from posix import _exit, chdir, close, dup2, getcwd, getpid, listdir, open, read, readlink, setsid
 from time import sleep
 
-HELD, READY = 28, 16
+READY = 16
 CONTROL = 100
 ARRIVED = b"a"
 STORE, PREPARE, WAKE = b"s", b"p", b"w"
@@ -32,21 +32,16 @@ def hold(driver, fields):
     channel = driver.files.pop(0)
     driver.streams.flush()
     problem = obstacle()
-    notes = [] if problem else shared(driver, channel)
     left = None
     if problem is None:
-        left, problem = orphan["leave_copy"]()
+        threads = orphan["count_threads"]()
+        # Made before: what this process writes to after a fork is copied first, page by page.
+        answer = codec["held"](fields[0], "", shared(driver, channel, threads))
+        left, problem = orphan["leave_copy"](threads)
         if left is None and problem is None:
             return wait(driver, channel)
+    driver.send(codec["held"](fields[0], problem) if problem else answer)
     close(channel)
-    driver.send(
-        frame(
-            HELD,
-            codec["put"](fields[0]),
-            text(problem or ""),
-            codec["several"]([text(note) for note in notes]),
-        )
-    )
     if left:
         orphan["forget"](*left)
 
@@ -160,22 +155,22 @@ def obstacle():
     return "%d threads run in it (%s)" % (python_threads(), named[:200])
 
 
-def shared(driver, channel):
+def shared(driver, channel, threads):
     """What the copy does not have, or not for itself."""
     notes = []
-    threads = len(listdir("/proc/self/task")) - 1
-    if threads:
-        notes.append("%d threads of libraries; those that can will start theirs again" % threads)
+    if threads is None:
+        notes.append("perhaps threads of libraries; nobody can count them here")
+    elif threads > 1:
+        notes.append("%d threads of libraries; those that can will start theirs again" % (threads - 1))
     for pid in children():
         if pid in orphan["ENDING"]:
             continue
         notes.append("process %d (%s), which it started" % (pid, name_of(pid)))
     own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files(), *orphan["descriptors"]()}
-    for name in sorted(listdir("/proc/self/fd"), key=int):
-        if int(name) not in own:
-            note = descriptor(int(name))
-            if note:
-                notes.append(note)
+    for file in sorted(others(own)):
+        note = descriptor(file)
+        if note:
+            notes.append(note)
     if len(notes) > MOST_NOTES:
         more = len(notes) - MOST_NOTES
         notes = notes[:MOST_NOTES] + ["%d more processes and open files" % more]
@@ -183,6 +178,8 @@ def shared(driver, channel):
 
 
 def children():
+    if not orphan["has_children"]():
+        return []
     try:
         file = open("/proc/self/task/%d/children" % getpid(), O_RDONLY | O_CLOEXEC)
     except OSError:
@@ -200,6 +197,11 @@ def name_of(pid):
     name = read(file, 64)
     close(file)
     return str(name, "utf-8", "replace").strip()
+
+
+def others(own):
+    """Open descriptors that are not among those."""
+    return {int(name) for name in listdir("/proc/self/fd")} - own
 
 
 def loop_files():

@@ -13,7 +13,8 @@ import sys
 from _signal import SIG_BLOCK, SIG_SETMASK, SIGCHLD, SIGKILL, pthread_sigmask, valid_signals
 from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM
 from _socket import socketpair
-from posix import WNOHANG, _exit, fork, getpid, getppid, kill, listdir, strerror, uname, waitpid
+from posix import P_ALL, WEXITED, WNOHANG, WNOWAIT
+from posix import _exit, fork, getpid, getppid, kill, listdir, strerror, uname, waitid, waitpid
 from time import sleep
 
 from _ctypes import FUNCFLAG_PYTHONAPI, addressof, dlopen, dlsym, get_errno
@@ -39,14 +40,15 @@ SHORTEST, WAITS = 50e-6, 10
 WALL = 0x40000000
 
 
-def leave_copy(later=False):
+def leave_copy(threads=None, later=False):
     """Forks. Gives what `begin` and `forget` need, or why that failed, and in the copy neither.
 
-    One for later waits as a child of this process until it is told to begin.
+    `threads` are those of this process, where they are known. One for later waits as a child of this process until it is
+    told to begin.
     """
     thread = own_thread()  # found before, so that the copy finds it at once
     ours, theirs = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
-    quiet = thread is not None and is_alone()
+    quiet = thread is not None and (threads or count_threads()) == 1
     adopts = adopts_orphans()
     try:
         if adopts:
@@ -83,12 +85,12 @@ def adopt_orphans(whether):
     load("worker")["prctl"](load("worker")["PR_SET_CHILD_SUBREAPER"], whether)
 
 
-def is_alone():
-    """Whether this process has one thread, with those of libraries."""
+def count_threads():
+    """The threads of this process, with those of libraries; `None` where nobody knows."""
     try:
-        return len(listdir("/proc/self/task")) == 1
+        return len(listdir("/proc/self/task"))
     except OSError:
-        return False
+        return None
 
 
 def begin(middle, ours, quiet, adopts):
@@ -152,6 +154,14 @@ def is_let_go(ours):
 def descriptors():
     """Of this module, in this process."""
     return [ours.fileno() for ours, _ in ENDING.values()]
+
+
+def has_children():
+    try:
+        waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT | WALL)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def has_ended(middle):

@@ -14,7 +14,6 @@ from posix import O_WRONLY, _exit, close, open, setpgid
 from posix import write as write_bytes
 from types import FunctionType, ModuleType
 
-HELD = 28
 PROTOCOL = 5
 # First in what is stored. Code is in it as the byte code of one version of Python.
 HEADER = b"variables of Python %d.%d, form 1\n" % sys.version_info[:2]
@@ -75,7 +74,7 @@ def store(driver, fields):
         load("holder")["let_go"](driver)
         write_and_end(driver, channel)
     close(channel)
-    answer(driver, fields, problem or "")
+    driver.send(codec["held"](fields[0], problem or ""))
     if left:
         orphan["forget"](*left)
 
@@ -88,11 +87,6 @@ def store_from_copy(driver, channel):
     close(channel)
     if left:
         orphan["wait_for"](*left)
-
-
-def answer(driver, fields, problem):
-    text = codec["text"]
-    driver.send(codec["frame"](HELD, codec["put"](fields[0]), text(problem), codec["several"](())))
 
 
 def write_and_end(driver, channel):
@@ -199,7 +193,7 @@ def restore(driver, fields):
     driver.settle_interrupts()
     close(channel)
     problem = "" if error is None else "%s: %s" % (type(error).__name__, error)
-    answer(driver, fields, problem[: 4 * LONGEST_NOTE])
+    driver.send(codec["held"](fields[0], problem[: 4 * LONGEST_NOTE]))
 
 
 def take(channel, unpickler, main):

@@ -3,6 +3,7 @@
 //! Files and variables go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the box of
 //! this one, where it has such copies.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_agent::box_io::{Expected, Held};
@@ -10,6 +11,7 @@ use sandbox_agent::interpreter::{
     Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing,
 };
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
+use tokio::task::yield_now;
 
 use super::{Draft, EngineImage, SnapshotStore, Stored, StoredContext};
 use crate::hold::{pause_context, pause_contexts};
@@ -88,26 +90,32 @@ impl Snapshots {
         self.copies().retain(|kept| kept.snapshot != snapshot);
     }
 
-    /// Room for more copies. Others may have deleted snapshots whose copies are still here.
-    fn room(&self) -> Result<usize> {
+    /// Snapshots whose copies are here and that others have deleted.
+    fn deleted(&self) -> Result<Vec<String>> {
         if self.copies().is_empty() {
-            return Ok(MOST_COPIES);
+            return Ok(Vec::new());
         }
         let stored = self.store.list(CREATE)?;
-        let mut copies = self.copies();
-        copies.retain(|kept| {
-            kept.copy.is_alive() && stored.iter().any(|stored| stored.info.id == kept.snapshot)
-        });
-        Ok(MOST_COPIES.saturating_sub(copies.len()))
+        let copies = self.copies();
+        let deleted = copies.iter().map(|kept| &kept.snapshot);
+        let deleted = deleted.filter(|&id| stored.iter().all(|stored| stored.info.id != *id));
+        Ok(deleted.cloned().collect())
+    }
+
+    /// Ends the copies that nobody can ask for.
+    fn tidy(&self, deleted: &[String]) {
+        self.copies().retain(|kept| is_wanted(kept, deleted));
     }
 
     /// A copy of each interpreter, all of them on their way. What there is none of is noted.
     async fn copy_interpreters(
         &self,
+        deleted: &[String],
         paused: &mut [Paused],
         info: &mut SnapshotInfo,
     ) -> Result<Vec<(String, Box<dyn Expected>)>> {
-        let mut room = self.room()?;
+        let kept = self.copies().iter().filter(|kept| is_wanted(kept, deleted)).count();
+        let mut room = MOST_COPIES.saturating_sub(kept);
         let mut copies = Vec::new();
         for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
             let copied = match room {
@@ -129,6 +137,10 @@ impl Snapshots {
         }
         Ok(copies)
     }
+}
+
+fn is_wanted(kept: &Kept, deleted: &[String]) -> bool {
+    kept.copy.is_alive() && !deleted.contains(&kept.snapshot)
 }
 
 /// Waits for the copies, each of which gives out its variables as well. What does not come is noted.
@@ -276,30 +288,39 @@ impl Snapshots {
         image: Option<EngineImage>,
     ) -> Result<SnapshotInfo> {
         place.check_snapshot(CREATE)?;
+        self.store.check_free(CREATE, name)?;
         let _in_use = place.expiry.in_use();
         let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
         let described = contexts.list();
-        let files = async {
+        let deleted = self.deleted()?;
+        let files = place.read_files(CREATE).await?;
+        let in_memory = files.in_memory;
+        let mut store_files = pin!(async {
             let mut draft = self.store.begin(CREATE, name)?;
             draft.image = image;
-            let directories = place.save(CREATE, &mut draft).await?;
-            Ok((draft, directories))
-        };
-        // Nothing changes meanwhile, so the one need not wait for the other.
-        let copies = self.copy_interpreters(&mut paused, &mut info);
-        let (copies, files) = tokio::join!(copies, files);
-        let (mut draft, directories) = files?;
-        let copies = copies?;
-        info.directories = directories;
+            let directories = files.store(CREATE, &mut draft).await?;
+            Result::Ok((draft, directories))
+        });
+        // Before anything is copied: a processor that forks does nothing else, and storing waits for many small things.
+        let stored = if in_memory { None } else { Some(store_files.as_mut().await?) };
+        let copies = self.copy_interpreters(&deleted, &mut paused, &mut info).await?;
         let mut storing = store_variables(&described, &mut paused, &copies, &mut info).await?;
-        // All that is still missing is in copies, and code may go on.
+        // All that is still missing is in memory or in copies, and code may go on: first.
         drop(paused);
+        yield_now().await;
+        let (mut draft, directories) = match stored {
+            Some(stored) => stored,
+            None => store_files.await?,
+        };
+        info.directories = directories;
         let copies = take_in(copies, &described, &mut storing, &mut info).await;
         draft.note_imports(&self.imports);
         write_variables(&mut draft, storing, &mut info).await;
         let (python, preimport) = (self.python.clone(), self.preimport.clone());
         let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
+        // Not before: their memory goes with them, and that is work.
+        self.tidy(&deleted);
         for (context, copy) in copies {
             copy.prepare();
             self.copies().push(Kept { snapshot: info.id.clone(), context, copy });

@@ -12,8 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::{StreamExt as _, stream};
 use sandbox_agent::box_io::BoxFiles;
-use sandbox_core::{Effect, Error, ErrorKind, Result, SnapshotInfo};
+use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, SnapshotInfo};
 
 use self::exchange::{Layout, Staged, discard};
 
@@ -31,11 +32,64 @@ type Files = Arc<dyn BoxFiles>;
 const WORKSPACE: &str = "workspace.tar";
 const PACKAGES: &str = "packages.tar";
 
+/// Bytes of an archive that are kept in memory, and not written while the sandbox is held up.
+const READ_AHEAD: usize = 1 << 20;
+
 /// Most commands that are named one by one.
 const NAMED_COMMANDS: usize = 8;
 
 /// Characters of a command that are shown.
 const SHOWN_COMMAND: usize = 60;
+
+/// The files of a sandbox, on their way into a snapshot.
+pub(crate) struct SavedFiles {
+    /// Archives by the names of their files.
+    parts: Vec<(&'static str, ByteStream)>,
+    directories: Vec<String>,
+    /// Whether all of them are here, whatever becomes of them there.
+    pub(crate) in_memory: bool,
+}
+
+impl SavedFiles {
+    async fn add(&mut self, part: &'static str, content: ByteStream) -> Result<()> {
+        let (content, in_memory) = read_ahead(content).await?;
+        self.parts.push((part, content));
+        self.in_memory &= in_memory;
+        Ok(())
+    }
+
+    /// Stores them; which directories those are.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when they are too large, and what keeps them from being read or stored.
+    pub(crate) async fn store(
+        self,
+        operation: &'static str,
+        draft: &mut Draft,
+    ) -> Result<Vec<String>> {
+        for (part, content) in self.parts {
+            draft.write(operation, part, content).await?;
+        }
+        Ok(self.directories)
+    }
+}
+
+/// The same content, and whether there was so little that all of it has been read.
+async fn read_ahead(content: ByteStream) -> Result<(ByteStream, bool)> {
+    let mut content = content.fuse();
+    let (mut pieces, mut size) = (Vec::new(), 0);
+    let mut ended = false;
+    while size < READ_AHEAD && !ended {
+        match content.next().await.transpose()? {
+            Some(piece) => {
+                size += piece.len();
+                pieces.push(Ok(piece));
+            }
+            None => ended = true,
+        }
+    }
+    Ok((Box::pin(stream::iter(pieces).chain(content)), ended))
+}
 
 impl Place {
     fn layout(&self) -> Layout {
@@ -71,28 +125,30 @@ impl Place {
         }
     }
 
-    /// Stores the files; which directories those are.
+    /// Begins to read the files.
     ///
     /// # Errors
-    /// `ResourceExhausted` when they are too large, `PermissionDenied` for a file that nobody in the sandbox can read, and
-    /// what keeps them from being stored.
-    pub async fn save(&self, operation: &'static str, draft: &mut Draft) -> Result<Vec<String>> {
+    /// `PermissionDenied` for a file that nobody in the sandbox can read, and what else keeps them from being read.
+    pub(crate) async fn read_files(&self, operation: &'static str) -> Result<SavedFiles> {
         let layout = self.layout();
-        self.save_directory(operation, draft, WORKSPACE, &layout.work_dir).await?;
-        let mut directories = vec![layout.work_dir];
-        let site = layout.site.clone();
-        let stat = |files: Files| async move { files.stat(&site).await };
-        match self.with_files(operation, stat).await {
-            Ok(_) => {
-                self.save_directory(operation, draft, PACKAGES, &layout.site).await?;
+        let (work, site) = tokio::join!(
+            self.pack(operation, &layout.work_dir),
+            self.pack(operation, &layout.site)
+        );
+        let directories = vec![layout.work_dir];
+        let mut files = SavedFiles { parts: Vec::new(), directories, in_memory: true };
+        files.add(WORKSPACE, work?).await?;
+        match site {
+            Ok(content) => {
+                files.add(PACKAGES, content).await?;
                 if !layout.packages_inside {
-                    directories.push(layout.site);
+                    files.directories.push(layout.site);
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        Ok(directories)
+        Ok(files)
     }
 
     /// Gives a snapshot whose files are stored its name. `info` has what the caller knows of it.
@@ -121,16 +177,9 @@ impl Place {
         draft.finish(operation, info, notes)
     }
 
-    async fn save_directory(
-        &self,
-        operation: &'static str,
-        draft: &mut Draft,
-        part: &str,
-        path: &str,
-    ) -> Result<()> {
+    async fn pack(&self, operation: &'static str, path: &str) -> Result<ByteStream> {
         let pack = |files: Files| async move { files.read_archive(path).await };
-        let content = self.content(operation, self.with_files(operation, pack).await?);
-        draft.write(operation, part, content).await
+        Ok(self.content(operation, self.with_files(operation, pack).await?))
     }
 
     fn running_commands(&self) -> Vec<String> {

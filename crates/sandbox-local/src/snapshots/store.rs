@@ -36,7 +36,7 @@ const LONGEST_NAME: usize = 64;
 const DESCRIPTION: &str = "snapshot.json";
 
 /// What a hidden name begins with; no snapshot has one.
-const HIDDEN: char = '.';
+const HIDDEN: &str = ".";
 
 /// Bytes on their way at once.
 const PIECE: u64 = 256 << 10;
@@ -270,18 +270,32 @@ impl SnapshotStore {
         Ok(Stored { info, parts: Vec::new(), notes: Notes::default(), directory })
     }
 
-    /// Begins a snapshot with that name.
+    /// Checks that a snapshot with that name can be begun.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no name, `AlreadyExists`, and what keeps it from being written.
-    pub fn begin(&self, operation: &'static str, name: &str) -> Result<Draft> {
+    /// `InvalidArgument` for what is no name, `AlreadyExists`, and what keeps the directory from being used.
+    pub fn check_free(&self, operation: &'static str, name: &str) -> Result<()> {
+        self.free_place(operation, name).map(drop)
+    }
+
+    /// The directory of all snapshots, and in it that of one that is not there yet.
+    fn free_place(&self, operation: &'static str, name: &str) -> Result<(PathBuf, PathBuf)> {
         check_snapshot_name(name)?;
         let root = self.open(operation)?;
-        remove_abandoned(&root);
         let place = root.join(name);
         if place.exists() {
             return Err(taken(operation, name));
         }
+        Ok((root, place))
+    }
+
+    /// Begins a snapshot with that name.
+    ///
+    /// # Errors
+    /// Those of [`SnapshotStore::check_free`], and what keeps it from being written.
+    pub fn begin(&self, operation: &'static str, name: &str) -> Result<Draft> {
+        let (root, place) = self.free_place(operation, name)?;
+        remove_abandoned(&root);
         let directory = root.join(format!("{HIDDEN}new-{}", random_hex(8)));
         let failed = |error| unusable(operation, &directory, "cannot be made").with_source(error);
         DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
@@ -499,13 +513,16 @@ fn read(operation: &'static str, directory: &Path) -> Result<Stored> {
 /// Removes what was left by those who died while they made or removed a snapshot.
 fn remove_abandoned(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
-    for entry in entries.flatten() {
-        let hidden = entry.file_name().to_str().is_some_and(|name| name.starts_with(HIDDEN));
-        let lock = File::open(entry.path());
-        let free = |file: &File| !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-        // A moment after it was made it has no lock yet.
-        let old = entry.metadata().is_ok_and(|meta| unix_now() - meta.mtime() as f64 > 60.0);
-        if hidden && old && lock.is_ok_and(|file| free(&file)) {
+    let is_hidden =
+        |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(HIDDEN.as_bytes());
+    // A moment after it was made it has no lock yet.
+    let is_old = |meta: &fs::Metadata| unix_now() - meta.mtime() as f64 > 60.0;
+    for entry in entries.flatten().filter(is_hidden) {
+        if !entry.metadata().is_ok_and(|meta| meta.is_dir() && is_old(&meta)) {
+            continue;
+        }
+        let Ok(lock) = File::open(entry.path()) else { continue };
+        if !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
