@@ -293,6 +293,24 @@ async fn a_copy_that_code_ended_is_told_and_what_is_on_disk_comes_back() {
 }
 
 #[tokio::test]
+async fn a_copy_that_does_not_wake_is_told_and_its_variables_come_back() {
+    let world = World::new();
+    let sandbox = world.sandbox().await;
+    // What a copy does when it is woken.
+    let code = "import os, sys; x = 1\nclass Dies:\n    random = property(lambda self: os._exit(3))\n\
+                sys.modules.update({'numpy': Dies(), 'numpy.random': sys})";
+    assert!(run(&sandbox, code).await.success());
+    let taken = sandbox.create_snapshot("one").await.unwrap();
+    assert_eq!((taken.contexts.len(), taken.variables.len()), (1, 1), "{taken:?}");
+    run(&sandbox, "x = 2").await;
+    let info = sandbox.restore_snapshot("one").await.unwrap();
+    assert_eq!(info.contexts, ["default"], "{info:?}");
+    assert_eq!(text(&sandbox, "x, 'numpy' in sys.modules").await, "(1, False)");
+    let told = info.left_out.iter().filter(|note| note.contains("a new one has its variables"));
+    assert_eq!(told.count(), 1, "{info:?}");
+}
+
+#[tokio::test]
 async fn restored_interpreters_draw_different_numbers() {
     let world = World::new();
     let sandbox = world.sandbox().await;

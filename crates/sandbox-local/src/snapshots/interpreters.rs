@@ -354,26 +354,53 @@ impl Snapshots {
             info.left_out
                 .push("files of the image: they are changed in new sandboxes alone".into());
         }
-        let without = |one: &&StoredContext| kept.iter().all(|kept| kept.context.id != one.id);
-        let stored_alone: Vec<_> = stored.variables().iter().filter(without).collect();
+        let is_copied = |id: &str| kept.iter().any(|kept| kept.context.id == id);
         for Kept { context, copy, .. } in &kept {
             let one = among(&mut paused, contexts, context).await?;
             let woken = one.wake(&**copy).await;
-            tell(&mut info, &context.id, woken);
-        }
-        for context in stored_alone {
-            let one = among(&mut paused, contexts, &as_context(context)).await?;
-            let loaded = load_into(one, RESTORE, &stored, context).await;
-            if loaded.is_err() {
-                // It may have some of them.
-                one.end().await;
+            let variables = stored.variables().iter().find(|stored| stored.id == context.id);
+            match (woken, variables) {
+                // Code can end a copy, or stop it.
+                (Err(error), Some(variables)) => {
+                    if read(one, &stored, variables, &mut info).await {
+                        info.left_out.push(read_instead(&context.id, &error));
+                    }
+                }
+                (woken, _) => tell(&mut info, &context.id, woken),
             }
-            let missing = context.left_out.iter();
-            info.left_out.extend(missing.map(|note| format!("of context {}: {note}", context.id)));
-            tell(&mut info, &context.id, loaded);
+        }
+        for variables in stored.variables().iter().filter(|stored| !is_copied(&stored.id)) {
+            let one = among(&mut paused, contexts, &as_context(variables)).await?;
+            read(one, &stored, variables, &mut info).await;
         }
         Ok(info)
     }
+}
+
+/// Has a new interpreter read the variables of a context, and says what it has not. Whether it has the others.
+async fn read(
+    paused: &mut Paused,
+    stored: &Stored,
+    variables: &StoredContext,
+    info: &mut SnapshotInfo,
+) -> bool {
+    let loaded = load_into(paused, RESTORE, stored, variables).await;
+    if loaded.is_err() {
+        // It may have some of them.
+        paused.end().await;
+    }
+    let missing = variables.left_out.iter();
+    info.left_out.extend(missing.map(|note| format!("of context {}: {note}", variables.id)));
+    let has_them = loaded.is_ok();
+    tell(info, &variables.id, loaded);
+    has_them
+}
+
+fn read_instead(id: &str, why: &Error) -> String {
+    format!(
+        "the interpreter of context {id} as it was: {}; a new one has its variables",
+        why.message()
+    )
 }
 
 /// Says whether the interpreter of a context came back.
