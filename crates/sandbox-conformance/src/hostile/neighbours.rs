@@ -16,6 +16,8 @@ pub(super) fn cases() -> Vec<Case> {
         while_descriptors_are_in_flight needs strict;
         while_epolls_watch_all_they_can needs strict;
         while_pipes_are_large_and_many needs strict;
+        while_pipes_are_those_of_a_thread needs strict;
+        while_pipes_are_of_processes_without_their_first_thread needs strict;
         while_terminals_are_open needs strict;
         while_sockets_are_full needs limit_memory, strict;
         while_there_are_no_more_threads needs strict;
@@ -215,6 +217,41 @@ def work():
         try: fcntl.fcntl(kept[-1][0], 1031, 1 << 20)
         except PermissionError: pass
 children(12, work)";
+    nobody_is_hindered(&f, &sandbox, bomb).await.map(drop)
+}
+
+async fn while_pipes_are_those_of_a_thread(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    // `close_range` with `CLOSE_RANGE_UNSHARE`: the descriptors of a process are told by its first thread.
+    let bomb = "
+kept = []
+def hold():
+    ctypes.CDLL(None).syscall(436, 1 << 20, 1 << 20, 2)
+    try:
+        while True: kept.append(os.pipe())
+    except OSError: time.sleep(200)
+def work():
+    limit()
+    threading.Thread(target=hold, daemon=True).start()
+    time.sleep(1)
+children(12, work)";
+    nobody_is_hindered(&f, &sandbox, bomb).await.map(drop)
+}
+
+async fn while_pipes_are_of_processes_without_their_first_thread(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let bomb = "
+limit()
+kept = []
+def hold():
+    try:
+        while True: kept.append(os.pipe())
+    except OSError: time.sleep(200)
+for _ in range(12):
+    if os.fork() == 0:
+        threading.Thread(target=hold).start()
+        ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)
+time.sleep(2)";
     nobody_is_hindered(&f, &sandbox, bomb).await.map(drop)
 }
 

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, readlinkat, statat};
 
+use super::processes::living;
+
 /// What one process has open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Open {
@@ -22,7 +24,11 @@ pub(super) struct Open {
 
 /// How many descriptors a process has.
 pub(super) fn count(processes: &OwnedFd, pid: u32) -> u64 {
-    let path = format!("{pid}/fd");
+    count_at(processes, &place(processes, pid))
+}
+
+fn count_at(processes: &OwnedFd, place: &str) -> u64 {
+    let path = format!("{place}/fd");
     let told = statat(processes, &path, AtFlags::empty()).map_or(0, |found| found.st_size);
     if told > 0 {
         return told.cast_unsigned();
@@ -31,10 +37,21 @@ pub(super) fn count(processes: &OwnedFd, pid: u32) -> u64 {
     directory(processes, &path).map_or(0, |entries| entries.count().saturating_sub(2) as u64)
 }
 
+/// Where the descriptors of a process are told. When its first thread has ended before the others, only they have them;
+/// threads of what is counted share theirs.
+fn place(processes: &OwnedFd, pid: u32) -> String {
+    let own = pid.to_string();
+    if count_at(processes, &own) > 0 {
+        return own;
+    }
+    living(processes, pid).map_or(own, |(place, _)| place)
+}
+
 /// Looks at the descriptors of a process until a time, and no further than `most` watches.
 pub(super) fn open(processes: &OwnedFd, pid: u32, until: Instant, most: u64) -> Open {
     let mut found = Open::default();
-    let Ok(entries) = directory(processes, &format!("{pid}/fd")) else {
+    let place = place(processes, pid);
+    let Ok(entries) = directory(processes, &format!("{place}/fd")) else {
         return Open { hidden: true, ..found };
     };
     for entry in entries.flatten() {
@@ -46,7 +63,7 @@ pub(super) fn open(processes: &OwnedFd, pid: u32, until: Instant, most: u64) -> 
             found.hidden = true;
             break;
         }
-        let Ok(what) = readlinkat(processes, format!("{pid}/fd/{number}"), Vec::new()) else {
+        let Ok(what) = readlinkat(processes, format!("{place}/fd/{number}"), Vec::new()) else {
             continue;
         };
         let what = what.to_string_lossy();
@@ -55,7 +72,7 @@ pub(super) fn open(processes: &OwnedFd, pid: u32, until: Instant, most: u64) -> 
         } else if let Some(inode) = numbered(&what, "pipe:[") {
             found.pipes.push(inode);
         } else if what == "anon_inode:[eventpoll]" {
-            let path = format!("{pid}/fdinfo/{number}");
+            let path = format!("{place}/fdinfo/{number}");
             let watches = watches(processes, &path, most.saturating_sub(found.watches));
             found.watches = found.watches.saturating_add(watches.unwrap_or(0));
         }

@@ -231,11 +231,13 @@ const PAGES_KEPT: &[Rule] = &[
 /// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
 /// and the kernel counts it for each user, who must have some left.
 const LARGE_PIPES: Rule = rule!(SYS_fcntl, When::IsAndGreater((1, 1031), (2, PIPE)), NotPermitted);
-/// Threads with descriptors of their own, `CLONE_FILES`: what is counted are those of processes.
+/// Threads with descriptors of their own, `CLONE_FILES` and `CLOSE_RANGE_UNSHARE`: what is counted are those of processes.
 const DESCRIPTORS_OF_THREADS: &[Rule] = &[
     rule!(SYS_clone, When::BitWithout(0, THREAD, FILES), NotPermitted),
     rule!(SYS_unshare, When::AnyBit(0, FILES), NotPermitted),
+    rule!(SYS_close_range, When::AnyBit(2, CLOSES_OWN), NotThere),
 ];
+const CLOSES_OWN: u32 = 0x2;
 const THREAD: u32 = 0x1_0000;
 const FILES: u32 = 0x400;
 /// What a pipe has by default, in bytes.

@@ -277,6 +277,9 @@ fn what_is_counted_by_descriptors_is_bounded_by_them() {
         assert_eq!((cloned(0x003d_0b00), cloned(0x1_0000)), (Some(libc::EPERM), Some(libc::EPERM)));
         let unshared = |flags| refused_with(purpose, libc::SYS_unshare, &[flags]);
         assert_eq!((unshared(0x400), unshared(0x200)), (Some(libc::EPERM), None));
+        let closed = |flags| refused_with(purpose, libc::SYS_close_range, &[3, 9, flags]);
+        assert_eq!((closed(0), closed(4)), (None, None));
+        assert_eq!((closed(2), closed(6 | high)), (Some(libc::ENOSYS), Some(libc::ENOSYS)));
         for call in [libc::SYS_vmsplice, libc::SYS_splice, libc::SYS_sendfile] {
             let pages = refused_with(purpose, call, &[]);
             assert_eq!(pages.is_some(), purpose.counts_memory, "{call}");
