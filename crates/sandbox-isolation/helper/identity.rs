@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use crate::confine::Confinement;
-use crate::sys::{self, AT_FDCWD, EINVAL, EPERM, Limit, Result};
+use crate::sys::{self, AT_FDCWD, EINVAL, ENOENT, EPERM, Limit, Result};
 use crate::text::{self, Line};
 
 /// Host ids of cells made by root are this plus the host pid of the cell's first process.
@@ -88,8 +88,15 @@ pub fn take(outside: Outside, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
     // A nested user namespace would give back capabilities, and with them a great deal of kernel.
     sys::write_file(sysctl, c"user/max_user_namespaces", b"0")?;
     // Those of the host user count these too, and would have none left. A kernel without them has nothing to bound.
-    let _ = sys::write_file(sysctl, c"user/max_inotify_instances", MOST_INOTIFY_INSTANCES);
-    let _ = sys::write_file(sysctl, c"user/max_inotify_watches", MOST_INOTIFY_WATCHES);
+    for (setting, most) in [
+        (c"user/max_inotify_instances", MOST_INOTIFY_INSTANCES),
+        (c"user/max_inotify_watches", MOST_INOTIFY_WATCHES),
+    ] {
+        match sys::write_file(sysctl, setting, most) {
+            Ok(_) | Err(ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
     sys::close(sysctl);
     Ok(())
 }

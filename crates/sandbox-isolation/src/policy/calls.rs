@@ -265,25 +265,31 @@ const SET_ID: u32 = 0o6000;
 /// `O_CREAT` and `O_TMPFILE`: only then a mode means anything.
 const CREATES: u32 = 0o100 | 0o20_000_000;
 
-/// Files that give whoever starts them the rights of their owner, where they would be seen by programs of the host. The
-/// last one hides its mode from filters; programs then take the older call.
-const SET_ID_FILES: &[Rule] = &[
-    rule!(SYS_fchmod, When::AnyBit(1, SET_ID), NotPermitted),
-    rule!(SYS_fchmodat, When::AnyBit(2, SET_ID), NotPermitted),
-    rule!(SYS_fchmodat2, When::AnyBit(2, SET_ID), NotPermitted),
+/// Files that give whoever starts them the rights of their owner, where they would be seen by programs of the host: making
+/// them. The last one hides its mode from filters; programs then take the older call.
+const SET_ID_MADE: &[Rule] = &[
     rule!(SYS_mknodat, When::AnyBit(2, SET_ID), NotPermitted),
     rule!(SYS_openat, When::BothBits((2, CREATES), (3, SET_ID)), NotPermitted),
     rule!(SYS_openat2, When::Always, NotThere),
 ];
 #[cfg(target_arch = "x86_64")]
-const SET_ID_FILES_OF_THIS_ARCHITECTURE: &[Rule] = &[
-    rule!(SYS_chmod, When::AnyBit(1, SET_ID), NotPermitted),
+const SET_ID_MADE_HERE: &[Rule] = &[
     rule!(SYS_creat, When::AnyBit(1, SET_ID), NotPermitted),
     rule!(SYS_mknod, When::AnyBit(1, SET_ID), NotPermitted),
     rule!(SYS_open, When::BothBits((1, CREATES), (2, SET_ID)), NotPermitted),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const SET_ID_FILES_OF_THIS_ARCHITECTURE: &[Rule] = &[];
+const SET_ID_MADE_HERE: &[Rule] = &[];
+/// The same bits of files that are there already.
+const SET_ID_GIVEN: &[Rule] = &[
+    rule!(SYS_fchmod, When::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_fchmodat, When::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_fchmodat2, When::AnyBit(2, SET_ID), NotPermitted),
+];
+#[cfg(target_arch = "x86_64")]
+const SET_ID_GIVEN_HERE: &[Rule] = &[rule!(SYS_chmod, When::AnyBit(1, SET_ID), NotPermitted)];
+#[cfg(not(target_arch = "x86_64"))]
+const SET_ID_GIVEN_HERE: &[Rule] = &[];
 
 /// Where other processes of this user can be named: changing limits and priorities of any but oneself.
 const OTHER_LIMITS: &[Rule] = &[
@@ -395,8 +401,11 @@ impl Filter {
             rules.push(LARGE_PIPES);
             rules.extend(DESCRIPTORS_OF_THREADS);
         }
+        if purpose.keeps_set_id || purpose.shares_processes {
+            rules.extend([SET_ID_MADE, SET_ID_MADE_HERE].concat());
+        }
         if purpose.keeps_set_id {
-            rules.extend([SET_ID_FILES, SET_ID_FILES_OF_THIS_ARCHITECTURE].concat());
+            rules.extend([SET_ID_GIVEN, SET_ID_GIVEN_HERE].concat());
         }
         Self { rules }
     }

@@ -82,6 +82,17 @@ async fn outcomes(cell: &Cell, probes: &str) -> String {
 }
 
 #[tokio::test]
+async fn no_file_is_made_set_user_id() {
+    let Some(confined) = confined().await else { return };
+    let probes = "\
+        for mode in (0o755, 0o4755, 0o2755):\n  \
+          t(lambda: os.open(f'made-{mode}', os.O_CREAT | os.O_WRONLY, mode))\n  \
+          t(lambda: os.mknod(f'node-{mode}', 0o100000 | mode))\n";
+    assert_eq!(outcomes(&confined, probes).await, "0 0 1 1 1 1 ");
+    assert_eq!(outcomes(&off().await, probes).await, "0 0 0 0 0 0 ");
+}
+
+#[tokio::test]
 async fn files_of_the_user_are_not_emptied() {
     let Some(confined) = confined().await else { return };
     let outside = tempfile::tempdir().unwrap();

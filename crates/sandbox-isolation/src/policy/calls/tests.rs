@@ -255,6 +255,11 @@ fn files_of_the_host_get_no_set_id_bits() {
         assert_eq!(refused(number, set_id), None, "{number} where nothing is shared");
     }
     assert_eq!(refused_with(shared, libc::SYS_openat2, &[]), Some(libc::ENOSYS));
+    let confined = Purpose { shares_processes: true, ..Purpose::default() };
+    assert_eq!(refused_with(confined, libc::SYS_openat, &[0, 0, creates, 0o4755]), EPERM);
+    assert_eq!(refused_with(confined, libc::SYS_openat, &[0, 0, creates, 0o777]), None);
+    assert_eq!(refused_with(confined, libc::SYS_mknodat, &[0, 0, 0o102_755]), EPERM);
+    assert_eq!(refused_with(confined, libc::SYS_openat2, &[]), Some(libc::ENOSYS));
 }
 
 #[test]
