@@ -263,6 +263,34 @@ fn files_of_the_host_get_no_set_id_bits() {
 }
 
 #[test]
+fn where_processes_are_shared_code_changes_itself_alone() {
+    let confined = Purpose { shares_processes: true, ..Purpose::default() };
+    for (number, oneself, another) in [
+        (libc::SYS_prlimit64, &[0][..], &[70][..]),
+        (libc::SYS_sched_setaffinity, &[0], &[70]),
+        (libc::SYS_sched_setattr, &[0], &[70]),
+        (libc::SYS_sched_setparam, &[0], &[70]),
+        (libc::SYS_sched_setscheduler, &[0], &[70]),
+        (libc::SYS_setpriority, &[0, 0], &[0, 70]),
+        (libc::SYS_ioprio_set, &[1, 0], &[1, 70]),
+    ] {
+        assert_eq!(refused_with(confined, number, oneself), None, "{number}");
+        assert_eq!(refused_with(confined, number, another), Some(libc::EPERM), "{number}");
+    }
+    for number in [libc::SYS_fchown, libc::SYS_fchownat] {
+        assert_eq!(refused_with(confined, number, &[]), Some(libc::EPERM), "{number}");
+    }
+    for number in [libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr] {
+        assert_eq!(refused_with(confined, number, &[]), Some(libc::EOPNOTSUPP), "{number}");
+    }
+    // The first process of a cell is named 1.
+    for number in [libc::SYS_sched_setattr, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler]
+    {
+        assert_eq!((refused(number, &[1]), refused(number, &[0])), (Some(libc::EPERM), None));
+    }
+}
+
+#[test]
 fn what_is_counted_by_descriptors_is_bounded_by_them() {
     let high = 1_u64 << 32;
     for purpose in [
