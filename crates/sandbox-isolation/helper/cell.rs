@@ -112,7 +112,7 @@ impl Cell {
         let root = sys::open(AT_FDCWD, c"/", O_PATH | O_DIRECTORY, 0)?;
         let mut packet = Packet::new(from_cell::READY);
         packet.u32(self.prepared.outside.uid).u32(self.prepared.outside.gid);
-        let ruleset = self.prepared.confinement.ruleset;
+        let ruleset = self.prepared.confinement.ruleset_descriptor();
         let counts = self.prepared.socket_counts;
         packet.put(&[u8::from(ruleset.is_some()), u8::from(counts.is_some())]);
         if self.prepared.strict {
@@ -485,7 +485,7 @@ impl Cell {
 
 /// The new process of a strict cell, until it is the program.
 fn run_program(program: &Program<'_>, standard: &[i32], report_to: i32) -> ! {
-    let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset);
+    let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset_descriptor());
     if let Err(refusal) = spawn::place_standard(standard, report_to, ruleset) {
         spawn::refuse(report_to, &refusal);
     }

@@ -5,7 +5,8 @@ use core::ffi::CStr;
 
 use crate::arch::number as nr;
 use crate::sys::{
-    self, AT_FDCWD, EACCES, EINVAL, ENOENT, ENOSYS, EPERM, O_PATH, Result, call2, call3, call4,
+    self, AT_FDCWD, EACCES, EINVAL, ENOENT, ENOSYS, EPERM, O_DIRECTORY, O_PATH, Result, call2, call3,
+    call4,
 };
 use crate::wire::Reader;
 
@@ -27,7 +28,10 @@ const INSTRUCTION: usize = 8;
 /// The rights that a file can have: execute, write, read, truncate, control devices, connect.
 const OF_FILES: u64 = 1 | 2 | 4 | 1 << 14 | 1 << 15 | 1 << 16;
 
-/// A place that no ruleset lets anybody write.
+/// The right to list a directory.
+const READ_DIRECTORY: u64 = 1 << 3;
+
+/// A place that no ruleset lets anybody write, in a directory that everybody could write otherwise.
 const UNWRITABLE: &CStr = c"/.unwritable";
 
 /// What every program of a cell gets.
@@ -36,11 +40,33 @@ pub struct Confinement {
     /// A filter of system calls; empty for none.
     pub filter: &'static [u8],
     /// A ruleset of Landlock, if there is one.
-    pub ruleset: Option<i32>,
+    pub ruleset: Option<Ruleset>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Ruleset {
+    descriptor: i32,
+    /// It is all that there is around the program: it is about reading as well.
+    alone: bool,
+}
+
+impl Ruleset {
+    /// Whether it refuses what nothing else does.
+    fn holds(&self) -> bool {
+        if self.alone {
+            // Everybody may list the root of a system, and few may write there.
+            return sys::open(AT_FDCWD, c"/", O_DIRECTORY, 0) == Err(EACCES);
+        }
+        sys::mkdir(UNWRITABLE, 0o700) == Err(EACCES)
+    }
 }
 
 impl Confinement {
     pub const NONE: Self = Self { filter: &[], ruleset: None };
+
+    pub fn ruleset_descriptor(&self) -> Option<i32> {
+        self.ruleset.map(|ruleset| ruleset.descriptor)
+    }
 
     /// Takes effect, for good, and shows that it has. The ruleset is at [`RULESET`] by now.
     pub fn apply(&self) -> Result<()> {
@@ -61,8 +87,8 @@ impl Confinement {
             holds &= sys::prctl(PR_GET_SECCOMP, 0, 0)? == SECCOMP_MODE_FILTER
                 && call2(CLONE3, 0, 0) == Err(ENOSYS);
         }
-        if self.ruleset.is_some() {
-            holds &= sys::mkdir(UNWRITABLE, 0o700) == Err(EACCES);
+        if let Some(ruleset) = self.ruleset {
+            holds &= ruleset.holds();
         }
         if holds { Ok(()) } else { Err(EPERM) }
     }
@@ -86,7 +112,7 @@ pub fn version() -> u32 {
 }
 
 /// Makes the ruleset that a plan describes.
-pub fn ruleset(plan: &mut Reader<'_>) -> Result<i32> {
+pub fn ruleset(plan: &mut Reader<'_>) -> Result<Ruleset> {
     let (handled, scopes, count) = (plan.u64()?, plan.u64()?, plan.u32()?);
     // Files, network, scopes. A kernel that does not know the later ones takes them as long as they are zero.
     let attributes = [handled, 0, scopes];
@@ -96,7 +122,10 @@ pub fn ruleset(plan: &mut Reader<'_>) -> Result<i32> {
         let rights = plan.u64()?;
         add(ruleset, rights, plan.text()?)?;
     }
-    Ok(ruleset)
+    // Out of the way of what has a number of its own.
+    let descriptor = sys::dup_above(ruleset, RULESET + 1)?;
+    sys::close(ruleset);
+    Ok(Ruleset { descriptor, alone: handled & READ_DIRECTORY != 0 })
 }
 
 fn add(ruleset: i32, rights: u64, path: &CStr) -> Result<()> {

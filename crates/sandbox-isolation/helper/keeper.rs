@@ -114,7 +114,7 @@ fn start(program: &Program<'_>, standard: &[i32]) -> core::result::Result<i32, R
     let keeper = sys::getpid();
     let pid = sys::fork(0, None).map_err(forked)?;
     if pid == 0 {
-        let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset);
+        let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset_descriptor());
         if let Err(refusal) = spawn::place_standard(standard, handshake_to, ruleset) {
             spawn::refuse(handshake_to, &refusal);
         }

@@ -175,10 +175,7 @@ impl Prepared {
             op::SEAL_OFF => identity::seal_off(),
             op::OWN_DIRECTORY => self.own(text(plan)?),
             op::RULESET => {
-                let ruleset = confine::ruleset(plan)?;
-                // Out of the way of what has a number of its own.
-                self.confinement.ruleset = Some(sys::dup_above(ruleset, confine::RULESET + 1)?);
-                sys::close(ruleset);
+                self.confinement.ruleset = Some(confine::ruleset(plan)?);
                 Ok(())
             }
             op::FILTER => {

@@ -3,7 +3,7 @@
 import sys
 from _signal import SIGKILL
 from os import environ
-from posix import O_CLOEXEC, O_RDONLY, O_WRONLY
+from posix import O_CLOEXEC, O_DIRECTORY, O_RDONLY, O_WRONLY
 from posix import _exit, chdir, close, closerange, dup2, listdir, mkdir, open, read
 from posix import setresgid, setresuid
 from posix import setsid, strerror, umask, write
@@ -37,14 +37,17 @@ CAPABILITY_VERSION_3 = 0x20080522
 SYS_CLONE3 = 435
 SYS_CLOSE_RANGE = 436
 SYS_LANDLOCK_RESTRICT_SELF = 446
-UNWRITABLE = "/.unwritable"  # no ruleset lets anybody write there
+# What rulesets of Landlock refuse and nothing else would: in a cell everybody could write its root otherwise, and on
+# a host everybody may list it, and few may write.
+UNWRITABLE = "/.unwritable"
+UNREADABLE = "/"
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 STATUS_MAX = 16384
 # No user id means privileges, and none come back: each with its lock.
 SECUREBITS = 0b1110_1111
 MOST_FILES = (1 << 31) - 1
 LAST_CAPABILITY = [0]  # of this kernel, known once prepared
-ENOSYS = 38
+EACCES, ENOSYS = 13, 38
 REFUSED = 17
 # The control stream and the spare copies of standard input, output and error live here, out of
 # the way of the small numbers that programs like to use for themselves.
@@ -300,7 +303,10 @@ def _self_check(request):
         if get_errno() != ENOSYS:
             raise ValueError("the filter of system calls lets pass what it should refuse")
     if request.confined:
-        _must_not_write(UNWRITABLE)
+        if request.isolated:
+            _must_be_refused("write", mkdir, UNWRITABLE)
+        else:
+            _must_be_refused("read", open, UNREADABLE, O_RDONLY | O_CLOEXEC | O_DIRECTORY)
     for name, value in expected:
         if "\n%s:\t%s\n" % (name, value) not in status:
             found = status.partition("\n%s:\t" % name)[2].partition("\n")[0]
@@ -308,14 +314,15 @@ def _self_check(request):
     return " ".join(["%s=%s" % (name, value.replace("\t", ",")) for name, value in expected])
 
 
-def _must_not_write(path):
+def _must_be_refused(what, call, path, *arguments):
     try:
-        mkdir(path)
-    except PermissionError:
-        return
+        call(path, *arguments)
+    except PermissionError as error:
+        if error.errno == EACCES:
+            return
     except OSError:
         pass
-    raise ValueError("the ruleset of Landlock lets write %s" % path)
+    raise ValueError("the ruleset of Landlock lets %s %s" % (what, path))
 
 
 def _reseed():

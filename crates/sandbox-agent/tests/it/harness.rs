@@ -246,6 +246,15 @@ impl Worker {
 
     /// Forks a worker and waits for its first message.
     pub(crate) fn fork(zygote: &Arc<Zygote>, fork: &Fork) -> Result<Self, String> {
+        Self::fork_with(zygote, fork, &[])
+    }
+
+    /// The same with further descriptors.
+    pub(crate) fn fork_with(
+        zygote: &Arc<Zygote>,
+        fork: &Fork,
+        further: &[BorrowedFd<'_>],
+    ) -> Result<Self, String> {
         let stream = || {
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .expect("socket pair")
@@ -261,6 +270,7 @@ impl Worker {
             stdout_of_worker.as_fd(),
             stderr_of_worker.as_fd(),
         ];
+        let files = [&files[..], further].concat();
         let pid = match zygote.request(&ZygoteRequest::Fork(fork.clone()), &files) {
             ZygoteReply::Forked { pid } => pid,
             ZygoteReply::Error { message } => return Err(message),

@@ -1,8 +1,12 @@
 //! The zygote: what it tells, refuses, reaps, and leaves behind.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 
+use landlock::{
+    ABI, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, path_beneath_rules,
+};
 use sandbox_agent::{
     Fork, PROTOCOL_VERSION, Reply, ResourceLimit, Start, ZygoteReply, ZygoteRequest,
 };
@@ -20,6 +24,10 @@ pub(crate) const CASES: &[Case] = &[
     (
         "a_worker_whose_filter_does_not_hold_is_refused",
         a_worker_whose_filter_does_not_hold_is_refused,
+    ),
+    (
+        "a_worker_whose_ruleset_does_not_hold_is_refused",
+        a_worker_whose_ruleset_does_not_hold_is_refused,
     ),
     (
         "a_worker_that_keeps_capabilities_behind_a_filter_is_refused",
@@ -161,6 +169,26 @@ fn a_worker_whose_filter_does_not_hold_is_refused() {
     let worker = Worker::fork(&WARM, &fork).expect("forked");
     let Reply::Refused { step, .. } = worker.ready.clone() else { panic!("{:?}", worker.ready) };
     assert_eq!(step, "confinement");
+}
+
+/// So is a ruleset that lets everything be read, for an ordinary user as for root.
+fn a_worker_whose_ruleset_does_not_hold_is_refused() {
+    let fork = Fork { ruleset: true, ..plain_fork() };
+    let with = |readable: &[&str]| {
+        let reading = AccessFs::from_read(ABI::V1);
+        let ruleset = Ruleset::default().handle_access(reading).unwrap().create().unwrap();
+        let ruleset = ruleset.add_rules(path_beneath_rules(readable, reading)).unwrap();
+        let ruleset = Option::<OwnedFd>::from(ruleset).expect("this kernel has Landlock");
+        Worker::fork_with(&WARM, &fork, &[ruleset.as_fd()]).expect("forked")
+    };
+    let worker = with(&["/usr", "/proc", "/dev", "/tmp"]);
+    assert!(matches!(worker.ready, Reply::Ready { .. }), "{:?}", worker.ready);
+    let worker = with(&["/"]);
+    let Reply::Refused { step, message } = worker.ready.clone() else {
+        panic!("{:?}", worker.ready)
+    };
+    assert_eq!(step, "self-check");
+    assert!(message.contains("lets read /"), "{message}");
 }
 
 /// Starts a program on a host where giving up capabilities seems to work, and does nothing.
