@@ -160,6 +160,9 @@ async fn of_name(shared: &Shared, meant: &Meant) -> Result<Vec<IpAddr>, Failed> 
     let mut first = None;
     let mut usable = Vec::new();
     for address in found.iter().map(IpAddr::to_canonical) {
+        if usable.len() == MOST_TRIED {
+            break;
+        }
         match shared.address(address, Some(port), Source::Name) {
             Ok(()) => usable.push(address),
             Err(reason) => {
@@ -167,7 +170,6 @@ async fn of_name(shared: &Shared, meant: &Meant) -> Result<Vec<IpAddr>, Failed> 
             }
         }
     }
-    usable.truncate(MOST_TRIED);
     match first {
         Some((reason, address)) if usable.is_empty() => {
             Err(Failed::Denied(meant.denial(reason, flag(reason, address, port))))

@@ -8,7 +8,8 @@ use sandbox_core::NetworkDenial;
 /// Denials that are remembered; the oldest go first.
 const MOST: usize = 256;
 
-/// Denials that one answer has.
+/// Denials that one answer has, and that are remembered of one stretch: the first ones, so that no flood hides what
+/// came before it.
 const MOST_TOLD: usize = 64;
 
 /// What was refused since when. Times are counted in marks: each ends a stretch within which like denials are one.
@@ -29,9 +30,15 @@ impl Denials {
     pub(crate) fn add(&self, denial: NetworkDenial) {
         let mut state = self.state();
         let stretch = state.stretch;
-        let mut recent = state.entries.iter_mut().rev().take_while(|(at, _)| *at == stretch);
-        if let Some((_, known)) = recent.find(|(_, known)| known.is_like(&denial)) {
-            known.count += denial.count;
+        let mut stretched = 0;
+        for (_, known) in state.entries.iter_mut().rev().take_while(|(at, _)| *at == stretch) {
+            if known.is_like(&denial) {
+                known.count += denial.count;
+                return;
+            }
+            stretched += 1;
+        }
+        if stretched >= MOST_TOLD {
             return;
         }
         if state.entries.len() >= MOST {
@@ -101,7 +108,12 @@ mod tests {
         for number in 0..10_000 {
             denials.add(denial(&number.to_string()));
         }
-        assert_eq!(denials.since(mark).len(), MOST_TOLD);
+        let told = denials.since(mark);
+        assert_eq!((told.len(), told[0].host.as_str()), (MOST_TOLD, "0"));
+        for _ in 0..2 * MOST / MOST_TOLD {
+            denials.mark();
+            (0..MOST_TOLD).for_each(|number| denials.add(denial(&number.to_string())));
+        }
         assert_eq!(denials.state().entries.len(), MOST);
     }
 }

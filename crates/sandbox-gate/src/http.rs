@@ -3,6 +3,8 @@
 //! What two parties could understand in two ways is refused: only then is the host that is read here the host that the
 //! other side reads.
 
+use crate::authority;
+
 /// A head of a request with all its fields.
 pub(crate) const LONGEST_HEAD: usize = 64 * 1024;
 pub(crate) const MOST_FIELDS: usize = 128;
@@ -224,7 +226,7 @@ fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), Wrong> {
     }
     let framing = framing(version, &values("transfer-encoding"), &values("content-length"))?;
     let host = match values("host")[..] {
-        [host] => authority(host, port)?,
+        [host] => host_of(host, port)?,
         [] => return Err(Wrong::NoHost),
         _ => return Err(Wrong::Protocol),
     };
@@ -260,27 +262,20 @@ fn target_host(target: &str, method: &str, port: u16) -> Result<Option<String>, 
     let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     let rest = scheme.and_then(|_| target.get(7..)).ok_or(Wrong::Protocol)?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    authority(&rest.as_bytes()[..end], port).map(Some)
+    host_of(&rest.as_bytes()[..end], port).map(Some)
 }
 
 /// The host of `host` or `host:port`, when the port is the one of the connection.
-fn authority(text: &[u8], port: u16) -> Result<String, Wrong> {
+fn host_of(text: &[u8], port: u16) -> Result<String, Wrong> {
     let text = std::str::from_utf8(text).map_err(|_| Wrong::Protocol)?;
-    let (host, own_port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    let plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-    if host.is_empty() || !host.bytes().all(plain) {
+    let (host, own_port) = authority::split(text).ok_or(Wrong::NoHost)?;
+    if !text.starts_with('[') && !authority::is_plain(host) {
         return Err(Wrong::NoHost);
     }
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     match own_port {
-        None => Ok(host),
-        Some(own) if own.parse() == Ok(port) => Ok(host),
-        Some(own) => Err(Wrong::Host(format!("{host}:{own}"))),
+        Some(own) if own != port => Err(Wrong::Host(format!("{host}:{own}"))),
+        _ => Ok(host),
     }
 }
 

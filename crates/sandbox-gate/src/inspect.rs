@@ -2,6 +2,7 @@
 
 use sandbox_core::DenialReason;
 
+use crate::authority::is_plain;
 use crate::hello::{self, Hello};
 use crate::http::{Requests, Wrong};
 use crate::rules::{Inspection, Rules};
@@ -103,6 +104,10 @@ impl Inspector {
 
     fn check(&self, host: Option<&str>, rules: &Rules) -> Result<(), Refusal> {
         match host {
+            // A rule for all names below one must not let pass what is none.
+            Some(host) if !is_plain(host) => {
+                Err(Refusal { reason: DenialReason::WrongHost, host: None })
+            }
             Some(host) => rules
                 .named(self.inspection, host, self.port)
                 .map_err(|reason| Refusal { reason, host: shown(host.to_owned()) }),
@@ -170,6 +175,7 @@ mod tests {
         let at = bytes.windows(13).position(|window| window == b"aaaaaaaaaaaaa").unwrap();
         bytes[at..at + 5].copy_from_slice(b"\x1b[2J\n");
         assert_eq!(push(Inspection::NamesAllowed, 443, &bytes), wrong);
+        assert_eq!(push(Inspection::NamesNotDenied, 443, &bytes), wrong);
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! Where the sockets come from is not the gate's business; those of a cell come from `sandbox-isolation`.
 
 mod addresses;
+mod authority;
 mod config;
 mod connection;
 mod denials;

@@ -1,10 +1,14 @@
 //! The network behind a gate.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use async_trait::async_trait;
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use tokio::net::TcpStream;
 
 /// A network to resolve names and to connect in.
@@ -53,17 +57,36 @@ impl Outside for HostNetwork {
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        let any: IpAddr = match address {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        // Sends nothing: the kernel only looks for a route, and to itself it goes from where it goes to.
-        let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-            socket.connect((address, 9))?;
-            socket.local_addr()
-        });
-        source.is_ok_and(|source| source.ip() == address)
+        // Sends nothing: a host binds to what is its own.
+        match UdpSocket::bind((address, 0)) {
+            Ok(_) => !binds_anything(address) || is_of_an_interface(address),
+            // Whatever else is wrong, such as that nothing more can be opened, says nothing of the address.
+            Err(error) => {
+                let errno = error.raw_os_error().map(Errno::from_raw);
+                !matches!(errno, Some(Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT))
+            }
+        }
     }
+}
+
+/// Whether programs may bind to addresses that are not the host's.
+fn binds_anything(address: IpAddr) -> bool {
+    let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    let setting = fs::read_to_string(format!("/proc/sys/net/{family}/ip_nonlocal_bind"));
+    setting.is_ok_and(|setting| setting.trim() != "0")
+}
+
+/// Whether an interface has that address. Nobody can say that it has not while interfaces cannot be listed.
+fn is_of_an_interface(address: IpAddr) -> bool {
+    let Ok(interfaces) = getifaddrs() else { return true };
+    let addresses = interfaces.filter_map(|interface| interface.address);
+    let ip = |address: SockaddrStorage| match (address.as_sockaddr_in(), address.as_sockaddr_in6())
+    {
+        (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+        (_, Some(v6)) => Some(IpAddr::V6(v6.ip())),
+        _ => None,
+    };
+    addresses.filter_map(ip).any(|own| own == address)
 }
 
 /// The standard library keeps the resolver's reason in the text alone.
@@ -84,6 +107,10 @@ mod tests {
     #[test]
     fn own_addresses_are_known_without_a_packet() {
         assert!(HostNetwork.is_own(Ipv4Addr::LOCALHOST.into()));
+        // Not the first one of its interface: what goes there does not come from there.
+        assert!(HostNetwork.is_own(Ipv4Addr::new(127, 0, 0, 2).into()));
+        assert!(is_of_an_interface(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_of_an_interface("192.0.2.1".parse().unwrap()));
         assert!(!HostNetwork.is_own("192.0.2.1".parse().unwrap()));
     }
 

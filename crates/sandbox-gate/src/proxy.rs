@@ -10,6 +10,7 @@ use sandbox_core::NetworkDenial;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
 use tokio::time::timeout;
 
+use crate::authority;
 use crate::connection::{Failed, Meant, carry, reach};
 use crate::gate::Shared;
 use crate::http::{LONGEST_HEAD, MOST_FIELDS, has_plain_lines, may_be_a_head};
@@ -125,25 +126,15 @@ fn parse(head: &[u8], rest: Vec<u8>) -> Result<Request, Wrong> {
 }
 
 /// What `host:port` means. A host is in lower case and has no final dot.
-fn place(authority: &str, usual: Option<u16>) -> Option<Meant> {
-    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, rest)) => (host, Some(rest.strip_prefix(':')?)),
-        None => {
-            authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))
-        }
-    };
-    let port = match port {
-        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
-        None => usual?,
-    };
+fn place(text: &str, usual: Option<u16>) -> Option<Meant> {
+    let (host, port) = authority::split(text)?;
+    let port = port.or(usual).filter(|port| *port != 0)?;
     if let Ok(address) = host.parse::<IpAddr>() {
         return Some(Meant::address(address, port));
     }
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let host = host.strip_suffix('.').unwrap_or(host);
     let is_name = (1..=253).contains(&host.len())
-        && host.bytes().all(plain)
+        && authority::is_plain(host)
         && host.split('.').all(|label| (1..=63).contains(&label.len()));
     is_name.then(|| Meant::name(host.to_ascii_lowercase(), port))
 }

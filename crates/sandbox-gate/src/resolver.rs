@@ -17,6 +17,9 @@ const AT_ONCE: usize = 16;
 /// How long an answer counts. The connection that follows a question finds it; what changes is soon seen.
 const FRESH: Duration = Duration::from_secs(20);
 
+/// Addresses of one name that are looked at: whoever answers for a name decides how many it has, and each is judged.
+const MOST_ADDRESSES: usize = 64;
+
 /// Answers that are remembered.
 const MOST: usize = 512;
 
@@ -61,6 +64,7 @@ impl Resolver {
     async fn ask(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
         let _slot = self.slots.acquire().await.map_err(io::Error::other)?;
         let mut found = self.outside.resolve(name).await?;
+        found.truncate(MOST_ADDRESSES);
         let mut seen = Vec::new();
         found.retain(|address| {
             let new = !seen.contains(address);

@@ -215,14 +215,17 @@ fn parse_host(text: &str) -> Result<Host, &'static str> {
         let network: IpAddr = network.parse().map_err(|_| "is not a CIDR range")?;
         let bits: u8 = bits.parse().map_err(|_| "is not a CIDR range")?;
         let most = if network.is_ipv4() { 32 } else { 128 };
-        return if bits <= most {
-            Ok(Host::Range(network, bits))
-        } else {
-            Err("is not a CIDR range")
+        return match (bits <= most, network.to_canonical()) {
+            (false, _) => Err("is not a CIDR range"),
+            // The form of IPv6 for addresses of IPv4, which are judged as what they are.
+            (true, IpAddr::V4(v4)) if network.is_ipv6() && bits >= 96 => {
+                Ok(Host::Range(v4.into(), bits - 96))
+            }
+            (true, _) => Ok(Host::Range(network, bits)),
         };
     }
-    if let Ok(address) = text.parse() {
-        return Ok(Host::Address(address));
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(Host::Address(address.to_canonical()));
     }
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     if let Some(parent) = name.strip_prefix("*.") {
@@ -337,6 +340,15 @@ mod tests {
         assert!(!range.matches_address("203.0.114.9".parse().unwrap()));
         assert!(pattern("0.0.0.0/0").matches_address("198.51.100.1".parse().unwrap()));
         assert!(pattern("2001:db8::/32").matches_address("2001:db8::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn addresses_of_ipv4_are_those_in_either_form() {
+        let address = "10.9.9.1".parse().unwrap();
+        for text in ["::ffff:10.9.9.1", "[::ffff:a09:901]:443", "::ffff:10.9.0.0/112"] {
+            assert!(pattern(text).matches_address(address), "{text}");
+        }
+        assert!(!pattern("::ffff:10.8.0.0/112").matches_address(address));
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! `host:port`, as clients write it. What two parties could understand in two ways is none.
+
+use std::net::Ipv6Addr;
+
+/// Host, and port if one is written. A host in brackets is an address of IPv6; others are not looked at.
+pub(crate) fn split(text: &str) -> Option<(&str, Option<u16>)> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(text) => {
+            let (host, rest) = text.split_once(']')?;
+            host.parse::<Ipv6Addr>().ok()?;
+            (host, rest)
+        }
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    if rest.is_empty() {
+        return Some((host, None));
+    }
+    let digits = rest.strip_prefix(':')?;
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    Some((host, Some(digits.parse().ok().filter(|_| plain)?)))
+}
+
+/// Whether it may be a name, by its characters.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    !name.is_empty() && name.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_and_a_port_are_told_apart_in_one_way() {
+        for (text, meant) in [
+            ("a.example", Some(("a.example", None))),
+            ("a.example:80", Some(("a.example", Some(80)))),
+            ("[2001:db8::1]", Some(("2001:db8::1", None))),
+            ("[2001:db8::1]:80", Some(("2001:db8::1", Some(80)))),
+            ("[a.example]evil.example", None),
+            ("[a.example]", None),
+            ("[192.0.2.1]", None),
+            ("[::1]evil.example", None),
+            ("[::1]@evil.example", None),
+            ("[::1", None),
+            ("a.example:+80", None),
+            ("a.example:", None),
+            ("a.example:80:80", None),
+            ("a.example:80@evil.example", None),
+            ("a.example:65536", None),
+        ] {
+            assert_eq!(split(text), meant, "{text}");
+        }
+        assert!(is_plain("a-1_b.example") && !is_plain("") && !is_plain("a.example]x"));
+    }
+}
