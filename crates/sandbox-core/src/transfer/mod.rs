@@ -142,7 +142,8 @@ impl<'a> Files<'a> {
     /// Nothing that the sandbox chooses decides where anything is written: names that would lead out are refused, and no
     /// link is written through. A file replaces a regular file that is there, atomically; a link there is refused. For a
     /// directory nothing may be there yet. What is new can be read by its owner alone; a program stays one. Links that
-    /// lead out of a directory, and FIFOs, sockets and devices in it, are left out and named in the result.
+    /// lead out of a directory, or could do so through others (`a/../b`), and FIFOs, sockets and devices in it, are left
+    /// out and named in the result.
     ///
     /// # Errors
     /// Those of the local side, with `local` in their context: `AlreadyExists`, `PermissionDenied`, `ResourceExhausted`

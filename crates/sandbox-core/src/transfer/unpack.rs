@@ -122,31 +122,27 @@ impl Unpacker {
     }
 
     fn make_links(&mut self) -> Result<()> {
-        let mut made = Vec::new();
         for (path, target) in std::mem::take(&mut self.links) {
-            if is_inside(&path, &target) {
+            if is_inside(&path, &target) && goes_up_first(&target) {
                 let place = self.place(&path)?;
                 link(&target, &place).map_err(|error| failed(DOWNLOAD, &place, error))?;
-                made.push((path, place));
             } else {
-                self.skip(&path);
-            }
-        }
-        // Links that go through other links may lead out although none of them looks like it. Taking one away can only
-        // make others lead nowhere.
-        let root = fs::canonicalize(&self.root).map_err(|e| failed(DOWNLOAD, &self.root, e))?;
-        for (path, place) in made {
-            if fs::canonicalize(&place).is_ok_and(|real| !real.starts_with(&root)) {
-                fs::remove_file(&place).map_err(|error| failed(DOWNLOAD, &place, error))?;
-                self.skip(&path);
+                self.done.skipped.push(String::from_utf8_lossy(&path).into_owned());
             }
         }
         Ok(())
     }
+}
 
-    fn skip(&mut self, path: &[u8]) {
-        self.done.skipped.push(String::from_utf8_lossy(path).into_owned());
-    }
+/// Whether the way of a link goes up only where it begins.
+///
+/// There it goes through directories, as the archive names them. Further down it may have come through other links, and
+/// could lead out although none of them looks like it, also from a place that is made later. If all of them go up first,
+/// none leads out.
+fn goes_up_first(target: &[u8]) -> bool {
+    let mut parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    parts.by_ref().find(|part| *part != b"..");
+    parts.all(|part| part != b"..")
 }
 
 fn is_directory(path: &Path) -> bool {
