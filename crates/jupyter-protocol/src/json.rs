@@ -89,7 +89,7 @@ pub(crate) fn parse_object<T: DeserializeOwned>(
 /// Whether the text begins as an object and is too short, and has too few brackets, to be over a limit.
 fn is_within(text: &[u8], limits: &Limits) -> bool {
     text.first() == Some(&b'{')
-        && text.len() <= limits.json_values
+        && text.len() + OF_AN_OBJECT * MAX_JSON_DEPTH <= limits.json_values
         && memchr2_iter(b'{', b'[', text).nth(limits.json_depth.min(MAX_JSON_DEPTH)).is_none()
 }
 
@@ -155,6 +155,9 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
+/// An object takes as much memory as that many values, however little is in it.
+const OF_AN_OBJECT: usize = 7;
+
 /// The length of the bracketed text at the start.
 fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
     let mut open = Brackets::new(limits.json_depth.min(MAX_JSON_DEPTH));
@@ -166,7 +169,7 @@ fn end_of_object(text: &[u8], limits: &Limits) -> Result<usize, ShapeError> {
             b'"' => at += end_of_string(&text[at..])?,
             b'{' | b'[' => {
                 open.push(*byte == b'{')?;
-                values += 1;
+                values += if *byte == b'{' { OF_AN_OBJECT } else { 1 };
             }
             b',' | b':' => values += 1,
             b'}' | b']' => {
@@ -296,10 +299,12 @@ mod tests {
             |depth: usize| format!("{}{}", "{\"a\":".repeat(depth) + "1", "}".repeat(depth));
         assert_eq!(shape(&nested(100)), Ok(()));
         assert_eq!(shape(&nested(101)), Err(ShapeError::TooDeep { limit: 100 }));
-        let limits = Limits { json_values: 4, ..Limits::default() };
+        let limits = Limits { json_values: 10, ..Limits::default() };
         assert_eq!(check_object(b"{\"a\":[1,2]}", &limits), Ok(()));
-        let error = ShapeError::TooManyValues { limit: 4 };
+        let error = ShapeError::TooManyValues { limit: 10 };
         assert_eq!(check_object(b"{\"a\":[1,2,3]}", &limits), Err(error));
+        // Empty ones take memory as well.
+        assert_eq!(check_object(b"{\"a\":{}}", &limits), Err(error));
     }
 
     #[test]

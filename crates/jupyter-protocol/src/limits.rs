@@ -27,9 +27,9 @@ pub struct Limits {
     ///
     /// A content that is nested deeper is given as [`Content::Malformed`](crate::Content::Malformed).
     pub json_depth: usize,
-    /// The most JSON values in one content. Default: 2 million.
+    /// The most JSON values in one content, an object counting as seven. Default: 2 million.
     ///
-    /// Three bytes of JSON can become a hundred bytes of memory. A content with more values is given as
+    /// Three bytes of JSON can become a hundred bytes of memory, and an object some hundreds. A content with more values is given as
     /// [`Content::Malformed`](crate::Content::Malformed), its text untouched.
     pub json_values: usize,
 }

@@ -19,7 +19,7 @@ const MOST_LINES: usize = 10_000;
 /// Objects that a result keeps; later ones are counted and dropped.
 const MOST_RESULTS: usize = 10_000;
 
-/// Bytes of all representations that a result keeps.
+/// Bytes of memory for all displayed objects that a result keeps.
 const MOST_RESULT_BYTES: usize = 128 << 20;
 
 /// Builds an [`ExecutionResult`] from the events of one run.
@@ -237,9 +237,27 @@ impl StreamCollector {
 }
 
 fn size_of_item(item: &ResultItem) -> usize {
-    let strings =
-        item.data.iter().map(|(mime, value)| mime.len() + value.as_str().map_or(64, str::len));
-    strings.sum::<usize>() + 64
+    size_of_entries(item.data.iter()) + size_of_entries(item.extra.iter())
+}
+
+/// About the bytes of memory that a value takes.
+fn size_of_value(value: &Value) -> usize {
+    const VALUE: usize = 32;
+    VALUE
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(values) => values.iter().map(size_of_value).sum(),
+            Value::Object(entries) => size_of_entries(entries.iter()),
+        }
+}
+
+fn size_of_entries<'a>(entries: impl ExactSizeIterator<Item = (&'a String, &'a Value)>) -> usize {
+    /// One node of a map, which has room for eleven entries and is half full at least.
+    const NODE: usize = 640;
+    let nodes = entries.len().div_ceil(6) * NODE;
+    let texts = entries.map(|(name, value)| name.len() + size_of_value(value));
+    nodes + texts.sum::<usize>()
 }
 
 fn append(messages: &mut Vec<OutputMessage>, line: OutputMessage) {
@@ -393,6 +411,26 @@ mod tests {
         assert_eq!((result.results.len(), result.results_dropped), (MOST_RESULTS, 5));
         let kept: usize = result.results.iter().filter_map(|item| item.text()).map(str::len).sum();
         assert!(kept <= MOST_RESULT_BYTES, "{kept}");
+    }
+
+    #[test]
+    fn small_objects_of_json_count_as_what_they_take() {
+        let mut collector = ResultCollector::new();
+        for seq in 0..40 {
+            let item = ResultItem {
+                data: [(
+                    "application/json".to_owned(),
+                    vec![serde_json::json!({"": 0}); 10_000].into(),
+                )]
+                .into(),
+                ..ResultItem::default()
+            };
+            let kind = EventKind::Display { display: DisplayKind::Display, item, display_id: None };
+            collector.push(Event { run_id: String::new(), seq, timestamp: 0.0, kind });
+        }
+        let result = collector.finish();
+        // Each takes some 7 MB.
+        assert_eq!((result.results.len(), result.results_dropped), (19, 21));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use jupyter_protocol::Message;
 use sandbox_agent::{FrameReader, Reply};
-use serde_json::Value;
+use serde::Deserialize;
 
 /// The type of the kernel's messages. To the kernel they are answers to questions, which servers let through.
 pub(crate) const MESSAGE: &str = "sandbox_link";
@@ -37,13 +37,19 @@ pub(crate) enum Said {
     Enough,
 }
 
+/// Nothing else of a message is kept, whatever code has put there.
+#[derive(Deserialize)]
+struct Spoken {
+    said: String,
+}
+
 /// Reads a message. `None` when it is not one of ours.
 pub(crate) fn said(word: &str, message: &Message) -> Option<Said> {
     if message.header.msg_type != MESSAGE {
         return None;
     }
-    let content: Value = serde_json::from_slice(&message.content.to_json()).ok()?;
-    match content.get("said")?.as_str()?.strip_prefix(word)? {
+    let content: Spoken = serde_json::from_slice(&message.content.to_json()).ok()?;
+    match content.said.strip_prefix(word)? {
         CONTROL => Some(Said::Control(message.buffers.concat())),
         "A" => Some(Said::More),
         END => Some(Said::Enough),

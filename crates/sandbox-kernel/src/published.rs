@@ -7,7 +7,7 @@ use bytes::Bytes;
 use jupyter_protocol::Message;
 use jupyter_protocol::content::StreamName;
 use jupyter_protocol::execution::{Event, Loss, Outcome};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::buffer::{self, Buffer};
 use crate::control::Answers;
@@ -37,14 +37,20 @@ pub(crate) fn is_lost_output(message: &Message) -> bool {
     message.content.is_malformed() && OUTPUT.contains(&message.header.msg_type.as_str())
 }
 
+/// Nothing else of it is kept, whatever code has put there.
+#[derive(Deserialize)]
+struct Marks {
+    marks: [i64; 2],
+}
+
 /// What the program of ours publishes before something that is shown: the numbers of the marks in standard output and
 /// error up to which text comes before it.
 pub(crate) fn marks(message: &Message) -> Option<[i64; 2]> {
     if message.header.msg_type != MARKS {
         return None;
     }
-    let content: Value = serde_json::from_slice(&message.content.to_json()).ok()?;
-    serde_json::from_value(content.get("marks")?.clone()).ok()
+    let Marks { marks } = serde_json::from_slice(&message.content.to_json()).ok()?;
+    Some(marks)
 }
 
 /// Gives what was published to whoever reads it, as they read, and after all that was published before. Nothing is lost

@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn costly_content_loses_no_message() {
-        let limits = Limits { json_depth: 5, json_values: 5, ..Limits::default() };
+        let limits = Limits { json_depth: 5, json_values: 20, ..Limits::default() };
         let deep = "[".repeat(500) + &"]".repeat(500);
         let text =
             format!(r#"{{"header": {{"msg_type": "stream"}}, "content": {{"text": {deep}}}}}"#);

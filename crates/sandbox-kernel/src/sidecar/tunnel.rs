@@ -16,7 +16,7 @@ use jupyter_protocol::execution::{End, Event, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, Parent};
 use sandbox_agent::pipe::{FromBox, IntoBox};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -261,27 +261,35 @@ async fn read_piece(from: &mut DuplexStream, buffer: &mut BytesMut) -> io::Resul
     Ok(buffer.split().freeze())
 }
 
+/// Nothing else of a message is kept, whatever else is in it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spoken {
+    said: String,
+    status: i64,
+    words: String,
+}
+
 /// Reads a message. `None` when it is not one of ours.
-fn said(word: &str, message: &Message) -> Option<(Said, Value)> {
+fn said(word: &str, message: &Message) -> Option<(Said, Spoken)> {
     if message.header.msg_type != MESSAGE {
         return None;
     }
-    let content: Value = serde_json::from_slice(&message.content.to_json()).ok()?;
-    let mut parts = content.get("said")?.as_str()?.strip_prefix(word)?.split(' ');
+    let content: Spoken = serde_json::from_slice(&message.content.to_json()).ok()?;
+    let mut parts = content.said.strip_prefix(word)?.split(' ');
     let kind = parts.next()?.chars().next()?;
     let (at, taken) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     Some((Said { kind, at, taken }, content))
 }
 
-fn how_it_ended(content: &Value) -> String {
-    let status = content.get("status").and_then(Value::as_i64).unwrap_or_default();
+fn how_it_ended(content: &Spoken) -> String {
+    let status = content.status;
     let how = match status {
         0 => "the process for files and commands has ended".to_owned(),
         ..0 => format!("the process for files and commands was ended by signal {}", -status),
         1.. => format!("the process for files and commands has failed with status {status}"),
     };
-    let words = content.get("words").and_then(Value::as_str).unwrap_or_default();
-    match words.lines().rev().find(|line| !line.trim().is_empty()) {
+    match content.words.lines().rev().find(|line| !line.trim().is_empty()) {
         Some(last) => format!("{how}: {}", last.trim()),
         None => how,
     }
@@ -316,8 +324,9 @@ mod tests {
 
     #[test]
     fn the_end_of_an_agent_is_told_in_words() {
-        let told =
-            |status: i64, words: &str| how_it_ended(&json!({"status": status, "words": words}));
+        let told = |status, words: &str| {
+            how_it_ended(&Spoken { status, words: words.to_owned(), ..Spoken::default() })
+        };
         assert_eq!(told(0, ""), "the process for files and commands has ended");
         assert_eq!(told(-9, "\n"), "the process for files and commands was ended by signal 9");
         assert_eq!(
