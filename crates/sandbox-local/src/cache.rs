@@ -1,8 +1,16 @@
 //! Files in the user's cache directory. Losing them costs time and nothing else.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use sandbox_core::random_hex;
 
 use crate::cache_directory;
 
@@ -11,39 +19,119 @@ const MOST: usize = 32;
 
 /// A file of ours. What somebody else wrote, or could have written, is not read: it decides what is run.
 pub fn read(name: &str) -> Option<Vec<u8>> {
-    let file = cache_directory()?.join(name);
-    let meta = fs::symlink_metadata(&file).ok()?;
-    let own = meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o022 == 0;
-    (own && meta.is_file()).then(|| fs::read(file).ok())?
+    Cache::open(&cache_directory()?).ok()?.read(name).ok()
 }
 
 /// Replaces a file, or leaves it as it was.
 pub fn write(name: &str, contents: &[u8]) {
-    if let Err(error) = try_write(name, contents) {
+    let Some(directory) = cache_directory() else { return };
+    if let Err(error) = try_write(&directory, name, contents) {
         tracing::debug!(%error, name, "not cached");
     }
 }
 
-fn try_write(name: &str, contents: &[u8]) -> io::Result<()> {
-    use std::io::Write as _;
-    let Some(directory) = cache_directory() else { return Ok(()) };
-    fs::create_dir_all(&directory)?;
-    if fs::read_dir(&directory)?.count() >= MOST {
-        for entry in fs::read_dir(&directory)?.flatten() {
-            fs::remove_file(entry.path())?;
+fn try_write(directory: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    Cache::open(directory)?.write(name, contents)
+}
+
+/// The directory, open. Nothing in it is looked up by a path, which somebody may change above it meanwhile.
+struct Cache(File);
+
+impl Cache {
+    fn open(directory: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(CWD, directory, flags, Mode::empty())?;
+        check_ours(&fstat(&directory)?)?;
+        Ok(Self(directory.into()))
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.0, name, flags, Mode::empty())?;
+        let status = fstat(&file)?;
+        check_ours(&status)?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL.into());
         }
+        let mut contents = Vec::new();
+        File::from(file).read_to_end(&mut contents)?;
+        Ok(contents)
     }
-    let temporary = directory.join(format!(".{name}.{}", std::process::id()));
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    let written =
-        file.write_all(contents).and_then(|()| fs::rename(&temporary, directory.join(name)));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
+
+    fn write(&self, name: &str, contents: &[u8]) -> io::Result<()> {
+        self.make_room()?;
+        let temporary = format!(".{name}.{}", random_hex(8));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file: File = openat(&self.0, &temporary, flags, Mode::RUSR | Mode::WUSR)?.into();
+        let written = file
+            .write_all(contents)
+            .and_then(|()| Ok(renameat(&self.0, &temporary, &self.0, name)?));
+        if written.is_err() {
+            let _ = unlinkat(&self.0, &temporary, AtFlags::empty());
+        }
+        written
     }
-    written
+
+    fn make_room(&self) -> io::Result<()> {
+        let names =
+            Dir::read_from(&self.0)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let names = names.iter().filter(|name| !matches!(name.to_bytes(), b"." | b".."));
+        if names.clone().count() >= MOST {
+            for name in names {
+                unlinkat(&self.0, name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether nobody else can change it.
+fn check_ours(status: &Stat) -> io::Result<()> {
+    let open_to_others = status.st_mode & 0o022 != 0;
+    if status.st_uid != geteuid().as_raw() || open_to_others {
+        Err(Errno::PERM.into())
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_could_have_written_is_not_read() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("cache/code-sandboxes");
+        try_write(&directory, "a", b"first").unwrap();
+        try_write(&directory, "a", b"second").unwrap();
+        let read = |name| Cache::open(&directory).and_then(|cache| cache.read(name));
+        assert_eq!(read("a").unwrap(), b"second");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
+        // Through links, and where others may write.
+        symlink(directory.join("a"), directory.join("link")).unwrap();
+        read("link").unwrap_err();
+        fs::set_permissions(directory.join("a"), Permissions::from_mode(0o620)).unwrap();
+        read("a").unwrap_err();
+        fs::set_permissions(directory.join("a"), Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read("a").unwrap(), b"second");
+        fs::set_permissions(&directory, Permissions::from_mode(0o775)).unwrap();
+        read("a").unwrap_err();
+        try_write(&directory, "b", b"").unwrap_err();
+    }
+
+    #[test]
+    fn files_do_not_pile_up() {
+        let home = tempfile::tempdir().unwrap();
+        for number in 0..2 * MOST {
+            try_write(home.path(), &number.to_string(), b"x").unwrap();
+        }
+        let count = fs::read_dir(home.path()).unwrap().count();
+        assert!((1..=MOST).contains(&count), "{count}");
+    }
 }
