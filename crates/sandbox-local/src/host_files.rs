@@ -33,7 +33,11 @@ const CLOSED: [&str; 15] = [
 ];
 
 /// The same in anybody's home.
-const CLOSED_IN_HOMES: [&str; 2] = ["/.local/share/containers", "/.local/share/docker"];
+const CLOSED_IN_HOMES: [&str; 4] =
+    ["/.config/gcloud", "/.config/gh", "/.local/share/containers", "/.local/share/docker"];
+
+/// Where a directory is that no project has, it is somebody's home, wherever that is.
+const OF_HOMES: [&str; 3] = [".gnupg", ".password-store", ".ssh"];
 
 /// Not given away as a whole: what many share. What is below is judged by itself.
 const SHARED: [&str; 7] = ["/", "/home", "/root", "/tmp", "/var", "/var/lib", "/var/tmp"];
@@ -206,6 +210,14 @@ impl Host {
                     .into(),
             );
         }
+        if let Some(name) = OF_HOMES.iter().find(|name| path.join(name).exists()) {
+            return Err(format!(
+                "{name} is in it, where credentials are; choose a directory below it"
+            ));
+        }
+        if path.ends_with(".config") {
+            return Err("settings of many programs are there, with their credentials; choose a directory below it".into());
+        }
         let credentials = |part: &str| CREDENTIALS.contains(&part);
         let parts = path.components().filter_map(|part| part.as_os_str().to_str());
         if let Some(name) = parts.into_iter().find(|part| credentials(part)) {
@@ -338,6 +350,8 @@ mod tests {
             ("/srv/k/a", "shows the kernel (cgroup2)"),
             ("/srv/app", "listens at /srv/app/run/app.sock"),
             ("/home/ada/.local/share/containers", "nothing of ~/.local/share/containers"),
+            ("/home/ada/.config", "settings of many programs"),
+            ("/home/ada/.config/gcloud/x", "nothing of ~/.config/gcloud"),
             ("/srv/x/.local/share/docker/volumes", "nothing of ~/.local/share/docker"),
         ] {
             let reason = host().judge(Path::new(path), false).unwrap_err();
@@ -362,6 +376,16 @@ mod tests {
             let reason = host().judge(Path::new(cache), true).unwrap_err();
             assert!(reason.contains("decides what is run"), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_home_is_known_by_its_keys_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        host().judge(folder.path(), false).unwrap();
+        fs::create_dir(folder.path().join(".ssh")).unwrap();
+        let reason = host().judge(folder.path(), false).unwrap_err();
+        assert!(reason.contains(".ssh is in it"), "{reason}");
+        host().judge(&folder.path().join("project"), false).unwrap();
     }
 
     #[test]
