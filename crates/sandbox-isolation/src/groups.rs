@@ -315,11 +315,12 @@ impl Group {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Removes it now, if its processes are gone.
-    pub(crate) fn remove(&self) {
-        for part in &self.parts {
-            let _ = fs::remove_dir(&part.directory);
-        }
+    /// Removes it now, if its processes are gone. Whether it is.
+    pub(crate) fn remove(&self) -> bool {
+        let left = self.parts.iter().map(|part| &part.directory);
+        let left =
+            left.filter(|directory| fs::remove_dir(directory).is_err() && directory.exists());
+        left.count() == 0
     }
 
     /// What the group limits, in words.

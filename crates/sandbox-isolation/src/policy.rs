@@ -33,7 +33,7 @@ const MASKED: [&str; 10] = [
     "timer_list",
     "timer_stats",
 ];
-const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+const READ_ONLY: [&str; 6] = ["bus", "fs", "irq", "pressure", "sys", "sysrq-trigger"];
 
 const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
     sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\n\

@@ -50,6 +50,7 @@ async fn system_and_configuration_cannot_be_changed() {
         "umount -l /etc",
         "echo 1 > /proc/sys/vm/overcommit_memory",
         "echo b > /proc/sysrq-trigger",
+        "printf 'some 1 10000000' > /proc/pressure/cpu",
         "ln /usr/bin/env /workspace/e",
         "chroot / true",
         "hostname other",
