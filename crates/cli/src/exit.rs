@@ -48,9 +48,9 @@ pub(crate) fn of_result(result: &ExecutionResult) -> u8 {
         return match failure.kind {
             FailureKind::Timeout | FailureKind::CpuTime => TIMEOUT,
             FailureKind::KernelDied => died().map_or(SANDBOX, low_byte),
-            FailureKind::OutOfMemory | FailureKind::OutputLimit => {
-                low_byte(died().unwrap_or(SIGNAL_BASE + SIGKILL))
-            }
+            FailureKind::OutOfMemory => low_byte(died().unwrap_or(SIGNAL_BASE + SIGKILL)),
+            // It may have ended by itself, and well, before anybody could read what it put out.
+            FailureKind::OutputLimit => of_signal(SIGKILL),
             _ => SANDBOX,
         };
     }
@@ -116,6 +116,7 @@ mod tests {
             (status_9, 9),
             (failed(FailureKind::OutOfMemory, None), 137),
             (failed(FailureKind::OutputLimit, None), 137),
+            (ExecutionResult { exit_code: Some(0), ..failed(FailureKind::OutputLimit, None) }, 137),
             (failed(FailureKind::ConnectionLost, None), 125),
             (ExecutionResult::default(), 125),
         ] {

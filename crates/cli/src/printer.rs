@@ -181,8 +181,9 @@ fn of_stream(mut object: Value, is_stream: bool) -> Value {
 
 /// One line of ours on standard error.
 fn line(what: &str, text: &str) {
-    // Nobody is left to be told when this fails.
-    let _ = writeln!(io::stderr(), "sandboxes: {what}: {}", printable(text));
+    // At once, as others may write there too. Nobody is left to be told when this fails.
+    let line = format!("sandboxes: {what}: {}\n", printable(text));
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// A text as one line that does nothing to a terminal.

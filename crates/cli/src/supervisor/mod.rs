@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use code_sandboxes::detached::{Address, ENGINE, RETIRE, SERVE, STATUS, engine_variables};
 use code_sandboxes::{Error, Instance as _, Registry, Variant};
-use rustix::process::{geteuid, setsid};
+use rustix::process::{Resource, geteuid, getrlimit, setrlimit, setsid};
 use serde_json::{Map, Value, json};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,6 +47,7 @@ pub(crate) async fn supervise(args: &SupervisorArgs, printer: &Printer) -> Resul
         launch().map_err(|error| Problem::host("starting the supervisor", error))?;
         return Ok(exit::SUCCESS);
     }
+    open_as_many_files_as_allowed();
     let address = Address::of_this_user()?;
     let socket = address.socket();
     let Some(mut seat) = Seat::take(address).await? else {
@@ -62,6 +63,15 @@ pub(crate) async fn supervise(args: &SupervisorArgs, printer: &Printer) -> Resul
     drop(lock);
     served.map_err(|error| Problem::host("accepting connections", error))?;
     Ok(exit::SUCCESS)
+}
+
+/// The usual limit is one that some connections of a few sandboxes would reach, and then no other could be made.
+fn open_as_many_files_as_allowed() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        warn!(%error, "no more files can be open than usual");
+    }
 }
 
 /// Starts a supervisor that is nobody's child, and has no terminal that could end it.

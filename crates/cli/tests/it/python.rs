@@ -36,6 +36,14 @@ fn both_streams_are_kept_apart() {
 }
 
 #[test]
+fn an_interpreter_that_gives_up_is_told() {
+    let code = "import sys\ndef hook(*a): raise RuntimeError\nsys.addaudithook(hook)";
+    let outcome = python(code).output();
+    outcome.assert(125, "");
+    assert!(outcome.stderr.contains("the interpreter gave up: "), "{}", outcome.stderr);
+}
+
+#[test]
 fn a_file_is_a_script() {
     let directory = tempfile::tempdir().unwrap();
     let code = "import sys\nprint(sys.argv, __file__, __name__)\n'not echoed'\n";

@@ -192,6 +192,10 @@ fn target(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<Target, 
         let hint = "name a file in it, such as out.ipynb";
         return Err(Problem::usage(format!("{shown} is a directory"), hint));
     }
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        let message = format!("{shown} is there already, and is no file");
+        return Err(Problem::usage(message, "name another file"));
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
         let message = format!("{shown} cannot be written: {} is no directory", parent.display());
@@ -225,8 +229,15 @@ impl Target {
     }
 }
 
-/// Writes a file that is there whole or not at all. Without `replace`, one that is there stays.
+/// Writes a file that is there whole or not at all. Without `replace`, one that is there stays. So does always what is no
+/// file, such as a device.
 pub(super) fn write_whole(path: &Path, content: &[u8], replace: bool) -> io::Result<()> {
+    if path.symlink_metadata().is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it is there already, and is no file",
+        ));
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let before = path.metadata().ok().filter(|_| replace);
     let mut file = tempfile::Builder::new()
@@ -244,6 +255,7 @@ pub(super) fn write_whole(path: &Path, content: &[u8], replace: bool) -> io::Res
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -265,7 +277,7 @@ mod tests {
             let target = target(path, input.map(PathBuf::as_path), overwrite).ok();
             assert_eq!(target.map(|target| target.replace), replace, "{path:?} {input:?}");
         }
-        for path in ["-", "/nonexistent/x.ipynb", "."] {
+        for path in ["-", "/nonexistent/x.ipynb", ".", "/dev/full"] {
             target(Path::new(path), None, true).unwrap_err();
         }
         target(&link, Some(&link), false).unwrap().write(b"new").unwrap();
@@ -285,5 +297,9 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"three");
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let socket = directory.path().join("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        write_whole(&socket, b"four", true).unwrap_err();
+        assert!(!socket.metadata().unwrap().is_file());
     }
 }
