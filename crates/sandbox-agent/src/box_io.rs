@@ -368,6 +368,15 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
 /// Changes below a directory, as they come.
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
 
+/// Which symbolic links an archive may have. Nothing is ever written through one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Those that stay inside of it. Others are an error.
+    Inside,
+    /// All, as they are: the archive was made in such a box, where code may follow them and finds what it may see.
+    Any,
+}
+
 /// The files of a box, from outside and while code in it runs.
 ///
 /// Paths are absolute in the box, or relative to a directory that the carrier was told. They are resolved inside the box
@@ -425,9 +434,8 @@ pub trait BoxFiles: fmt::Debug + Send + Sync + 'static {
     async fn read_archive(&self, path: &str) -> Result<ByteStream>;
 
     /// Unpacks a tar stream into a directory, which is made if it is missing, all or nothing. Files that are there are
-    /// replaced, directories are added to. See [`sandbox_core::tar`] for what an archive may have; links must stay inside
-    /// of it.
-    async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()>;
+    /// replaced, directories are added to. See [`sandbox_core::tar`] for what an archive may have.
+    async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()>;
 
     /// Watches a directory from now on; with `recursive`, everything below too, at most 8192 directories. Ends when the
     /// directory is removed. Dropping the stream ends the watch.

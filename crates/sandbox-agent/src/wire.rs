@@ -18,6 +18,9 @@ pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 /// A packet must fit the default send buffer of a Unix socket.
 pub const MAX_PACKET: usize = 200 * 1024;
 
+/// Items of a list.
+const MOST_ITEMS: usize = 1 << 16;
+
 const LENGTH: usize = 4;
 /// Capacity the reader keeps between frames, in bytes.
 const KEEP: usize = 256 * 1024;
@@ -46,6 +49,14 @@ pub enum WireError {
     /// Bytes are left after the last field.
     #[error("{0} bytes after the last field")]
     Trailing(usize),
+    /// A list is longer than any that is meant. Empty items take a few bytes in a frame, and many times that in memory.
+    #[error("field `{field}` has more than {limit} items")]
+    TooMany {
+        /// The list.
+        field: &'static str,
+        /// The limit that holds for it.
+        limit: usize,
+    },
     /// The field is not UTF-8.
     #[error("field `{0}` is not UTF-8")]
     NotText(&'static str),
@@ -305,11 +316,24 @@ impl<'a> Fields<'a> {
     pub(crate) fn list<T>(
         &mut self,
         name: &'static str,
+        item: impl FnMut(&mut Fields<'a>) -> Result<T, WireError>,
+    ) -> Result<Vec<T>, WireError> {
+        self.list_of(name, MOST_ITEMS, item)
+    }
+
+    /// A list that may be longer than others.
+    pub(crate) fn list_of<T>(
+        &mut self,
+        name: &'static str,
+        most: usize,
         mut item: impl FnMut(&mut Fields<'a>) -> Result<T, WireError>,
     ) -> Result<Vec<T>, WireError> {
         let mut fields = Fields::new(self.bytes(name)?);
         let mut items = Vec::new();
         while !fields.rest.is_empty() {
+            if items.len() == most {
+                return Err(WireError::TooMany { field: name, limit: most });
+            }
             items.push(item(&mut fields)?);
         }
         Ok(items)

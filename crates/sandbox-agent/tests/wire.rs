@@ -326,6 +326,22 @@ fn wrong_fields_are_named() {
 }
 
 #[test]
+fn lists_are_no_longer_than_is_meant() {
+    let held = |notes: usize| {
+        let field = |data: &[u8]| {
+            let length = u32::try_from(data.len()).expect("short");
+            [&length.to_le_bytes()[..], data].concat()
+        };
+        let body = [field(&1_i64.to_le_bytes()), field(b""), field(&vec![0; 4 * notes])].concat();
+        Reply::decode(Frame { kind: 28, body: &body })
+    };
+    let Ok(Reply::Held { notes, .. }) = held(1 << 16) else { panic!("a list of that length") };
+    assert_eq!(notes.len(), 1 << 16);
+    let limit = 1 << 16;
+    assert_eq!(held((1 << 16) + 1), Err(WireError::TooMany { field: "notes", limit }));
+}
+
+#[test]
 fn what_is_too_long_is_not_sent() {
     let mut bytes = b"before".to_vec();
     let value = Reply::Value { id: 1, json: "x".repeat(MAX_FRAME) };

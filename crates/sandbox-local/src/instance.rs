@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
-use sandbox_agent::box_io::BoxFiles;
+use sandbox_agent::box_io::{BoxFiles, Links};
 use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
@@ -428,10 +428,9 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
 
     async fn write_archive(&self, _: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
         self.place
-            .with_files(
-                "write_archive",
-                |files| async move { files.write_archive(path, tar).await },
-            )
+            .with_files("write_archive", |files| async move {
+                files.write_archive(path, tar, Links::Inside).await
+            })
             .await
     }
 

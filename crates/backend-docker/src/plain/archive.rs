@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
+use sandbox_agent::box_io::Links;
 use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
 
@@ -17,7 +18,12 @@ const LEADS_OUT: &str = "is a link that leads out of it";
 const MOST_LINKS: usize = 40;
 
 /// Unpacks an archive into a directory, all or nothing.
-pub(super) async fn unpack(files: &PlainFiles, path: &str, archive: ByteStream) -> Result<()> {
+pub(super) async fn unpack(
+    files: &PlainFiles,
+    path: &str,
+    archive: ByteStream,
+    links: Links,
+) -> Result<()> {
     let target = files.target("write_archive", path)?;
     let is_new = matches!(
         files.ask(&target, "stat", &[]).await,
@@ -27,7 +33,7 @@ pub(super) async fn unpack(files: &PlainFiles, path: &str, archive: ByteStream) 
     let clearing = files.clear(&target, &word, is_new);
     let arguments = ["unpack", &place, &word];
     let unpacked = async {
-        let (said, _) = files.execs.feed(FILES, &arguments, judged(archive)).await?;
+        let (said, _) = files.execs.feed(FILES, &arguments, judged(archive, links)).await?;
         if said.status != 0 {
             return Err(failed(&target, &said));
         }
@@ -39,8 +45,8 @@ pub(super) async fn unpack(files: &PlainFiles, path: &str, archive: ByteStream) 
 }
 
 /// The same archive as far as it may be one, or an error.
-fn judged(archive: ByteStream) -> ByteStream {
-    let state = Some((Judge::default(), archive));
+fn judged(archive: ByteStream, allowed: Links) -> ByteStream {
+    let state = Some((Judge::new(allowed), archive));
     Box::pin(stream::unfold(state, |state| async move {
         let (mut judge, mut archive) = state?;
         match judge.next(&mut archive).await {
@@ -59,17 +65,28 @@ enum Was {
     Link,
 }
 
-#[derive(Default)]
 struct Judge {
+    allowed: Links,
     decoder: Decoder,
     seen: HashMap<Vec<u8>, Was>,
-    /// Where links point.
+    /// Where links point that have to stay inside.
     links: HashMap<Vec<u8>, Vec<u8>>,
     padding: usize,
     over: bool,
 }
 
 impl Judge {
+    fn new(allowed: Links) -> Self {
+        Self {
+            allowed,
+            decoder: Decoder::default(),
+            seen: HashMap::new(),
+            links: HashMap::new(),
+            padding: 0,
+            over: false,
+        }
+    }
+
     async fn next(&mut self, archive: &mut ByteStream) -> Result<Option<Bytes>> {
         if self.over {
             return Ok(None);
@@ -148,6 +165,7 @@ impl Judge {
         let was = match &entry.kind {
             EntryKind::File(_) => Was::File,
             EntryKind::Directory => Was::Directory,
+            EntryKind::Symlink(_) if self.allowed == Links::Any => Was::Link,
             EntryKind::Symlink(to) if is_inside(&entry.path, to) => {
                 self.links.insert(entry.path.clone(), to.clone());
                 Was::Link
@@ -189,7 +207,7 @@ mod tests {
             (&[("a", "b"), ("b", "a")], true),
             (&[("a/b/c", "../../x/y"), ("x/y", "../x")], true),
         ] {
-            let mut judge = Judge::default();
+            let mut judge = Judge::new(Links::Inside);
             links.iter().for_each(|(path, to)| judge.check(&link(path, to)).unwrap());
             assert_eq!(judge.check_links().is_ok(), fine, "{links:?}");
         }
@@ -198,7 +216,7 @@ mod tests {
     #[test]
     fn what_comes_twice_or_goes_through_a_file_is_refused() {
         let entry = |path: &str, kind| Entry { path: path.into(), kind, mode: 0o644, modified: 0 };
-        let mut judge = Judge::default();
+        let mut judge = Judge::new(Links::Inside);
         judge.check(&entry("d", EntryKind::Directory)).unwrap();
         judge.check(&entry("d/x", EntryKind::File(0))).unwrap();
         judge.check(&entry("d", EntryKind::Directory)).unwrap();

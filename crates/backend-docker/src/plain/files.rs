@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
-use sandbox_agent::box_io::{BoxFiles, WatchStream};
+use sandbox_agent::box_io::{BoxFiles, Links, WatchStream};
 use sandbox_agent::files::Target;
 use sandbox_core::{
     ByteRange, ByteStream, Error, ErrorKind, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
@@ -365,8 +365,8 @@ impl BoxFiles for PlainFiles {
         self.stream(&target, "pack", &[]).await
     }
 
-    async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()> {
-        archive::unpack(self, path, tar).await
+    async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {
+        archive::unpack(self, path, tar, links).await
     }
 
     async fn watch(&self, _path: &str, _recursive: bool) -> Result<WatchStream> {

@@ -278,6 +278,9 @@ impl Running {
                     killed.then(|| self.process.out_of_memory(self.memory_ends)).flatten()
                 {
                     outcome.failure = Some(failure(FailureKind::OutOfMemory, &why));
+                } else if killed && self.ended.get().is_some() {
+                    // It was seen to end before its connection did.
+                    outcome.failure = Some(sandbox_ended(&self.ended));
                 }
                 if self.process.is_counted() {
                     outcome.usage = Usage {

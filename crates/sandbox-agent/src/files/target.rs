@@ -1,6 +1,7 @@
 //! A path in a box, as far as it can be judged by its text.
 
-use sandbox_core::Result;
+use sandbox_core::tar::MOST_ENTRIES;
+use sandbox_core::{ErrorKind, Result};
 
 use super::{About, names};
 
@@ -57,5 +58,14 @@ impl Target {
             return Err(self.about.invalid("path", "the path does not end in a name"));
         }
         Ok(())
+    }
+
+    /// Whether an archive of it may have that many entries: with more, nobody here would unpack it.
+    pub(crate) fn check_entries(&self, count: usize) -> Result<()> {
+        if count <= MOST_ENTRIES {
+            return Ok(());
+        }
+        let message = format!("has more than {MOST_ENTRIES} files, directories and links");
+        Err(self.about.error(ErrorKind::ResourceExhausted, "too_many", &message))
     }
 }

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 use tokio::time::timeout;
 
+use super::json::count_values;
 use super::outcome::EndReason;
 use super::paused::Paused;
 use super::run::{ActiveRun, unexpected};
@@ -27,6 +28,9 @@ use crate::message::{FailureKind, Reply, Request, Run, RunMode};
 
 /// How long reading or setting a variable may take.
 pub(super) const VARIABLE_BOUND: Duration = Duration::from_secs(30);
+
+/// Values of JSON in one variable, some 400 MB.
+const MOST_OF_A_VARIABLE: usize = 4_000_000;
 
 /// How long a run that is over may still keep the queue.
 const LET_GO_BOUND: Duration = Duration::from_secs(1);
@@ -289,10 +293,15 @@ impl InterpreterContext {
     /// A variable as JSON.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` for a name that is no identifier or a value that is not JSON.
+    /// `NotFound`; `InvalidArgument` for a name that is no identifier or a value that is not JSON, or too much of it.
     pub async fn get_variable(&self, name: &str) -> Result<Value> {
         let name = name.to_owned();
         let json = self.exchange("get_variable", |id| Request::GetVariable { id, name }).await?;
+        let values = count_values(&json);
+        if values > MOST_OF_A_VARIABLE {
+            let why = format!("holds {values} values, over the limit of {MOST_OF_A_VARIABLE}");
+            return Err(Error::invalid("value", why));
+        }
         serde_json::from_str(&json).map_err(|error| protocol("get_variable", &error.to_string()))
     }
 

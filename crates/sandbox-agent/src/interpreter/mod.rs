@@ -4,6 +4,7 @@ mod context;
 mod contexts;
 mod feed;
 mod inbox;
+mod json;
 mod marks;
 pub mod outcome;
 mod paused;

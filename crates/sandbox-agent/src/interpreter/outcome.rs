@@ -140,6 +140,8 @@ pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
         && failure.kind == FailureKind::KernelDied
     {
         failure.message = format!("the interpreter gave up: {why}");
+        // No code has chosen it.
+        outcome.exit_code = None;
     }
 }
 

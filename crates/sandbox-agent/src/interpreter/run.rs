@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::context::Slot;
 use super::feed::feed;
+use super::json::count_values;
 use super::outcome::{
     EndReason, alive, broken, dead, died_of, gave_up, goes_on, over_output_limit,
 };
@@ -276,13 +277,16 @@ impl ActiveRun {
             message::DisplayKind::Display => DisplayKind::Display,
             message::DisplayKind::Update => DisplayKind::Update,
         };
+        let mut room = Room(MOST_DISPLAYED);
+        let extra = match room.parsed(metadata) {
+            Some(Value::Object(map)) => map,
+            _ => serde_json::Map::new(),
+        };
+        let data = bundle.into_iter().map(|data| (data.mime.clone(), room.value_of(data)));
         let item = ResultItem {
-            data: bundle.into_iter().map(|data| (data.mime.clone(), value_of(data))).collect(),
+            data: data.collect(),
             is_main_result: display == DisplayKind::Result,
-            extra: match parsed(metadata) {
-                Some(Value::Object(map)) => map,
-                _ => serde_json::Map::new(),
-            },
+            extra,
         };
         let display_id = (!display_id.is_empty()).then_some(display_id);
         self.push(EventKind::Display { display, item, display_id });
@@ -472,21 +476,30 @@ fn abandon(mut slot: OwnedMutexGuard<Slot>) {
     slot.worker = None;
 }
 
-/// JSON takes many times its text when it is parsed, so that a long one is not.
-fn parsed(json: &str) -> Option<Value> {
-    const MOST: usize = 1 << 20;
-    if json.len() > MOST { None } else { serde_json::from_str(json).ok() }
-}
+/// Values of JSON in one displayed object, some 15 MB. What is beyond stays the text that it is.
+const MOST_DISPLAYED: usize = 150_000;
 
-/// Base64 that does not decode and JSON that does not parse are shown as the text they are.
-fn value_of(data: MimeData) -> Value {
-    match data.encoding {
-        Encoding::Text => Value::String(data.data),
-        Encoding::Base64 => {
-            let decodes = base64::engine::general_purpose::STANDARD.decode(&data.data).is_ok();
-            Value::String(if decodes { data.data } else { String::new() })
+/// What a displayed object may still have of them.
+struct Room(usize);
+
+impl Room {
+    /// Base64 that does not decode and JSON that does not parse are shown as the text they are.
+    fn value_of(&mut self, data: MimeData) -> Value {
+        match data.encoding {
+            Encoding::Text => Value::String(data.data),
+            Encoding::Base64 => {
+                let decodes = base64::engine::general_purpose::STANDARD.decode(&data.data).is_ok();
+                Value::String(if decodes { data.data } else { String::new() })
+            }
+            Encoding::Json => self.parsed(&data.data).unwrap_or(Value::String(data.data)),
         }
-        Encoding::Json => parsed(&data.data).unwrap_or(Value::String(data.data)),
+    }
+
+    fn parsed(&mut self, json: &str) -> Option<Value> {
+        const MOST: usize = 1 << 20;
+        let values = if json.len() > MOST { return None } else { count_values(json) };
+        self.0 = self.0.checked_sub(values)?;
+        serde_json::from_str(json).ok()
     }
 }
 

@@ -11,6 +11,7 @@ use super::link::Answer;
 use super::message::CHUNK;
 use super::streams::Writer;
 use super::trouble::{in_archive, no_record};
+use crate::box_io::Links;
 use crate::files::Target;
 use crate::wire::Fields;
 
@@ -27,13 +28,14 @@ struct Packing {
     /// Bytes of the current file that are still to come, and what follows them.
     left: u64,
     padding: usize,
+    entries: usize,
     over: bool,
 }
 
 /// A tar stream of the entries that come.
 pub(crate) fn packed(records: Records, guard: Guard, target: Target) -> ByteStream {
     let guard = Some(guard);
-    let packing = Packing { records, guard, target, left: 0, padding: 0, over: false };
+    let packing = Packing { records, guard, target, left: 0, padding: 0, entries: 0, over: false };
     Box::pin(stream::unfold(packing, |mut packing| async move {
         if packing.over {
             return None;
@@ -56,6 +58,8 @@ impl Packing {
         match self.records.next(&self.target).await? {
             Some(record) => {
                 let entry = entry(&record).ok_or_else(|| self.target.failed(&no_record()))?;
+                self.entries += 1;
+                self.target.check_entries(self.entries)?;
                 if let EntryKind::File(size) = entry.kind {
                     (self.left, self.padding) = (size, tar::padding(size));
                 }
@@ -90,12 +94,12 @@ fn entry(record: &[u8]) -> Option<Entry> {
 }
 
 /// An entry as the agent takes it: one record, and then the content of a file.
-fn record(entry: &Entry) -> Result<Bytes> {
+fn record(entry: &Entry, links: Links) -> Result<Bytes> {
     let (kind, detail) = match &entry.kind {
         EntryKind::File(size) => (FILE, size.to_le_bytes().to_vec()),
         EntryKind::Directory => (DIRECTORY, Vec::new()),
         EntryKind::Symlink(target) => {
-            if !is_inside(&entry.path, target) {
+            if links == Links::Inside && !is_inside(&entry.path, target) {
                 let path = String::from_utf8_lossy(&entry.path);
                 return Err(in_archive(&path, "is a link that leads out of it"));
             }
@@ -122,11 +126,16 @@ fn record(entry: &Entry) -> Result<Bytes> {
 }
 
 /// Sends the entries of a tar stream. All or nothing is the agent's part: it learns of the end only when all is well.
-pub(crate) async fn unpack(call: Call, writer: Writer, archive: ByteStream) -> Result<Answer> {
+pub(crate) async fn unpack(
+    call: Call,
+    writer: Writer,
+    archive: ByteStream,
+    links: Links,
+) -> Result<Answer> {
     let state = Some((Decoder::default(), archive));
-    let entries = stream::unfold(state, |state| async move {
+    let entries = stream::unfold(state, move |state| async move {
         let (mut decoder, mut archive) = state?;
-        match next(&mut decoder, &mut archive).await {
+        match next(&mut decoder, &mut archive, links).await {
             Ok(Some(bytes)) => Some((Ok(bytes), Some((decoder, archive)))),
             Ok(None) => None,
             Err(error) => Some((Err(error), None)),
@@ -135,10 +144,14 @@ pub(crate) async fn unpack(call: Call, writer: Writer, archive: ByteStream) -> R
     feed(call, writer, Box::pin(entries)).await
 }
 
-async fn next(decoder: &mut Decoder, archive: &mut ByteStream) -> Result<Option<Bytes>> {
+async fn next(
+    decoder: &mut Decoder,
+    archive: &mut ByteStream,
+    links: Links,
+) -> Result<Option<Bytes>> {
     loop {
         match decoder.next()? {
-            Some(Item::Entry(entry)) => return record(&entry).map(Some),
+            Some(Item::Entry(entry)) => return record(&entry, links).map(Some),
             Some(Item::Data(bytes)) if bytes.is_empty() => {}
             Some(Item::Data(bytes)) => return Ok(Some(bytes)),
             Some(Item::FileEnd) => {}

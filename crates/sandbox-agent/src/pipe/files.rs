@@ -19,7 +19,7 @@ use super::neighbour::{FindProcess, Neighbour};
 use super::process::number;
 use super::streams::{Reader, Writer};
 use super::trouble::no_record;
-use crate::box_io::{BoxFiles, WatchStream, Writable};
+use crate::box_io::{BoxFiles, Links, WatchStream, Writable};
 use crate::files::{Target, names};
 use crate::wire::Fields;
 
@@ -398,10 +398,10 @@ impl BoxFiles for PipeFiles {
         Ok(archive::packed(Records::new(reader), guard, target))
     }
 
-    async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()> {
+    async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {
         let target = self.target("write_archive", path)?;
         let (call, writer) = Call::writing(&self.link, "unpack", &target.arguments(&[]))?;
-        let answer = archive::unpack(call, writer, tar).await?;
+        let answer = archive::unpack(call, writer, tar, links).await?;
         answer.map(drop).map_err(|trouble| target.failed(&trouble))
     }
 

@@ -24,6 +24,9 @@ pub(crate) const INCOMING_WINDOW: usize = 32 << 20;
 /// The same for the other direction. All of it may have to be kept in the box.
 pub(crate) const OUTGOING_WINDOW: usize = 8 << 20;
 
+/// Fields of one answer: those of a hundred thousand files, and some more.
+const MOST_FIELDS: usize = 2_000_000;
+
 /// The stream number in a credit that is about the connection.
 pub(crate) const CONNECTION: i64 = -1;
 
@@ -287,7 +290,8 @@ impl<'a> FromAgent<'a> {
             ANSWER => {
                 let token = fields.int("token")?;
                 let (code, detail) = (fields.int("code")?, fields.bytes("detail")?.to_vec());
-                let answer = fields.list("fields", |field| Ok(field.bytes("field")?.to_vec()))?;
+                let field = |field: &mut Fields<'_>| Ok(field.bytes("field")?.to_vec());
+                let answer = fields.list_of("fields", MOST_FIELDS, field)?;
                 let result = if code == 0 { Ok(answer) } else { Err(Trouble { code, detail }) };
                 Self::Answer { token, result }
             }

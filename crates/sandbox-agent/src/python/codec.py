@@ -11,11 +11,12 @@ def put(data):
 
 def text(value):
     # A lone surrogate has no UTF-8; it is shown as its escape.
-    return put(value.encode("utf-8", "backslashreplace"))
+    # By the type, as code may have made one of its own.
+    return put(str.encode(value, "utf-8", "backslashreplace"))
 
 
 def number(value):
-    return put(value.to_bytes(8, "little", signed=True))
+    return put(int.to_bytes(value, 8, "little", signed=True))
 
 
 def several(fields):

@@ -46,6 +46,8 @@ fn a_worker_survives() {
         "class E(Exception):\n    __class__ = property(lambda s: 1/0)\n    __cause__ = __context__ = __traceback__ = property(lambda s: 1/0)\nraise E",
         "raise SystemExit(type('S', (), {'__str__': lambda s: 1/0})())",
         "class S(SystemExit):\n    code = property(lambda s: 1/0)\nraise S",
+        "class S(str): encode = lambda s, *a: b'\\xff' * 9\nclass E(Exception): pass\nE.__name__ = S('n'); raise E(S('v'))",
+        "class N(int): to_bytes = lambda s, *a, **k: b'x'\nraise SystemExit(N(3))",
         "raise BaseException('base')",
         "raise GeneratorExit",
         "import linecache; linecache.cache = None; linecache.getlines = None\n1/0",

@@ -176,8 +176,9 @@ fn a_worker_whose_ruleset_does_not_hold_is_refused() {
     let fork = Fork { ruleset: true, ..plain_fork() };
     let with = |readable: &[&str]| {
         let reading = AccessFs::from_read(ABI::V1);
-        let ruleset = Ruleset::default().handle_access(reading).unwrap().create().unwrap();
-        let ruleset = ruleset.add_rules(path_beneath_rules(readable, reading)).unwrap();
+        let ruleset = Ruleset::default().handle_access(reading).expect("known rights");
+        let ruleset = ruleset.create().expect("a ruleset");
+        let ruleset = ruleset.add_rules(path_beneath_rules(readable, reading)).expect("rules");
         let ruleset = Option::<OwnedFd>::from(ruleset).expect("this kernel has Landlock");
         Worker::fork_with(&WARM, &fork, &[ruleset.as_fd()]).expect("forked")
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
-use sandbox_agent::box_io::{BoxFiles, BoxIo as _, WorkerSpec};
+use sandbox_agent::box_io::{BoxFiles, BoxIo as _, Links, WorkerSpec};
 use sandbox_core::{
     ByteRange, ErrorKind, FileKind, FindFiles, FoundFile, WatchEventKind, WriteOptions,
 };
@@ -133,7 +133,7 @@ async fn an_archive_brings_a_tree_back() {
     std::fs::write(place.path("tree/deep/file"), vec![7; 200_000]).unwrap();
     std::os::unix::fs::symlink("deep/file", place.path("tree/link")).unwrap();
     let archive = collect(files.read_archive("tree").await.unwrap()).await.unwrap();
-    files.write_archive("copy", bytes(&[&archive])).await.unwrap();
+    files.write_archive("copy", bytes(&[&archive]), Links::Inside).await.unwrap();
     assert_eq!(std::fs::read(place.path("copy/link")).unwrap(), vec![7; 200_000]);
     files.copy("copy", "again").await.unwrap();
     assert_eq!(std::fs::read(place.path("again/deep/file")).unwrap().len(), 200_000);

@@ -26,9 +26,27 @@ pub(super) fn cases() -> Vec<Case> {
         a_huge_repr_is_cut;
         a_huge_representation_is_left_out;
         a_flood_of_displays_is_bounded;
+        a_flood_of_small_values_is_bounded needs local;
         display_names_are_not_in_the_way;
         a_class_is_not_its_instance;
     })
+}
+
+/// Which take a hundred times their text as soon as they are parsed.
+async fn a_flood_of_small_values_is_bounded(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let before = crate::host::resident_memory()?;
+    let code = "
+class Many:
+    def _repr_mimebundle_(self, **others):
+        return {'application/json': [{'': 0}] * 85_000, 'text/plain': 'many'}
+for _ in range(40): display(Many())";
+    let result = sandbox.run_code(code).timeout(PATIENCE).await?;
+    ensure!(result.success(), "{}", describe(&result));
+    ensure_eq!(result.results.len() as u64 + result.results_dropped, 40);
+    let grown = crate::host::resident_memory()?.saturating_sub(before);
+    ensure!(grown < 600 << 20, "what was displayed took {} MiB", grown >> 20);
+    Ok(())
 }
 
 /// The smallest PNG there is.

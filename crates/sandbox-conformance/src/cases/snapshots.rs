@@ -17,6 +17,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases!("snapshots", [snapshot, run_code, files], {
         others_start_with_its_files;
         it_is_listed_until_it_is_deleted;
+        links_are_as_they_were;
+        links_are_as_they_were_in_the_same_one needs restore_snapshot;
         its_files_are_those_of_the_workspace;
         the_sandbox_goes_on;
         code_meets_no_child_that_it_has_not_started;
@@ -84,6 +86,37 @@ async fn others_start_with_its_files(f: Fixture) -> Checked {
         // It is its own, and may be changed.
         ok(&other, "open('d/e/f', 'a').write('x'); open('d/e/g', 'w').write('y')").await?;
     }
+    name.delete(&f).await
+}
+
+/// An environment of Python has such links, to the interpreter.
+const LINKS: [&str; 3] = ["/usr/bin/python3", "../../elsewhere", "d/../../up"];
+const LINKS_READ: &str = "import os\n[os.readlink(f'd/{n}') for n in range(3)]";
+
+async fn with_links(sandbox: &Sandbox) -> Checked {
+    let make = "import os\nos.mkdir('d')\nfor n, to in enumerate(LINKS): os.symlink(to, f'd/{n}')";
+    ok(sandbox, &format!("LINKS = {LINKS:?}\n{make}")).await?;
+    ensure_eq!(text(sandbox, LINKS_READ).await?, format!("{LINKS:?}").replace('"', "'"));
+    Ok(())
+}
+
+async fn links_are_as_they_were(f: Fixture) -> Checked {
+    let (sandbox, name) = (f.sandbox().await?, Name::new());
+    with_links(&sandbox).await?;
+    sandbox.create_snapshot(&name.0).await?;
+    let other = started_from(&f, &name).await?;
+    ensure_eq!(text(&other, LINKS_READ).await?, text(&sandbox, LINKS_READ).await?);
+    name.delete(&f).await
+}
+
+async fn links_are_as_they_were_in_the_same_one(f: Fixture) -> Checked {
+    let (sandbox, name) = (f.sandbox().await?, Name::new());
+    with_links(&sandbox).await?;
+    let before = text(&sandbox, LINKS_READ).await?;
+    sandbox.create_snapshot(&name.0).await?;
+    ok(&sandbox, "os.unlink('d/0')").await?;
+    sandbox.restore_snapshot(&name.0).await?;
+    ensure_eq!(text(&sandbox, LINKS_READ).await?, before);
     name.delete(&f).await
 }
 

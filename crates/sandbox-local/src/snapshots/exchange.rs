@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt as _;
-use sandbox_agent::box_io::BoxFiles;
+use sandbox_agent::box_io::{BoxFiles, Links};
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, random_hex};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
@@ -56,7 +56,7 @@ impl Staged {
             true => Err(Error::new(ErrorKind::Unexpected, RESTORE, "it was given up")),
             false => piece,
         });
-        let unpack = async move { files.write_archive(&path, Box::pin(content)).await };
+        let unpack = async move { files.write_archive(&path, Box::pin(content), Links::Any).await };
         let unpacked = self.unpacking.insert(tokio::spawn(unpack)).await;
         self.unpacking = None;
         unpacked.unwrap_or_else(|error| Err(not_to_the_end(error)))

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::{StreamExt as _, stream};
-use sandbox_agent::box_io::BoxFiles;
+use sandbox_agent::box_io::{BoxFiles, Links};
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, SnapshotInfo};
 
 use self::exchange::{Layout, Staged, discard};
@@ -280,7 +280,8 @@ impl Place {
         path: &str,
     ) -> Result<()> {
         let content = stored.read(operation, part).await?;
-        let unpack = |files: Files| async move { files.write_archive(path, content).await };
+        let unpack =
+            |files: Files| async move { files.write_archive(path, content, Links::Any).await };
         self.with_files(operation, unpack).await
     }
 

@@ -27,7 +27,7 @@ use sandbox_isolation::Cell;
 use self::failure::About;
 use self::path::Tree;
 use self::pool::User;
-use crate::box_io::{BoxFiles, WatchStream};
+use crate::box_io::{BoxFiles, Links, WatchStream};
 use crate::files::{Target, failure, names, pieces, pool};
 
 /// The files of a cell.
@@ -152,8 +152,9 @@ impl BoxFiles for CellFiles {
         pack::pack(Arc::clone(&self.tree), self.target("read_archive", path)?).await
     }
 
-    async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()> {
-        unpack::unpack(Arc::clone(&self.tree), self.target("write_archive", path)?, tar).await
+    async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {
+        unpack::unpack(Arc::clone(&self.tree), self.target("write_archive", path)?, tar, links)
+            .await
     }
 
     async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream> {

@@ -24,6 +24,7 @@ struct Packing {
     target: Target,
     walk: Walk,
     file: Option<Content>,
+    entries: usize,
     /// Bytes of all files so far, and those of them that take up room.
     apparent: u64,
     stored: u64,
@@ -40,7 +41,7 @@ impl Packing {
     fn open(tree: &Tree, target: Target) -> Result<Self> {
         let directory = target.open_directory(tree)?;
         let walk = Walk::new(target.about.clone(), directory)?;
-        Ok(Self { target, walk, file: None, apparent: 0, stored: 0 })
+        Ok(Self { target, walk, file: None, entries: 0, apparent: 0, stored: 0 })
     }
 
     /// Puts the next entry into the piece. `false`: there is none.
@@ -65,6 +66,8 @@ impl Packing {
             // A FIFO or a socket is a place to meet, with nothing in it.
             _ => return Ok(true),
         };
+        self.entries += 1;
+        self.target.check_entries(self.entries)?;
         let entry = Entry {
             path: found.path,
             kind,

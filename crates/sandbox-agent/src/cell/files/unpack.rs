@@ -21,6 +21,7 @@ use super::pool::{self, User};
 use super::sink::{Sink, drain};
 use super::tree::{entries, kind_of, remove_tree, reopened};
 use super::write::{temporary_name, write_all};
+use crate::box_io::Links;
 use crate::files::Target;
 
 const READ_DIRECTORY: OFlags =
@@ -36,6 +37,8 @@ struct Unpacking {
     file: Option<(OwnedFd, Entry)>,
     /// The directory of the last entry.
     parent: Option<(Vec<u8>, OwnedFd)>,
+    allowed: Links,
+    /// Those that have to stay inside.
     links: Vec<Vec<u8>>,
     directories: Vec<(Vec<u8>, u32)>,
 }
@@ -79,7 +82,7 @@ impl Draft {
 }
 
 impl Unpacking {
-    fn open(tree: &Tree, target: Target) -> Result<Self> {
+    fn open(tree: &Tree, target: Target, allowed: Links) -> Result<Self> {
         let (holder, new_name) = match target.open_directory(tree) {
             Ok(directory) => (directory, None),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -96,6 +99,7 @@ impl Unpacking {
             new_name,
             file: None,
             parent: None,
+            allowed,
             links: Vec::new(),
             directories: Vec::new(),
         })
@@ -163,6 +167,7 @@ impl Unpacking {
 
     fn entry(&mut self, entry: Entry) -> Result<()> {
         let name = entry.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+        let checked = self.allowed == Links::Inside;
         let parent = self.parent_of(&entry.path)?;
         let done = match &entry.kind {
             EntryKind::File(_) => {
@@ -172,7 +177,7 @@ impl Unpacking {
             }
             EntryKind::Directory => make_directory(parent, &name).map(|()| None),
             EntryKind::Symlink(target) => {
-                if !is_inside(&entry.path, target) {
+                if checked && !is_inside(&entry.path, target) {
                     return Err(refused(&entry.path, "is a link that leads out of it"));
                 }
                 symlinkat(&**target, parent, &*name).map(|()| None)
@@ -185,7 +190,8 @@ impl Unpacking {
         let file = done.map_err(|errno| self.failed(&entry.path, errno))?;
         match entry.kind {
             EntryKind::Directory => self.directories.push((entry.path, entry.mode)),
-            EntryKind::Symlink(_) => self.links.push(entry.path),
+            EntryKind::Symlink(_) if checked => self.links.push(entry.path),
+            EntryKind::Symlink(_) => {}
             EntryKind::File(_) => self.file = file.map(|file| (file, entry)),
             EntryKind::HardLink(_) => {}
         }
@@ -350,7 +356,12 @@ fn refused(path: &[u8], problem: &str) -> Error {
         .with_context("cause", "archive")
 }
 
-pub(crate) async fn unpack(tree: Arc<Tree>, target: Target, tar: ByteStream) -> Result<()> {
+pub(crate) async fn unpack(
+    tree: Arc<Tree>,
+    target: Target,
+    tar: ByteStream,
+    allowed: Links,
+) -> Result<()> {
     let (about, user) = (target.about.clone(), tree.user);
-    drain(about, user, tar, move || Unpacking::open(&tree, target)).await
+    drain(about, user, tar, move || Unpacking::open(&tree, target, allowed)).await
 }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::{LONGEST, MOST_VALUES};
+use crate::interpreter::json::count_values;
 
 /// Characters kept of an error that a tool gives.
 const LONGEST_ERROR: usize = 64 << 10;
@@ -137,21 +138,6 @@ impl Room {
     }
 }
 
-/// How many values a JSON text has, or a few more. Texts that are no JSON have some number too.
-fn count_values(text: &str) -> usize {
-    let (mut count, mut quoted, mut escaped) = (1, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b',' | b'[' | b'{' if !quoted => count += 1,
-            _ => {}
-        }
-    }
-    count
-}
-
 /// The JSON of a result, written no further than it may be long.
 fn encoded(result: &Value, longest: usize) -> Result<String, String> {
     let mut text = Bounded { text: Vec::new(), longest };
@@ -190,19 +176,6 @@ fn cut(message: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_are_counted_outside_of_strings() {
-        for (text, least, most) in [
-            ("{}", 1, 2),
-            (r#"{"a": "1,2,[{", "b\"": [1, 2, {"c": null}]}"#, 6, 8),
-            ("[0,0,0,0]", 4, 6),
-            (r#""\\""#, 1, 1),
-        ] {
-            let count = count_values(text);
-            assert!((least..=most).contains(&count), "{text}: {count}");
-        }
-    }
 
     #[test]
     fn results_are_bounded() {
