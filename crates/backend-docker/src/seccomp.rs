@@ -29,8 +29,8 @@ const PROCESSES: &str = "
     get_robust_list";
 
 const MEMORY: &str = "
-    brk futex futex_requeue futex_wait futex_waitv futex_wake madvise membarrier memfd_create mincore
-    mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect";
+    brk futex futex_requeue futex_wait futex_waitv futex_wake madvise membarrier mincore
+    mlock mlock2 mlockall mprotect mremap msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect";
 
 const TIME: &str = "
     alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time timer_create
@@ -40,7 +40,7 @@ const TALKING: &str = "
     accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
     eventfd2 getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
     mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl
-    semget semop semtimedop sendmmsg sendmsg sendto shmat shmctl shmdt shmget shutdown getrandom";
+    semget semop semtimedop sendmmsg sendmsg sendto shmat shmctl shmdt shutdown getrandom";
 
 /// Where programs look first whether the kernel has it, and do without otherwise: placement of memory, memory that nobody
 /// can count, requests whose number is limited for the whole machine, and calls that are newer than what is above. Engines
@@ -124,6 +124,11 @@ const OF_LINUX: u32 = 1024;
 const HOLDS_UP_NOBODY: [u32; 11] =
     [1025, 1027, 1028, 1030, 1031, 1032, 1033, 1034, 1035, 1036, 1037];
 
+/// What asks for pages that the host has put aside, which are counted for no container, and which argument has that bit:
+/// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
+const HUGE_PAGES: [(&str, u32, u32); 3] =
+    [("mmap", 3, 0x4_0000), ("memfd_create", 1, 0x4), ("shmget", 2, 0o4000)];
+
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
@@ -168,6 +173,7 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
     let of_sockets = none_of(2, &PROGRAMS_OF_SOCKETS).into_iter();
     let of_sockets = of_sockets.map(|other| vec![has_bits(1, u32::MAX, OF_SOCKETS), other]);
     calls.extend(of_others.chain(of_sockets).map(|arguments| allow("setsockopt", arguments)));
+    calls.extend(HUGE_PAGES.map(|(name, flags, huge)| allow_without(name, flags, &[huge])));
     for name in OF_OTHERS {
         calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
     }
@@ -284,6 +290,9 @@ mod tests {
             "setsockopt",
             "seccomp",
             "setxattr",
+            "mmap",
+            "memfd_create",
+            "shmget",
         ] {
             assert!(!always.contains(&refused.into()), "{refused}");
         }

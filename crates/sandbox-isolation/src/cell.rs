@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::error::Error;
 use crate::gate::GateSockets;
@@ -467,7 +467,7 @@ async fn listen(guard: Guard) {
     link.exits().clear();
     wait_for_end(&link.pidfd).await;
     if let Some(group) = &guard.group {
-        remove_when_empty(group).await;
+        group.remove().await;
     }
     if let Some(private) = &guard.private {
         // The first process removes the directory itself, unless somebody killed it.
@@ -475,18 +475,6 @@ async fn listen(guard: Guard) {
         let _ = tokio::task::spawn_blocking(move || remove_leftover(&private)).await;
     }
     link.gone.send_replace(true);
-}
-
-/// Removes a control group whose processes have ended, which the kernel notices a moment after everybody else.
-async fn remove_when_empty(group: &Group) {
-    const ATTEMPTS: u32 = 100;
-    const PAUSE: Duration = Duration::from_millis(2);
-    for _ in 0..ATTEMPTS {
-        if group.remove() {
-            return;
-        }
-        sleep(PAUSE).await;
-    }
 }
 
 /// Waits until a process is dead.

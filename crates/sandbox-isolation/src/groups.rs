@@ -27,8 +27,8 @@ const PROCESSES: &str = "cgroup.procs";
 const MEMORY_OLDER: &str = "memory.limit_in_bytes";
 
 /// How often the end of a group is tried, and how long between: its last processes have to be gone.
-const REMOVALS: u32 = 200;
-const REMOVAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+const REMOVALS: u32 = 1000;
+const REMOVAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// A period of the scheduler, in microseconds.
 const PERIOD_US: u64 = 100_000;
@@ -315,12 +315,15 @@ impl Group {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Removes it now, if its processes are gone. Whether it is.
-    pub(crate) fn remove(&self) -> bool {
-        let left = self.parts.iter().map(|part| &part.directory);
-        let left =
-            left.filter(|directory| fs::remove_dir(directory).is_err() && directory.exists());
-        left.count() == 0
+    /// Removes it after the end of its processes, which the kernel notices a moment after everybody else.
+    pub(crate) async fn remove(&self) {
+        let mut left: Vec<_> = self.parts.iter().map(|part| part.directory.clone()).collect();
+        for _ in 0..REMOVALS {
+            if remove_empty(&mut left) {
+                return;
+            }
+            tokio::time::sleep(REMOVAL_PAUSE).await;
+        }
     }
 
     /// What the group limits, in words.
@@ -336,8 +339,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let mut left: Vec<_> = self.parts.drain(..).map(|part| part.directory).collect();
-        left.retain(|directory| fs::remove_dir(directory).is_err() && directory.exists());
-        if !left.is_empty() {
+        if !remove_empty(&mut left) {
             // Its processes are about to end, and whoever drops it must not wait for that.
             std::thread::spawn(move || remove_in_time(left));
         }
@@ -347,11 +349,16 @@ impl Drop for Group {
 fn remove_in_time(mut left: Vec<PathBuf>) {
     for _ in 0..REMOVALS {
         std::thread::sleep(REMOVAL_PAUSE);
-        left.retain(|directory| fs::remove_dir(directory).is_err() && directory.exists());
-        if left.is_empty() {
+        if remove_empty(&mut left) {
             return;
         }
     }
+}
+
+/// Removes those without processes, and keeps the others. Whether none is left.
+fn remove_empty(left: &mut Vec<PathBuf>) -> bool {
+    left.retain(|directory| fs::remove_dir(directory).is_err() && directory.exists());
+    left.is_empty()
 }
 
 fn set(directory: &Path, file: &str, value: &str) -> Result<(), Error> {

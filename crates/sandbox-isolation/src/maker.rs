@@ -228,7 +228,7 @@ impl Maker {
                     CellKind::Confined => self.confined(spec, private.path())?,
                     _ => policy::off(spec, private.path())?,
                 };
-                Arc::new(prepare(&plan, spec, Purpose::default())?)
+                Arc::new(prepare(&plan)?)
             }
         };
         let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
@@ -384,7 +384,7 @@ impl Maker {
             return Ok(Arc::clone(prepared));
         }
         let plan = self.plan(spec)?;
-        let prepared = Arc::new(prepare(&plan, spec, self.purpose(spec))?);
+        let prepared = Arc::new(prepare(&plan)?);
         // What is mounted is open in the spec, and would stay so: nobody could unmount what it is on.
         if spec.mounts.is_empty() {
             *last = Some((spec.clone(), Arc::clone(&prepared)));
@@ -393,13 +393,12 @@ impl Maker {
     }
 }
 
-fn prepare(plan: &Plan, spec: &CellSpec, purpose: Purpose) -> Result<Prepared, Error> {
+fn prepare(plan: &Plan) -> Result<Prepared, Error> {
     let bytes = plan.encode();
     let file = memory_file::with_contents("plan", &bytes)
         .map_err(Error::io("cannot hold the plan in memory"))?;
     let (filter, layers) = (plan.filter().into(), plan.layers());
-    let rlimits = policy::limits(spec, purpose);
-    let counts_memory = purpose.counts_memory;
+    let (rlimits, counts_memory) = (plan.rlimits(), plan.counts_memory());
     Ok(Prepared { file, length: length(bytes.len()), filter, layers, rlimits, counts_memory })
 }
 

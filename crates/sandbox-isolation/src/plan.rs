@@ -28,7 +28,7 @@ pub(crate) struct Attributes(pub(crate) u64);
 
 impl Attributes {
     pub(crate) const READ_ONLY: Self = Self(1 | 2 | 4);
-    pub(crate) const DEVICE: Self = Self(2 | 8);
+    pub(crate) const READ_ONLY_NO_EXEC: Self = Self(1 | 2 | 4 | 8);
     pub(crate) const READ_ONLY_DEVICES: Self = Self(1 | 2 | 8);
     pub(crate) const NO_EXEC: Self = Self(2 | 4 | 8);
     pub(crate) const NO_EXEC_DEVICES: Self = Self(2 | 8);
@@ -259,6 +259,20 @@ impl Plan {
             _ => None,
         });
         filter.unwrap_or_default()
+    }
+
+    /// The limits of each process, as everything in the cell gets them.
+    pub(crate) fn rlimits(&self) -> Vec<Rlimit> {
+        let limit = |op: &Op| match op {
+            Op::Limit(limit) => Some(*limit),
+            _ => None,
+        };
+        self.ops.iter().filter_map(limit).collect()
+    }
+
+    /// Whether memory is limited by adding up.
+    pub(crate) fn counts_memory(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::SocketCounts))
     }
 
     /// What the operations amount to, in words for people.

@@ -214,7 +214,7 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
 }
 
 /// The limits of every process.
-pub(crate) fn limits(spec: &CellSpec, purpose: Purpose) -> Vec<Rlimit> {
+fn limits(spec: &CellSpec, purpose: Purpose) -> Vec<Rlimit> {
     let mut limits = spec.rlimits.clone();
     if let Some(memory) = spec.memory.filter(|_| purpose.counts_memory) {
         limits.retain(|limit| limit.resource != Resource::Data);
@@ -369,7 +369,7 @@ impl Builder {
         self.op(Op::Separate { path: "/dev".into(), optional: false });
         for device in devices {
             let path = Path::new("/dev").join(device);
-            let attributes = Attributes::DEVICE;
+            let attributes = Attributes::NO_EXEC_DEVICES;
             self.op(Op::Bind { source: path.clone(), target: path, directory: false, attributes });
         }
         self.op(directory("/dev/pts", 0o755, Owner::Outside));
@@ -510,7 +510,7 @@ impl Builder {
         }
         for name in READ_ONLY {
             self.op(Op::Separate { path: proc.join(name), optional: true });
-            self.restrict(proc.join(name), Attributes(1 | 2 | 4 | 8), true);
+            self.restrict(proc.join(name), Attributes::READ_ONLY_NO_EXEC, true);
         }
     }
 }

@@ -85,9 +85,10 @@ async fn run(probe: &mut Probe) -> Result<(), Error> {
 async fn look_around(maker: &Maker) -> Result<(String, Vec<&'static str>), Error> {
     let cell = maker.cell(&CellSpec::strict()).await?;
     let (reader, writer) = std::io::pipe().map_err(Error::io("cannot make a pipe"))?;
+    // In a `/proc` of the host, a process has a number for each of the namespaces that it is in.
     let script = "for ns in user pid mnt net ipc uts cgroup; do readlink /proc/self/ns/$ns; done; \
                   grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; \
-                  test -d /proc/1 && echo proc-mounted";
+                  set -- $(grep ^NSpid: /proc/self/status); test $# = 2 && echo proc-own";
     let mut spec = SpawnSpec::new(["/bin/sh", "-c", script]);
     spec.stdout = Some(writer.into());
     let process = cell.spawn(spec).await?;
@@ -111,7 +112,7 @@ fn layers(found: &str, of_cell: &[&str]) -> Vec<Layer> {
     let required = |name, available| Layer { name, available, required: true };
     let mut layers: Vec<_> =
         NAMESPACES.iter().map(|(kind, name)| required(*name, own(kind))).collect();
-    layers.push(required("own /proc", has("proc-mounted")));
+    layers.push(required("own /proc", has("proc-own")));
     layers.push(required("no capabilities", dropped));
     layers.push(required("no new privileges", has("NoNewPrivs:\t1")));
     layers.push(required("filter of system calls (seccomp)", has("Seccomp:\t2")));

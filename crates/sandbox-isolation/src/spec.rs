@@ -110,14 +110,14 @@ impl Rlimit {
 pub struct CellSpec {
     /// Whether it isolates.
     pub isolation: CellKind,
-    /// What it can read of the host beyond [`system_binds`](crate::system_binds). Strict only.
+    /// What it can read of the host beyond [`system_binds`](crate::system_binds). Not without isolation.
     pub binds: Vec<Bind>,
     /// Absolute paths of directories that it has besides the usual ones and may write to. One that is there already stays
     /// what it is. Strict only.
     pub own: Vec<PathBuf>,
     /// What it is given of the host besides. None is in another. Strict only.
     pub mounts: Vec<HostMount>,
-    /// Bytes that all its files together may take, held in memory. Strict only.
+    /// Bytes that all its files together may take, but for those in `/dev/shm`, held in memory. Strict only.
     pub disk_bytes: u64,
     /// How many files and directories it may have. Strict only.
     pub disk_inodes: u64,
@@ -133,12 +133,12 @@ pub struct CellSpec {
     pub cpu: Option<u32>,
     /// Its host name, at most 63 of `A-Z a-z 0-9 -`. Strict only.
     pub hostname: String,
-    /// Whether only local sockets can be made. Confined only: a strict cell has a network of its own.
+    /// Whether no socket can be made but pairs that are connected. Confined only: a strict cell has a network of its own.
     pub no_network: bool,
     /// Whether connections that leave it go to [`GateSockets`](crate::GateSockets), which the host gets. Otherwise it
     /// reaches nothing but its own loopback. Strict only.
     pub gate: bool,
-    /// Limits of every program that [`Cell::spawn`](crate::Cell::spawn) starts, at most 16.
+    /// Limits of every program that [`Cell::spawn`](crate::Cell::spawn) starts, at most 15.
     pub rlimits: Vec<Rlimit>,
 }
 
@@ -190,7 +190,7 @@ impl CellSpec {
         }
     }
 
-    /// What can be had without namespaces, without network. Memory is limited for each process, if a limit is set.
+    /// What can be had without namespaces, without network and without limits of all processes together.
     #[must_use]
     pub fn confined() -> Self {
         Self { isolation: CellKind::Confined, no_network: true, ..Self::off() }

@@ -28,7 +28,7 @@ pub fn instead(error: Error, spec: &CreateSpec, variant: Variant, enforced: &str
              `sandboxes doctor` says how to get them"
         }
         (IsolationMode::Strict, _) if spec.cpu.is_some() => {
-            "a share of the processors takes a control group: run as root in the topmost one"
+            "a share of the processors takes a control group that can be made here: `sandboxes doctor` says how"
         }
         _ => return error.with_context("variant", variant.as_str()).with_hint(enforced),
     };

@@ -49,10 +49,24 @@ const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", 
 const CREDENTIALS: [&str; 8] =
     [".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".password-store", ".ssh"];
 
-/// Whether a path leads into a directory of credentials, in anybody's home.
-#[cfg(feature = "cells")]
-pub(crate) fn is_of_credentials(path: &Path) -> bool {
-    path.components().any(|part| CREDENTIALS.iter().any(|kept| part.as_os_str() == *kept))
+/// Why nothing at a path is given away, wherever it is: it leads into a directory of credentials, or holds some.
+pub(crate) fn has_credentials(path: &Path) -> Option<String> {
+    let text = path.to_string_lossy().into_owned() + "/";
+    if let Some(place) = CLOSED_IN_HOMES.iter().find(|place| text.contains(&format!("{place}/"))) {
+        return Some(format!("nothing of ~{place} is given to code"));
+    }
+    let parts = path.components().filter_map(|part| part.as_os_str().to_str());
+    if let Some(name) = parts.into_iter().find(|part| CREDENTIALS.contains(part)) {
+        return Some(format!("{name} is where credentials are"));
+    }
+    if let Some(name) = OF_HOMES.iter().find(|name| path.join(name).exists()) {
+        return Some(format!(
+            "{name} is in it, where credentials are; choose a directory below it"
+        ));
+    }
+    let settings =
+        "settings of many programs are there, with their credentials; choose a directory below it";
+    path.ends_with(".config").then(|| settings.to_owned())
 }
 
 /// File systems that show the kernel, and not files.
@@ -195,12 +209,6 @@ impl Host {
         if let Some(place) = below(&CLOSED) {
             return Err(format!("nothing of {place} is given to code"));
         }
-        let text = path.to_string_lossy().into_owned() + "/";
-        if let Some(place) =
-            CLOSED_IN_HOMES.iter().find(|place| text.contains(&format!("{place}/")))
-        {
-            return Err(format!("nothing of ~{place} is given to code"));
-        }
         if SHARED.iter().any(|shared| path == Path::new(shared)) {
             return Err("it is shared by much that is none of the code's business; choose a directory below it".into());
         }
@@ -210,18 +218,8 @@ impl Host {
                     .into(),
             );
         }
-        if let Some(name) = OF_HOMES.iter().find(|name| path.join(name).exists()) {
-            return Err(format!(
-                "{name} is in it, where credentials are; choose a directory below it"
-            ));
-        }
-        if path.ends_with(".config") {
-            return Err("settings of many programs are there, with their credentials; choose a directory below it".into());
-        }
-        let credentials = |part: &str| CREDENTIALS.contains(&part);
-        let parts = path.components().filter_map(|part| part.as_os_str().to_str());
-        if let Some(name) = parts.into_iter().find(|part| credentials(part)) {
-            return Err(format!("{name} is where credentials are"));
+        if let Some(why) = has_credentials(path) {
+            return Err(why);
         }
         let meets = |own: &PathBuf| path.starts_with(own) || own.starts_with(path);
         if self.ruled_from.iter().any(meets) {

@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         it_outlives_its_sandbox;
         others_start_with_the_variables_that_it_has;
         what_cannot_be_stored_is_named;
+        variables_that_end_their_interpreter_are_told;
         a_sandbox_goes_back needs restore_snapshot;
         what_it_says_of_interpreters_holds needs restore_snapshot, variables;
         going_back_leaves_a_sandbox_that_works needs restore_snapshot, interrupt, contexts;
@@ -315,6 +316,20 @@ async fn what_cannot_be_stored_is_named(f: Fixture) -> Checked {
             ensure_eq!(text(&other, "x").await?, "1");
             raises(&other, variable, "NameError").await?;
         }
+    }
+    name.delete(&f).await
+}
+
+async fn variables_that_end_their_interpreter_are_told(f: Fixture) -> Checked {
+    let (sandbox, name) = (f.sandbox().await?, Name::new());
+    let code =
+        "import os\nclass Ends:\n    def __reduce__(self): return os._exit, (3,)\nends = Ends()";
+    ok(&sandbox, code).await?;
+    let info = sandbox.create_snapshot(&name.0).await?;
+    if has_variables(&info) {
+        let builder = f.builder().snapshot_name(&name.0);
+        let error = refused(builder.create().await, ErrorKind::Protocol)?;
+        ensure!(error.message().contains(&name.0), "it does not say of what: {error}");
     }
     name.delete(&f).await
 }

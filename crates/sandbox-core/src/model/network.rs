@@ -185,6 +185,9 @@ impl FromStr for HostPattern {
                 ),
             )
         };
+        if text.contains("://") {
+            return Err(wrong("is a URL and no host"));
+        }
         let (host, port) = split_port(text).ok_or_else(|| wrong("has a bad port"))?;
         let host = parse_host(host).map_err(wrong)?;
         Ok(Self { host, port })
@@ -320,6 +323,8 @@ mod tests {
             let error = bad.parse::<HostPattern>().unwrap_err();
             assert!(error.to_string().contains(&format!("{bad:?}")), "{bad}: {error}");
         }
+        let error = "https://a.example/".parse::<HostPattern>().unwrap_err().to_string();
+        assert!(error.contains("is a URL"), "{error}");
     }
 
     #[test]

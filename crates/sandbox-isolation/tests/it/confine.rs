@@ -13,87 +13,53 @@ use sandbox_isolation::{Cell, CellSpec, ExitStatus, Maker, Privilege};
 
 use crate::support::{cell, output, python, run, shell, strict_cell};
 
-/// Calls that are refused whatever their arguments, with the error.
-const REFUSED: [(libc::c_long, i32); 76] = [
-    (libc::SYS_clone3, libc::ENOSYS),
-    (libc::SYS_mount, libc::EPERM),
-    (libc::SYS_umount2, libc::EPERM),
-    (libc::SYS_pivot_root, libc::EPERM),
-    (libc::SYS_chroot, libc::EPERM),
-    (libc::SYS_move_mount, libc::EPERM),
-    (libc::SYS_open_tree, libc::EPERM),
-    (libc::SYS_fsopen, libc::EPERM),
-    (libc::SYS_fsconfig, libc::EPERM),
-    (libc::SYS_fsmount, libc::EPERM),
-    (libc::SYS_fspick, libc::EPERM),
-    (libc::SYS_mount_setattr, libc::EPERM),
-    (libc::SYS_open_by_handle_at, libc::EPERM),
-    (libc::SYS_fanotify_init, libc::EPERM),
-    (libc::SYS_fanotify_mark, libc::EPERM),
-    (libc::SYS_quotactl, libc::EPERM),
-    (libc::SYS_quotactl_fd, libc::EPERM),
-    (libc::SYS_swapon, libc::EPERM),
-    (libc::SYS_swapoff, libc::EPERM),
-    (libc::SYS_setns, libc::EPERM),
-    (libc::SYS_ptrace, libc::EPERM),
-    (libc::SYS_process_vm_readv, libc::EPERM),
-    (libc::SYS_process_vm_writev, libc::EPERM),
-    (libc::SYS_kcmp, libc::EPERM),
-    (libc::SYS_pidfd_getfd, libc::EPERM),
-    (libc::SYS_process_mrelease, libc::EPERM),
-    (libc::SYS_move_pages, libc::EPERM),
-    (libc::SYS_migrate_pages, libc::EPERM),
-    (libc::SYS_keyctl, libc::EPERM),
-    (libc::SYS_add_key, libc::EPERM),
-    (libc::SYS_request_key, libc::EPERM),
-    (libc::SYS_kexec_load, libc::EPERM),
-    (libc::SYS_kexec_file_load, libc::EPERM),
-    (libc::SYS_init_module, libc::EPERM),
-    (libc::SYS_finit_module, libc::EPERM),
-    (libc::SYS_delete_module, libc::EPERM),
-    (libc::SYS_reboot, libc::EPERM),
-    (libc::SYS_acct, libc::EPERM),
-    (libc::SYS_syslog, libc::EPERM),
-    (libc::SYS_vhangup, libc::EPERM),
-    (libc::SYS_sethostname, libc::EPERM),
-    (libc::SYS_setdomainname, libc::EPERM),
-    (libc::SYS_settimeofday, libc::EPERM),
-    (libc::SYS_clock_settime, libc::EPERM),
-    (libc::SYS_adjtimex, libc::EPERM),
-    (libc::SYS_clock_adjtime, libc::EPERM),
-    (libc::SYS_bpf, libc::EPERM),
-    (libc::SYS_perf_event_open, libc::EPERM),
-    (libc::SYS_userfaultfd, libc::EPERM),
-    (libc::SYS_io_uring_setup, libc::EPERM),
-    (libc::SYS_io_uring_enter, libc::EPERM),
-    (libc::SYS_io_uring_register, libc::EPERM),
-    (libc::SYS_get_mempolicy, libc::ENOSYS),
-    (libc::SYS_set_mempolicy, libc::ENOSYS),
-    (libc::SYS_mbind, libc::ENOSYS),
-    (libc::SYS_set_mempolicy_home_node, libc::ENOSYS),
-    (libc::SYS_memfd_secret, libc::ENOSYS),
-    (libc::SYS_io_setup, libc::ENOSYS),
-    (libc::SYS_lookup_dcookie, libc::ENOSYS),
-    (libc::SYS_nfsservctl, libc::ENOSYS),
-    // With all bits set, these ask for what their rules refuse.
-    (libc::SYS_unshare, libc::EPERM),
-    (libc::SYS_clone, libc::EPERM),
-    (libc::SYS_socket, libc::EAFNOSUPPORT),
-    (libc::SYS_socketpair, libc::EAFNOSUPPORT),
-    (libc::SYS_setpriority, libc::EPERM),
-    (libc::SYS_ioprio_set, libc::EPERM),
-    // Numbers that no kernel of today has.
-    (500, libc::ENOSYS),
-    (600, libc::ENOSYS),
-    (0x4000_0000, libc::ENOSYS),
-    (0x4000_0027, libc::ENOSYS),
-    (463, libc::ENOSYS),
-    (464, libc::ENOSYS),
-    (465, libc::ENOSYS),
-    (466, libc::ENOSYS),
-    (467, libc::ENOSYS),
-    (468, libc::ENOSYS),
-];
+/// Calls with their names and errors.
+macro_rules! with_errors {
+    ($($error:ident: $($number:ident)*;)*) => {
+        &[$($((stringify!($number), libc::$number, libc::$error),)*)*]
+    };
+}
+
+/// Calls that are refused whatever their arguments.
+const REFUSED: &[(&str, libc::c_long, i32)] = with_errors! {
+    ENOSYS: SYS_clone3 SYS_get_mempolicy SYS_set_mempolicy SYS_mbind SYS_set_mempolicy_home_node
+        SYS_memfd_secret SYS_io_setup SYS_lookup_dcookie SYS_nfsservctl;
+    EPERM: SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_move_mount SYS_open_tree
+        SYS_fsopen SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr SYS_open_by_handle_at
+        SYS_fanotify_init SYS_fanotify_mark SYS_quotactl SYS_quotactl_fd SYS_swapon SYS_swapoff
+        SYS_setns SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_kcmp SYS_pidfd_getfd
+        SYS_process_mrelease SYS_move_pages SYS_migrate_pages SYS_keyctl SYS_add_key
+        SYS_request_key SYS_kexec_load SYS_kexec_file_load SYS_init_module SYS_finit_module
+        SYS_delete_module SYS_reboot SYS_acct SYS_syslog SYS_vhangup SYS_sethostname
+        SYS_setdomainname SYS_settimeofday SYS_clock_settime SYS_adjtimex SYS_clock_adjtime
+        SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup SYS_io_uring_enter
+        SYS_io_uring_register;
+    EOPNOTSUPP: SYS_setxattr SYS_lsetxattr SYS_fsetxattr;
+};
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[(&str, libc::c_long, i32)] = with_errors! {
+    EPERM: SYS_ioperm SYS_iopl SYS_modify_ldt SYS_uselib SYS_ustat SYS_sysfs SYS__sysctl;
+};
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[(&str, libc::c_long, i32)] = &[];
+
+/// With all bits set, these ask for what their rules refuse.
+const REFUSED_WITH_ALL_BITS: &[(&str, libc::c_long, i32)] = with_errors! {
+    EPERM: SYS_unshare SYS_clone SYS_setpriority SYS_ioprio_set;
+    EAFNOSUPPORT: SYS_socket SYS_socketpair;
+};
+
+/// Numbers that no kernel of today has.
+const UNKNOWN: [libc::c_long; 10] =
+    [463, 464, 465, 466, 467, 468, 500, 600, 0x4000_0000, 0x4000_0027];
+
+/// Numbers of calls, with the error of each.
+fn all_refused() -> BTreeMap<libc::c_long, i32> {
+    let named = [REFUSED, REFUSED_HERE, REFUSED_WITH_ALL_BITS].concat();
+    let named = named.into_iter().map(|(_, number, error)| (number, error));
+    named.chain(UNKNOWN.map(|number| (number, libc::ENOSYS))).collect()
+}
 
 /// Without arguments there is nothing to make them harmless.
 const NEVER_TRIED_OUTSIDE: [libc::c_long; 2] = [libc::SYS_vhangup, libc::SYS_clone];
@@ -120,19 +86,33 @@ async fn errors(cell: &Cell, calls: &[libc::c_long]) -> BTreeMap<libc::c_long, i
 
 #[tokio::test]
 async fn what_is_refused_is_refused_by_the_filter() {
-    let calls: Vec<_> = REFUSED.iter().map(|(number, _)| *number).collect();
-    let found = errors(&strict_cell().await, &calls).await;
-    for (number, error) in REFUSED {
-        assert_eq!(found[&number], error, "call {number}");
-    }
+    let refused = all_refused();
+    let calls: Vec<_> = refused.keys().copied().collect();
+    assert_eq!(errors(&strict_cell().await, &calls).await, refused);
     let maker = Maker::start().await.unwrap();
     let harmless: Vec<_> =
         calls.into_iter().filter(|number| !NEVER_TRIED_OUTSIDE.contains(number)).collect();
     let control = errors(&maker.cell(&CellSpec::off()).await.unwrap(), &harmless).await;
-    let differ = REFUSED.iter().filter(|(number, error)| control.get(number) != Some(error));
+    let differ = refused.iter().filter(|(number, error)| control.get(number) != Some(error));
     // An ordinary user may not make some of them anyway, and some kernels do not have all.
     let least = if maker.privilege() == Privilege::Root { 50 } else { 30 };
     assert!(differ.count() >= least, "{control:?}");
+}
+
+/// A rule without conditions that is not tried in a cell has been forgotten above.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn every_rule_without_conditions_is_tried() {
+    const RULES: &str = include_str!(
+        "../../src/policy/calls/snapshots/sandbox_isolation__policy__calls__tests__the_rules_are_these.snap"
+    );
+    let of_every_cell = RULES.split("\n---\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let always = of_every_cell.lines().filter_map(|line| line.split_once(": Always gives "));
+    let mut always: Vec<_> = always.map(|(name, _)| name).collect();
+    let mut tried: Vec<_> = [REFUSED, REFUSED_HERE].concat().iter().map(|call| call.0).collect();
+    always.sort_unstable();
+    tried.sort_unstable();
+    assert_eq!(tried, always);
 }
 
 /// Runs Python that defines `call(number, *arguments)`, which gives the error or 0.

@@ -10,7 +10,7 @@ use sandbox_isolation::{CellSpec, Resource, Rlimit};
 use super::gate::needs_gate;
 pub use super::toolchains::shown_for_program;
 use super::toolchains::toolchains;
-use crate::host_files::is_of_credentials;
+use crate::host_files::has_credentials;
 
 /// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
 const SHARED: [&str; 16] = [
@@ -34,7 +34,8 @@ pub fn may_show(directory: &Path) -> bool {
             .file_name()
             .is_some_and(|name| SHARED_IN_HOME.iter().any(|shared| name == *shared));
     let system = SHARED.iter().any(|shared| directory == Path::new(shared));
-    directory.is_absolute() && !system && !is_home(directory) && !in_home
+    let public = !system && !is_home(directory) && !in_home;
+    directory.is_absolute() && public && has_credentials(directory).is_none()
 }
 
 /// The cell for a create, which shows these directories and programs as far as the system's do not hold them, and toolchains.
@@ -86,7 +87,7 @@ fn thousandths(cores: f64) -> u32 {
 /// What to show so that a program finds what it is told of at that path: the directory around it, or that alone which is
 /// there. `None`: it is never shown, or there without being asked for.
 pub fn needed_for(path: &Path, alone: bool) -> Option<PathBuf> {
-    if is_of_credentials(path) || is_own(path) || is_of_system(path) {
+    if has_credentials(path).is_some() || is_own(path) || is_of_system(path) {
         return None;
     }
     let around = if path.is_dir() { Some(path) } else { path.parent().filter(|_| !alone) };
@@ -208,6 +209,7 @@ mod tests {
             ("/home/ada/kernel.py", false, Some("/home/ada/kernel.py")),
             ("/home/ada", false, None),
             ("/home/ada/.ssh/kernel.py", false, None),
+            ("/home/ada/.config/gcloud/kernel.py", false, None),
             ("/home/ada/.aws/bin/kernel", true, None),
             ("/usr/bin/python3", true, None),
             ("/etc/ssl/private/key.pem", false, None),
