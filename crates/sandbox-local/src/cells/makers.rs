@@ -53,7 +53,8 @@ pub fn no_isolation(error: sandbox_isolation::Error) -> Error {
     match &error {
         Cause::Unavailable { missing, fix } => {
             Error::new(ErrorKind::IsolationUnavailable, "create", missing.clone()).with_hint(format!(
-                "{fix}; or give up isolation explicitly: `--isolation off`, or .isolation(IsolationMode::Off)"
+                "{fix}; or give up some of it explicitly: for an ordinary user `--isolation best-effort` keeps what this \
+                 host can, .isolation(IsolationMode::BestEffort), and `--isolation off` nothing, .isolation(IsolationMode::Off)"
             ))
         }
         Cause::NoGate { .. } => {
