@@ -400,7 +400,8 @@ impl BoxFiles for PipeFiles {
 
     async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {
         let target = self.target("write_archive", path)?;
-        let (call, writer) = Call::writing(&self.link, "unpack", &target.arguments(&[]))?;
+        let arguments = target.arguments(&[flag(links == Links::Inside)]);
+        let (call, writer) = Call::writing(&self.link, "unpack", &arguments)?;
         let answer = archive::unpack(call, writer, tar, links).await?;
         answer.map(drop).map_err(|trouble| target.failed(&trouble))
     }

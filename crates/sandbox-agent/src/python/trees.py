@@ -260,8 +260,11 @@ class Reader:
         return data
 
 
-def unpack(job, path):
-    """All or nothing: beside where it goes first, and into its place when it is complete."""
+def unpack(job, path, inside):
+    """All or nothing: beside where it goes first, and into its place when it is complete.
+
+    With `inside`, no link may lead out of the archive.
+    """
     place = holder = None
     try:
         try:
@@ -274,7 +277,7 @@ def unpack(job, path):
         try:
             root = open(name, READ_DIRECTORY, dir_fd=holder)
             try:
-                directories = yield from take_entries(job, root)
+                directories = yield from take_entries(job, root, as_number(inside))
                 if place is None:
                     check_conflicts(root, holder)
                 for entry, mode in sorted(directories, key=lambda pair: -len(pair[0])):
@@ -301,7 +304,7 @@ def unpack(job, path):
     return ()
 
 
-def take_entries(job, root):
+def take_entries(job, root, inside):
     reader, directories, links = Reader(job), [], []
     while True:
         length = yield from reader.exactly(4)
@@ -322,7 +325,8 @@ def take_entries(job, root):
                 directories.append((path, mode))
             elif kind == LINK:
                 symlink(detail, name, dir_fd=parent)
-                links.append(path)
+                if inside:
+                    links.append(path)
             else:
                 link_again(root, detail, name, parent)
         except OSError as error:

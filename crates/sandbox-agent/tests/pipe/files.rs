@@ -143,6 +143,28 @@ async fn an_archive_brings_a_tree_back() {
     assert_eq!(names, ["moved", "tree"]);
 }
 
+/// As in an environment of Python. Where they may not lead out, one that does so through another is found by the agent.
+#[tokio::test]
+async fn links_lead_out_of_an_archive_where_they_may() {
+    let place = TestBox::start().await;
+    let files = place.files();
+    for (target, through) in [("/usr/bin/python3", "a"), ("a/b/..", "..")] {
+        let tree = place.path("tree");
+        std::fs::create_dir_all(format!("{tree}/a")).unwrap();
+        std::os::unix::fs::symlink(target, format!("{tree}/link")).unwrap();
+        std::os::unix::fs::symlink(through, format!("{tree}/a/b")).unwrap();
+        let archive = collect(files.read_archive("tree").await.unwrap()).await.unwrap();
+        let refused = files.write_archive("inside", bytes(&[&archive]), Links::Inside).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "{target}");
+        files.write_archive("any", bytes(&[&archive]), Links::Any).await.unwrap();
+        let link = std::fs::read_link(place.path("any/link")).unwrap();
+        assert_eq!(link, std::path::Path::new(target));
+        for name in ["tree", "any"] {
+            files.remove(name, true).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn changes_are_told() {
     let place = TestBox::start().await;
