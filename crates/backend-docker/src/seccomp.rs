@@ -384,6 +384,17 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_are_asked_for_by_one_bit_which_is_refused() {
+        let profile = profile(false);
+        let rules = profile["syscalls"].as_array().unwrap();
+        for (name, index, bit) in HUGE_PAGES {
+            let of_name = rules.iter().filter(|rule| rule["names"][0] == name);
+            let arguments: Vec<_> = of_name.map(|rule| rule["args"].clone()).collect();
+            assert_eq!(arguments, [json!([has_bits(index, bit, 0)])], "{name}");
+        }
+    }
+
+    #[test]
     fn no_call_is_named_twice() {
         let profile = profile(false);
         let rules = profile["syscalls"].as_array().unwrap().iter();

@@ -29,8 +29,8 @@ pub struct Limits {
     pub json_depth: usize,
     /// The most JSON values in one content, an object counting as seven. Default: 2 million.
     ///
-    /// Three bytes of JSON can become a hundred bytes of memory, and an object some hundreds. A content with more values is given as
-    /// [`Content::Malformed`](crate::Content::Malformed), its text untouched.
+    /// Three bytes of JSON can become a hundred bytes of memory, and an object some hundreds. A content with more values is
+    /// given as [`Content::Malformed`](crate::Content::Malformed), its text untouched.
     pub json_values: usize,
 }
 

@@ -242,22 +242,7 @@ fn for_others(id: &str, what: &str) -> String {
 pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
     for one in stored.variables() {
         let context = made_again(contexts, &as_context(one))?;
-        let mut paused = pause_context(&context, "create").await?;
-        load_into(&mut paused, "create", stored, one).await.map_err(|error| {
-            match error.kind() {
-                // Reading them may run code of theirs.
-                ErrorKind::Protocol => {
-                    let name = &stored.info.name;
-                    let why = error.message();
-                    let message = format!(
-                        "the variables of snapshot {name:?} ended their interpreter: {why}"
-                    );
-                    Error::new(ErrorKind::Protocol, "create", message)
-                        .with_hint("take the snapshot again without what ends it")
-                }
-                _ => error,
-            }
-        })?;
+        load_into(&mut pause_context(&context, "create").await?, "create", stored, one).await?;
     }
     Ok(())
 }
@@ -279,6 +264,14 @@ async fn load_into(
             );
             Error::invalid("snapshot", message)
                 .with_hint("take the snapshot again without what cannot be read")
+        }
+        // Reading them may run code of theirs.
+        ErrorKind::Protocol => {
+            let (name, why) = (&stored.info.name, error.message());
+            let message =
+                format!("the variables of snapshot {name:?} ended their interpreter: {why}");
+            Error::new(ErrorKind::Protocol, operation, message)
+                .with_hint("take the snapshot again without what ends it")
         }
         _ => error,
     })
