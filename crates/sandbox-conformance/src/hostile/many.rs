@@ -15,7 +15,6 @@ pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("many", [run_code, local], {
         g177_sixty_four_mebibytes_there_and_back needs files;
         j217_ten_ends_at_once;
-        j227_modules_that_spoil_the_warm_interpreter;
         j236_ids_that_are_paths;
         j237_listings_during_churn;
         i197_an_interpreter_that_dies_under_its_run;
@@ -26,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(
         cases!("many", [run_code, local], {
             j221_creates_runs_and_kills_all_at_once;
+            j227_modules_that_spoil_the_warm_interpreter;
             creates_that_are_given_up_all_at_once;
         })
         .into_iter()
