@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sandbox_agent::cell::Hello;
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_isolation::is_of_system;
 use sandbox_local::cache;
 use sandbox_local::interpreters::{Fingerprint, is_script};
 use sandbox_local::programs::{USUAL_PATH, is_executable, on_path};
@@ -86,8 +87,7 @@ impl Layout {
     pub(crate) fn unseen(&self) -> Vec<PathBuf> {
         let shown = self.shown();
         let is_seen = |path: &PathBuf| {
-            let system = ["/usr", "/lib", "/lib64"].iter().any(|system| path.starts_with(system));
-            system || shown.iter().any(|shown| path.starts_with(shown))
+            is_of_system(path) || shown.iter().any(|shown| path.starts_with(shown))
         };
         self.sys_path.iter().filter(|path| path.is_dir() && !is_seen(path)).cloned().collect()
     }

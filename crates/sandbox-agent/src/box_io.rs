@@ -184,9 +184,10 @@ pub trait Process: fmt::Debug + Send + Sync {
         Duration::from_millis(500)
     }
 
-    /// How long [`Process::kill_tree`] may take before its box is ended instead.
+    /// How long [`Process::kill_tree`] may take before its box is ended instead. Hundreds of large processes that are killed
+    /// at once have their memory taken down for seconds on a busy host, and leave little time to others meanwhile.
     fn kill_bound(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(6)
     }
 
     /// How many processes of its box the kernel has ended so far for their memory: a moment for

@@ -92,6 +92,11 @@ fn has_root(status: &str) -> bool {
     line.is_none_or(|ids| ids.split_whitespace().any(|id| id == "0"))
 }
 
+/// Whether every cell shows it, as a directory of programs and libraries of the host.
+pub fn is_of_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|system| path.starts_with(system))
+}
+
 /// The directories of this host's system that every strict cell can read, such as `/usr`. Links
 /// such as `/bin` are made anew and not listed.
 #[must_use]

@@ -194,11 +194,12 @@ fn cost(message: &RawMessage) -> usize {
     message.memory().saturating_add(OVERHEAD)
 }
 
-/// Whether it tells where an execution stands. The others are output, of which there can be any amount.
+/// Whether it tells where an execution stands, or is its value, of which there is one. The others are output, of which there
+/// can be any amount.
 fn is_needed(message: &RawMessage) -> bool {
     match message.msg_type() {
-        "status" | "execute_input" | "error" | "input_request" | "iopub_welcome"
-        | "clear_output" | "comm_open" | "comm_close" => true,
+        "status" | "execute_input" | "execute_result" | "error" | "input_request"
+        | "iopub_welcome" | "clear_output" | "comm_open" | "comm_close" => true,
         other => other.ends_with("_reply"),
     }
 }
@@ -208,8 +209,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::content::{Content, Status, Stream};
-    use crate::{Limits, Session};
+    use crate::content::{Content, ExecuteResult, Status, Stream};
+    use crate::{Limits, MimeBundle, Session};
 
     fn raw(content: impl Into<Content>) -> RawMessage {
         Session::new("k").request(content).into_raw()
@@ -246,6 +247,17 @@ mod tests {
             [&format!("{} lost", 1000 - kept + 1), "status", "1 lost", "stream"]
         );
         assert_eq!(mailbox.queue().bytes, 0);
+    }
+
+    #[test]
+    fn the_value_is_kept_when_output_is_dropped() {
+        let mailbox = Mailbox::new(4000);
+        for _ in 0..100 {
+            mailbox.push_message(Channel::IoPub, stream(&"x".repeat(500)));
+        }
+        let value = ExecuteResult::new(1, MimeBundle::text("'end'"));
+        mailbox.push_message(Channel::IoPub, raw(value));
+        assert_eq!(kinds(&mailbox).last().unwrap(), "execute_result");
     }
 
     #[test]

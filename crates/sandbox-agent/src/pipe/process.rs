@@ -188,11 +188,6 @@ impl Process for BoxProcess {
         Ok(())
     }
 
-    /// The agent is an ordinary process, to which those that are killed leave little time when they are many.
-    fn kill_bound(&self) -> Duration {
-        Duration::from_secs(6)
-    }
-
     fn memory_ends(&self) -> u64 {
         self.link.killed()
     }

@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Component, Path, PathBuf};
 
 use sandbox_core::{ByteSize, CreateSpec, IsolationMode};
-use sandbox_isolation::{CellSpec, Resource, Rlimit};
+use sandbox_isolation::{CellSpec, Resource, Rlimit, is_of_system};
 
 use super::gate::needs_gate;
 pub use super::toolchains::shown_for_program;
@@ -108,11 +108,6 @@ fn is_own(path: &Path) -> bool {
     const WITH_ALL_BELOW: [&str; 5] = ["/dev", "/proc", "/sys", "/etc", "/run"];
     WHOLE.iter().any(|own| path == Path::new(own))
         || WITH_ALL_BELOW.iter().any(|own| path.starts_with(own))
-}
-
-fn is_of_system(path: &Path) -> bool {
-    const SYSTEM: [&str; 5] = ["/usr", "/lib", "/lib64", "/bin", "/sbin"];
-    SYSTEM.iter().any(|system| path.starts_with(system))
 }
 
 /// The directories and the toolchains, as far as the system directories do not hold them.

@@ -5,13 +5,14 @@
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sandbox_agent::box_io::{Expected, Held};
 use sandbox_agent::interpreter::{
     Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing,
 };
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
-use tokio::task::yield_now;
+use tokio::time::sleep;
 
 use super::{Draft, EngineImage, SnapshotStore, Stored, StoredContext};
 use crate::hold::{pause_context, pause_contexts};
@@ -22,6 +23,9 @@ const RESTORE: &str = "restore_snapshot";
 
 /// Copies of interpreters that one sandbox keeps. Each holds the memory that is not as it was any more.
 const MOST_COPIES: usize = 8;
+
+/// What code that was held up has for itself before the rest is stored, for which it would wait again where processors are few.
+const HEAD_START: Duration = Duration::from_millis(2);
 
 /// The snapshots of a sandbox.
 #[derive(Debug)]
@@ -298,10 +302,11 @@ impl Snapshots {
         place.check_snapshot(CREATE)?;
         self.store.check_free(CREATE, name)?;
         let _in_use = place.expiry.in_use();
+        // This looks at the disk, so before anybody is held up.
+        let deleted = self.deleted()?;
         let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
         let described = contexts.list();
-        let deleted = self.deleted()?;
         let files = place.read_files(CREATE).await?;
         let in_memory = files.in_memory;
         let mut store_files = pin!(async {
@@ -316,7 +321,7 @@ impl Snapshots {
         let mut storing = store_variables(&described, &mut paused, &copies, &mut info).await?;
         // All that is still missing is in memory or in copies, and code may go on: first.
         drop(paused);
-        yield_now().await;
+        sleep(HEAD_START).await;
         let (mut draft, directories) = match stored {
             Some(stored) => stored,
             None => store_files.await?,
