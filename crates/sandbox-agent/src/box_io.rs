@@ -185,9 +185,10 @@ pub trait Process: fmt::Debug + Send + Sync {
     }
 
     /// How long [`Process::kill_tree`] may take before its box is ended instead. Hundreds of large processes that are killed
-    /// at once have their memory taken down for seconds on a busy host, and leave little time to others meanwhile.
+    /// at once have their memory taken down for seconds on a busy host, and leave little time to others meanwhile: to an
+    /// agent that kills, and to an engine that has to start a program for that.
     fn kill_bound(&self) -> Duration {
-        Duration::from_secs(6)
+        Duration::from_secs(10)
     }
 
     /// How many processes of its box the kernel has ended so far for their memory: a moment for

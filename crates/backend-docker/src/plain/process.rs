@@ -169,11 +169,6 @@ impl Process for PlainProcess {
         Ok(())
     }
 
-    /// It takes another program in the container, which the engine has to start.
-    fn kill_bound(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
     /// The kernel counts them for whoever waits for it, which is the image's shell.
     fn is_counted(&self) -> bool {
         false
