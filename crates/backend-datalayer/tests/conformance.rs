@@ -77,6 +77,7 @@ fn of_runtimes(target: Target) -> Target {
         .differs("snapshots::it_is_listed_until_it_is_deleted", STATE)
         .differs("snapshots::it_outlives_its_sandbox", STATE)
         .differs("snapshots::what_cannot_be_stored_is_named", STATE)
+        .differs("snapshots::variables_that_end_their_interpreter_are_told", STATE)
         .differs("snapshots::a_name_is_taken_once", STATE)
         .differs("detached::a_run_of_another", OTHERS)
         .differs("detached::it_expires_though_nobody_looks", SHORT)
