@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
-use support::differences::{AROUND, KERNELS, of_kernels, of_servers};
+use support::differences::{KERNELS, VARIABLE, of_kernels, of_servers};
 use support::server::{JupyterServer, TOKEN, named};
 
 fn main() -> ExitCode {
@@ -33,10 +33,18 @@ fn main() -> ExitCode {
         },
     );
     let target = of_servers(of_kernels(target));
-    sandbox_conformance::main(
-        target.only(KERNELS.into_iter().chain(BESIDE).chain(PROMISES), AROUND),
-    )
+    let all = std::env::var_os(VARIABLE).is_some_and(|value| value == "all");
+    let groups = KERNELS.into_iter().chain(BESIDE).chain(PROMISES);
+    let groups = groups.filter(|group| all || !OF_RUNTIMES.contains(group));
+    sandbox_conformance::main(target.only(groups, ELSEWHERE))
 }
+
+/// Why other groups are left out.
+const ELSEWHERE: &str = "it is not about servers, and run with kernels in cells; or it is run with the servers of runtimes";
+
+/// The groups that `backend-datalayer` runs over servers every time.
+const OF_RUNTIMES: [&str; 7] =
+    ["cancellation", "contexts", "exec", "honesty", "interrupt", "lifecycle", "timeout"];
 
 /// The groups about what every backend promises, where a server is in the way of it.
 const PROMISES: [&str; 8] =

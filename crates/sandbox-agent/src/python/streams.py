@@ -54,6 +54,10 @@ class _Output(FileIO):
         return FileIO.write(self, data)
 
 
+# Whoever raises in code of users alone need not know it.
+WRITE = _Output.write.__code__
+
+
 class Burst:
     """Switches one text stream between lines and blocks."""
 

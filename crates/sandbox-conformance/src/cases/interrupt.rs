@@ -1,8 +1,10 @@
 //! Interruption on request. State is kept.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_core::{CallContext, ErrorKind, ExecutionResult, InterpreterState, Sandbox};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
@@ -89,12 +91,17 @@ async fn a_wait_for_a_child_is_interrupted(f: Fixture) -> Checked {
 
 async fn code_may_catch_it(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code =
-        "import time\ntry:\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
-    let run = start(&sandbox, code).await?;
+    // Its first line says that it can be caught, which is later than that it runs.
+    let code = "import time\ntry:\n    print('in', flush=True)\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    print('caught')";
+    let inside = Arc::new(Notify::new());
+    let (running, tell) = (sandbox.clone(), Arc::clone(&inside));
+    let run = tokio::spawn(async move {
+        running.run_code(code).timeout(PATIENCE).on_stdout(move |_| tell.notify_one()).await
+    });
+    within(SLACK, inside.notified()).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
     let result = within(SLACK, run).await???;
-    ensure_eq!(result.stdout(), "caught");
+    ensure_eq!(result.stdout(), "in\ncaught");
     ensure_eq!(result.code_error, None);
     is_usable(&sandbox).await?;
     Ok(())

@@ -27,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_huge_representation_is_left_out;
         a_flood_of_displays_is_bounded;
         a_flood_of_small_values_is_bounded needs local;
+        a_script_may_end_with_much_to_show needs run_script;
         display_names_are_not_in_the_way;
         a_class_is_not_its_instance;
     })
@@ -288,6 +289,23 @@ for _ in range(200): display(Page())
     let kept: usize = result.results.iter().map(|item| item.html().map_or(0, str::len)).sum();
     ensure!(kept < 128 << 20, "{} MiB of displays were kept", kept >> 20);
     ensure_eq!(result.text(), Some("'end'"));
+    Ok(())
+}
+
+/// What is on its way when a script ends arrives.
+async fn a_script_may_end_with_much_to_show(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+class Page:
+    def __repr__(self): return 'a page'
+    def _repr_html_(self): return 'x' * (1 << 20)
+for _ in range(40): display(Page())
+print('end')";
+    let result = sandbox.run_code(code).script("s.py", [""; 0]).timeout(2 * PATIENCE).await?;
+    ensure!(result.success(), "{}", describe(&result));
+    ensure_eq!(result.results.len(), 40);
+    ensure_eq!(result.stdout(), "end");
+    is_usable(&sandbox).await?;
     Ok(())
 }
 

@@ -109,6 +109,11 @@ def marked(driver):
     session.send = marking_send
 
 
+# Packages that the kernel itself lives by. That of messages registers its end with the first large one, whenever that is,
+# and takes away then what is still being sent.
+OF_THE_KERNEL = {"IPython", "comm", "debugpy", "ipykernel", "jupyter_client", "tornado", "zmq"}
+
+
 class Exits:
     """Exit functions that a script registers, apart from those of the kernel and of cells."""
 
@@ -122,7 +127,8 @@ class Exits:
         atexit.unregister = self.remove
 
     def add(self, function, *arguments, **options):
-        if not self.active:
+        package = str(getattr(function, "__module__", "")).partition(".")[0]
+        if not self.active or package in OF_THE_KERNEL:
             return self.register(function, *arguments, **options)
         self.functions.append((function, arguments, options))
         return function

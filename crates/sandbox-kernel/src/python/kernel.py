@@ -72,6 +72,8 @@ class Driver:
         self.site = HOME + "/.packages"
         self.site_changed = None
         self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
+        if OWN_STREAMS:
+            self.streams.burst.deliver_interrupt = self.deliver
         self.baseline = set()
         self.request, self.published = None, count()
         self.marks, self.marking = count(1), allocate_lock()
@@ -124,11 +126,15 @@ class Driver:
                 self.cancelled = run
 
     def on_interrupt(self, signum, frame):
-        if os.getpid() == self.pid and self.masked:
+        if os.getpid() == self.pid and (self.masked or self.is_writing(frame)):
             return self.postpone()
         self.pending = False
         self.interrupted = True
         raise KeyboardInterrupt
+
+    def is_writing(self, frame):
+        """Whether bytes may be out that the text stream would send once more."""
+        return OWN_STREAMS and frame is not None and frame.f_code is load("streams")["WRITE"]
 
     def postpone(self):
         """The interrupt comes again, until it meets code that may be interrupted or the run is over."""
