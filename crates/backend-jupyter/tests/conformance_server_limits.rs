@@ -29,8 +29,6 @@ fn main() -> ExitCode {
     const DROPPED: &str = "more at once than such a server lets through, which the result says";
     let target = of_servers(of_kernels(target))
         .differs("streams::many_empty_lines_are_counted", DROPPED)
-        .differs("streams::a_stream_is_lossless_with_a_slow_reader", DROPPED)
-        .differs("rich::a_flood_of_displays", DROPPED)
-        .differs("rich::a_script_may_end_with_much_to_show", DROPPED);
+        .differs("streams::a_stream_is_lossless_with_a_slow_reader", DROPPED);
     sandbox_conformance::main(target.only(["streams", "rich", "models"], ELSEWHERE))
 }

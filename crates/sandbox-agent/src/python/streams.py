@@ -54,7 +54,7 @@ class _Output(FileIO):
         return FileIO.write(self, data)
 
 
-# Whoever raises in code of users alone need not know it.
+# By this a handler of interrupts knows that bytes may be out. That of workers raises in nothing of the driver's anyway.
 WRITE = _Output.write.__code__
 
 
