@@ -16,9 +16,10 @@ use sandbox_local::zygotes::{Flavor, Zygotes};
 
 use crate::installed::Installed;
 
-/// What a kernel imports before it runs code. Left out is what looks around while it is imported: `debugpy` keeps the number
-/// of its process and sets variables, `psutil` keeps times.
-const MODULES: [&str; 7] = [
+/// What a kernel imports before it runs code. Left out is what looks around while it is imported: the part of `debugpy` for
+/// its log starts a process to describe the machine, `psutil` keeps times.
+const MODULES: [&str; 8] = [
+    "debugpy.server",
     "ipykernel.kernelapp",
     "IPython.core.completerlib",
     "IPython.core.debugger",

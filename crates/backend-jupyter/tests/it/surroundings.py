@@ -15,8 +15,10 @@ def surroundings():
     import multiprocessing
     import os
     import pickle
+    import platform
     import posix
     import random
+    import re
     import resource
     import signal
     import site
@@ -84,8 +86,6 @@ def surroundings():
 
     def places(value):
         """Without what is each kernel's own: the folder with its sockets."""
-        import re
-
         return re.sub(r"\.k-[0-9a-f]+", ".k-N", value)
 
     def debugger_of(pid):
@@ -98,9 +98,12 @@ def surroundings():
     files = []
     for name in sorted(os.listdir("/proc/self/fd"), key=int):
         try:
-            files.append([name, os.readlink("/proc/self/fd/" + name).split(":")[0]])
+            file = os.readlink("/proc/self/fd/" + name).split(":")
         except OSError:
-            pass
+            continue
+        # Each thread that has printed has one, and who imports the debugger may be warned by it.
+        if file[-1] != "[eventfd]":
+            files.append([name, file[0]])
     signals = {}
     for number in signal.valid_signals():
         signals[int(number)] = repr(signal.getsignal(number)).partition(" at 0x")[0]
@@ -146,6 +149,7 @@ def surroundings():
         "orig_argv": [places(word) for word in getattr(sys, "orig_argv", [])],
         "path": sys.path,
         "posix_environ": sorted(places(os.fsdecode(name)) for name in posix.environ),
+        "machine": [*platform.uname(), platform.platform()],
         "pickle": pickle.loads(pickle.dumps(os.path.join)) is os.path.join,
         "random": len({random.random() for _ in range(2)}),
         "recursion": sys.getrecursionlimit(),
@@ -160,7 +164,8 @@ def surroundings():
         "switch": sys.getswitchinterval(),
         "sysconfig": [sysconfig.get_config_var("userbase"), sysconfig.get_path("purelib")],
         "tempfile": tempfile.gettempprefix(),
-        "threads": sorted(thread.name for thread in threading.enumerate()),
+        # Threads that are never started are numbered, too: the debugger has such when it is imported.
+        "threads": sorted(re.sub(r"-[0-9]+", "-N", thread.name) for thread in threading.enumerate()),
         "time": [time.tzname, time.timezone, time.localtime(0)[3]],
         "umask": os.umask(0o22),
         "unraisable": repr(sys.unraisablehook),

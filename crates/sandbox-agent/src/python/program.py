@@ -3,6 +3,7 @@
 Its last step before a program is to import `sitecustomize`, and what it finds by that name is this zygote. Workers come
 back from that import: the program begins in them as in any interpreter, with nothing of ours below it. What it would
 import first, the zygote has imported; in a worker where that could have become something else, the program does not begin.
+A variable that a module has set is set in the workers.
 """
 
 import sys
@@ -11,7 +12,7 @@ from _signal import signal as set_signal
 from io import TextIOWrapper
 from io import open as open_file
 from os import environ, environb, fsdecode, fsencode, stat
-from posix import _exit, close, getpid, read, write
+from posix import _exit, close, getpid, read, unsetenv, write
 from time import tzset
 
 PLACE = "/proc/self/fd/4"
@@ -77,11 +78,15 @@ def prepare(modules, imports):
         environ._data = environb._data = variables
     if watched.all:
         raise ValueError("a module looks at all variables when it is imported")
-    if list(dict.items(watched)) != list(variables.items()):
+    added = {name: value for name, value in dict.items(watched) if name not in variables}
+    if {**variables, **added} != dict(dict.items(watched)):
         raise ValueError("a module changes variables when it is imported")
+    for name in added:
+        unsetenv(name)
     if "numpy" in sys.modules:
         raise ValueError("numpy was imported, and has as many threads as it found processors")
     names = [fsdecode(name) for name in watched.looked_up]
+    KEPT["added"] = {fsdecode(name): fsdecode(value) for name, value in added.items()}
     KEPT["variables"] = {name: environ.get(name) for name in ["HOME", "LANG"] + names}
     KEPT["places"] = places(sys.path)
     KEPT["modules"] = set(sys.modules)
@@ -131,6 +136,7 @@ def become(request):
     """Makes this process what a fresh one is, and waits until the host knows it."""
     set_signal(SIGINT, default_int_handler)
     own_thread()
+    own_number()
     own_time_zone()
     show_as_fresh(request.arguments)
     sys.argv[1:] = request.arguments
@@ -148,6 +154,7 @@ def become(request):
     close(request.control)
     for name in set(sys.modules) - KEPT["modules"]:
         del sys.modules[name]
+    environ.update(KEPT["added"])
 
 
 def difference():
@@ -172,6 +179,14 @@ def own_thread():
     thread = sys.modules["threading"].main_thread()
     if hasattr(thread, "_set_native_id"):
         thread._set_native_id()
+
+
+def own_number():
+    """What `debugpy` writes before a line of its log."""
+    log = sys.modules.get("_pydevd_bundle._debug_adapter.pydevd_schema_log")
+    if log is not None:
+        log._pid = getpid()
+        log._pid_msg = "%s: " % (log._pid,)
 
 
 def own_time_zone():

@@ -223,6 +223,7 @@ def _enter(request, step):
     for name, value in request.environment():
         environ[name] = value
     _reseed()
+    _forget_host()
 
 
 def _arrange_files(request):
@@ -330,6 +331,14 @@ def _reseed():
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         numpy.random.seed()
+
+
+def _forget_host():
+    """Has `platform` look again: what it keeps is of the zygote, with the name of the host."""
+    platform = sys.modules.get("platform")
+    if platform is not None:
+        platform._uname_cache = None
+        platform._platform_cache.clear()
 
 
 def _refuse(step, message):

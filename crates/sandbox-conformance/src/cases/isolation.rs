@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         the_home_of_the_host_user_is_absent;
         system_files_are_read_only;
         kernel_settings_are_read_only;
+        the_host_is_not_named;
         the_system_tree_is_empty;
         devices_are_harmless;
         mounts_cannot_be_changed;
@@ -169,6 +170,18 @@ pub(super) async fn raises_os_error(sandbox: &sandbox_core::Sandbox, code: &str)
     );
     let denied = text(sandbox, &code).await?;
     ensure!(denied != "''", "nothing stopped {code}");
+    Ok(())
+}
+
+async fn the_host_is_not_named(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
+    let code = "import os, platform, socket
+own = {os.uname().nodename, platform.node(), platform.uname().node, socket.gethostname()}
+own.add(open('/proc/sys/kernel/hostname').read().strip())
+' '.join(own)";
+    let own = text(&sandbox, code).await?;
+    ensure!(own.trim_matches('\'') != host.trim() && !own.contains(' '), "it is named {own}");
     Ok(())
 }
 
