@@ -21,6 +21,13 @@ use crate::message::Message;
 /// How long a kernel may take to say that it is there. A new one has to start first.
 const PROBE: Duration = Duration::from_secs(5);
 
+/// A timer that fires so late shows that nobody was run meanwhile, who would have read what came: the machine was suspended,
+/// or had too much else to do.
+const LATE: Duration = Duration::from_millis(50);
+
+/// How long is waited once more then, until something comes.
+const ONCE_MORE: Duration = Duration::from_millis(500);
+
 /// A request to run code, and everything that comes of it.
 ///
 /// Take events until there are none, by [`next`](Self::next) or as a [`Stream`], or [collect](Self::collect) all of them.
@@ -32,6 +39,8 @@ pub struct Running {
     execution: Execution,
     /// Until the time at which the execution waits no longer.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Until when it waits once more.
+    once_more: Option<Instant>,
     /// Finds out whether the kernel that answers now is another than the one that ran the code.
     probe: Option<Pin<Box<dyn Future<Output = bool> + Send + Sync>>>,
     /// Sends what tells that all output is there.
@@ -40,7 +49,15 @@ pub struct Running {
 
 impl Running {
     pub(super) fn new(client: Client, mailbox: Arc<Mailbox>, execution: Execution) -> Self {
-        Self { client, mailbox, execution, timer: None, probe: None, barrier: None }
+        Self {
+            client,
+            mailbox,
+            execution,
+            timer: None,
+            once_more: None,
+            probe: None,
+            barrier: None,
+        }
     }
 
     /// The id of the request.
@@ -98,12 +115,18 @@ impl Running {
                 continue;
             }
             let Some(deadline) = self.execution.deadline() else { return Poll::Pending };
-            let deadline = deadline.into();
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-            if timer.deadline() != deadline {
-                timer.as_mut().reset(deadline);
+            let once_more = self.once_more.filter(|until| *until > deadline);
+            let until = once_more.unwrap_or(deadline).into();
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            if timer.deadline() != until {
+                timer.as_mut().reset(until);
             }
             ready!(timer.as_mut().poll(context));
+            let now = Instant::now();
+            if once_more.is_none() && now > deadline + LATE {
+                self.once_more = Some(now + ONCE_MORE);
+                continue;
+            }
             // A server that starts a kernel again says nothing of it, and loses the reply and the first word of the new one
             // when they come at the wrong moment.
             match self.execution.kernel_session().filter(|_| self.execution.lacks_reply()) {

@@ -53,6 +53,29 @@ async fn replies_and_output_may_come_in_any_order() {
     }
 }
 
+/// As where a machine was suspended, or had much else to do. The kernel went on.
+#[test]
+fn what_came_while_nobody_read_is_read_before_anything_is_missed() {
+    let mut elsewhere = tokio::runtime::Builder::new_multi_thread();
+    let elsewhere = elsewhere.worker_threads(1).enable_all().build().unwrap();
+    let behaviour = Behaviour { reply_first: true, ..Behaviour::default() };
+    let kernel = elsewhere.block_on(Kernel::start(behaviour, Wire::default()));
+    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    here.block_on(async {
+        let client = kernel.client().await;
+        client.ready(READY).await.unwrap();
+        for _ in 0..6 {
+            let code = "sleep 100\nflood 6 1000000\nresult end";
+            let mut running = client.execute(ExecuteRequest::new(code)).await.unwrap();
+            while !matches!(running.next().await, Some(Event::Reply(_))) {}
+            // Longer than it waits for what is missing.
+            std::thread::sleep(Duration::from_millis(800));
+            let outcome = running.outcome().await;
+            assert!(!outcome.losses.no_idle, "{outcome:?}");
+        }
+    });
+}
+
 #[tokio::test]
 async fn what_is_published_late_arrives_from_kernels_that_are_known_for_it() {
     let behaviour = Behaviour { late: true, ..Behaviour::default() };
