@@ -128,7 +128,9 @@ pub(crate) async fn until_executing(sandbox: &Sandbox) -> Checked {
 pub(crate) fn describe(result: &ExecutionResult) -> String {
     let cut = |text: String| text.chars().take(400).collect::<String>();
     format!(
-        "text {:?}, stdout {:?}, stderr {:?}, code error {:?}, failure {:?}, exit code {:?}, state {:?}",
+        "{} results, {} dropped, text {:?}, stdout {:?}, stderr {:?}, code error {:?}, failure {:?}, exit code {:?}, state {:?}",
+        result.results.len(),
+        result.results_dropped,
         result.text().map(|text| cut(text.to_owned())),
         cut(result.stdout()),
         cut(result.stderr()),

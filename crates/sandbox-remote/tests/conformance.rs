@@ -1,4 +1,6 @@
-//! The behaviour suite over `local-eval` on the other side of a socket pair.
+//! The groups of the suite about what crosses a connection, over `local-eval` on the other side of a socket pair.
+//!
+//! `conformance_detached` of the program runs all groups over the same protocol.
 
 use std::env;
 use std::process::ExitCode;
@@ -20,11 +22,40 @@ fn through_a_socket(config: EvalConfig) -> Arc<dyn Backend> {
     Arc::new(connected.join().expect("no panic").expect("a connection"))
 }
 
+/// With the value `all`, every group is run.
+const VARIABLE: &str = "SANDBOX_TEST_REMOTE";
+
+/// The groups that are about what is sent and answered, and who ends it.
+const GROUPS: [&str; 17] = [
+    "background",
+    "cancellation",
+    "command_input",
+    "concurrency",
+    "contexts",
+    "files",
+    "honesty",
+    "interrupt",
+    "lifecycle",
+    "models",
+    "rich",
+    "streams",
+    "terminal",
+    "tools",
+    "transfer",
+    "variables",
+    "watch",
+];
+
+/// Why other groups are left out.
+const ELSEWHERE: &str = "it is about what is behind a connection, and run with the supervisor";
+
 fn main() -> ExitCode {
     let state = tempfile::tempdir().expect("a directory");
     let mut config = EvalConfig::default();
     config.snapshot_directory = Some(state.path().join("snapshots"));
     let target = Target::new("local-eval-remote", move || through_a_socket(config.clone()));
+    let all = env::var_os(VARIABLE).is_some_and(|value| value == "all");
+    let target = if all { target } else { target.only(GROUPS, ELSEWHERE) };
     sandbox_conformance::main(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),
         Err(_) => target,

@@ -289,7 +289,7 @@ async fn a_flood_of_displays_is_bounded(f: Fixture) -> Checked {
     let result = ok(&sandbox, &code).await?;
     let kept: usize = result.results.iter().map(|item| item.html().map_or(0, str::len)).sum();
     ensure!(kept < 128 << 20, "{} MiB of displays were kept", kept >> 20);
-    ensure_eq!(result.text(), Some("'end'"));
+    ensure!(result.text() == Some("'end'"), "{}", describe(&result));
     Ok(())
 }
 

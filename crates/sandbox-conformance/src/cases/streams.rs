@@ -8,7 +8,7 @@ use sandbox_core::{EventKind, FailureKind, OutputStream};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, failed_with, is_usable, ok, printed};
+use crate::support::{PATIENCE, describe, failed_with, is_usable, ok, printed};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("streams", [run_code], {
@@ -136,8 +136,9 @@ async fn output_of_one_run_stays_in_it(f: Fixture) -> Checked {
     for i in 0..50 {
         let code = format!("import sys; print('out{i}'); print('err{i}', file=sys.stderr)");
         let result = ok(&sandbox, &code).await?;
-        ensure_eq!(result.logs.stdout_exact(), format!("out{i}\n"));
-        ensure_eq!(result.logs.stderr_exact(), format!("err{i}\n"));
+        let streams = [result.logs.stdout_exact(), result.logs.stderr_exact()];
+        let expected = [format!("out{i}\n"), format!("err{i}\n")];
+        ensure!(streams == expected, "run {i}: {}", describe(&result));
     }
     Ok(())
 }
