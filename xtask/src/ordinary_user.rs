@@ -20,14 +20,13 @@ const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Test programs to which it makes little difference who runs them, by the folder of their package and their own name
 /// (none: all of the package). They run once: what they share with the others runs as both users there.
-const ONCE: [(&str, Option<&str>, Who); 9] = [
+const ONCE: [(&str, Option<&str>, Who); 8] = [
     ("xtask", None, Who::ThisOne),
     ("jupyter-protocol", None, Who::ThisOne),
     ("sandbox-remote", None, Who::ThisOne),
     ("sandbox-kernel", None, Who::ThisOne),
     ("backend-jupyter", None, Who::ThisOne),
     ("backend-datalayer", None, Who::ThisOne),
-    ("backend-eval", Some("conformance"), Who::ThisOne),
     ("backend-eval", Some("conformance_off"), Who::ThisOne),
     ("cli", Some("conformance_detached"), Who::Ordinary),
 ];

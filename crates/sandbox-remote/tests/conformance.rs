@@ -26,9 +26,10 @@ fn through_a_socket(config: EvalConfig) -> Arc<dyn Backend> {
 const VARIABLE: &str = "SANDBOX_TEST_REMOTE";
 
 /// The groups that are about what is sent and answered, and who ends it.
-const GROUPS: [&str; 17] = [
+const GROUPS: [&str; 18] = [
     "background",
     "cancellation",
+    "cleanup",
     "command_input",
     "concurrency",
     "contexts",

@@ -101,9 +101,9 @@ def surroundings():
             file = os.readlink("/proc/self/fd/" + name).split(":")
         except OSError:
             continue
-        # Each thread that has printed has one, and who imports the debugger may be warned by it.
-        if file[-1] != "[eventfd]":
-            files.append([name, file[0]])
+        files.append([name, file[0]])
+    # Each thread that has published something has one. Who imports the debugger is warned by it, which is published.
+    published = len(get_ipython().kernel.iopub_thread._event_pipes)
     signals = {}
     for number in signal.valid_signals():
         signals[int(number)] = repr(signal.getsignal(number)).partition(" at 0x")[0]
@@ -128,7 +128,7 @@ def surroundings():
         "exe": os.readlink("/proc/self/exe"),
         "executable": [sys.executable, sys._base_executable],
         "faulthandler": faulthandler.is_enabled(),
-        "files": len(files),
+        "files": len(files) - published,
         "first_files": files[:3],
         "flags": repr(sys.flags),
         "frozen": gc.get_freeze_count(),
@@ -142,6 +142,7 @@ def surroundings():
         "locale": [locale.getpreferredencoding(), locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()],
         "main": [main.__name__, str(getattr(main, "__file__", None)), str(getattr(main, "__package__", None)), str(spec), str(getattr(main, "__loader__", None))[:30]],
         "main_names": sorted(name for name in vars(main) if not name.startswith("_i")),
+        "machine": [*platform.uname(), platform.platform()],
         "main_thread": [threading.main_thread() is threading.current_thread(), threading.main_thread().name, threading.main_thread().native_id == os.getpid()],
         "modules": modules,
         "multiprocessing": [pool("fork"), pool("spawn"), multiprocessing.current_process().name, multiprocessing.parent_process()],
@@ -149,7 +150,6 @@ def surroundings():
         "orig_argv": [places(word) for word in getattr(sys, "orig_argv", [])],
         "path": sys.path,
         "posix_environ": sorted(places(os.fsdecode(name)) for name in posix.environ),
-        "machine": [*platform.uname(), platform.platform()],
         "pickle": pickle.loads(pickle.dumps(os.path.join)) is os.path.join,
         "random": len({random.random() for _ in range(2)}),
         "recursion": sys.getrecursionlimit(),
@@ -164,8 +164,9 @@ def surroundings():
         "switch": sys.getswitchinterval(),
         "sysconfig": [sysconfig.get_config_var("userbase"), sysconfig.get_path("purelib")],
         "tempfile": tempfile.gettempprefix(),
-        # Threads that are never started are numbered, too: the debugger has such when it is imported.
-        "threads": sorted(re.sub(r"-[0-9]+", "-N", thread.name) for thread in threading.enumerate()),
+        # The debugger has threads when it is imported that are never started, and are numbered before or after these.
+        "threads": sorted(re.sub(r"-[0-9]+ .(_watch_pipe_fd)", r" \1", thread.name) for thread in threading.enumerate()),
+        "threads_so_far": threading.Thread().name,
         "time": [time.tzname, time.timezone, time.localtime(0)[3]],
         "umask": os.umask(0o22),
         "unraisable": repr(sys.unraisablehook),

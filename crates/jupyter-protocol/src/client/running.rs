@@ -75,7 +75,7 @@ impl Running {
     /// The next event. The last is [`Event::Finished`]; after it, `None`.
     ///
     /// Waits as long as the code runs: there is no timeout. When something is missing at its end, it waits no longer than
-    /// [`Grace`](crate::execution::Grace) says.
+    /// [`Grace`](crate::execution::Grace) says, and half a second more where this process was not run in that time.
     ///
     /// # Cancellation
     /// Dropping the future loses nothing, and this can be called again.

@@ -338,7 +338,7 @@ def _forget_host():
     platform = sys.modules.get("platform")
     if platform is not None:
         platform._uname_cache = None
-        platform._platform_cache.clear()
+        getattr(platform, "_platform_cache", {}).clear()
 
 
 def _refuse(step, message):
