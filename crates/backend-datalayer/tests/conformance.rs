@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Target::new("datalayer-runtime", move || Arc::new(DatalayerBackend::new(config.clone())))
             .exposes_this_host();
     let target = of_runtimes(differences::of_servers(differences::of_kernels(target)));
-    let all = std::env::var_os(VARIABLE).is_some_and(|which| which == "all");
+    let all = sandbox_conformance::wants_all(VARIABLE);
     sandbox_conformance::main(if all {
         target
     } else {

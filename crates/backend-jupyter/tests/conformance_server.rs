@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         },
     );
     let target = of_servers(of_kernels(target));
-    let all = std::env::var_os(VARIABLE).is_some_and(|value| value == "all");
+    let all = sandbox_conformance::wants_all(VARIABLE);
     let groups = KERNELS.into_iter().chain(BESIDE).chain(PROMISES);
     let groups = groups.filter(|group| all || !OF_RUNTIMES.contains(group));
     sandbox_conformance::main(target.only(groups, ELSEWHERE))

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         builder.provider_option("transport", "tcp").provider_option("interpreter", "lazy")
     });
     // Over TCP outside of a cell they run every time.
-    let all = std::env::var_os(VARIABLE).is_some_and(|value| value == "all");
+    let all = sandbox_conformance::wants_all(VARIABLE);
     let kernels = KERNELS.into_iter().filter(|_| all);
     sandbox_conformance::main(of_kernels(target).only(GROUPS.into_iter().chain(kernels), AROUND))
 }

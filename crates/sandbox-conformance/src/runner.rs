@@ -47,6 +47,12 @@ pub fn main(target: Target) -> ExitCode {
     }
 }
 
+/// Whether that variable is `all`: the groups that are run elsewhere, too, are asked for.
+#[must_use]
+pub fn wants_all(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value == "all")
+}
+
 /// Says that the suite is not run here, and why, as one ignored test of the same name.
 pub fn ignored(reason: &str) -> ExitCode {
     let reason = reason.to_owned();

@@ -55,8 +55,11 @@ fn main() -> ExitCode {
     let mut config = EvalConfig::default();
     config.snapshot_directory = Some(state.path().join("snapshots"));
     let target = Target::new("local-eval-remote", move || through_a_socket(config.clone()));
-    let all = env::var_os(VARIABLE).is_some_and(|value| value == "all");
-    let target = if all { target } else { target.only(GROUPS, ELSEWHERE) };
+    let target = if sandbox_conformance::wants_all(VARIABLE) {
+        target
+    } else {
+        target.only(GROUPS, ELSEWHERE)
+    };
     sandbox_conformance::main(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),
         Err(_) => target,
