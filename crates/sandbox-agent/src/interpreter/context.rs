@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 use tokio::time::timeout;
 
+use super::inbox::Last;
 use super::json::count_values;
 use super::outcome::EndReason;
 use super::paused::Paused;
@@ -249,7 +250,7 @@ impl InterpreterContext {
             has_stdin,
         });
         let calls = ToolCalls::new(id, self.inner.tools.clone(), Arc::clone(&worker.outbox));
-        worker.watchdog.begin(id, limits, Some(Arc::clone(&calls)));
+        worker.watchdog.begin(id, Last::Done, limits, Some(Arc::clone(&calls)));
         let mut run = ActiveRun::new(
             slot,
             id,
@@ -324,7 +325,12 @@ impl InterpreterContext {
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
         let request = request(id);
-        worker.watchdog.begin(id, Limits { wall: Some(VARIABLE_BOUND), cpu: None }, None);
+        worker.watchdog.begin(
+            id,
+            Last::Value,
+            Limits { wall: Some(VARIABLE_BOUND), cpu: None },
+            None,
+        );
         let task = tokio::spawn(answer(slot, id, request, operation));
         task.await.unwrap_or_else(|_| Err(no_worker()))
     }

@@ -35,8 +35,8 @@ struct State {
     ahead_bytes: usize,
     /// Something was read ahead, and the reader does not know yet.
     news: bool,
-    /// The last request that was answered.
-    answered: Option<i64>,
+    /// The last request that was answered, and how.
+    answered: Option<(i64, Last)>,
     waker: Option<Waker>,
 }
 
@@ -56,6 +56,17 @@ pub(crate) enum Heard {
     Something,
     Nothing,
     End,
+}
+
+/// The message that ends a request of a kind. Code can send any other one while it runs, and so none of those ends a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// Of a run.
+    Done,
+    /// Of a question for variables: their value, or why there is none.
+    Value,
+    /// Of something that is done about the interpreter.
+    Held,
 }
 
 /// What is known of the answer to a request.
@@ -120,14 +131,14 @@ impl Inbox {
         }
     }
 
-    /// Looks for the answer to a request without taking it. Reads on where nobody else does, up to the size of the
-    /// largest message.
-    pub(crate) fn look_for(&self, id: i64) -> Answer {
+    /// Looks for the last message about a request without taking it. Reads on where nobody else does, up to the size of
+    /// the largest message.
+    pub(crate) fn look_for(&self, id: i64, last: Last) -> Answer {
         let mut buffer = Vec::new();
         let mut state = self.state();
         let answer = loop {
             state.sort();
-            if state.answered == Some(id) {
+            if state.answered == Some((id, last)) {
                 break Answer::Complete;
             }
             if state.is_far_ahead() || state.is_broken() {
@@ -167,11 +178,13 @@ impl State {
             Ok(Some(frame)) => Reply::decode(frame).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        if let Ok(Reply::Done { id, .. } | Reply::Value { id, .. } | Reply::Failed { id, .. }) =
-            &reply
-        {
-            self.answered = Some(*id);
-        }
+        let answered = match &reply {
+            Ok(Reply::Done { id, .. }) => Some((*id, Last::Done)),
+            Ok(Reply::Value { id, .. } | Reply::Failed { id, .. }) => Some((*id, Last::Value)),
+            Ok(Reply::Held { id, .. }) => Some((*id, Last::Held)),
+            _ => None,
+        };
+        self.answered = answered.or(self.answered);
         Some(reply)
     }
 

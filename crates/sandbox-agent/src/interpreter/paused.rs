@@ -6,6 +6,7 @@ use sandbox_core::{Error, ErrorKind, Result};
 use tokio::sync::OwnedMutexGuard;
 
 use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
+use super::inbox::Last;
 use super::run::unexpected;
 use super::watchdog::Limits;
 use super::worker::{Happening, Worker};
@@ -144,7 +145,7 @@ pub(super) async fn ask(
 ) -> Result<Result<Vec<String>, String>, String> {
     let Some(worker) = slot.worker.as_mut() else { return Err("it has ended".to_owned()) };
     let id = worker.next_id();
-    worker.watchdog.begin(id, Limits { wall: Some(bound), cpu: None }, None);
+    worker.watchdog.begin(id, Last::Held, Limits { wall: Some(bound), cpu: None }, None);
     let answer = match worker.send_with_channel(&request(id), channel).await {
         Ok(()) => answer(worker, id).await,
         Err(error) => Err(error.to_string()),

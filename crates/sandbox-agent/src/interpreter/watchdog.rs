@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::inbox::{Answer, Inbox, would_block};
+use super::inbox::{Answer, Inbox, Last, would_block};
 use super::outcome::EndReason;
 use super::tools::ToolCalls;
 use crate::box_io::{BoxIo, Control, Process, WorkerIo};
@@ -75,6 +75,8 @@ struct State {
 #[derive(Debug)]
 struct Watched {
     id: i64,
+    /// What ends it.
+    last: Last,
     /// When the next step of the ladder is due.
     deadline: Option<Instant>,
     cpu_end: Option<Duration>,
@@ -164,14 +166,15 @@ impl Watchdog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run begins. The clock starts now.
-    pub(crate) fn begin(&self, id: i64, limits: Limits, calls: Option<Arc<ToolCalls>>) {
+    /// A request begins, which `last` ends. The clock starts now.
+    pub(crate) fn begin(&self, id: i64, last: Last, limits: Limits, calls: Option<Arc<ToolCalls>>) {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
         let tree = limits.cpu.and_then(|limit| TreeLimit::begin(&*self.process, limit));
         let mut state = self.state();
         state.run = Some(Watched {
             id,
+            last,
             deadline,
             cpu_end,
             tree,
@@ -405,7 +408,7 @@ impl Watchdog {
 
     /// Looks whether the code has ended by itself, which nobody may have read yet.
     fn look_for_end(&self, run: &mut Watched, now: Instant) -> Answer {
-        let answer = self.inbox.look_for(run.id);
+        let answer = self.inbox.look_for(run.id, run.last);
         if (answer == Answer::Complete || self.process.is_dead()) && !run.over {
             run.over = true;
             run.at_most = Some(run.at_most.map_or(now, |at_most| at_most.min(now)));

@@ -6,13 +6,15 @@ use sandbox_core::{ExecutionResult, FailureKind, InterpreterState, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, describe, failed_with, is_usable, ok, run, within};
+use crate::support::{SLACK, describe, eventually, failed_with, is_usable, ok, run, within};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("forged", [run_code, strict, local], {
         an_end_of_the_next_run;
         an_end_and_half_a_message;
         an_end_while_the_code_runs_on;
+        answers_that_end_no_run;
+        answers_that_end_no_run_and_nobody_reads needs files;
         ends_without_end_from_a_thread;
         answers_to_variables needs variables;
         messages_of_the_start;
@@ -104,6 +106,53 @@ async fn an_end_while_the_code_runs_on(f: Fixture) -> Checked {
     let next = within(limit + SLACK, sandbox.run_code("6 * 7").timeout(limit)).await??;
     failed_with(&next, FailureKind::Timeout)?;
     is_usable(&sandbox).await?;
+    Ok(())
+}
+
+/// What ends a question for a variable, and what is said about an interpreter: all a request gets, and a run goes on after it.
+const OTHER_ANSWERS: [&str; 4] = [
+    "message(24, number(driver.current), number(2), said('not run'))",
+    "message(23, number(driver.current), said('1'))",
+    "message(28, number(driver.current), said(''), field(b''))",
+    "message(17, said('step'), said('reason'))",
+];
+
+/// Goes on whatever is raised in it, and leaves a sign of that.
+const GOES_ON: &str = "
+while True:
+    try:
+        while True:
+            time.sleep(0.01)
+            with open('sign', 'a') as sign: sign.write('x')
+    except BaseException: pass
+";
+
+async fn answers_that_end_no_run(f: Fixture) -> Checked {
+    for answer in OTHER_ANSWERS {
+        let sandbox = forger(&f).await?;
+        let result = forge(&sandbox, &format!("tell({answer})\n{GOES_ON}")).await?;
+        ensure!(!result.success(), "{answer}: {}", describe(&result));
+        is_truthful(&sandbox).await?;
+    }
+    Ok(())
+}
+
+async fn answers_that_end_no_run_and_nobody_reads(f: Fixture) -> Checked {
+    let limit = Duration::from_secs(1);
+    for answer in OTHER_ANSWERS {
+        let sandbox = forger(&f).await?;
+        let code = format!("tell({answer})\n{GOES_ON}");
+        let events = sandbox.run_code(code).timeout(limit).stream().await?;
+        let signs = async || sandbox.files().read("sign").await.map(|signs| signs.len()).ok();
+        eventually("the end of the code", SLACK, async || {
+            let before = signs().await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            Ok(before.is_some() && signs().await == before)
+        })
+        .await?;
+        drop(events);
+        is_truthful(&sandbox).await?;
+    }
     Ok(())
 }
 
