@@ -20,7 +20,7 @@ const PROCESSES: &str = "
     arch_prctl capget capset execve execveat exit exit_group fork getcpu getegid geteuid getgid getgroups getpgid
     getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
     kill landlock_add_rule landlock_create_ruleset landlock_restrict_self pause pidfd_open
-    pidfd_send_signal prctl restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
+    pidfd_send_signal restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
     rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_getaffinity sched_getattr
     sched_getparam sched_get_priority_max sched_get_priority_min sched_getscheduler sched_rr_get_interval
     sched_yield set_robust_list
@@ -80,13 +80,14 @@ const NEW_NAMESPACE: u32 = 0x7e02_0000;
 /// `CLONE_PARENT`: a new process would be a child of whoever started this one.
 const SIBLING: u32 = 0x8000;
 
-/// `SECCOMP_FILTER_FLAG_NEW_LISTENER`: such a filter outlives its process.
-const LISTENER: u32 = 0x8;
-
 /// `SOL_SOCKET`, and what gives a socket a program of its own: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, and those for sockets
 /// that share a port. Programs in the kernel are compiled to memory that is limited for the whole machine.
 const OF_SOCKETS: u32 = 1;
 const PROGRAMS_OF_SOCKETS: [u32; 4] = [26, 50, 51, 52];
+
+/// What makes a filter of system calls, and its first argument: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`, whose only
+/// other use nobody makes. They are such programs too.
+const FILTERS: [(&str, u32); 2] = [("seccomp", 1), ("prctl", 22)];
 
 /// Local, IPv4, IPv6.
 const FAMILIES: [u32; 3] = [1, 2, 10];
@@ -129,6 +130,7 @@ const HOLDS_UP_NOBODY: [u32; 11] =
 const HUGE_PAGES: [(&str, u32, u32); 3] =
     [("mmap", 3, 0x4_0000), ("memfd_create", 1, 0x4), ("shmget", 2, 0o4000)];
 
+const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
@@ -142,7 +144,6 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
     let mut calls = vec![
         json!({"names": names, "action": "SCMP_ACT_ALLOW"}),
         allow_without("clone", 0, &[NEW_NAMESPACE, SIBLING]),
-        allow_without("seccomp", 1, &[LISTENER]),
         json!({"names": ATTRIBUTES, "action": "SCMP_ACT_ERRNO", "errnoRet": EOPNOTSUPP}),
         // As on a kernel without them. Instead of `clone3`, programs take the older call, whose flags can be looked at.
         json!({
@@ -173,6 +174,16 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
     let of_sockets = none_of(2, &PROGRAMS_OF_SOCKETS).into_iter();
     let of_sockets = of_sockets.map(|other| vec![has_bits(1, u32::MAX, OF_SOCKETS), other]);
     calls.extend(of_others.chain(of_sockets).map(|arguments| allow("setsockopt", arguments)));
+    for (name, filter) in FILTERS {
+        calls.extend(none_of(0, &[filter]).into_iter().map(|other| allow(name, vec![other])));
+        // As on a kernel without them.
+        calls.push(json!({
+            "names": [name],
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": EINVAL,
+            "args": [is(0, filter)],
+        }));
+    }
     calls.extend(HUGE_PAGES.map(|(name, flags, huge)| allow_without(name, flags, &[huge])));
     for name in OF_OTHERS {
         calls.extend(not_the_first_process(0).map(|other| allow(name, vec![other])));
@@ -289,6 +300,7 @@ mod tests {
             "get_mempolicy",
             "setsockopt",
             "seccomp",
+            "prctl",
             "setxattr",
             "mmap",
             "memfd_create",

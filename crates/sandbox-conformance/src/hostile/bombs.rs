@@ -27,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         memory_in_page_tables needs limit_memory, strict;
         memory_in_semaphores needs limit_memory, strict;
         memory_in_attributes_of_files needs limit_memory, strict;
+        memory_in_rulesets needs limit_memory, strict;
         memory_in_pages_of_emptied_files needs limit_memory, strict;
         directories_without_end;
         timers_and_epolls_without_end needs strict;
@@ -283,6 +284,22 @@ libc = ctypes.CDLL(None, use_errno=True)
 for n in range(500):
     if libc.semget(0, 32_000, 0o600) == -1: raise OSError(ctypes.get_errno(), 'no semaphores')
 raise SystemExit('1 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_rulesets(f: Fixture) -> Checked {
+    // A ruleset of Landlock is a descriptor, and what is in it is memory of the kernel.
+    let sandbox = small(&f).await?;
+    let code = "
+import ctypes, struct
+libc = ctypes.CDLL(None, use_errno=True)
+ports = [ctypes.create_string_buffer(struct.pack('<QQ', 3, port)) for port in range(1 << 16)]
+for n in range(100):
+    ruleset = libc.syscall(444, struct.pack('<QQ', 0, 3), ctypes.c_long(16), 0)
+    if ruleset == -1: raise OSError(ctypes.get_errno(), 'no ruleset')
+    for port in ports:
+        if libc.syscall(445, ruleset, 2, port, 0) == -1: raise OSError(ctypes.get_errno(), 'no rule')
+raise SystemExit('400 MiB of it')";
     ends_for_memory(&sandbox, code).await
 }
 

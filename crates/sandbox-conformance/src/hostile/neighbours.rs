@@ -476,6 +476,8 @@ SECCOMP = {'x86_64': 317, 'aarch64': 277}[platform.machine()]
 probes = {
     'of a socket': lambda: socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 26, program),
     'that outlives its process': lambda: call(SECCOMP, 1, 8, ctypes.create_string_buffer(program)),
+    'of a process': lambda: call(SECCOMP, 1, 0, ctypes.create_string_buffer(program)),
+    'of a process, in the older way': lambda: libc.prctl(22, 2, ctypes.create_string_buffer(program)) and call(-1),
 }";
     for (name, outcome) in on_host(&format!("{probes}\nlibc.prctl(38, 1, 0, 0, 0)"))? {
         ensure!(!outcome.starts_with('E'), "control {name}: {outcome}");

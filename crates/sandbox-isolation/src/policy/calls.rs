@@ -31,7 +31,7 @@ enum Gives {
     NoSuchProtocol,
     NotSupported,
     NoMemory,
-    /// As for files that the call is not for: programs then read and write.
+    /// As for what the call is not for, or the kernel is without: programs then read and write, or do without.
     Invalid,
 }
 
@@ -142,8 +142,10 @@ const SIBLING: u32 = 0x8000;
 /// nobody gets a filter of system calls, and so no cell.
 const OF_SOCKETS: u32 = 1;
 const PROGRAMS_OF_SOCKETS: &[u32] = &[26, 50, 51, 52];
-/// `SECCOMP_FILTER_FLAG_NEW_LISTENER`: such a filter outlives its process.
-const LISTENER: u32 = 0x8;
+/// Filters of system calls are such programs too: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`, whose only other use
+/// nobody makes. As on a kernel without them; programs that confine themselves go on as they are, in here.
+const FILTER: &[u32] = &[1];
+const SETS_FILTER: &[u32] = &[22];
 
 /// Calls that depend on their arguments.
 const CHECKED: &[Rule] = &[
@@ -154,7 +156,8 @@ const CHECKED: &[Rule] = &[
         When::IsAndOneOf((1, OF_SOCKETS), (2, PROGRAMS_OF_SOCKETS)),
         NotPermitted
     ),
-    rule!(SYS_seccomp, When::AnyBit(1, LISTENER), NotPermitted),
+    rule!(SYS_seccomp, When::OneOf(0, FILTER), Invalid),
+    rule!(SYS_prctl, When::OneOf(0, SETS_FILTER), Invalid),
     rule!(SYS_unshare, When::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
     rule!(SYS_socket, When::OneOf(0, NETLINK), NotSupported),
     rule!(SYS_socket, When::NoneOf(0, FAMILIES), NoSuchFamily),
@@ -221,13 +224,18 @@ const UNCOUNTED_MEMORY: &[Rule] = &[
     rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
 ];
 const UNCOUNTED_SEGMENTS: &[Rule] = always!(NotThere: SYS_shmget SYS_semget SYS_msgget);
+/// A ruleset of Landlock takes megabytes and is a descriptor.
+const RULESETS: &[Rule] = always!(NotThere: SYS_landlock_create_ruleset);
 /// Pages that are put into a pipe or a socket stay when their process or file has let go of them, each with all of a huge
 /// page around it, and count there for as few of their bytes as were asked for.
 const PAGES_KEPT: &[Rule] = &[
     rule!(SYS_vmsplice, When::Always, NotThere),
     rule!(SYS_splice, When::Always, Invalid),
     rule!(SYS_sendfile, When::Always, Invalid),
+    rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_SOCKETS), (2, WITHOUT_COPIES)), NotSupported),
 ];
+/// `SO_ZEROCOPY`.
+const WITHOUT_COPIES: &[u32] = &[60];
 /// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
 /// and the kernel counts it for each user, who must have some left.
 const LARGE_PIPES: Rule = rule!(SYS_fcntl, When::IsAndGreater((1, 1031), (2, PIPE)), NotPermitted);
@@ -312,6 +320,7 @@ const FILES_OF_OTHERS: &[Rule] = &[
     rule!(SYS_fchmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
     rule!(SYS_fchmodat, When::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
     rule!(SYS_fchmodat2, When::Always, NotThere),
+    rule!(SYS_ioctl, When::OneOf(1, CHANGES_OF_FILES), NotPermitted),
     rule!(SYS_removexattr, When::Always, NotSupported),
     rule!(SYS_lremovexattr, When::Always, NotSupported),
     rule!(SYS_fremovexattr, When::Always, NotSupported),
@@ -326,6 +335,22 @@ const FILES_OF_OTHERS_HERE: &[Rule] = &[
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const FILES_OF_OTHERS_HERE: &[Rule] = &[];
+/// What the owner of a file can do with a descriptor that is for reading alone: `FS_IOC_SETFLAGS`, also as 32-bit programs
+/// ask for it, `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, after which nobody writes it any more; and on Btrfs making and
+/// removing subvolumes, in both forms each, and their flags.
+const CHANGES_OF_FILES: &[u32] = &[
+    0x4008_6602,
+    0x4004_6602,
+    0x401c_5820,
+    0x4080_6685,
+    0x5000_9401,
+    0x5000_940e,
+    0x5000_940f,
+    0x5000_9417,
+    0x5000_9418,
+    0x5000_943f,
+    0x4008_941a,
+];
 /// Set-user-id, set-group-id, and writing for the group and for everybody.
 const OPEN_TO_OTHERS: u32 = 0o6022;
 /// Shared memory, semaphores and queues that programs of this user find by a key or a name: without a namespace for them
@@ -395,6 +420,7 @@ impl Filter {
             rules.extend(segments);
         }
         if purpose.counts_memory {
+            rules.extend(RULESETS);
             rules.extend(PAGES_KEPT);
         }
         if purpose.counts_memory || purpose.shares_user {

@@ -15,6 +15,7 @@ const NOT_SUPPORTED: Option<i32> = Some(libc::EOPNOTSUPP);
 const NO_SUCH_FAMILY: Option<i32> = Some(libc::EAFNOSUPPORT);
 const NO_SUCH_PROTOCOL: Option<i32> = Some(libc::EPROTONOSUPPORT);
 const NO_MEMORY: Option<i32> = Some(libc::ENOMEM);
+const INVALID: Option<i32> = Some(libc::EINVAL);
 
 const PLAIN: Purpose = Purpose {
     counts_memory: false,
@@ -73,8 +74,13 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_setsockopt, &[3, 1, 50], NOT_PERMITTED),
     (libc::SYS_setsockopt, &[3, 1 | HIGH, 51 | HIGH], NOT_PERMITTED),
     (libc::SYS_setsockopt, &[3, 1, 52], NOT_PERMITTED),
-    (libc::SYS_seccomp, &[1, 0x1], PERMITTED),
-    (libc::SYS_seccomp, &[1, 0x8], NOT_PERMITTED),
+    // Asking what there is, and a filter.
+    (libc::SYS_seccomp, &[2, 0], PERMITTED),
+    (libc::SYS_seccomp, &[1, 0], INVALID),
+    (libc::SYS_seccomp, &[1 | HIGH, 0x8], INVALID),
+    (libc::SYS_prctl, &[21], PERMITTED),
+    (libc::SYS_prctl, &[22, 2], INVALID),
+    (libc::SYS_prctl, &[22 | HIGH, 2 | HIGH], INVALID),
     (libc::SYS_socket, &[1, 1, 0], PERMITTED),
     (libc::SYS_socket, &[2, 1, 0], PERMITTED),
     (libc::SYS_socket, &[10, 2, 17], PERMITTED),
@@ -130,6 +136,8 @@ const WHERE_NOBODY_COUNTS: &[Case] = &[
     (libc::SYS_semget, &[0, 15, 0o600], PERMITTED),
     (libc::SYS_semget, &[0, 16, 0o600], NO_MEMORY),
     (libc::SYS_semget, &[0, 32_000, 0o600], NO_MEMORY),
+    (libc::SYS_setsockopt, &[3, 1, 60], PERMITTED),
+    (libc::SYS_landlock_create_ruleset, &[], PERMITTED),
     // A pipe that is larger disturbs nobody.
     (libc::SYS_fcntl, &[0, 1031, 1 << 20], PERMITTED),
 ];
@@ -141,6 +149,9 @@ const WHERE_MEMORY_IS_COUNTED: &[Case] = &[
     (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], NOT_PERMITTED),
     // In the newer way.
     (libc::SYS_mmap, &[0, 4096, 3, 0x23], NOT_PERMITTED),
+    // Pages that nobody copies.
+    (libc::SYS_setsockopt, &[3, 1, 60], NOT_SUPPORTED),
+    (libc::SYS_setsockopt, &[3, 6, 60], PERMITTED),
 ];
 
 const WHERE_DESCRIPTORS_ARE_COUNTED: &[Case] = &[
@@ -196,6 +207,10 @@ const WITH_FILES_OF_OTHERS: &[Case] = &[
     (libc::SYS_socketpair, &[1, 0x8_0805], PERMITTED),
     (libc::SYS_socketpair, &[1, 2], NOT_PERMITTED),
     (libc::SYS_socketpair, &[1, 3], NOT_PERMITTED),
+    // Reading the flags of a file, and changing them.
+    (libc::SYS_ioctl, &[3, 0x8008_6601], PERMITTED),
+    (libc::SYS_ioctl, &[3, 0x4008_6602], NOT_PERMITTED),
+    (libc::SYS_ioctl, &[3, 0x4080_6685 | HIGH], NOT_PERMITTED),
     (libc::SYS_fchmod, &[3, 0o755], PERMITTED),
     (libc::SYS_fchmod, &[3, 0o4755], NOT_PERMITTED),
     (libc::SYS_fchmod, &[3, 0o757], NOT_PERMITTED),
