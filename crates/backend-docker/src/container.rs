@@ -10,7 +10,7 @@ use sandbox_agent::pipe::{OpenFiles, arguments};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 
 use crate::committed::Origin;
-use crate::config::{Options, User};
+use crate::config::{Engine, Options, User};
 use crate::engine::About;
 use crate::extras::Extras;
 use crate::mounts::HostFiles;
@@ -156,16 +156,14 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
     let Wanted { spec, options, files, way, about, .. } = *wanted;
     let limits = Limits::of(spec);
     let memory = about.has_groups.then(|| signed(limits.memory.as_u64()));
+    let profile = seccomp::profile(files.any_writable(), options.engine != Engine::None);
     HostConfig {
         network_mode: Some("none".into()),
         dns: way.resolvers(),
         readonly_rootfs: Some(!options.writable_root),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
-        security_opt: Some(vec![
-            "no-new-privileges:true".into(),
-            format!("seccomp={}", seccomp::profile(files.any_writable())),
-        ]),
+        security_opt: Some(vec!["no-new-privileges:true".into(), format!("seccomp={profile}")]),
         ipc_mode: Some("private".into()),
         // Otherwise the groups' paths are those of the host, where they are of version 1.
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),

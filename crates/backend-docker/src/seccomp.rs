@@ -85,8 +85,15 @@ const SIBLING: u32 = 0x8000;
 const OF_SOCKETS: u32 = 1;
 const PROGRAMS_OF_SOCKETS: [u32; 4] = [26, 50, 51, 52];
 
+/// The levels of options of sockets, with what is refused of each. Beside those programs it is what takes memory of the
+/// kernel that is counted for no container: of TCP keys of routers (`TCP_MD5SIG`, `TCP_MD5SIG_EXT`, `TCP_AO_ADD_KEY`) and
+/// protocols in the kernel (`TCP_ULP`), of IPv6 groups that a socket joins (`IPV6_ADD_MEMBERSHIP`, `IPV6_JOIN_ANYCAST`,
+/// `MCAST_JOIN_GROUP`, `MCAST_JOIN_SOURCE_GROUP`) and options for all that it sends (`IPV6_2292PKTOPTIONS`, `IPV6_RTHDR`).
+const OPTIONS_OF_SOCKETS: [(u32, &[u32]); 3] =
+    [(OF_SOCKETS, &PROGRAMS_OF_SOCKETS), (6, &[14, 31, 32, 38]), (41, &[6, 20, 27, 42, 46, 57])];
+
 /// What makes a filter of system calls, and its first argument: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`, whose only
-/// other use nobody makes. They are such programs too.
+/// other use nobody makes. They are such programs too. An agent takes them from code by one that it makes.
 const FILTERS: [(&str, u32); 2] = [("seccomp", 1), ("prctl", 22)];
 
 /// Local, IPv4, IPv6.
@@ -135,8 +142,8 @@ const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
 /// The profile as the engine takes it. Where files outlive the container, none of them gives others the rights of its
-/// owner.
-pub(crate) fn profile(keeps_set_id: bool) -> Value {
+/// owner. `with_agent` says that an agent starts whatever runs there.
+pub(crate) fn profile(keeps_set_id: bool, with_agent: bool) -> Value {
     let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, TALKING]
         .iter()
         .flat_map(|part| part.split_whitespace())
@@ -170,11 +177,18 @@ pub(crate) fn profile(keeps_set_id: bool) -> Value {
         allow("fcntl", vec![has_bits(1, u32::MAX, command)])
     }));
     calls.extend(none_of(1, &TERMINAL_TRICKS).into_iter().map(|other| allow("ioctl", vec![other])));
-    let of_others = none_of(1, &[OF_SOCKETS]).into_iter().map(|level| vec![level]);
-    let of_sockets = none_of(2, &PROGRAMS_OF_SOCKETS).into_iter();
-    let of_sockets = of_sockets.map(|other| vec![has_bits(1, u32::MAX, OF_SOCKETS), other]);
-    calls.extend(of_others.chain(of_sockets).map(|arguments| allow("setsockopt", arguments)));
+    let levels = OPTIONS_OF_SOCKETS.map(|(level, _)| level);
+    let of_others = none_of(1, &levels).into_iter().map(|level| vec![level]);
+    let of_these = OPTIONS_OF_SOCKETS.into_iter().flat_map(|(level, refused)| {
+        let others = none_of(2, refused).into_iter();
+        others.map(move |other| vec![has_bits(1, u32::MAX, level), other])
+    });
+    calls.extend(of_others.chain(of_these).map(|arguments| allow("setsockopt", arguments)));
     for (name, filter) in FILTERS {
+        if with_agent {
+            calls.push(allow(name, Vec::new()));
+            continue;
+        }
         calls.extend(none_of(0, &[filter]).into_iter().map(|other| allow(name, vec![other])));
         // As on a kernel without them.
         calls.push(json!({
@@ -269,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_reaches_other_processes_or_large_parts_of_the_kernel_is_not_allowed() {
-        let profile = profile(false);
+        let profile = profile(false, true);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         let always = profile["syscalls"][0]["names"].as_array().unwrap();
         for refused in [
@@ -329,7 +343,7 @@ mod tests {
 
     #[test]
     fn leases_are_refused_in_any_number_of_bits() {
-        let profile = profile(false);
+        let profile = profile(false, true);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "fcntl").collect();
         let allowed = |command: u64| {
@@ -348,7 +362,7 @@ mod tests {
 
     #[test]
     fn terminals_are_not_controlled_in_any_number_of_bits() {
-        let profile = profile(false);
+        let profile = profile(false, true);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "ioctl").collect();
         let allowed = |command: u64| {
@@ -374,7 +388,7 @@ mod tests {
 
     #[test]
     fn sockets_get_no_programs_in_any_number_of_bits() {
-        let profile = profile(false);
+        let profile = profile(false, true);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "setsockopt").collect();
         let allowed = |level: u64, option: u64| {
@@ -397,7 +411,7 @@ mod tests {
 
     #[test]
     fn huge_pages_are_asked_for_by_one_bit_which_is_refused() {
-        let profile = profile(false);
+        let profile = profile(false, true);
         let rules = profile["syscalls"].as_array().unwrap();
         for (name, index, bit) in HUGE_PAGES {
             let of_name = rules.iter().filter(|rule| rule["names"][0] == name);
@@ -408,7 +422,7 @@ mod tests {
 
     #[test]
     fn no_call_is_named_twice() {
-        let profile = profile(false);
+        let profile = profile(false, true);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let without_arguments = rules.filter(|rule| rule["args"].is_null());
         let names = without_arguments.flat_map(|rule| rule["names"].as_array().unwrap());
@@ -429,9 +443,9 @@ mod tests {
                 .collect()
         };
         for name in MODES.map(|(name, _)| name).into_iter().chain(OPENS.map(|(name, ..)| name)) {
-            let free = named(&profile(false), name);
+            let free = named(&profile(false, true), name);
             assert!(free.len() == 1 && free[0]["args"].is_null(), "{name}: {free:?}");
-            let kept = named(&profile(true), name);
+            let kept = named(&profile(true, true), name);
             assert!(
                 kept.iter().all(|rule| rule["args"][0]["op"] == "SCMP_CMP_MASKED_EQ"),
                 "{name}"

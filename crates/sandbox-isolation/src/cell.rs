@@ -233,6 +233,12 @@ impl Cell {
         self.inner.link.ended_for_memory(pid, before)
     }
 
+    /// Whether all of the cell was ended because it had too much memory, and none of its processes could be ended for it.
+    #[must_use]
+    pub fn all_ended_for_memory(&self) -> Option<OutOfMemory> {
+        self.inner.link.all_ended_for_memory()
+    }
+
     /// How many of its processes were ended after `before` ([`Cell::memory_ends`]) because it had too much memory, and by
     /// whom. `None`: none.
     #[must_use]
@@ -357,6 +363,12 @@ impl Link {
         let by_kernel = group.as_ref().is_some_and(|group| group.memory_ends() > 0);
         let by = if by_kernel { Enforcer::Kernel } else { Enforcer::Watchdog };
         Some((OutOfMemory { limit: *limit, by }, ended))
+    }
+
+    pub(crate) fn all_ended_for_memory(&self) -> Option<OutOfMemory> {
+        let Limits { memory: limit, watched, .. } = &self.limits;
+        let ended = watched.as_ref().is_some_and(|watched| watched.has_ended_all());
+        ended.then_some(OutOfMemory { limit: *limit, by: Enforcer::Watchdog })
     }
 
     pub(crate) fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {

@@ -1,7 +1,8 @@
 //! A limit on the memory of a whole cell where no control group keeps it: a thread adds up what the processes have,
 //! ten times a second, and ends the largest.
 //!
-//! One process alone cannot get past the limit meanwhile, because it has a limit of its own in the kernel. What is
+//! One process alone cannot get past the limit meanwhile, because it has a limit of its own in the kernel. Where each of
+//! them is gone before it can be ended, and has left its memory to the next, the whole cell is. What is
 //! added up is private memory, shared by as many as have it, shared memory or files, whichever is more, because a file that
 //! is mapped would otherwise count twice; and what the kernel holds for processes: what waits in sockets and pipes, and
 //! what epolls watch.
@@ -21,7 +22,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use self::held::{Process, Share, at_most, charge};
-use self::processes::{read, total};
+use self::processes::{FIRST, Has, read, total};
 use self::sockets::Sockets;
 
 mod descriptors;
@@ -41,6 +42,13 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// A cell that takes longer than this to look at waits alone for what it took more, so that none keeps the others from
 /// being looked at.
 const QUICK: Duration = Duration::from_millis(1);
+
+/// How often a cell is looked at in a row. One process can follow another so quickly that its number leads nowhere by the
+/// time it is read, or by the time it is to be ended.
+const LOOKS: usize = 12;
+
+/// How long what was ended has to be gone before the next look.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Ended processes that nobody has asked about. Who does not ask in time is not told.
 const REMEMBERED: usize = 1024;
@@ -73,6 +81,17 @@ pub(crate) struct Watched {
     next: Mutex<Instant>,
     /// Its memory is being counted exactly, by a thread of its own.
     counting: AtomicBool,
+}
+
+/// What came of looking for the largest processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// There is no more than there may be, or who had it is ended.
+    Enough,
+    /// Some had gone before they were looked at.
+    Unsure,
+    /// There was too much, and some of those who had it had gone before they could be ended.
+    Escaped,
 }
 
 /// What a cell has at most.
@@ -111,6 +130,11 @@ impl Watched {
     /// Whether this process, as the cell counts, was ended for its memory. Says so once.
     pub(crate) fn has_ended(&self, pid: u32) -> bool {
         self.ended().remove(&pid)
+    }
+
+    /// Whether the whole cell was.
+    pub(crate) fn has_ended_all(&self) -> bool {
+        self.ended().contains(&FIRST)
     }
 
     /// How many processes were ended for their memory.
@@ -153,17 +177,33 @@ impl Watched {
 
     /// An error means that the cell is gone.
     fn look_roughly(&self) -> io::Result<Rough> {
-        let pids = processes::all(&self.processes)?;
-        let count = |pid: &u32| descriptors::count(&self.processes, *pid);
-        let descriptors = pids.iter().map(count).sum();
-        let Some((limit, sockets)) = &self.memory else {
-            return Ok(Rough { memory: false, descriptors });
+        let in_sockets = match &self.memory {
+            Some((_, sockets)) => sockets.count(&self.processes)?.total(),
+            None => 0,
         };
-        let has = |pid: &u32| processes::read_roughly(&self.processes, *pid);
-        let all: Vec<_> = pids.iter().filter_map(has).collect();
-        let held = sockets.count(&self.processes)?.total().saturating_add(at_most(descriptors));
-        let memory = total(&all, self.used()?).saturating_add(held) > *limit;
-        Ok(Rough { memory, descriptors })
+        let mut most = Rough::default();
+        for _ in 0..LOOKS {
+            let (mut all, mut descriptors) = (Vec::new(), 0);
+            let gone = processes::each(&self.processes, |pid| {
+                if self.memory.is_some() {
+                    let has = processes::read_roughly(&self.processes, pid);
+                    all.extend(has);
+                    descriptors += descriptors::count(&self.processes, pid);
+                    return has.is_some();
+                }
+                descriptors += descriptors::count(&self.processes, pid);
+                true
+            })?;
+            most.descriptors = most.descriptors.max(descriptors);
+            if let Some((limit, _)) = self.memory {
+                let held = in_sockets.saturating_add(at_most(descriptors));
+                most.memory |= total(&all, self.used()?).saturating_add(held) > limit;
+            }
+            if gone == 0 || most.memory {
+                break;
+            }
+        }
+        Ok(most)
     }
 
     /// Counts exactly on a thread of its own: code can make that slow.
@@ -171,9 +211,14 @@ impl Watched {
         self.counting.store(true, Ordering::Release);
         let watched = Arc::clone(self);
         let count = move || {
-            let begin = Instant::now();
+            let (begin, before) = (Instant::now(), watched.memory_ends());
             let _ = watched.end_what_is_too_much();
-            watched.rest(begin.elapsed());
+            let busy = begin.elapsed();
+            watched.rest(busy);
+            if watched.memory_ends() > before {
+                // Where there was too much there soon is again.
+                *watched.next() = Instant::now() + busy;
+            }
             watched.counting.store(false, Ordering::Release);
         };
         if thread::Builder::new().name("memory-count".to_owned()).spawn(count).is_err() {
@@ -182,35 +227,61 @@ impl Watched {
         }
     }
 
-    /// Ends the largest processes when there is too much. An error means that the cell is gone.
+    /// Ends the largest processes when there is too much; and the whole cell when what has it is another process each
+    /// time. An error means that the cell is gone.
     fn end_what_is_too_much(&self) -> io::Result<()> {
+        for _ in 0..LOOKS {
+            match self.end_the_largest()? {
+                Outcome::Enough => return Ok(()),
+                Outcome::Unsure => {}
+                Outcome::Escaped => thread::sleep(BETWEEN_LOOKS),
+            }
+        }
+        if self.end_the_largest()? == Outcome::Escaped {
+            self.end_for_memory(FIRST);
+        }
+        Ok(())
+    }
+
+    fn end_the_largest(&self) -> io::Result<Outcome> {
         // Code decides how long that takes; meanwhile it goes on to take memory.
         let until = Instant::now() + PATIENCE;
-        let pids = processes::all(&self.processes)?;
+        let mut all = Vec::new();
+        let gone = processes::each(&self.processes, |pid| {
+            let has = processes::read_roughly(&self.processes, pid);
+            all.extend(has);
+            has.is_some()
+        })?;
         let enough = Share::enough(self.share);
-        let open = |pid: &u32| Process::look(&self.processes, *pid, until, enough);
-        let mut open: Vec<_> = pids.iter().map(open).collect();
+        let open = |has: &Has| Process::look(&self.processes, has.pid, until, enough);
+        let mut open: Vec<_> = all.iter().map(open).collect();
         if let Some(share) = self.share {
             for pid in share.too_much(&open) {
                 self.end(pid);
                 open.retain(|process| process.pid != pid);
             }
         }
-        let Some((limit, sockets)) = &self.memory else { return Ok(()) };
+        let Some((limit, sockets)) = &self.memory else { return Ok(Outcome::Enough) };
         let (files, sockets) = (self.used()?, sockets.count(&self.processes)?);
         let until = Instant::now() + PATIENCE;
-        let has = |process: &Process| match Instant::now() < until {
-            true => processes::read_exactly(&self.processes, process.pid),
-            false => processes::read_roughly(&self.processes, process.pid),
-        };
-        let mut all: Vec<_> = open.iter().filter_map(has).collect();
+        all.retain(|has| open.iter().any(|process| process.pid == has.pid));
+        for has in &mut all {
+            if Instant::now() >= until {
+                break;
+            }
+            // What has gone meanwhile may have left what it had to another one.
+            *has = processes::read_exactly(&self.processes, has.pid).unwrap_or(*has);
+        }
         charge(&mut all, &open, &sockets);
         all.sort_by_key(|has| has.all());
+        let mut outcome = if gone == 0 { Outcome::Enough } else { Outcome::Unsure };
         while total(&all, files) > *limit {
-            let Some(largest) = all.pop() else { return Ok(()) };
-            self.end_for_memory(largest.pid);
+            let Some(largest) = all.pop() else { break };
+            if !self.end_for_memory(largest.pid) {
+                outcome = Outcome::Escaped;
+            }
         }
-        Ok(())
+        Ok(outcome)
     }
 
     /// Bytes in the files of the cell.
@@ -218,7 +289,7 @@ impl Watched {
         self.files.iter().map(processes::used).sum()
     }
 
-    fn end_for_memory(&self, pid: u32) {
+    fn end_for_memory(&self, pid: u32) -> bool {
         let mut ended = self.ended();
         if ended.len() >= REMEMBERED {
             ended.pop_first();
@@ -226,10 +297,12 @@ impl Watched {
         ended.insert(pid);
         // Whoever hears of the end finds it counted.
         self.memory_ends.fetch_add(1, Ordering::AcqRel);
-        if !self.end(pid) {
+        let was_there = self.end(pid);
+        if !was_there {
             ended.remove(&pid);
             self.memory_ends.fetch_sub(1, Ordering::AcqRel);
         }
+        was_there
     }
 
     fn end(&self, pid: u32) -> bool {

@@ -20,14 +20,14 @@ use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};
 use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
-use sandbox_core::{Error, ErrorKind, PtySize, Result};
+use sandbox_core::{Error, ErrorKind, FailureKind, PtySize, Result};
 use sandbox_isolation::{Cell, CellKind, Rlimit, SpawnSpec, SpawnStage, UNLIMITED};
 
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 pub use self::files::CellFiles;
-use self::process::{Kills, ProgramProcess, WorkerProcess};
+use self::process::{Kills, ProgramProcess, WorkerProcess, memory_words};
 use self::streams::{ControlSocket, PipeReader, control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
 use crate::box_io::{
@@ -295,6 +295,11 @@ impl BoxIo for CellBox {
 
     async fn closed(&self) {
         self.cell.closed().await;
+    }
+
+    fn end_reason(&self) -> Option<(FailureKind, String)> {
+        let why = memory_words(self.cell.all_ended_for_memory()?);
+        Some((FailureKind::OutOfMemory, why))
     }
 
     async fn end(&self) {

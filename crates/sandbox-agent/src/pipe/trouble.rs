@@ -81,7 +81,7 @@ impl Target {
                 about.error(Kind::PermissionDenied, "permission", &message)
             }
             TOO_LARGE => {
-                let message = "has files that are nearly all holes, and would be far larger packed";
+                let message = "has files that are nearly all holes, or the same one many times, and would be far larger packed";
                 about.error(Kind::ResourceExhausted, "too_large", message)
             }
             SHORTER => {

@@ -369,6 +369,9 @@ class Driver:
         undo = []
         try:
             self.prepare(run, stdin, undo)
+        except streams["Lost"] as error:
+            self.send(frame(REFUSED, text("streams"), text(str(error))))
+            _exit(1)
         except Exception as error:
             outcome = frame(FAILED, number(run.id), number(INVALID), text(str(error)))
         else:

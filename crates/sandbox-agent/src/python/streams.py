@@ -39,6 +39,10 @@ ENDS_BURST = frozenset(
 )
 
 
+class Lost(Exception):
+    """A standard stream cannot be had back, so what code prints would go nowhere."""
+
+
 class _Output(FileIO):
     """Descriptor 1, counting how fast it is written to."""
 
@@ -185,12 +189,20 @@ class Streams:
             return False  # taken apart
 
     def reconnect(self):
-        """The descriptors lead where they led at first."""
+        """The descriptors lead where they led at first; or `Lost`."""
         number = 0
         for identity in self.identities:
             if _identity(number) != identity:
-                dup2(self.spares[number], number)
+                self.bring_back(number, identity)
             number += 1
+
+    def bring_back(self, number, identity):
+        try:
+            dup2(self.spares[number], number)
+        except OSError:
+            pass  # closed as well
+        if _identity(number) != identity:
+            raise Lost("code has closed or replaced descriptor %d, and the copy of it" % number)
 
     def open(self):
         """Makes the streams that are missing or were altered. They name descriptors by number

@@ -165,6 +165,7 @@ def pack(job, path):
     """Entries as they are found, each file with as many bytes as its entry says."""
     walk = Walk(paths["open_directory"](path))
     apparent = stored = 0
+    linked = set()  # files that have several names
     try:
         job.answer()
         while True:
@@ -178,7 +179,11 @@ def pack(job, path):
             elif found.kind == FILE:
                 fd, status = open_to_pack(walk, found)
                 apparent += status.st_size
-                stored += min(status.st_blocks * 512, status.st_size)
+                file = status.st_dev, status.st_ino
+                if file not in linked:
+                    stored += min(status.st_blocks * 512, status.st_size)
+                if status.st_nlink > 1:
+                    linked.add(file)
                 detail = number(status.st_size)[4:]
             elif found.kind == LINK:
                 try:

@@ -35,6 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_file_that_cannot_be_read_is_an_error needs run_code, strict;
         links_of_the_target_are_not_followed needs run_code, strict;
         holes_are_no_bomb needs run_code, strict;
+        names_of_one_file_are_no_bomb needs run_code, strict;
     })
 }
 
@@ -475,6 +476,10 @@ os.mkdir('d')
 for i in range(1000):
     with open(f'd/{i}', 'w') as file: file.truncate(1 << 30)";
     ok(&sandbox, code).await?;
+    is_refused_in_time(&sandbox).await
+}
+
+async fn is_refused_in_time(sandbox: &Sandbox) -> Checked {
     let mut packed = sandbox.files().read_archive("d").await?;
     let (mut size, mut end) = (0_u64, Ok(()));
     while let Some(piece) = packed.next().await {
@@ -484,4 +489,16 @@ for i in range(1000):
     refused(end, ErrorKind::ResourceExhausted)?;
     ensure!(size < 2 << 30, "{size} bytes came before");
     Ok(())
+}
+
+/// A file has room for its content once, whatever it is called.
+async fn names_of_one_file_are_no_bomb(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import os
+os.mkdir('d')
+with open('d/0', 'wb') as file: file.write(os.urandom(1 << 20))
+for i in range(1, 2000): os.link('d/0', f'd/{i}')";
+    ok(&sandbox, code).await?;
+    is_refused_in_time(&sandbox).await
 }

@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_trace_function_ends_with_the_run;
         an_audit_hook_that_raises;
         an_audit_hook_that_forbids_some_things;
+        streams_that_nothing_brings_back;
         a_tiny_recursion_limit;
         an_endless_recursion_limit;
         garbage_on_every_descriptor;
@@ -185,6 +186,25 @@ async fn an_audit_hook_that_raises(f: Fixture) -> Checked {
         let message = result.failure.map(|failure| failure.message).unwrap_or_default();
         ensure!(message.contains("audit hook"), "{hook}: {message}");
         ensure!(is_usable(&sandbox).await?.restarted, "the next run does not say `restarted`");
+    }
+    Ok(())
+}
+
+async fn streams_that_nothing_brings_back(f: Fixture) -> Checked {
+    // The copies of the three streams are from 102 on. Without one of them there is no place for what code prints.
+    for code in [
+        "os.close(1); os.close(103)",
+        "null = os.open(os.devnull, 1); os.dup2(null, 103); os.dup2(null, 1)",
+    ] {
+        let sandbox = f.sandbox().await?;
+        run(&sandbox, &format!("import os\n{code}")).await?;
+        let next = run(&sandbox, "print('really')").await?;
+        if next.success() {
+            ensure_eq!(next.stdout(), "really", "after {code}");
+        } else {
+            ensure_eq!(next.state, InterpreterState::Lost, "after {code}: {}", describe(&next));
+        }
+        is_usable(&sandbox).await?;
     }
     Ok(())
 }

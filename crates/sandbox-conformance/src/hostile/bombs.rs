@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_core::{ByteSize, FailureKind, Sandbox};
+use sandbox_core::{ByteSize, FailureKind, Sandbox, SandboxStatus};
 
-use super::support::{LIMIT, attack, attack_for, attack_shell};
+use super::support::{LIMIT, all_denied, attack, attack_for, attack_shell, on_host};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
@@ -28,6 +28,9 @@ pub(super) fn cases() -> Vec<Case> {
         memory_in_semaphores needs limit_memory, strict;
         memory_in_attributes_of_files needs limit_memory, strict;
         memory_in_rulesets needs limit_memory, strict;
+        memory_in_options_of_sockets needs strict;
+        memory_of_stacks_that_grow needs limit_memory, strict;
+        memory_that_each_process_leaves_to_the_next needs limit_memory, strict;
         memory_in_pages_of_emptied_files needs limit_memory, strict;
         directories_without_end;
         timers_and_epolls_without_end needs strict;
@@ -301,6 +304,84 @@ for n in range(100):
         if libc.syscall(445, ruleset, 2, port, 0) == -1: raise OSError(ctypes.get_errno(), 'no rule')
 raise SystemExit('400 MiB of it')";
     ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_options_of_sockets(f: Fixture) -> Checked {
+    // Keys, groups and options that a socket keeps are memory of the kernel that is counted for nobody.
+    let probes = "
+tcp, udp6 = socket.socket(2, 1), socket.socket(10, 2)
+key = struct.pack('<HH4s8x112x', 2, 0, bytes(4)) + struct.pack('<BBHI', 0, 0, 8, 0) + b'k' * 80
+group = socket.inet_pton(10, 'ff02::1234') + struct.pack('I', 1)
+probes = {
+    'keys': lambda: tcp.setsockopt(6, 14, key),
+    'groups': lambda: udp6.setsockopt(41, 20, group),
+    'groups, in the newer way': lambda: udp6.setsockopt(41, 42, struct.pack('I4xHHI16sI100x', 1, 10, 0, 0, socket.inet_pton(10, 'ff02::1235'), 0)),
+}";
+    for (name, outcome) in on_host(probes)? {
+        // Not every kernel has keys.
+        ensure!(name == "keys" || !outcome.starts_with('E'), "control {name}: {outcome}");
+    }
+    all_denied(&f.sandbox().await?, probes).await
+}
+
+async fn memory_of_stacks_that_grow(f: Fixture) -> Checked {
+    // The kernel takes what grows downwards for a stack, which is beyond the limit of a process.
+    let sandbox = small(&f).await?;
+    let code = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+size = 2 << 30
+place = libc.mmap(None, size, 3, 0x122, -1, 0)
+if place == ctypes.c_void_p(-1).value: raise MemoryError
+ctypes.memset(place, 1, size)
+raise SystemExit('2 GiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+/// Chains of processes, each of which leaves its memory to the next and ends. Whoever looks for one finds another.
+const CHAINS: &str = "
+import ctypes, mmap, os, time
+SIZE, CHAINS, OTHERS, SECONDS = 100 << 20, 12, 100, 20
+end = time.monotonic() + SECONDS
+for _ in range(OTHERS):
+    if os.fork() == 0:
+        time.sleep(SECONDS)
+        os._exit(0)
+for _ in range(CHAINS):
+    if os.fork() == 0:
+        held = mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        held.madvise(mmap.MADV_HUGEPAGE)
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(held)), 1, SIZE)
+        while time.monotonic() < end:
+            try:
+                if os.fork(): os._exit(0)
+            except OSError: pass
+            time.sleep(0.0002)
+        os._exit(0)
+    time.sleep(0.05)
+time.sleep(SECONDS / 2)
+raise SystemExit('over a gigabyte of it')";
+
+async fn memory_that_each_process_leaves_to_the_next(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.memory(ByteSize::mib(128)).processes(256)).await?;
+    let result = attack_for(&sandbox, CHAINS, Duration::from_secs(30)).await?;
+    let ended = result.failure.is_some() || result.hint.is_some();
+    ensure!(ended, "nothing was ended for its memory: {}", describe(&result));
+    if sandbox.status() == SandboxStatus::Running {
+        let still = "
+import os, time
+def number():
+    child = os.fork()
+    if child == 0: os._exit(0)
+    return os.waitpid(child, 0)[0]
+first = number()
+time.sleep(0.5)
+number() - first < 50";
+        ensure_eq!(text(&sandbox, still).await?, "True", "no chain goes on");
+    }
+    Ok(())
 }
 
 async fn memory_in_attributes_of_files(f: Fixture) -> Checked {

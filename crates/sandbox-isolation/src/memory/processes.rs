@@ -2,12 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Dir, Mode, OFlags, fstatfs, openat};
-
-/// The first process of a cell.
-const FIRST: u32 = 1;
+use rustix::fs::{Dir, Mode, OFlags, RawDir, fstatfs, openat};
 
 /// What one process has, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,15 +31,24 @@ pub(super) fn total(all: &[Has], files: u64) -> u64 {
     private.saturating_add(shared.max(files)).saturating_add(kernel)
 }
 
-/// The processes of a cell but the first.
-pub(super) fn all(processes: &OwnedFd) -> io::Result<Vec<u32>> {
-    let mut all = Vec::new();
-    for entry in Dir::read_from(processes)? {
-        let name = entry?;
-        let pid: Option<u32> = name.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        all.extend(pid.filter(|pid| *pid != FIRST));
+/// The first process of a cell, which all others end with.
+pub(super) const FIRST: u32 = 1;
+
+/// Bytes of the list of processes that are asked for at once: few, so that each is looked at while it is there.
+const SOME: usize = 512;
+
+/// Looks at each process of a cell but the first. How many had gone before they could be looked at.
+pub(super) fn each(processes: &OwnedFd, mut look: impl FnMut(u32) -> bool) -> io::Result<usize> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let list = openat(processes, ".", flags, Mode::empty())?;
+    let mut buffer = [MaybeUninit::uninit(); SOME];
+    let mut entries = RawDir::new(list, &mut buffer);
+    let mut gone = 0;
+    while let Some(entry) = entries.next() {
+        let pid: Option<u32> = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        gone += usize::from(pid.is_some_and(|pid| pid != FIRST && !look(pid)));
     }
-    Ok(all)
+    Ok(gone)
 }
 
 /// Bytes that a file system in memory has.

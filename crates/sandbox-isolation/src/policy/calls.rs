@@ -142,6 +142,15 @@ const SIBLING: u32 = 0x8000;
 /// nobody gets a filter of system calls, and so no cell.
 const OF_SOCKETS: u32 = 1;
 const PROGRAMS_OF_SOCKETS: &[u32] = &[26, 50, 51, 52];
+/// `IPPROTO_TCP`, and what takes memory of the kernel that is counted for nobody, up to 128 KiB and more for each socket: keys
+/// of routers (`TCP_MD5SIG`, `TCP_MD5SIG_EXT`, `TCP_AO_ADD_KEY`), and protocols in the kernel (`TCP_ULP`).
+const OF_TCP: u32 = 6;
+const KEPT_BY_TCP: &[u32] = &[14, 31, 32, 38];
+/// `IPPROTO_IPV6`, and the same: groups that a socket joins (`IPV6_ADD_MEMBERSHIP`, `IPV6_JOIN_ANYCAST`, `MCAST_JOIN_GROUP`,
+/// `MCAST_JOIN_SOURCE_GROUP`), and options for all that it sends (`IPV6_2292PKTOPTIONS`, `IPV6_RTHDR`). Those of IPv4 are few
+/// and small.
+const OF_IPV6: u32 = 41;
+const KEPT_BY_IPV6: &[u32] = &[6, 20, 27, 42, 46, 57];
 /// Filters of system calls are such programs too: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`, whose only other use
 /// nobody makes. As on a kernel without them; programs that confine themselves go on as they are, in here.
 const FILTER: &[u32] = &[1];
@@ -156,6 +165,8 @@ const CHECKED: &[Rule] = &[
         When::IsAndOneOf((1, OF_SOCKETS), (2, PROGRAMS_OF_SOCKETS)),
         NotPermitted
     ),
+    rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_TCP), (2, KEPT_BY_TCP)), NotSupported),
+    rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_IPV6), (2, KEPT_BY_IPV6)), NotSupported),
     rule!(SYS_seccomp, When::OneOf(0, FILTER), Invalid),
     rule!(SYS_prctl, When::OneOf(0, SETS_FILTER), Invalid),
     rule!(SYS_unshare, When::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
@@ -222,7 +233,15 @@ const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 const UNCOUNTED_MEMORY: &[Rule] = &[
     rule!(SYS_memfd_create, When::Always, NotThere),
     rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
+    rule!(SYS_mmap, When::AnyBit(3, GROWS_DOWN), NoMemory),
+    rule!(SYS_clone, When::BitWithout(0, SHARES_MEMORY, THREAD | VFORK), NotPermitted),
 ];
+/// `MAP_GROWSDOWN`: what grows so is a stack to the kernel, which the limit of a process does not count.
+const GROWS_DOWN: u32 = 0x100;
+/// `CLONE_VM`: a process with the memory of another one, which can end and leave it that. Threads have it, and what is about
+/// to become another program (`CLONE_VFORK`).
+const SHARES_MEMORY: u32 = 0x100;
+const VFORK: u32 = 0x4000;
 const UNCOUNTED_SEGMENTS: &[Rule] = always!(NotThere: SYS_shmget SYS_semget SYS_msgget);
 /// A ruleset of Landlock takes megabytes and is a descriptor.
 const RULESETS: &[Rule] = always!(NotThere: SYS_landlock_create_ruleset);

@@ -1,5 +1,6 @@
 //! A directory as an archive, made while it is taken.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ struct Packing {
     /// Bytes of all files so far, and those of them that take up room.
     apparent: u64,
     stored: u64,
+    /// Files that have several names, by device and number.
+    linked: HashSet<(u64, u64)>,
 }
 
 /// The file whose content comes next. It has as many bytes as its header says, whatever becomes of it.
@@ -41,7 +44,15 @@ impl Packing {
     fn open(tree: &Tree, target: Target) -> Result<Self> {
         let directory = target.open_directory(tree)?;
         let walk = Walk::new(target.about.clone(), directory)?;
-        Ok(Self { target, walk, file: None, entries: 0, apparent: 0, stored: 0 })
+        Ok(Self {
+            target,
+            walk,
+            file: None,
+            entries: 0,
+            apparent: 0,
+            stored: 0,
+            linked: HashSet::new(),
+        })
     }
 
     /// Puts the next entry into the piece. `false`: there is none.
@@ -91,16 +102,18 @@ impl Packing {
         let status = fstat(&file).map_err(|errno| self.target.about.failed(errno))?;
         self.target.refuse_irregular(&status)?;
         let size = u64::try_from(status.st_size).unwrap_or(0);
-        self.count(size, u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512))?;
+        let is_another = status.st_nlink < 2 || self.linked.insert((status.st_dev, status.st_ino));
+        let stored = if is_another { u64::try_from(status.st_blocks).unwrap_or(0) } else { 0 };
+        self.count(size, stored.saturating_mul(512))?;
         Ok((file, size))
     }
 
-    /// Files that are nearly all holes take no room here, and would fill the disk of whoever unpacks them.
+    /// Files that are nearly all holes, and further names of one file, take no room here, and would fill the disk of whoever unpacks them.
     fn count(&mut self, size: u64, stored: u64) -> Result<()> {
         self.apparent = self.apparent.saturating_add(size);
         self.stored = self.stored.saturating_add(stored.min(size));
         if self.apparent > FREE_HOLES.saturating_add(self.stored.saturating_mul(MOST_RATIO)) {
-            let message = "has files that are nearly all holes, and would be far larger packed";
+            let message = "has files that are nearly all holes, or the same one many times, and would be far larger packed";
             let kind = ErrorKind::ResourceExhausted;
             return Err(self.target.about.error(kind, "too_large", message));
         }

@@ -74,6 +74,16 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_setsockopt, &[3, 1, 50], NOT_PERMITTED),
     (libc::SYS_setsockopt, &[3, 1 | HIGH, 51 | HIGH], NOT_PERMITTED),
     (libc::SYS_setsockopt, &[3, 1, 52], NOT_PERMITTED),
+    // What is sent at once, and keys.
+    (libc::SYS_setsockopt, &[3, 6, 1], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 0, 14], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 6, 14], NOT_SUPPORTED),
+    (libc::SYS_setsockopt, &[3, 6 | HIGH, 32 | HIGH], NOT_SUPPORTED),
+    // For IPv6 alone, and groups.
+    (libc::SYS_setsockopt, &[3, 41, 26], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 0, 35], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 41, 20], NOT_SUPPORTED),
+    (libc::SYS_setsockopt, &[3, 41, 6], NOT_SUPPORTED),
     // Asking what there is, and a filter.
     (libc::SYS_seccomp, &[2, 0], PERMITTED),
     (libc::SYS_seccomp, &[1, 0], INVALID),
@@ -138,6 +148,8 @@ const WHERE_NOBODY_COUNTS: &[Case] = &[
     (libc::SYS_semget, &[0, 32_000, 0o600], NO_MEMORY),
     (libc::SYS_setsockopt, &[3, 1, 60], PERMITTED),
     (libc::SYS_landlock_create_ruleset, &[], PERMITTED),
+    (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x100], PERMITTED),
+    (libc::SYS_clone, &[0x111], PERMITTED),
     // A pipe that is larger disturbs nobody.
     (libc::SYS_fcntl, &[0, 1031, 1 << 20], PERMITTED),
 ];
@@ -149,6 +161,11 @@ const WHERE_MEMORY_IS_COUNTED: &[Case] = &[
     (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], NOT_PERMITTED),
     // In the newer way.
     (libc::SYS_mmap, &[0, 4096, 3, 0x23], NOT_PERMITTED),
+    (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x100], NO_MEMORY),
+    // Threads, programs that are about to start, and what is neither.
+    (libc::SYS_clone, &[THREAD], PERMITTED),
+    (libc::SYS_clone, &[0x4111], PERMITTED),
+    (libc::SYS_clone, &[0x111], NOT_PERMITTED),
     // Pages that nobody copies.
     (libc::SYS_setsockopt, &[3, 1, 60], NOT_SUPPORTED),
     (libc::SYS_setsockopt, &[3, 6, 60], PERMITTED),
