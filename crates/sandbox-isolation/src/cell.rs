@@ -60,6 +60,7 @@ struct Inner {
     pid: u32,
     confinement: Confinement,
     layers: Vec<&'static str>,
+    changes_host: bool,
     /// Until somebody takes them.
     gate: Mutex<Option<GateSockets>>,
     /// Held so that the maker lives as long as its cells.
@@ -110,6 +111,8 @@ pub(crate) struct Ready {
     pub(crate) confinement: Confinement,
     pub(crate) layers: Vec<&'static str>,
     pub(crate) limits: Limits,
+    /// It may change files of the host.
+    pub(crate) changes_host: bool,
 }
 
 /// Limits of the whole cell and of each of its processes, and who keeps them.
@@ -163,6 +166,7 @@ impl Cell {
                 pid: ready.pid,
                 confinement: ready.confinement,
                 layers: ready.layers,
+                changes_host: ready.changes_host,
                 gate: Mutex::new(ready.gate),
                 maker,
             }),
@@ -303,7 +307,8 @@ impl Cell {
     }
 
     /// Kills the cell with everything in it. No code of it runs any more when this returns, and what is left of its processes
-    /// goes on to end; without isolation, nothing is left. When it is dropped before, the cell is killed all the same.
+    /// goes on to end. Nothing is left without isolation, and where files of the host can be changed: a write that the kernel
+    /// had begun is done by then. When it is dropped before, the cell is killed all the same.
     pub async fn end(&self) {
         let asked = {
             let _killed = Killed(&self.inner.link);
@@ -312,7 +317,7 @@ impl Cell {
                     .await
                     .is_ok_and(|answer| answer.is_ok())
         };
-        if !asked {
+        if !asked || self.inner.changes_host {
             self.closed().await;
         }
     }

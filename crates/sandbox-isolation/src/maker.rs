@@ -288,6 +288,7 @@ impl Maker {
             confinement,
             layers,
             limits,
+            changes_host: spec.mounts.iter().any(HostMount::is_writable),
         };
         Ok(Cell::new(ready, self.clone()))
     }

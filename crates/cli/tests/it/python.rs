@@ -1,6 +1,8 @@
 //! Python: cells, scripts, and how they end.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use crate::support::{python, run};
 
@@ -258,4 +260,26 @@ fn what_is_kept_for_the_next_start_may_be_anything() {
     std::os::unix::fs::symlink(&other, &name).unwrap();
     one();
     assert_eq!(fs::read(&other).unwrap(), b"no byte code");
+}
+
+#[test]
+fn nothing_is_written_to_the_host_once_it_has_returned() {
+    let folder = tempfile::Builder::new().prefix("mount-").tempdir_in("/var/tmp").unwrap();
+    let mount = format!("{}:/workspace/shared:rw", folder.path().display());
+    // More than there are processors, so that some have begun to write when they are ended, and do not run.
+    let code = "import os, time
+for name in range(100):
+    if os.fork() == 0:
+        file = os.open(f'shared/{name}', os.O_CREAT | os.O_WRONLY)
+        while True: os.pwrite(file, b'x' * 4096, 0)
+time.sleep(0.3)";
+    let outcome = python(code).args(["--mount", &mount]).output();
+    let written = || -> Vec<_> {
+        let files = (0..100).map(|name| folder.path().join(name.to_string()));
+        files.filter_map(|file| fs::metadata(file).ok()?.modified().ok()).collect()
+    };
+    let at_the_end = written();
+    thread::sleep(Duration::from_millis(500));
+    assert!(outcome.status == 0 && !at_the_end.is_empty(), "{outcome:?}");
+    assert_eq!(written(), at_the_end);
 }

@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases!("mounts", [mounts, run_code, local], {
         a_directory_is_read_and_not_changed needs strict, files, commands;
         a_writable_directory_is_changed_from_both_sides needs strict, files, commands;
+        nothing_is_written_after_the_end needs strict;
         a_single_file_is_mounted needs strict;
         the_way_to_a_mounted_file_is_the_sandboxs_own needs strict;
         what_is_written_belongs_to_the_owner_of_the_directory needs strict;
@@ -115,6 +116,31 @@ async fn a_writable_directory_is_changed_from_both_sides(f: Fixture) -> Checked 
     // Its end takes nothing along.
     sandbox.terminate().await?;
     ensure_eq!(fs::read_to_string(folder.path().join("note"))?, "of the host");
+    Ok(())
+}
+
+async fn nothing_is_written_after_the_end(f: Fixture) -> Checked {
+    let folder = folder()?;
+    let mount = Mount::new(folder.path(), "/workspace/shared").writable();
+    let sandbox = f.create(|b| b.mount(mount)).await?;
+    // More than there are processors, so that some have begun to write when they are ended, and do not run.
+    let code = "
+import os
+for name in range(100):
+    if os.fork() == 0:
+        file = os.open(f'shared/{name}', os.O_CREAT | os.O_WRONLY)
+        while True: os.pwrite(file, b'x' * 4096, 0)";
+    ok(&sandbox, code).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    sandbox.terminate().await?;
+    let written = || -> Checked<Vec<_>> {
+        let files = (0..100).map(|name| folder.path().join(name.to_string()));
+        Ok(files.filter_map(|file| fs::metadata(file).ok()?.modified().ok()).collect())
+    };
+    let at_the_end = written()?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    ensure!(!at_the_end.is_empty(), "nothing was written at all");
+    ensure!(written()? == at_the_end, "something was written after the end");
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use self::editor::{Keyboard, Typed};
 use self::loan::Loan;
 use self::show::Screen;
 use super::place::{self, Found};
-use super::run::{Export, Guest, Interrupts, Source, Task, Visit, say_failure};
+use super::run::{Export, Guest, Interrupts, Source, Task, Visit, end, say_failure};
 use crate::args::ReplArgs;
 use crate::exit;
 use crate::input;
@@ -131,8 +131,8 @@ impl<'a> Session<'a> {
         let sandbox = &self.found.sandbox;
         if self.found.stays {
             self.oracle.leave().await;
-        } else if let Err(error) = sandbox.kill().await {
-            self.printer.warning(&format!("the sandbox may still be there: {error}"));
+        } else {
+            end(sandbox, self.printer).await;
         }
     }
 

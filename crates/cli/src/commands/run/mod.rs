@@ -239,7 +239,19 @@ impl Visit {
 }
 
 async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) {
-    if !stays && let Err(error) = sandbox.kill().await {
+    if !stays {
+        end(sandbox, printer).await;
+    }
+}
+
+/// Ends it, at once where nothing of the host is at stake.
+pub(crate) async fn end(sandbox: &Sandbox, printer: &Printer) {
+    let mounts = sandbox.info().map(|info| info.mounts).unwrap_or_default();
+    let ended = match mounts.iter().any(|mount| mount.writable) {
+        true => sandbox.terminate().await,
+        false => sandbox.kill().await,
+    };
+    if let Err(error) = ended {
         printer.warning(&format!("the sandbox may still be there: {error}"));
     }
 }
