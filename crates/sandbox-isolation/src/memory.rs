@@ -2,7 +2,7 @@
 //! ten times a second, and ends the largest.
 //!
 //! One process alone cannot get past the limit meanwhile, because it has a limit of its own in the kernel. Where each of
-//! them is gone before it can be ended, and has left its memory to the next, the whole cell is. What is
+//! them is gone before it can be ended, and has left its memory to the next, all are stopped and looked at then. What is
 //! added up is private memory, shared by as many as have it, shared memory or files, whichever is more, because a file that
 //! is mapped would otherwise count twice; and what the kernel holds for processes: what waits in sockets and pipes, and
 //! what epolls watch.
@@ -24,11 +24,13 @@ use rustix::process::{Signal, pidfd_send_signal};
 use self::held::{Process, Share, at_most, charge};
 use self::processes::{FIRST, Has, read, total};
 use self::sockets::Sockets;
+use self::stopped::Stopped;
 
 mod descriptors;
 mod held;
 mod processes;
 mod sockets;
+mod stopped;
 
 /// How often memory is added up.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -45,10 +47,7 @@ const QUICK: Duration = Duration::from_millis(1);
 
 /// How often a cell is looked at in a row. One process can follow another so quickly that its number leads nowhere by the
 /// time it is read, or by the time it is to be ended.
-const LOOKS: usize = 12;
-
-/// How long what was ended has to be gone before the next look.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+const LOOKS: usize = 4;
 
 /// Ended processes that nobody has asked about. Who does not ask in time is not told.
 const REMEMBERED: usize = 1024;
@@ -227,17 +226,17 @@ impl Watched {
         }
     }
 
-    /// Ends the largest processes when there is too much; and the whole cell when what has it is another process each
-    /// time. An error means that the cell is gone.
+    /// Ends the largest processes when there is too much. Where what has it is another process each time, all are stopped
+    /// meanwhile; and when that cannot be done, all are ended. An error means that the cell is gone.
     fn end_what_is_too_much(&self) -> io::Result<()> {
         for _ in 0..LOOKS {
-            match self.end_the_largest()? {
-                Outcome::Enough => return Ok(()),
-                Outcome::Unsure => {}
-                Outcome::Escaped => thread::sleep(BETWEEN_LOOKS),
+            if self.end_the_largest()? == Outcome::Enough {
+                return Ok(());
             }
         }
-        if self.end_the_largest()? == Outcome::Escaped {
+        let stopped = Stopped::all_of(&self.processes)?;
+        let outcome = self.end_the_largest()?;
+        if outcome != Outcome::Enough && !stopped.is_whole() {
             self.end_for_memory(FIRST);
         }
         Ok(())
@@ -246,32 +245,31 @@ impl Watched {
     fn end_the_largest(&self) -> io::Result<Outcome> {
         // Code decides how long that takes; meanwhile it goes on to take memory.
         let until = Instant::now() + PATIENCE;
-        let mut all = Vec::new();
+        let mut all: Vec<Has> = Vec::new();
         let gone = processes::each(&self.processes, |pid| {
-            let has = processes::read_roughly(&self.processes, pid);
+            // At once: what has gone by then is shared by fewer, and what it had may be another one's.
+            let has = match Instant::now() < until {
+                true => processes::read_exactly(&self.processes, pid),
+                false => processes::read_roughly(&self.processes, pid),
+            };
             all.extend(has);
             has.is_some()
         })?;
+        let until = Instant::now() + PATIENCE;
         let enough = Share::enough(self.share);
-        let open = |has: &Has| Process::look(&self.processes, has.pid, until, enough);
-        let mut open: Vec<_> = all.iter().map(open).collect();
+        let open = all.iter().map(|has| Process::look(&self.processes, has.pid, until, enough));
+        let mut open: Vec<_> = open.collect();
         if let Some(share) = self.share {
             for pid in share.too_much(&open) {
                 self.end(pid);
                 open.retain(|process| process.pid != pid);
+                all.retain(|has| has.pid != pid);
             }
         }
         let Some((limit, sockets)) = &self.memory else { return Ok(Outcome::Enough) };
         let (files, sockets) = (self.used()?, sockets.count(&self.processes)?);
-        let until = Instant::now() + PATIENCE;
-        all.retain(|has| open.iter().any(|process| process.pid == has.pid));
-        for has in &mut all {
-            if Instant::now() >= until {
-                break;
-            }
-            // What has gone meanwhile may have left what it had to another one.
-            *has = processes::read_exactly(&self.processes, has.pid).unwrap_or(*has);
-        }
+        // Whoever has gone hides nothing.
+        open.retain(|process| processes::is_there(&self.processes, process.pid));
         charge(&mut all, &open, &sockets);
         all.sort_by_key(|has| has.all());
         let mut outcome = if gone == 0 { Outcome::Enough } else { Outcome::Unsure };
@@ -306,10 +304,8 @@ impl Watched {
     }
 
     fn end(&self, pid: u32) -> bool {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A directory of a process stands for that process, and for no later one with the same number.
-        let process = openat(&self.processes, pid.to_string(), flags, Mode::empty());
-        process.is_ok_and(|process| pidfd_send_signal(process, Signal::KILL).is_ok())
+        let process = processes::open(&self.processes, pid);
+        process.is_some_and(|process| pidfd_send_signal(process, Signal::KILL).is_ok())
     }
 }
 

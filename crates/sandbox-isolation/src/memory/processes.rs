@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Dir, Mode, OFlags, RawDir, fstatfs, openat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RawDir, fstatfs, openat, statat};
 
 /// What one process has, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,22 @@ pub(super) fn each(processes: &OwnedFd, mut look: impl FnMut(u32) -> bool) -> io
         gone += usize::from(pid.is_some_and(|pid| pid != FIRST && !look(pid)));
     }
     Ok(gone)
+}
+
+/// A process, which may be signalled by it: its directory stands for it, and for no later one with the same number.
+pub(super) fn open(processes: &OwnedFd, pid: u32) -> Option<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(processes, pid.to_string(), flags, Mode::empty()).ok()
+}
+
+/// Whether somebody has stopped it.
+pub(super) fn is_stopped(processes: &OwnedFd, pid: u32) -> bool {
+    let status = read(processes, &format!("{pid}/status"));
+    status.is_some_and(|status| status.contains("\nState:\tT"))
+}
+
+pub(super) fn is_there(processes: &OwnedFd, pid: u32) -> bool {
+    statat(processes, pid.to_string(), AtFlags::empty()).is_ok()
 }
 
 /// Bytes that a file system in memory has.
