@@ -82,17 +82,6 @@ pub(crate) struct Watched {
     counting: AtomicBool,
 }
 
-/// What came of looking for the largest processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// There is no more than there may be, or who had it is ended.
-    Enough,
-    /// Some had gone before they were looked at.
-    Unsure,
-    /// There was too much, and some of those who had it had gone before they could be ended.
-    Escaped,
-}
-
 /// What a cell has at most.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rough {
@@ -230,19 +219,19 @@ impl Watched {
     /// meanwhile; and when that cannot be done, all are ended. An error means that the cell is gone.
     fn end_what_is_too_much(&self) -> io::Result<()> {
         for _ in 0..LOOKS {
-            if self.end_the_largest()? == Outcome::Enough {
+            if self.end_the_largest()? {
                 return Ok(());
             }
         }
         let stopped = Stopped::all_of(&self.processes)?;
-        let outcome = self.end_the_largest()?;
-        if outcome != Outcome::Enough && !stopped.is_whole() {
+        if !self.end_the_largest()? && !stopped.is_whole() {
             self.end_for_memory(FIRST);
         }
         Ok(())
     }
 
-    fn end_the_largest(&self) -> io::Result<Outcome> {
+    /// `false`: some had gone before they were looked at, or before they could be ended.
+    fn end_the_largest(&self) -> io::Result<bool> {
         // Code decides how long that takes; meanwhile it goes on to take memory.
         let until = Instant::now() + PATIENCE;
         let mut all: Vec<Has> = Vec::new();
@@ -266,20 +255,18 @@ impl Watched {
                 all.retain(|has| has.pid != pid);
             }
         }
-        let Some((limit, sockets)) = &self.memory else { return Ok(Outcome::Enough) };
+        let Some((limit, sockets)) = &self.memory else { return Ok(true) };
         let (files, sockets) = (self.used()?, sockets.count(&self.processes)?);
         // Whoever has gone hides nothing.
         open.retain(|process| processes::is_there(&self.processes, process.pid));
         charge(&mut all, &open, &sockets);
         all.sort_by_key(|has| has.all());
-        let mut outcome = if gone == 0 { Outcome::Enough } else { Outcome::Unsure };
+        let mut all_were_there = gone == 0;
         while total(&all, files) > *limit {
             let Some(largest) = all.pop() else { break };
-            if !self.end_for_memory(largest.pid) {
-                outcome = Outcome::Escaped;
-            }
+            all_were_there &= self.end_for_memory(largest.pid);
         }
-        Ok(outcome)
+        Ok(all_were_there)
     }
 
     /// Bytes in the files of the cell.
