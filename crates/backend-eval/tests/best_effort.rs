@@ -1,8 +1,11 @@
 //! Isolation as good as it can be had: all of it where there are cells, and what is left where there are none.
 //!
-//! A strict cell is a host without cells, so the second half of these tests runs in one.
+//! In a strict cell there is neither: programs in it get no filters of system calls.
+
+mod degrade;
 
 use std::env;
+use std::fs;
 use std::sync::Arc;
 
 use backend_eval::EvalBackend;
@@ -12,9 +15,20 @@ use sandbox_core::{
 };
 use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
 
-/// Set for the part that runs where there are no cells.
+/// Set for the part that runs in a cell.
 const INSIDE: &str = "BEST_EFFORT_INSIDE";
 const PYTHON: &str = "SANDBOX_TEST_PYTHON";
+/// A directory of the host with a secret.
+const FOLDER: &str = "BEST_EFFORT_FOLDER";
+
+const TRIED: &str = "
+import os, socket
+def tried(f):
+    try: f(); return 'done'
+    except OSError as e: return e.errno
+[tried(lambda: open(folder + '/outside', 'w')), tried(lambda: open(folder + '/secret')),
+ tried(lambda: socket.socket()), tried(lambda: os.kill(os.getppid(), 0)),
+ tried(lambda: open('/proc/self/oom_score_adj', 'w')), tried(os.openpty)]";
 
 fn builder() -> SandboxBuilder<Fixed> {
     let builder = Sandbox::builder(Arc::new(EvalBackend::default()));
@@ -32,7 +46,7 @@ async fn text(sandbox: &Sandbox, code: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_there_are_cells() {
-    if env::var_os(INSIDE).is_some() {
+    if degrade::lacking().is_some() {
         return;
     }
     let sandbox = builder().memory(ByteSize::mib(256)).create().await.expect("a sandbox");
@@ -44,8 +58,19 @@ async fn where_there_are_cells() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_there_are_none() {
-    if env::var_os(INSIDE).is_none() {
-        return inside_a_cell().await;
+    if rustix::process::geteuid().is_root() {
+        // Root has no sandbox there, which is another test; this one is run for ordinary users as well.
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    if degrade::lacking().is_none() {
+        let mut again = degrade::again_without("user-namespaces");
+        again.args(["--exact", "where_there_are_none"]).env(FOLDER, folder.path());
+        fs::write(folder.path().join("secret"), "canary").expect("a secret");
+        let output = again.output().expect("this program");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
     }
     let strict = builder().isolation(IsolationMode::Strict).create().await;
     assert_eq!(strict.expect_err("no cells here").kind(), ErrorKind::IsolationUnavailable);
@@ -72,14 +97,9 @@ subprocess.run(['cat', 'f'], capture_output=True, check=True).stdout";
         sandbox.commands().run("cat f; grep Seccomp: /proc/self/status").await.expect("a command");
     assert!(command.stdout.starts_with("xSeccomp:\t2"), "{command:?}");
     // And nothing else can be written, read or reached.
-    let tried = "
-def tried(f):
-    try: f(); return 'done'
-    except OSError as e: return e.errno
-[tried(lambda: open('/workspace/outside', 'w')), tried(lambda: open('/workspace/secret')),
- tried(lambda: socket.socket()), tried(lambda: os.kill(os.getppid(), 0)),
- tried(lambda: open('/proc/self/oom_score_adj', 'w')), tried(os.openpty)]";
-    assert_eq!(text(&sandbox, tried).await, "[13, 13, 1, 1, 13, 13]");
+    let folder = env::var(FOLDER).expect("where it was started from");
+    let tried = format!("folder = '{folder}'{TRIED}");
+    assert_eq!(text(&sandbox, &tried).await, "[13, 13, 1, 1, 13, 13]");
     // A command may have a terminal all the same, which is made for it.
     let pty = PtySize { columns: 80, rows: 24 };
     let command = sandbox.commands().run("test -t 0 && tty && echo yes > /dev/tty").pty(pty);
@@ -101,7 +121,17 @@ def tried(f):
     assert!(error.hint().is_some_and(|hint| hint.contains("strict isolation")), "{error:?}");
 }
 
-/// Runs the same test in a strict cell.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cell_there_is_none() {
+    if env::var_os(INSIDE).is_none() {
+        return inside_a_cell().await;
+    }
+    let error = builder().create().await.expect_err("nothing keeps code in here");
+    assert_eq!(error.kind(), ErrorKind::IsolationUnavailable, "{error}");
+    assert!(error.to_string().contains("filters of system calls"), "{error}");
+}
+
+/// Runs that test in a strict cell.
 async fn inside_a_cell() {
     let own = env::current_exe().expect("this program");
     let mut spec = CellSpec::strict().bind(&own);
@@ -111,11 +141,8 @@ async fn inside_a_cell() {
     }
     let maker = Maker::start().await.expect("a maker");
     let cell = maker.cell(&spec).await.expect("a cell");
-    let mut program = SpawnSpec::new([
-        "/bin/sh",
-        "-c",
-        "echo canary > /workspace/secret; exec \"$0\" --exact where_there_are_none 2>&1",
-    ]);
+    let mut program =
+        SpawnSpec::new(["/bin/sh", "-c", "exec \"$0\" --exact in_a_cell_there_is_none 2>&1"]);
     program.argv.push(own.into());
     program = program.env(INSIDE, "1").env("PATH", "/usr/bin:/bin").env("HOME", "/home/sandbox");
     if let Some(python) = python {

@@ -181,7 +181,10 @@ proptest! {
             let (read, message) = older.unwrap();
             prop_assert_eq!(read, channel);
             prop_assert_eq!(message.buffers(), raw.buffers());
-            prop_assert_eq!(message.parse(&limits).content, raw.clone().parse(&limits).content);
+            // Within other JSON the space around it is not kept.
+            let parts = raw.parts().map(|part| Bytes::copy_from_slice(part.trim_ascii()));
+            let kept = RawMessage::from_parts(parts, raw.buffers().to_vec(), &limits).unwrap();
+            prop_assert_eq!(message.parse(&limits).content, kept.parse(&limits).content);
         }
     }
 

@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::thread::{SecureComputingMode, set_secure_computing_mode};
+
 use crate::spec::Bind;
 
 /// Directories of programs and libraries. On most systems all but the first are links into it.
@@ -64,6 +67,8 @@ pub(crate) struct HostView {
     pub(crate) landlock: i32,
     /// Whether what is started here without a cell is root, or can become it.
     pub(crate) is_root: bool,
+    /// Whether a process can get a filter of system calls.
+    pub(crate) filters: bool,
 }
 
 impl HostView {
@@ -81,8 +86,14 @@ impl HostView {
             landlock,
             is_root: fs::read_to_string("/proc/self/status")
                 .map_or(true, |status| has_root(&status)),
+            filters: has_filters(),
         }
     }
+}
+
+/// A kernel that has filters looks for one where there is none; any other says that it does not know what is meant.
+fn has_filters() -> bool {
+    set_secure_computing_mode(SecureComputingMode::Filter) == Err(Errno::FAULT)
 }
 
 /// Whether any of the ids of a process is 0: real, effective, saved, of files. Without a capability it may go from one to

@@ -138,6 +138,9 @@ pub(crate) fn confined(
     if host.is_root {
         return Err(root_alone());
     }
+    if !host.filters {
+        return Err(no_filters());
+    }
     let shown = host.system.iter().chain(&host.configuration).map(|entry| entry.target.clone());
     let own = OWN_CONFIGURATION.iter().map(PathBuf::from);
     let bound = binds.iter().map(|entry| match &entry.what {
@@ -165,6 +168,14 @@ fn check_no_mounts(spec: &CellSpec) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Invalid("only a strict cell takes mounts".to_owned()))
+}
+
+/// As in a cell or a container of this library, which takes filters from what is inside.
+fn no_filters() -> Error {
+    Error::Unavailable {
+        missing: "without namespaces it takes filters of system calls (seccomp), and none can be had here".to_owned(),
+        fix: "use a kernel with them, and run outside of sandboxes that keep them from programs".to_owned(),
+    }
 }
 
 fn no_landlock() -> Error {

@@ -14,6 +14,7 @@ fn host() -> HostView {
         devices: vec!["null"],
         landlock: 7,
         is_root: false,
+        filters: true,
     }
 }
 
@@ -81,6 +82,7 @@ fn a_confined_cell_is_set_up_in_this_order() {
         (HostView { landlock: 1, ..host() }, "Landlock, version 3"),
         (HostView { landlock: 2, ..host() }, "Landlock, version 3"),
         (HostView { is_root: true, ..host() }, "root"),
+        (HostView { filters: false, ..host() }, "filters of system calls"),
     ] {
         let outcome = confined(&CellSpec::confined(), &[], &without, Path::new("/run/private"));
         let Err(Error::Unavailable { missing, .. }) = &outcome else { panic!("{outcome:?}") };
