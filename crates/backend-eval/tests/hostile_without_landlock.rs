@@ -17,7 +17,8 @@ fn main() -> ExitCode {
     if degrade::lacking().is_none() {
         let arguments: Vec<_> = env::args_os().skip(1).collect();
         let first = arguments.first().map(|argument| argument.to_string_lossy());
-        let is_asked = first.is_some_and(|argument| !argument.starts_with('-'));
+        let is_asked =
+            first.is_some_and(|argument| argument == "--exact" || !argument.starts_with('-'));
         let parts = if is_asked { &[][..] } else { &PARTS };
         let run = |part: &[&str]| {
             let again = degrade::again_without("landlock").args(part).args(&arguments).status();
