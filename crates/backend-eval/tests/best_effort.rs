@@ -58,10 +58,6 @@ async fn where_there_are_cells() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_there_are_none() {
-    if rustix::process::geteuid().is_root() {
-        // Root has no sandbox there, which is another test; this one is run for ordinary users as well.
-        return;
-    }
     let folder = tempfile::tempdir().expect("a directory");
     if degrade::lacking().is_none() {
         let mut again = degrade::again_without("user-namespaces");
@@ -70,6 +66,12 @@ async fn where_there_are_none() {
         let output = again.output().expect("this program");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    if rustix::process::geteuid().is_root() {
+        let error = builder().create().await.expect_err("root is kept in by nothing else");
+        assert_eq!(error.kind(), ErrorKind::IsolationUnavailable, "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("an ordinary user")), "{error:?}");
         return;
     }
     let strict = builder().isolation(IsolationMode::Strict).create().await;

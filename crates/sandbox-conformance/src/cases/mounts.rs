@@ -129,7 +129,9 @@ import os
 for name in range(16):
     if os.fork() == 0:
         file = os.open(f'shared/{name}', os.O_CREAT | os.O_WRONLY)
-        while True: os.pwrite(file, b'x' * 4096, 0)";
+        while True:
+            for _ in range(200): os.write(file, b'x' * 4096)
+            os.ftruncate(file, 0)";
     ok(&sandbox, code).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
     sandbox.terminate().await?;
