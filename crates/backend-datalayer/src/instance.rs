@@ -13,8 +13,8 @@ use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, 
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
     Error, ErrorKind, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, Result, RunCode, SandboxInfo, SnapshotInfo, StartCommand, Tags, Tool,
-    TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
+    Instance, Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand,
+    Tags, Tool, TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
 };
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::server::Whereabouts;
@@ -115,6 +115,10 @@ fn unsupported(operation: &'static str) -> Error {
 impl Instance for DatalayerInstance {
     fn info(&self) -> SandboxInfo {
         self.lease.info()
+    }
+
+    fn status(&self) -> SandboxStatus {
+        self.lease.info().status
     }
 
     fn capabilities(&self) -> Capabilities {

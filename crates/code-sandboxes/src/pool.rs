@@ -112,8 +112,7 @@ struct Member {
 
 impl Member {
     fn is_fit(&self) -> bool {
-        let lives = |status| status == SandboxStatus::Running;
-        self.made.elapsed() < MAX_AGE && self.sandbox.info().is_some_and(|info| lives(info.status))
+        self.made.elapsed() < MAX_AGE && self.sandbox.status() == SandboxStatus::Running
     }
 
     /// Lifetime and idle timeout begin with the owner, where that can be had.
@@ -400,8 +399,7 @@ impl Drop for PooledSandbox {
     fn drop(&mut self) {
         self.pool.state().in_use -= 1;
         self.pool.changed.notify_one();
-        let is_over = |status| status == SandboxStatus::Terminated;
-        if !self.sandbox.info().is_some_and(|info| is_over(info.status)) {
+        if self.sandbox.status() != SandboxStatus::Terminated {
             let sandbox = self.sandbox.clone();
             self.pool.runtime.spawn(async move { sandbox.kill().await });
         }

@@ -16,8 +16,8 @@ use crate::call::CallContext;
 use crate::capability::Capabilities;
 use crate::error::Result;
 use crate::model::{
-    Context, Event, Failure, FileInfo, NetworkDenial, OutputStream, SandboxInfo, SnapshotInfo,
-    StreamTotals, Tags, Usage, WatchEvent,
+    Context, Event, Failure, FileInfo, NetworkDenial, OutputStream, SandboxInfo, SandboxStatus,
+    SnapshotInfo, StreamTotals, Tags, Usage, WatchEvent,
 };
 use crate::request::{
     ByteRange, ByteStream, ContextSpec, FindFiles, FoundFile, InstallPackages, PtySize, RunCode,
@@ -44,6 +44,9 @@ pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
 pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// What is known about it now.
     fn info(&self) -> SandboxInfo;
+
+    /// Where it is in its life: the same as in [`Instance::info`], for who asks often.
+    fn status(&self) -> SandboxStatus;
 
     /// What this stack can do.
     fn capabilities(&self) -> Capabilities;

@@ -209,13 +209,20 @@ impl Sandbox {
     /// Whether it has been started and not ended.
     pub fn is_started(&self) -> bool {
         self.running().is_some_and(|instance| {
-            !matches!(instance.info().status, SandboxStatus::Terminated | SandboxStatus::Error)
+            !matches!(instance.status(), SandboxStatus::Terminated | SandboxStatus::Error)
         })
     }
 
     /// Where it is in its life.
     pub fn status(&self) -> SandboxStatus {
-        self.info().map_or(SandboxStatus::Pending, |info| info.status)
+        match &self.state().phase {
+            Phase::New => SandboxStatus::Pending,
+            Phase::Running(instance) => instance.status(),
+            Phase::Stopped(info) => info.status,
+            Phase::Terminated(info) => {
+                info.as_ref().map_or(SandboxStatus::Pending, |info| info.status)
+            }
+        }
     }
 
     /// What it can do.

@@ -13,8 +13,8 @@ use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
     CreateSpec, Error, EventStream, FailureKind, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, Result, RunCode, SandboxInfo, SingleUse, SnapshotInfo, StartCommand, Tags,
-    Tool, TunnelInfo, WatchEvent, WriteOptions, resolve_directory,
+    Instance, Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SingleUse, SnapshotInfo,
+    StartCommand, Tags, Tool, TunnelInfo, WatchEvent, WriteOptions, resolve_directory,
 };
 use serde_json::{Map, Value, json};
 
@@ -206,6 +206,10 @@ impl<K: LocalKind> LocalInstance<K> {
 impl<K: LocalKind> Instance for LocalInstance<K> {
     fn info(&self) -> SandboxInfo {
         self.place.info()
+    }
+
+    fn status(&self) -> SandboxStatus {
+        self.place.status()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -275,15 +275,10 @@ impl Place {
     /// What is known about it now.
     pub fn info(&self) -> SandboxInfo {
         let described = self.described();
-        let status = match self.ended.get() {
-            None if self.hold.is_held() => SandboxStatus::Paused,
-            None => SandboxStatus::Running,
-            Some(_) => SandboxStatus::Terminated,
-        };
         SandboxInfo {
             id: self.id.to_string(),
             variant: self.id.variant(),
-            status,
+            status: self.status(),
             created_at: described.created_at,
             end_at: Some(self.expiry.end_at()),
             name: described.name.clone(),
@@ -292,6 +287,15 @@ impl Place {
             isolation: Some(described.isolation.clone()),
             mounts: described.mounts.clone(),
             metadata: described.metadata.clone(),
+        }
+    }
+
+    /// Where it is in its life.
+    pub fn status(&self) -> SandboxStatus {
+        match self.ended.get() {
+            None if self.hold.is_held() => SandboxStatus::Paused,
+            None => SandboxStatus::Running,
+            Some(_) => SandboxStatus::Terminated,
         }
     }
 

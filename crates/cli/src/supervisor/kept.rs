@@ -74,7 +74,7 @@ impl Kept {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        !matches!(self.inner.info().status, SandboxStatus::Terminated | SandboxStatus::Error)
+        !matches!(self.inner.status(), SandboxStatus::Terminated | SandboxStatus::Error)
     }
 
     /// Writes into the book that it has ended, once.
@@ -187,6 +187,10 @@ impl Instance for Kept {
         info.metadata.insert("detached".into(), true.into());
         info.metadata.insert(TERMS.into(), self.terms.clone().into());
         info
+    }
+
+    fn status(&self) -> SandboxStatus {
+        self.inner.status()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -14,7 +14,7 @@ from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import _exit, chdir, getcwd, getpid, kill, mkdir, register_at_fork, stat, write
+from posix import F_OK, _exit, access, chdir, getcwd, getpid, kill, mkdir, register_at_fork, stat, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET, socket
@@ -88,13 +88,13 @@ class Run:
     def __init__(self, fields):
         id, script, code, filename, cwd, env, argv, has_stdin = fields
         self.id = as_number(id)
-        self.script = any(script)
+        self.script = bool(as_number(script))
         self.code = as_text(code)
         self.filename = as_text(filename)
         self.cwd = as_text(cwd)
         self.env = codec["as_pairs"](env) if env else ()
         self.argv = codec["as_texts"](argv) if argv else None
-        self.has_stdin = any(has_stdin)
+        self.has_stdin = bool(as_number(has_stdin))
 
 
 class Driver:
@@ -157,9 +157,9 @@ class Driver:
             return
         self.masked += 1
         try:
-            view = memoryview(data)
-            while view:
-                view = view[write(self.control, view) :]
+            sent = write(self.control, data)
+            while sent < len(data):
+                sent += write(self.control, memoryview(data)[sent:])
         except OSError:
             lost()
         finally:
@@ -363,12 +363,13 @@ class Driver:
     def run(self, run):
         self.count += 1
         self.shown = 0
-        self.begin(run.id)
+        fresh = self.tidied and self.count == 1  # nothing of what runs set up has been touched
+        self.begin(run.id, fresh)
         stdin = self.files.pop(0) if run.has_stdin else None
         self.current = run.id
         undo = []
         try:
-            self.prepare(run, stdin, undo)
+            self.prepare(run, stdin, undo, fresh)
         except streams["Lost"] as error:
             self.send(frame(REFUSED, text("streams"), text(str(error))))
             _exit(1)
@@ -404,9 +405,10 @@ class Driver:
         except Exception:
             pass  # the next run says so
 
-    def begin(self, request):
+    def begin(self, request, fresh=False):
         """From here on an interrupt is meant for this request."""
-        set_signal(SIGINT, self.on_interrupt)
+        if not fresh:
+            set_signal(SIGINT, self.on_interrupt)
         self.pending = self.interrupted = False
         self.running = True
         if self.signalled:
@@ -440,13 +442,14 @@ class Driver:
             number(thread_count()),
         )
 
-    def prepare(self, run, stdin, undo):
+    def prepare(self, run, stdin, undo, fresh):
         """Settings of this run. `undo` gets what brings the former ones back."""
         tidied, self.tidied = self.tidied, False
-        if tidied and thread_count() == 0 and self.streams.are_in_place():
-            self.streams.reconnect()
-        else:
-            self.streams.restore()
+        if not fresh:
+            if tidied and thread_count() == 0 and self.streams.are_in_place():
+                self.streams.reconnect()
+            else:
+                self.streams.restore()
         self.look_for_packages()
         if stdin is not None:
             self.streams.give_stdin(stdin)
@@ -461,6 +464,8 @@ class Driver:
 
     def look_for_packages(self):
         """What was installed since the last run becomes importable."""
+        if not access(self.site, F_OK):
+            return  # asked first, as an error takes longer than a run that is small
         try:
             changed = stat(self.site).st_mtime_ns
         except OSError:
@@ -588,5 +593,5 @@ def serve(request):
     sys.path.insert(0, "")
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.executable]
-    DRIVER.streams.restore()
+    DRIVER.tidy()
     DRIVER.serve(request.self_check)

@@ -90,6 +90,10 @@ impl Instance for Fake {
         }
     }
 
+    fn status(&self) -> SandboxStatus {
+        SandboxStatus::Running
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities
     }

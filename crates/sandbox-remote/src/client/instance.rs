@@ -93,11 +93,16 @@ impl RemoteInstance {
 impl Instance for RemoteInstance {
     /// As far as the server has told. After the connection broke, a sandbox that had not ended is in status `Error`.
     fn info(&self) -> SandboxInfo {
-        let mut info = self.state(|state| state.info.clone());
-        if self.client.link.is_closed() && info.status != SandboxStatus::Terminated {
-            info.status = SandboxStatus::Error;
+        let info = self.state(|state| state.info.clone());
+        SandboxInfo { status: self.status(), ..info }
+    }
+
+    fn status(&self) -> SandboxStatus {
+        match self.state(|state| state.info.status) {
+            SandboxStatus::Terminated => SandboxStatus::Terminated,
+            _ if self.client.link.is_closed() => SandboxStatus::Error,
+            told => told,
         }
-        info
     }
 
     fn capabilities(&self) -> Capabilities {
