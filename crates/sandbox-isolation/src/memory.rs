@@ -22,12 +22,14 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use self::held::{Process, Share, at_most, charge};
+use self::patience::Patience;
 use self::processes::{FIRST, Has, read, total};
 use self::sockets::Sockets;
 use self::stopped::Stopped;
 
 mod descriptors;
 mod held;
+mod patience;
 mod processes;
 mod sockets;
 mod stopped;
@@ -37,9 +39,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Adding up may take that part of the time, so that many large processes do not keep a processor busy.
 const SHARE: u32 = 10;
-
-/// How long processes are looked at exactly when there may be too much. What is left then counts for what it has at most.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A cell that takes longer than this to look at waits alone for what it took more, so that none keeps the others from
 /// being looked at.
@@ -232,21 +231,21 @@ impl Watched {
 
     /// `false`: some had gone before they were looked at, or before they could be ended.
     fn end_the_largest(&self) -> io::Result<bool> {
-        // Code decides how long that takes; meanwhile it goes on to take memory.
-        let until = Instant::now() + PATIENCE;
+        // Meanwhile code goes on to take memory. What is not looked at in time counts for what it has at most.
+        let patience = Patience::begin();
         let mut all: Vec<Has> = Vec::new();
         let gone = processes::each(&self.processes, |pid| {
             // At once: what has gone by then is shared by fewer, and what it had may be another one's.
-            let has = match Instant::now() < until {
-                true => processes::read_exactly(&self.processes, pid),
-                false => processes::read_roughly(&self.processes, pid),
+            let has = match patience.is_over() {
+                false => processes::read_exactly(&self.processes, pid),
+                true => processes::read_roughly(&self.processes, pid),
             };
             all.extend(has);
             has.is_some()
         })?;
-        let until = Instant::now() + PATIENCE;
+        let patience = Patience::begin();
         let enough = Share::enough(self.share);
-        let open = all.iter().map(|has| Process::look(&self.processes, has.pid, until, enough));
+        let open = all.iter().map(|has| Process::look(&self.processes, has.pid, patience, enough));
         let mut open: Vec<_> = open.collect();
         if let Some(share) = self.share {
             for pid in share.too_much(&open) {

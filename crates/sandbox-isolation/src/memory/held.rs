@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use super::descriptors::{self, Open};
+use super::patience::Patience;
 use super::processes::Has;
 use super::sockets::Counted;
 
@@ -93,9 +93,9 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn look(processes: &OwnedFd, pid: u32, until: Instant, enough: u64) -> Self {
+    pub(super) fn look(processes: &OwnedFd, pid: u32, patience: Patience, enough: u64) -> Self {
         let count = descriptors::count(processes, pid);
-        Self { pid, count, open: descriptors::open(processes, pid, until, enough) }
+        Self { pid, count, open: descriptors::open(processes, pid, patience, enough) }
     }
 
     /// What was not looked at counts for what it is at most.
