@@ -41,19 +41,37 @@ impl Meant {
         Self { host: address.to_canonical().to_string(), port, source: Source::Literal }
     }
 
+    /// The address, when no name was meant.
+    fn literal(&self) -> Option<IpAddr> {
+        if self.source == Source::Literal { self.host.parse().ok() } else { None }
+    }
+
     fn denial(&self, reason: DenialReason, allow: Option<String>) -> NetworkDenial {
         NetworkDenial { host: self.host.clone(), port: Some(self.port), reason, allow, count: 1 }
     }
 }
 
-/// Serves one connection to its end. What is refused is noted, and the connection reset. Its local address is what was
-/// meant.
-pub(crate) async fn serve(shared: &Shared, mut client: TcpStream) {
-    let served = match client.local_addr() {
-        Ok(meant) => pass(shared, &mut client, meant).await,
-        Err(error) => Err(Failed::Broken(error)),
+/// Decides about a connection that has arrived, as far as nobody has to be asked. Its local address is what was meant.
+pub(crate) fn admit(shared: &Shared, client: &std::net::TcpStream) -> Result<Meant, Failed> {
+    client.set_nonblocking(true).map_err(Failed::Broken)?;
+    let to = client.local_addr().map_err(Failed::Broken)?;
+    let address = to.ip().to_canonical();
+    let name = match address {
+        IpAddr::V4(v4) => shared.names().name(v4),
+        IpAddr::V6(_) => None,
     };
-    if let Err(failed) = served {
+    let meant = match name {
+        Some(name) => Meant::name(name.to_string(), to.port()),
+        None => Meant::address(address, to.port()),
+    };
+    judge(shared, &meant)?;
+    Ok(meant)
+}
+
+/// Serves a connection that was let in to its end. What is refused now is noted, and the connection reset.
+pub(crate) async fn serve(shared: &Shared, client: std::net::TcpStream, meant: Meant) {
+    let Ok(mut client) = TcpStream::from_std(client) else { return };
+    if let Err(failed) = pass(shared, &mut client, &meant).await {
         failed.note(shared);
         // A reset, so that code does not take it for an end.
         let _ = client.set_zero_linger();
@@ -79,30 +97,36 @@ impl Failed {
     }
 }
 
-async fn pass(shared: &Shared, client: &mut TcpStream, to: SocketAddr) -> Result<(), Failed> {
-    let address = to.ip().to_canonical();
-    let name = match address {
-        IpAddr::V4(v4) => shared.names().name(v4),
-        IpAddr::V6(_) => None,
-    };
-    let meant = match name {
-        Some(name) => Meant::name(name.to_string(), to.port()),
-        None => Meant::address(address, to.port()),
-    };
-    let server = reach(shared, &meant).await?;
+async fn pass(shared: &Shared, client: &mut TcpStream, meant: &Meant) -> Result<(), Failed> {
+    let server = dial(shared, meant).await?;
     // What is small and waits would wait for nothing: both ends have decided what they send.
     let _ = client.set_nodelay(true);
-    carry(shared, &meant, client.split(), server, Vec::new()).await
+    carry(shared, meant, client.split(), server, Vec::new()).await
 }
 
 /// Connects to what was meant, if it may be.
 pub(crate) async fn reach(shared: &Shared, meant: &Meant) -> Result<TcpStream, Failed> {
-    let addresses = match (meant.source, meant.host.parse()) {
-        (Source::Literal, Ok(address)) => {
-            check_literal(shared, meant, address)?;
-            vec![address]
-        }
-        _ => of_name(shared, meant).await?,
+    judge(shared, meant)?;
+    dial(shared, meant).await
+}
+
+/// What the rules say of a name or a literal address by itself.
+fn judge(shared: &Shared, meant: &Meant) -> Result<(), Failed> {
+    match meant.literal() {
+        Some(address) => check_literal(shared, meant, address),
+        None => shared.rules.name(&meant.host, Some(meant.port)).map_err(|reason| {
+            let allow = (reason == DenialReason::NotListed)
+                .then(|| format!("{}:{}", meant.host, meant.port));
+            Failed::Denied(meant.denial(reason, allow))
+        }),
+    }
+}
+
+/// Connects to what may be meant, if it leads where one may.
+async fn dial(shared: &Shared, meant: &Meant) -> Result<TcpStream, Failed> {
+    let addresses = match meant.literal() {
+        Some(address) => vec![address],
+        None => of_name(shared, meant).await?,
     };
     let connecting = connect(shared, &addresses, meant.port);
     let connected = timeout(shared.limits.connect, connecting).await;
@@ -152,10 +176,6 @@ fn refused(meant: &Meant, refusal: Refusal) -> NetworkDenial {
 /// The addresses of a name that may be connected to.
 async fn of_name(shared: &Shared, meant: &Meant) -> Result<Vec<IpAddr>, Failed> {
     let (name, port) = (meant.host.as_str(), meant.port);
-    shared.rules.name(name, Some(port)).map_err(|reason| {
-        let allow = (reason == DenialReason::NotListed).then(|| format!("{name}:{port}"));
-        Failed::Denied(meant.denial(reason, allow))
-    })?;
     let found = shared.resolver.addresses(name).await.map_err(Failed::Broken)?;
     let mut first = None;
     let mut usable = Vec::new();

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use crate::config::{GateConfig, Limits};
 use crate::connection;
 use crate::denials::Denials;
+use crate::door::Door;
 use crate::names::Names;
 use crate::outside::Outside;
 use crate::proxy;
@@ -38,6 +39,8 @@ pub struct Sockets {
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Shared>,
+    /// A task has it, and closes it with its end. A proxy has none.
+    door: Weak<Door>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -91,15 +94,17 @@ impl Gate {
     pub fn open(sockets: Sockets, config: GateConfig) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(config));
         let listener = |fd: OwnedFd| TcpListener::from_std(fd.into());
-        let connections = listener(sockets.connections)?;
+        let door = Arc::new(Door::open(sockets.connections)?);
+        let watched = Arc::downgrade(&door);
         let packets = Arc::new(UdpSocket::from_std(sockets.dns_packets.into())?);
         let questions = listener(sockets.dns_connections)?;
         let tasks = [
-            tokio::spawn(accept(Arc::clone(&shared), connections)),
+            tokio::spawn(accept(Arc::clone(&shared), door)),
             tokio::spawn(questions::packets(Arc::clone(&shared), packets)),
             tokio::spawn(questions::connections(Arc::clone(&shared), questions)),
         ];
-        Ok(Self { shared, tasks: tasks.map(|task| task.abort_handle()).into() })
+        let tasks = tasks.map(|task| task.abort_handle()).into();
+        Ok(Self { shared, door: watched, tasks })
     }
 
     /// Begins to serve connections on which programs say themselves where they want to, as they say it to a proxy for
@@ -114,7 +119,7 @@ impl Gate {
     {
         let shared = Arc::new(Shared::new(config));
         let task = tokio::spawn(proxied(Arc::clone(&shared), connections));
-        Self { shared, tasks: vec![task.abort_handle()] }
+        Self { shared, door: Weak::new(), tasks: vec![task.abort_handle()] }
     }
 
     /// Ends every connection; nothing leaves the sandbox any more. May be repeated.
@@ -128,9 +133,13 @@ impl Gate {
         self.shared.denials.mark()
     }
 
-    /// What was refused since a moment, at most 64 different denials, the first ones.
+    /// What was refused since a moment, at most 64 different denials, the first ones. A connection that has arrived by
+    /// now is decided about first.
     #[must_use]
     pub fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
+        if let Some(door) = self.door.upgrade() {
+            door.look(&self.shared);
+        }
         self.shared.denials.since(mark)
     }
 }
@@ -150,18 +159,18 @@ where
     connections.for_each_concurrent(shared.limits.connections, each).await;
 }
 
-/// Accepts connections for ever; they end with this task. Beyond the limit they wait in the kernel's queue.
-async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+/// Serves connections for ever; they end with this task. Beyond the limit they wait in the kernel's queue.
+async fn accept(shared: Arc<Shared>, door: Arc<Door>) {
     let mut open = JoinSet::new();
     loop {
         while open.len() >= shared.limits.connections {
             open.join_next().await;
         }
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((client, _)) => {
+            next = door.next(&shared) => match next {
+                Ok((client, meant)) => {
                     let shared = Arc::clone(&shared);
-                    open.spawn(async move { connection::serve(&shared, client).await });
+                    open.spawn(async move { connection::serve(&shared, client, meant).await });
                 }
                 // No descriptors are left, or the one that came is gone already.
                 Err(_) => sleep(Duration::from_millis(20)).await,

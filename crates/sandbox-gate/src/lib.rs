@@ -26,6 +26,7 @@ mod config;
 mod connection;
 mod denials;
 mod dns;
+mod door;
 mod gate;
 mod hello;
 mod http;

@@ -1,8 +1,10 @@
 //! What is allowed is reached as if there were no gate, and what is not is told.
 
+use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use sandbox_core::NetworkPolicy;
+use sandbox_isolation::SpawnSpec;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{Behind, echo_server, fresh_address, http_server, serve};
@@ -226,4 +228,33 @@ async fn a_gate_that_is_gone_is_closed() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let script = "print(say('198.18.0.2', 8080), lookup('a.example'))";
     assert_eq!(behind.python(script).await, "ConnectionRefusedError gaierror");
+}
+
+#[tokio::test]
+async fn what_nobody_has_come_to_yet_is_told_as_well() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["203.0.113.5:8080", &address]).await;
+    echo_server(&address, 8080).await;
+    *behind.world.detour.lock().unwrap() = Some(format!("{address}:8080").parse().unwrap());
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let script = "
+import os, socket
+refused = [socket.create_connection(('203.0.113.5', port)) for port in (80, 81)]
+allowed = socket.create_connection(('203.0.113.5', 8080))
+os.write(1, b'.')
+allowed.sendall(b'hello'); allowed.shutdown(socket.SHUT_WR); print(allowed.recv(5).decode())";
+    let mut spec = SpawnSpec::new(["/usr/bin/python3", "-I", "-c", script]);
+    spec.stdout = Some(writer.into());
+    let process = behind.cell.spawn(spec).await.unwrap();
+    // Nothing else runs here meanwhile, and so nobody takes the connections.
+    reader.read_exact(&mut [0]).unwrap();
+    let told = ["80", "81"].map(|port| {
+        let place = format!("203.0.113.5:{port}");
+        format!("{place} private_address {place} 1")
+    });
+    assert_eq!(behind.denied(), told);
+    process.wait().await.unwrap();
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!((said.as_str(), behind.denied()), ("HELLO\n", told.to_vec()));
 }
