@@ -71,13 +71,21 @@ async fn is_gone(name: &str) -> bool {
     false
 }
 
-/// The files that it has read are no more.
+/// The files that it has read are no more. Waits for those that other tests have under way.
 fn no_files_are_left() -> bool {
     let own = |name: &str| name.starts_with("code-sandboxes-") && name.len() == 31;
-    let entries = std::fs::read_dir(std::env::temp_dir()).expect("a folder");
-    !entries.flatten().any(|entry| {
-        own(&entry.file_name().to_string_lossy()) && entry.path().join("system-calls.json").exists()
-    })
+    let is_left = || {
+        let entries = std::fs::read_dir(std::env::temp_dir()).expect("a folder");
+        entries.flatten().any(|entry| {
+            own(&entry.file_name().to_string_lossy())
+                && entry.path().join("system-calls.json").exists()
+        })
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while is_left() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    !is_left()
 }
 
 #[tokio::test]
