@@ -96,8 +96,17 @@ class Plane:
         await asyncio.sleep(delay)
         if fails == "vanish":
             await self.end(runtime)
-        elif fails is None and runtime.name in self.runtimes and runtime.process is None:
-            runtime.start()
+        elif fails is None and runtime.name in self.runtimes:
+            await self.until_it_listens(runtime)
+
+    async def until_it_listens(self, runtime):
+        """Or for half a minute. A server whose port somebody else has taken meanwhile ends at once, and another is started."""
+        for _ in range(600):
+            if await runtime.answers() or runtime.name not in self.runtimes:
+                return
+            if runtime.process is None or not runtime.process.is_alive():
+                runtime.start()
+            await asyncio.sleep(0.05)
 
     def left(self):
         return self.credits - sum(one.credits for one in self.runtimes.values())
@@ -206,9 +215,9 @@ class Runtimes(Handler):
         runtime = plane.new_runtime(is_plain)
         runtime.begin(environment, sent.get("given_name"), sent["credits_limit"], folder)
         plane.runtimes[runtime.name] = runtime
-        asyncio.ensure_future(plane.bring_up(runtime, plane.start_delay, plane.start_fails))
+        bringing_up = asyncio.ensure_future(plane.bring_up(runtime, plane.start_delay, plane.start_fails))
         if plane.create_waits:
-            await runtime.listens()
+            await bringing_up
         self.answer(201, runtime=runtime.record(plane.origin))
 
 

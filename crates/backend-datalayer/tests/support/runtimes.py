@@ -92,6 +92,7 @@ class Runtime:
         (startup / "00-state.py").write_text(RESTORE.replace("PATH", repr(str(state))))
 
     def start(self):
+        self.port = free_port()
         environment = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]),
             "HOME": str(self.home),
@@ -123,15 +124,16 @@ class Runtime:
             arguments=[f"--{name}={value}" for name, value in options.items()],
         )
 
-    async def listens(self):
-        """Waits until its server can be asked, or half a minute."""
-        for _ in range(600):
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                writer.close()
-                return
-            except OSError:
-                await asyncio.sleep(0.05)
+    async def answers(self):
+        """Whether it is its own server that answers at its port."""
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            writer.write(f"GET {self.base}/api HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+            status = await asyncio.wait_for(reader.readline(), 5)
+            writer.close()
+            return b" 200 " in status
+        except (OSError, asyncio.TimeoutError):
+            return False
 
     def processes(self):
         """Every process that has the mark of this runtime, or a parent that has."""
