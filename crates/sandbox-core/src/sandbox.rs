@@ -208,9 +208,7 @@ impl Sandbox {
 
     /// Whether it has been started and not ended.
     pub fn is_started(&self) -> bool {
-        self.running().is_some_and(|instance| {
-            !matches!(instance.status(), SandboxStatus::Terminated | SandboxStatus::Error)
-        })
+        self.running().is_some_and(|instance| !instance.status().is_over())
     }
 
     /// Where it is in its life.

@@ -70,7 +70,10 @@ pub(crate) fn admit(shared: &Shared, client: &std::net::TcpStream) -> Result<Mea
 
 /// Serves a connection that was let in to its end. What is refused now is noted, and the connection reset.
 pub(crate) async fn serve(shared: &Shared, client: std::net::TcpStream, meant: Meant) {
-    let Ok(mut client) = TcpStream::from_std(client) else { return };
+    let mut client = match TcpStream::from_std(client) {
+        Ok(client) => client,
+        Err(error) => return Failed::Broken(error).note(shared),
+    };
     if let Err(failed) = pass(shared, &mut client, &meant).await {
         failed.note(shared);
         // A reset, so that code does not take it for an end.

@@ -127,9 +127,10 @@ impl Gate {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// This moment, for [`Gate::denied_since`].
+    /// This moment, for [`Gate::denied_since`]. A connection that has arrived by now came before it.
     #[must_use]
     pub fn mark(&self) -> u64 {
+        self.decide();
         self.shared.denials.mark()
     }
 
@@ -137,10 +138,14 @@ impl Gate {
     /// now is decided about first.
     #[must_use]
     pub fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
+        self.decide();
+        self.shared.denials.since(mark)
+    }
+
+    fn decide(&self) {
         if let Some(door) = self.door.upgrade() {
             door.look(&self.shared);
         }
-        self.shared.denials.since(mark)
     }
 }
 

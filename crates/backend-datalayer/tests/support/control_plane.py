@@ -100,7 +100,8 @@ class Plane:
             await self.until_it_listens(runtime)
 
     async def until_it_listens(self, runtime):
-        """Or for half a minute. A server whose port somebody else has taken meanwhile ends at once, and another is started."""
+        """Starts its server unless it runs, and waits until that answers, or half a minute. One whose port somebody else has
+        taken ends at once, and is started with another."""
         for _ in range(600):
             if await runtime.answers() or runtime.name not in self.runtimes:
                 return

@@ -92,7 +92,7 @@ class Runtime:
         (startup / "00-state.py").write_text(RESTORE.replace("PATH", repr(str(state))))
 
     def start(self):
-        self.port = free_port()
+        self.port = free_port()  # somebody may have taken the last one
         environment = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]),
             "HOME": str(self.home),

@@ -1,8 +1,7 @@
 //! `sandboxes ls`
 
 use code_sandboxes::{
-    Error, ErrorKind, Registry, Sandbox, SandboxInfo, SandboxStatus, Tags, detached,
-    lacks_credentials, unix_now,
+    Error, ErrorKind, Registry, Sandbox, SandboxInfo, Tags, detached, lacks_credentials, unix_now,
 };
 use serde_json::{Value, json};
 
@@ -121,13 +120,9 @@ fn row(info: &SandboxInfo) -> Vec<String> {
         info.status.as_str().into(),
         info.isolation.as_ref().map_or("-", |isolation| isolation.mode.as_str()).into(),
         span(unix_now() - info.created_at),
-        info.remaining_time().filter(|_| !is_over(info)).map_or_else(|| "-".into(), span),
+        info.remaining_time().filter(|_| !info.status.is_over()).map_or_else(|| "-".into(), span),
         if labels.is_empty() { "-".into() } else { labels.join(",") },
     ]
-}
-
-fn is_over(info: &SandboxInfo) -> bool {
-    matches!(info.status, SandboxStatus::Terminated | SandboxStatus::Error)
 }
 
 /// A time in its largest unit.

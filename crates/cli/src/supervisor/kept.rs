@@ -74,7 +74,7 @@ impl Kept {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        !matches!(self.inner.status(), SandboxStatus::Terminated | SandboxStatus::Error)
+        !self.inner.status().is_over()
     }
 
     /// Writes into the book that it has ended, once.

@@ -363,7 +363,8 @@ class Driver:
     def run(self, run):
         self.count += 1
         self.shown = 0
-        fresh = self.tidied and self.count == 1  # nothing of what runs set up has been touched
+        # No code has run here, so that all is as it was set up.
+        fresh = self.tidied and self.count == 1
         self.begin(run.id, fresh)
         stdin = self.files.pop(0) if run.has_stdin else None
         self.current = run.id
@@ -464,8 +465,9 @@ class Driver:
 
     def look_for_packages(self):
         """What was installed since the last run becomes importable."""
+        # Most have none, and an exception each time would take longer than what a small run does.
         if not access(self.site, F_OK):
-            return  # asked first, as an error takes longer than a run that is small
+            return
         try:
             changed = stat(self.site).st_mtime_ns
         except OSError:

@@ -38,6 +38,11 @@ pub enum SandboxStatus {
 }
 
 impl SandboxStatus {
+    /// Whether it is gone or broken: nothing will run in it any more.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Terminated | Self::Error)
+    }
+
     /// The wire name, such as `running`.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -252,7 +252,9 @@ allowed.sendall(b'hello'); allowed.shutdown(socket.SHUT_WR); print(allowed.recv(
         let place = format!("203.0.113.5:{port}");
         format!("{place} private_address {place} 1")
     });
+    let later = behind.gate.mark();
     assert_eq!(behind.denied(), told);
+    assert_eq!(behind.gate.denied_since(later), [], "they came before it");
     process.wait().await.unwrap();
     let mut said = String::new();
     reader.read_to_string(&mut said).unwrap();
