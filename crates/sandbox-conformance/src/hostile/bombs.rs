@@ -346,7 +346,7 @@ import ctypes, mmap, os, time
 SIZE, CHAINS, OTHERS, SECONDS = 100 << 20, 12, 100, 20
 end = time.monotonic() + SECONDS
 # Beside this, not even one chain is within the limit.
-with open('/tmp/fill', 'wb') as file: file.write(bytes(48 << 20))
+with open('fill', 'wb') as file: file.write(bytes(48 << 20))
 for _ in range(OTHERS):
     if os.fork() == 0:
         time.sleep(SECONDS)
@@ -367,7 +367,8 @@ time.sleep(SECONDS / 2)
 raise SystemExit('over a gigabyte of it')";
 
 async fn memory_that_each_process_leaves_to_the_next(f: Fixture) -> Checked {
-    let sandbox = f.create(|b| b.memory(ByteSize::mib(128)).processes(256)).await?;
+    let [memory, disk] = [128, 96].map(ByteSize::mib);
+    let sandbox = f.create(|b| b.memory(memory).disk(disk).processes(256)).await?;
     let result = attack_for(&sandbox, CHAINS, Duration::from_secs(30)).await?;
     let ended = result.failure.is_some() || result.hint.is_some();
     ensure!(ended, "nothing was ended for its memory: {}", describe(&result));
