@@ -23,7 +23,7 @@ use crate::tls;
 const BOUND: Duration = Duration::from_secs(5);
 
 /// How long it may take for an answer, in seconds.
-const PATIENCE: u64 = 120;
+pub(crate) const PATIENCE: u64 = 120;
 
 /// The oldest of its interfaces that everything here is part of: that of Docker 19.03 and of Podman 3.
 const OLDEST: Api = Api(1, 40);

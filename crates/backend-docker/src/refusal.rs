@@ -4,6 +4,7 @@ use bollard::errors::Error as Cause;
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 
 use crate::config::Options;
+use crate::engine::PATIENCE;
 use crate::gpus;
 use crate::plain::{NEEDS_SHELL, NO_PYTHON, SHELL};
 
@@ -11,13 +12,22 @@ use crate::plain::{NEEDS_SHELL, NO_PYTHON, SHELL};
 const NEEDS_PYTHON: &str =
     "the image needs Python 3.9 or later as `python3`; or name it with the option `python`";
 
-/// The connection with the engine broke, if it was not the engine that refused.
+/// The connection with the engine broke, or it does not answer, if it was not the engine that refused.
 fn words_of(
     operation: &'static str,
     error: Cause,
 ) -> std::result::Result<(u16, String), Box<Error>> {
     match error {
         Cause::DockerResponseServerError { status_code, message } => Ok((status_code, message)),
+        error @ Cause::RequestTimeoutError => {
+            let message = format!("the engine gave no answer within {PATIENCE} seconds");
+            Err(Box::new(
+                Error::new(ErrorKind::Unavailable, operation, message)
+                    .with_effect(Effect::Unknown)
+                    .with_source(error)
+                    .with_hint("its own log says more; one that hangs has to be restarted"),
+            ))
+        }
         error => Err(Box::new(
             Error::new(ErrorKind::Unavailable, operation, "the connection with the engine broke")
                 .with_effect(Effect::Unknown)
@@ -182,6 +192,15 @@ mod tests {
         check_limits(&[harmless.to_owned(), shown.to_owned()]).unwrap();
         let error = check_limits(&[harmless.to_owned(), lost.to_owned()]).unwrap_err();
         assert!(error.message().contains("PIDs limit") && error.hint().is_some(), "{error:?}");
+    }
+
+    #[test]
+    fn no_answer_is_no_broken_connection() {
+        let error = refused("start_command", Cause::RequestTimeoutError);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert!(error.message().contains("no answer within 120 seconds"), "{error:?}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("restarted")), "{error:?}");
     }
 
     #[test]
