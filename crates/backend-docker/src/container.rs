@@ -156,7 +156,10 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
     let Wanted { spec, options, files, way, about, .. } = *wanted;
     let limits = Limits::of(spec);
     let memory = about.has_groups.then(|| signed(limits.memory.as_u64()));
-    let profile = seccomp::profile(files.any_writable(), options.engine != Engine::None);
+    let profile = seccomp::profile(seccomp::Subject {
+        writes_to_host: files.any_writable(),
+        has_agent: options.engine != Engine::None,
+    });
     HostConfig {
         network_mode: Some("none".into()),
         dns: way.resolvers(),

@@ -141,9 +141,17 @@ const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// The profile as the engine takes it. Where files outlive the container, none of them gives others the rights of its
-/// owner. `with_agent` says that an agent starts whatever runs there.
-pub(crate) fn profile(keeps_set_id: bool, with_agent: bool) -> Value {
+/// What the rules for a container depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    /// Whether files that it writes are the host's. None of them gives others the rights of its owner then.
+    pub(crate) writes_to_host: bool,
+    /// Whether an agent starts whatever runs there, and has a filter of its own.
+    pub(crate) has_agent: bool,
+}
+
+/// The profile as the engine takes it.
+pub(crate) fn profile(subject: Subject) -> Value {
     let names: Vec<&str> = [FILES, PROCESSES, MEMORY, TIME, TALKING]
         .iter()
         .flat_map(|part| part.split_whitespace())
@@ -185,7 +193,7 @@ pub(crate) fn profile(keeps_set_id: bool, with_agent: bool) -> Value {
     });
     calls.extend(of_others.chain(of_these).map(|arguments| allow("setsockopt", arguments)));
     for (name, filter) in FILTERS {
-        if with_agent {
+        if subject.has_agent {
             calls.push(allow(name, Vec::new()));
             continue;
         }
@@ -205,7 +213,7 @@ pub(crate) fn profile(keeps_set_id: bool, with_agent: bool) -> Value {
     for (name, one) in PRIORITIES {
         calls.extend(not_the_first_process(1).map(|other| allow(name, vec![is(0, one), other])));
     }
-    if keeps_set_id {
+    if subject.writes_to_host {
         calls.extend(MODES.map(|(name, mode)| allow_without(name, mode, &[SET_ID])));
         for (name, flags, mode) in OPENS {
             calls.extend([
@@ -281,9 +289,11 @@ fn is(index: u32, value: u32) -> Value {
 mod tests {
     use super::*;
 
+    const USUAL: Subject = Subject { writes_to_host: false, has_agent: true };
+
     #[test]
     fn what_reaches_other_processes_or_large_parts_of_the_kernel_is_not_allowed() {
-        let profile = profile(false, true);
+        let profile = profile(USUAL);
         assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
         let always = profile["syscalls"][0]["names"].as_array().unwrap();
         for refused in [
@@ -343,7 +353,7 @@ mod tests {
 
     #[test]
     fn leases_are_refused_in_any_number_of_bits() {
-        let profile = profile(false, true);
+        let profile = profile(USUAL);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "fcntl").collect();
         let allowed = |command: u64| {
@@ -362,7 +372,7 @@ mod tests {
 
     #[test]
     fn terminals_are_not_controlled_in_any_number_of_bits() {
-        let profile = profile(false, true);
+        let profile = profile(USUAL);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "ioctl").collect();
         let allowed = |command: u64| {
@@ -388,7 +398,7 @@ mod tests {
 
     #[test]
     fn sockets_get_no_programs_in_any_number_of_bits() {
-        let profile = profile(false, true);
+        let profile = profile(USUAL);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let rules: Vec<_> = rules.filter(|rule| rule["names"][0] == "setsockopt").collect();
         let allowed = |level: u64, option: u64| {
@@ -411,7 +421,7 @@ mod tests {
 
     #[test]
     fn huge_pages_are_asked_for_by_one_bit_which_is_refused() {
-        let profile = profile(false, true);
+        let profile = profile(USUAL);
         let rules = profile["syscalls"].as_array().unwrap();
         for (name, index, bit) in HUGE_PAGES {
             let of_name = rules.iter().filter(|rule| rule["names"][0] == name);
@@ -422,7 +432,7 @@ mod tests {
 
     #[test]
     fn no_call_is_named_twice() {
-        let profile = profile(false, true);
+        let profile = profile(USUAL);
         let rules = profile["syscalls"].as_array().unwrap().iter();
         let without_arguments = rules.filter(|rule| rule["args"].is_null());
         let names = without_arguments.flat_map(|rule| rule["names"].as_array().unwrap());
@@ -443,9 +453,9 @@ mod tests {
                 .collect()
         };
         for name in MODES.map(|(name, _)| name).into_iter().chain(OPENS.map(|(name, ..)| name)) {
-            let free = named(&profile(false, true), name);
+            let free = named(&profile(USUAL), name);
             assert!(free.len() == 1 && free[0]["args"].is_null(), "{name}: {free:?}");
-            let kept = named(&profile(true, true), name);
+            let kept = named(&profile(Subject { writes_to_host: true, ..USUAL }), name);
             assert!(
                 kept.iter().all(|rule| rule["args"][0]["op"] == "SCMP_CMP_MASKED_EQ"),
                 "{name}"
