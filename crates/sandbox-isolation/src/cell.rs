@@ -307,8 +307,9 @@ impl Cell {
     }
 
     /// Kills the cell with everything in it. No code of it runs any more when this returns, and what is left of its processes
-    /// goes on to end. Nothing is left without isolation, and where files of the host can be changed: a write that the kernel
-    /// had begun is done by then. When it is dropped before, the cell is killed all the same.
+    /// goes on to end. Nothing is left of a cell without isolation, of one with a control group, which is removed, and of one
+    /// that can change files of the host: a write that the kernel had begun is done by then. When it is dropped before, the
+    /// cell is killed all the same.
     pub async fn end(&self) {
         let asked = {
             let _killed = Killed(&self.inner.link);
@@ -317,7 +318,8 @@ impl Cell {
                     .await
                     .is_ok_and(|answer| answer.is_ok())
         };
-        if !asked || self.inner.changes_host {
+        let leaves_something = self.inner.changes_host || self.inner.link.limits.group.is_some();
+        if !asked || leaves_something {
             self.closed().await;
         }
     }

@@ -1,10 +1,12 @@
 //! Python: cells, scripts, and how they end.
 
 use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{python, run};
+use crate::support::{finish, python, run};
 
 #[test]
 fn the_value_of_a_cell_is_printed() {
@@ -286,5 +288,35 @@ time.sleep(0.3)";
         thread::sleep(Duration::from_millis(300));
         assert!(outcome.status == 0 && !at_the_end.is_empty(), "{outcome:?}");
         assert_eq!(written(), at_the_end);
+    }
+}
+
+#[test]
+fn no_control_group_is_left_once_it_has_returned() {
+    let code = "import time; print('limited', flush=True); time.sleep(0.3)";
+    let mut child = python(code).args(["--cpus", "0.5"]).spawn();
+    let prefix = format!("code-sandboxes-{}-", child.id());
+    let groups = || -> Vec<PathBuf> {
+        let below = |directory: &Path| -> Vec<PathBuf> {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+        };
+        let top = below(Path::new("/sys/fs/cgroup"));
+        let all = top.iter().flat_map(|directory| below(directory)).chain(top.iter().cloned());
+        let name = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
+        };
+        all.filter(name).collect()
+    };
+    let mut first = [0; 8];
+    let is_limited = child.stdout.as_mut().unwrap().read_exact(&mut first).is_ok();
+    let while_it_ran = groups();
+    let outcome = finish(child);
+    assert_eq!(groups(), Vec::<PathBuf>::new(), "{outcome:?}");
+    if is_limited {
+        assert!(outcome.status == 0 && !while_it_ran.is_empty(), "{outcome:?}");
+    } else {
+        // None can be made here.
+        assert!(outcome.stderr.contains("a control group"), "{outcome:?}");
     }
 }

@@ -244,10 +244,14 @@ async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) 
     }
 }
 
-/// Ends it, at once where nothing of the host is at stake.
+/// Ends it, and waits for its end where it would leave something on the host: a write under way, a control group.
 pub(crate) async fn end(sandbox: &Sandbox, printer: &Printer) {
-    let mounts = sandbox.info().map(|info| info.mounts).unwrap_or_default();
-    let ended = match mounts.iter().any(|mount| mount.writable) {
+    let may_leave_something = sandbox.info().is_some_and(|info| {
+        let layers = info.isolation.unwrap_or_default().layers;
+        let has_group = layers.iter().any(|layer| layer.starts_with("cgroup-"));
+        has_group || info.mounts.iter().any(|mount| mount.writable)
+    });
+    let ended = match may_leave_something {
         true => sandbox.terminate().await,
         false => sandbox.kill().await,
     };
