@@ -1,23 +1,32 @@
 //! What `/proc` says about processes.
 
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::sys::{self, AT_FDCWD, ESRCH, O_DIRECTORY, O_RDONLY, Result};
 use crate::text::{self, Line};
+
+/// How many words of `/proc/PID/stat` are between the parent and the number of threads.
+const THREADS_AFTER_PARENT: usize = 15;
 
 /// One look at a process.
 #[derive(Clone, Copy)]
 pub struct Process {
     pub pid: i32,
     pub parent: i32,
-    /// Dead, though not yet taken by its parent.
+    /// Dead, though not yet taken by its parent. It is not while any of its threads goes on, whatever became of the first.
     pub dead: bool,
 }
 
 /// Calls `visit` with the number of every process that `/proc` shows.
-pub fn for_each(mut visit: impl FnMut(i32)) -> Result<()> {
-    let directory = sys::open(AT_FDCWD, c"/proc", O_RDONLY | O_DIRECTORY, 0)?;
-    let mut place = MaybeUninit::<[u8; 8192]>::uninit();
+pub fn for_each(visit: impl FnMut(i32)) -> Result<()> {
+    for_each_below::<8192>(c"/proc", visit)
+}
+
+/// Calls `visit` with every number in a directory, read by so many bytes at once.
+fn for_each_below<const SIZE: usize>(path: &CStr, mut visit: impl FnMut(i32)) -> Result<()> {
+    let directory = sys::open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0)?;
+    let mut place = MaybeUninit::<[u8; SIZE]>::uninit();
     let buffer = sys::scratch(&mut place);
     let outcome = loop {
         match sys::directory_entries(directory, buffer) {
@@ -65,7 +74,23 @@ impl<'a> Iterator for Entries<'a> {
 pub fn tag(pid: i32) -> Option<u32> {
     let mut path = Line::<48>::new();
     path.text(b"/proc/").number(pid as u64).text(b"/ns/uts");
-    tag_at(path.c_text())
+    tag_at(path.c_text()).or_else(|| tag_of_threads(pid))
+}
+
+/// The same when its first thread has ended before the others.
+fn tag_of_threads(pid: i32) -> Option<u32> {
+    let mut path = Line::<48>::new();
+    path.text(b"/proc/").number(pid as u64).text(b"/task");
+    let mut found = None;
+    let looked = for_each_below::<512>(path.c_text(), |thread| {
+        if found.is_none() && thread != pid {
+            let mut path = Line::<64>::new();
+            path.text(b"/proc/").number(pid as u64).text(b"/task/").number(thread as u64);
+            path.text(b"/ns/uts");
+            found = tag_at(path.c_text());
+        }
+    });
+    looked.ok().and(found)
 }
 
 /// The tag of this process itself.
@@ -73,7 +98,7 @@ pub fn own_tag() -> Option<u32> {
     tag_at(c"/proc/self/ns/uts")
 }
 
-fn tag_at(path: &core::ffi::CStr) -> Option<u32> {
+fn tag_at(path: &CStr) -> Option<u32> {
     let mut link = [0_u8; 32];
     let count = sys::readlink(AT_FDCWD, path, &mut link).ok()?;
     let digits = link[..count].strip_prefix(b"uts:[")?.strip_suffix(b"]")?;
@@ -91,7 +116,9 @@ pub fn look(pid: i32) -> Option<Process> {
     let mut words = stat[end + 1..].split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let state = words.next()?;
     let parent = text::number(words.next()?)?;
-    Some(Process { pid, parent: parent as i32, dead: matches!(state, b"Z" | b"X" | b"x") })
+    let threads = text::number(words.nth(THREADS_AFTER_PARENT)?)?;
+    let dead = matches!(state, b"X" | b"x") || state == b"Z" && threads <= 1;
+    Some(Process { pid, parent: parent as i32, dead })
 }
 
 /// The process a pidfd stands for, as numbered in our own process namespace.

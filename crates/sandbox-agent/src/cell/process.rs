@@ -1,6 +1,7 @@
 //! Processes of a cell: workers, which are children of the zygote, and programs, which are children of its PID 1.
 
 pub(crate) mod family;
+mod seen;
 mod tree_clock;
 
 use std::fs;
@@ -346,9 +347,7 @@ impl Process for ProgramProcess {
 }
 
 pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    let kib: u64 = seen::status(pid, "VmHWM")?.trim_end_matches("kB").trim().parse().ok()?;
     Some(kib * 1024)
 }
 

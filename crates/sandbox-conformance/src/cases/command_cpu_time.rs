@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_busy_command_is_ended;
         children_count;
         daemons_count;
+        processes_of_any_name_count;
         a_sleeping_command_is_not_ended;
         what_others_use_does_not_count;
         a_command_within_its_limit_ends_as_it_likes;
@@ -81,6 +82,16 @@ async fn daemons_count(f: Fixture) -> Checked {
     };
     eventually("the end of the daemon", PATIENCE, is_gone).await?;
     ensure!(sandbox.commands().run("test -s daemon").await?.success(), "control: it was there");
+    Ok(())
+}
+
+async fn processes_of_any_name_count(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let named = format!("printf '\\377' >/proc/$$/comm || exit 1; {BUSY}");
+    is_ended(&sandbox, &named).await?;
+    // One that was known before, and a child that nobody waits for.
+    sandbox.files().write("named.sh", format!("sleep 0.3\n{named}\n")).await?;
+    is_ended(&sandbox, "sh named.sh & sleep 1000").await?;
     Ok(())
 }
 

@@ -27,6 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
         memory_in_local_sockets needs limit_memory, strict;
         memory_in_connections needs limit_memory, strict;
         memory_of_a_process_without_its_first_thread needs limit_memory, strict;
+        memory_of_processes_of_any_name needs limit_memory, strict;
+        memory_of_a_process_named_as_what_is_told_of_it needs limit_memory, strict;
         memory_that_children_take_is_told needs limit_memory, strict, commands;
         programs_in_the_kernel needs strict;
     });
@@ -430,6 +432,28 @@ def fill():
         open(f'done-{len(pids)}', 'w').close()
         time.sleep(200)
     threading.Thread(target=hold).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)";
+    stays_within_memory(&f, fill).await
+}
+
+async fn memory_of_processes_of_any_name(f: Fixture) -> Checked {
+    let fill = "
+def fill():
+    with open('/proc/self/comm', 'wb') as name: name.write(b'\\xff')
+    kept.append(b'x' * (100 << 20))
+    return 100 << 20";
+    stays_within_memory(&f, fill).await
+}
+
+async fn memory_of_a_process_named_as_what_is_told_of_it(f: Fixture) -> Checked {
+    let fill = "
+def fill():
+    def hold():
+        kept.append(b'x' * (100 << 20))
+        open(f'done-{len(pids)}', 'w').close()
+        time.sleep(200)
+    threading.Thread(target=hold).start()
+    with open('/proc/self/comm', 'wb') as name: name.write(b'RssAnon:')
     ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)";
     stays_within_memory(&f, fill).await
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_core::{ErrorKind, FailureKind, InterpreterState};
 
-use super::support::{LIMIT, all_denied, attack, is_killed};
+use super::support::{LIMIT, all_denied, attack, attack_shell, is_killed};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{SLACK, describe, failed_with, is_usable, ok, text, until_executing, within};
@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         real_time_and_nice needs strict;
         a_cell_full_of_stopped_processes needs strict;
         whatever_starts_is_stopped needs strict, commands;
+        processes_without_their_first_thread_go_with_their_command needs contained, commands;
     })
 }
 
@@ -297,5 +298,33 @@ if os.fork() == 0:
     }
     ensure!(late > 0, "nothing was stopped");
     within(SLACK, sandbox.terminate()).await??;
+    Ok(())
+}
+
+async fn processes_without_their_first_thread_go_with_their_command(f: Fixture) -> Checked {
+    // The kernel tells of a process by its first thread: that it is dead, while others go on.
+    let sandbox = f.sandbox().await?;
+    let code = "
+import ctypes, os, threading, time
+def beat():
+    while True:
+        with open('beats', 'a') as file: file.write('x')
+        time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    threading.Thread(target=beat).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)
+time.sleep(1000)";
+    sandbox.files().write("beats.py", code).await?;
+    let python = text(&sandbox, "import sys; sys.executable").await?;
+    let line = format!("exec {python} beats.py");
+    let result = attack_shell(&sandbox, &line, Duration::from_secs(2)).await?;
+    let failure = result.failure.as_ref().map(|failure| failure.kind);
+    ensure_eq!(failure, Some(FailureKind::Timeout), "{result:?}");
+    let begun = text(&sandbox, "import os, time; os.path.getsize('beats')").await?;
+    ensure!(begun != "0", "control: it has begun");
+    let still = "time.sleep(0.5); os.path.getsize('beats')";
+    ensure_eq!(text(&sandbox, still).await?, begun, "it goes on");
     Ok(())
 }

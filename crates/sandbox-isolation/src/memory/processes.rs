@@ -102,7 +102,7 @@ pub(super) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
 pub(super) fn living(processes: &OwnedFd, pid: u32) -> Option<(String, String)> {
     let place = pid.to_string();
     let status = read(processes, &format!("{place}/status"))?;
-    if status.contains(PRIVATE) {
+    if tells_memory(&status) {
         return Some((place, status));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -111,19 +111,25 @@ pub(super) fn living(processes: &OwnedFd, pid: u32) -> Option<(String, String)> 
         let Ok(thread) = thread.file_name().to_str() else { continue };
         let of_thread = format!("{pid}/task/{thread}");
         let told = read(processes, &format!("{of_thread}/status"));
-        if let Some(status) = told.filter(|status| status.contains(PRIVATE)) {
+        if let Some(status) = told.filter(|status| tells_memory(status)) {
             return Some((of_thread, status));
         }
     }
     Some((place, status))
 }
 
+/// Whether the status has what a process has in memory. Its name, which is in there too, may be anything.
+fn tells_memory(status: &str) -> bool {
+    status.lines().any(|line| line.starts_with(PRIVATE))
+}
+
+/// What the kernel tells in a file. A process may have a name of any bytes.
 pub(super) fn read(processes: &OwnedFd, path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = openat(processes, path, flags, Mode::empty()).ok()?;
-    let mut text = String::new();
-    File::from(file).read_to_string(&mut text).ok()?;
-    Some(text)
+    let mut text = Vec::new();
+    File::from(file).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// A field that the kernel gives in KiB.
@@ -152,5 +158,11 @@ mod tests {
         let text = "Name:\tx\nRssAnon:\t    12 kB\nRssShmem:\t0 kB\n";
         assert_eq!((field(text, "RssAnon:"), field(text, "RssShmem:")), (12 * 1024, 0));
         assert_eq!(field(text, "RssFile:"), 0);
+    }
+
+    #[test]
+    fn a_name_tells_no_memory() {
+        assert!(!tells_memory("Name:\tRssAnon:\nState:\tZ (zombie)\n"));
+        assert!(tells_memory("Name:\tx\nRssAnon:\t0 kB\n"));
     }
 }

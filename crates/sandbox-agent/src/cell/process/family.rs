@@ -1,13 +1,14 @@
 //! What a process of this host has started lately, as the host's `/proc` tells.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep};
+
+use super::seen::{Seen, processes, status};
 
 /// How often new processes are looked for. Those that were found are stopped and start no more.
 const ROUNDS: u32 = 20;
@@ -47,35 +48,14 @@ fn boot_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    pid: u32,
-    parent: u32,
-    start: Ticks,
-    dead: bool,
-}
-
-fn look(pid: u32) -> Option<Seen> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may itself contain anything.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let (state, parent, start) = (fields.first()?, fields.get(1)?, fields.get(19)?);
-    let dead = matches!(*state, "Z" | "X" | "x");
-    Some(Seen { pid, parent: parent.parse().ok()?, start: start.parse().ok()?, dead })
-}
-
 fn everything() -> Vec<Seen> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(look)
-        .collect()
+    processes().filter_map(Seen::look).collect()
 }
 
 /// The children of `root` that were started then, and everything below them.
 fn family(root: u32, started: Started) -> Vec<Seen> {
     let all = everything();
-    let is_child = |seen: &&Seen| seen.parent == root && started.has(seen.start);
+    let is_child = |seen: &&Seen| seen.parent == root && started.has(seen.start.into());
     let mut found: Vec<Seen> = all.iter().filter(is_child).copied().collect();
     let mut next = 0;
     while let Some(parent) = found.get(next).map(|seen| seen.pid) {
@@ -100,14 +80,13 @@ pub(crate) fn host_pid(first: u32, inside: u32) -> Option<u32> {
 
 /// The host's number of the parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
-    look(pid).map(|seen| seen.parent)
+    Seen::look(pid).map(|seen| seen.parent)
 }
 
 /// Whether the innermost process namespace of a process calls it that.
 fn is_known_as(pid: u32, inside: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().next_back());
+    let numbers = status(pid, "NSpid");
+    let innermost = numbers.as_deref().and_then(|numbers| numbers.split_whitespace().next_back());
     innermost.is_some_and(|number| number.parse() == Ok(inside))
 }
 
@@ -115,7 +94,7 @@ fn is_known_as(pid: u32, inside: u32) -> bool {
 fn hold(seen: Seen) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(seen.pid).ok()?)?;
     let held = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    look(seen.pid).is_some_and(|now| now.start == seen.start).then_some(held)
+    Seen::look(seen.pid).is_some_and(|now| now.start == seen.start).then_some(held)
 }
 
 /// Ends what `root` has started then, with everything below it.
@@ -172,8 +151,8 @@ mod tests {
 
     #[test]
     fn this_process_has_started_before_now() {
-        let own = look(std::process::id()).unwrap();
-        assert!(own.start <= boot_time().as_nanos() / TICK.as_nanos());
+        let own = Seen::look(std::process::id()).unwrap();
+        assert!(u128::from(own.start) <= boot_time().as_nanos() / TICK.as_nanos());
         assert!(!own.dead);
         assert!(everything().iter().any(|seen| seen.pid == own.pid));
     }

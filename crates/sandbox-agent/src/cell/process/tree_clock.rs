@@ -12,32 +12,15 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::seen::{Seen, processes};
 use crate::box_io::TreeClock;
 
 /// The unit of processor times. It is the same on every architecture.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The times of one process, in ticks.
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    own: u64,
-    /// Of children that it has waited for, with those that they have.
-    waited: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    pid: u32,
-    parent: u32,
-    start: u64,
-    times: Times,
-    dead: bool,
-}
-
-impl Seen {
-    fn key(&self) -> (u32, u64) {
-        (self.pid, self.start)
-    }
+/// What tells one process from a later one with its number.
+fn key(seen: &Seen) -> (u32, u64) {
+    (seen.pid, seen.start)
 }
 
 /// A clock of one process and all that comes from it.
@@ -72,9 +55,9 @@ impl ProcTree {
         let members = self.members();
         let waited = members.iter().map(|seen| seen.times.own + seen.times.waited).sum();
         let mut known = HashMap::with_capacity(members.len());
-        for seen in members {
-            self.known.remove(&seen.key());
-            known.insert(seen.key(), seen.times.own);
+        for seen in &members {
+            self.known.remove(&key(seen));
+            known.insert(key(seen), seen.times.own);
         }
         self.gone += self.known.values().sum::<u64>();
         let living: u64 = known.values().sum();
@@ -83,21 +66,21 @@ impl ProcTree {
     }
 
     fn members(&self) -> Vec<Seen> {
-        let mut members: Vec<Seen> = look(self.root).into_iter().collect();
+        let mut members: Vec<Seen> = Seen::look(self.root).into_iter().collect();
         // Whose tag cannot be read may be of this tree: its parents decide.
         let mut others = Vec::new();
         for pid in processes().filter(|pid| *pid != self.root && Some(*pid) != self.first) {
             match (&self.tag, self.tag.as_ref().and_then(|_| tag_of(pid))) {
-                (Some(tag), Some(found)) if found == *tag => members.extend(look(pid)),
+                (Some(tag), Some(found)) if found == *tag => members.extend(Seen::look(pid)),
                 (Some(_), Some(_)) => {}
-                _ => others.extend(look(pid)),
+                _ => others.extend(Seen::look(pid)),
             }
         }
         loop {
             // The dead have no tag. One that waits for the first process may have been anybody's, such as another command.
             let is_inside = |seen: &Seen| {
                 (Some(seen.parent) == self.first
-                    && (!seen.dead || self.known.contains_key(&seen.key())))
+                    && (!seen.dead || self.known.contains_key(&key(seen))))
                     || members.iter().any(|member| member.pid == seen.parent)
             };
             let (inside, outside): (Vec<_>, Vec<_>) = others.into_iter().partition(is_inside);
@@ -118,11 +101,6 @@ impl TreeClock for ProcTree {
     }
 }
 
-fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
 fn tag_of(pid: u32) -> Option<PathBuf> {
     let first = fs::read_link(format!("/proc/{pid}/ns/uts"));
     // Its first thread may have ended, and others go on.
@@ -130,16 +108,6 @@ fn tag_of(pid: u32) -> Option<PathBuf> {
         let mut threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         threads.find_map(|thread| fs::read_link(thread.ok()?.path().join("ns/uts")).ok())
     })
-}
-
-fn look(pid: u32) -> Option<Seen> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may itself contain anything.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    let times = Times { own: number(11)? + number(12)?, waited: number(13)? + number(14)? };
-    let dead = matches!(*fields.first()?, "Z" | "X" | "x");
-    Some(Seen { pid, parent: number(1)?.try_into().ok()?, start: number(19)?, times, dead })
 }
 
 #[cfg(test)]
@@ -189,10 +157,10 @@ mod tests {
         // As in a cell whose first process is this one.
         (clock.first, clock.tag) = (Some(std::process::id()), Some("uts:[0]".into()));
         let mut other = shell(BURN);
-        while !look(other.id()).is_some_and(|seen| seen.dead) {
+        while !Seen::look(other.id()).is_some_and(|seen| seen.dead) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(look(other.id()).is_some_and(|seen| seen.times.own >= 5), "control");
+        assert!(Seen::look(other.id()).is_some_and(|seen| seen.times.own >= 5), "control");
         assert!(clock.used() < Duration::from_millis(50), "{:?}", clock.used());
         other.wait().unwrap();
         root.kill().unwrap();

@@ -1,0 +1,101 @@
+//! What the host's `/proc` tells of a process.
+
+use std::fs;
+
+/// One look at a process. Times are in ticks of 10 ms, which are the same on every architecture.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) pid: u32,
+    pub(super) parent: u32,
+    /// When it was started, since the host was.
+    pub(super) start: u64,
+    pub(super) times: Times,
+    /// Dead, though not yet taken by its parent. It is not while any of its threads goes on.
+    pub(super) dead: bool,
+}
+
+/// The times that a process was run for, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) own: u64,
+    /// Of children that it has waited for, with those that they have.
+    pub(super) waited: u64,
+}
+
+impl Seen {
+    /// `None` when there is no such process.
+    pub(super) fn look(pid: u32) -> Option<Self> {
+        Self::parse(pid, &read(pid, "stat")?)
+    }
+
+    fn parse(pid: u32, stat: &str) -> Option<Self> {
+        // The name, in parentheses, may itself contain anything.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        let times = Times { own: number(11)? + number(12)?, waited: number(13)? + number(14)? };
+        let dead = match *fields.first()? {
+            // Its first thread is, and others may go on.
+            "Z" => number(17)? <= 1,
+            state => matches!(state, "X" | "x"),
+        };
+        Some(Self { pid, parent: number(1)?.try_into().ok()?, start: number(19)?, times, dead })
+    }
+}
+
+/// All processes that there are.
+pub(super) fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// A field of what the kernel tells of the state of a process.
+pub(super) fn status(pid: u32, field: &str) -> Option<String> {
+    let status = read(pid, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.map(|value| value.trim().to_owned())
+}
+
+/// A process may have a name of any bytes, and both files have it.
+fn read(pid: u32, file: &str) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    const REST: &str = "7 1 1 0 -1 4194560 0 0 0 0 30 12 5 1 20 0";
+
+    #[test]
+    fn names_and_first_threads_hide_nothing() {
+        for (stat, dead) in [
+            (format!("9 (a) R 1 ) S {REST} 1 0 900 0"), false),
+            (format!("9 (a) Z {REST} 1 0 900 0"), true),
+            (format!("9 (a) Z {REST} 2 0 900 0"), false),
+            (format!("9 (a) X {REST} 0 0 900 0"), true),
+        ] {
+            let seen = Seen::parse(9, &stat).unwrap();
+            assert_eq!((seen.parent, seen.start, seen.dead), (7, 900, dead), "{stat}");
+            assert_eq!((seen.times.own, seen.times.waited), (42, 6), "{stat}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_any_bytes_hides_nothing() {
+        let script = r#"printf "\377" > /proc/$$/comm; echo; read line"#;
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let name = fs::read(format!("/proc/{}/comm", shell.id())).unwrap();
+        assert_eq!(name, b"\xff\n", "control");
+        assert_eq!(Seen::look(shell.id()).unwrap().parent, std::process::id());
+        assert!(status(shell.id(), "VmHWM").is_some_and(|memory| memory.ends_with("kB")));
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+}
