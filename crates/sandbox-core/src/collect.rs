@@ -95,7 +95,7 @@ impl ResultCollector {
         if std::mem::take(&mut self.clear_before_next) {
             self.clear();
         }
-        let bytes = size_of_item(&item);
+        let bytes = size_of_item(&item) + display_id.as_ref().map_or(0, String::len);
         if display == DisplayKind::Update {
             for (shown, id) in self.result.results.iter_mut().zip(&self.display_ids) {
                 if id.is_some()
@@ -411,6 +411,22 @@ mod tests {
         assert_eq!((result.results.len(), result.results_dropped), (MOST_RESULTS, 5));
         let kept: usize = result.results.iter().filter_map(|item| item.text()).map(str::len).sum();
         assert!(kept <= MOST_RESULT_BYTES, "{kept}");
+    }
+
+    #[test]
+    fn the_ids_of_displayed_objects_are_bounded() {
+        let mut collector = ResultCollector::new();
+        let long = "d".repeat(MOST_RESULT_BYTES / 4);
+        for seq in 0..8 {
+            let kind = EventKind::Display {
+                display: DisplayKind::Display,
+                item: ResultItem::from_text("x"),
+                display_id: Some(long.clone()),
+            };
+            collector.push(Event { run_id: String::new(), seq, timestamp: 0.0, kind });
+        }
+        let result = collector.finish();
+        assert_eq!((result.results.len(), result.results_dropped), (3, 5));
     }
 
     #[test]

@@ -188,10 +188,12 @@ impl Recording {
     }
 
     fn add(&mut self, output: Output, id: Option<&str>) {
-        let size = size_of(&output);
+        let size = size_of(&output) + id.map_or(0, str::len);
         let Some(cell) = self.cells.last_mut() else { return };
-        // How a cell ended is never left out.
-        let is_end = matches!(output, Output::Error { .. });
+        // How a cell ended is never left out: what it raised, and what became of it.
+        let is_error = |output: &&Output| matches!(output, Output::Error { .. });
+        let is_end =
+            is_error(&&output) && cell.done.outputs.iter().filter(is_error).count() < MOST_ENDS;
         self.full |= self.bytes + size > self.most;
         if self.full && !is_end {
             self.dropped += 1;
@@ -213,6 +215,7 @@ impl Recording {
         cell.clear_before_next = false;
         self.full = false;
         self.bytes -= cell.done.outputs.iter().map(size_of).sum::<usize>();
+        self.bytes -= cell.ids.iter().flatten().map(String::len).sum::<usize>();
         cell.done.outputs.clear();
         cell.ids.clear();
     }
@@ -223,6 +226,9 @@ impl Open {
         &mut self.decoders[usize::from(stream == OutputStream::Stderr)]
     }
 }
+
+/// Errors that one cell may have beyond what is kept.
+const MOST_ENDS: usize = 2;
 
 /// Outputs of a cell that can be replaced under an id.
 fn shown_as<'c>(
@@ -246,8 +252,9 @@ fn replacement(output: &Output, item: &ResultItem) -> Output {
 fn size_of(output: &Output) -> usize {
     let size = match output {
         Output::Stream { text, .. } => text.len(),
-        Output::Display { data, .. } | Output::Value { data, .. } => {
-            data.iter().map(|(mime, value)| mime.len() + size_of_value(value)).sum()
+        Output::Display { data, metadata } | Output::Value { data, metadata, .. } => {
+            let entries = data.iter().chain(metadata);
+            entries.map(|(name, value)| name.len() + size_of_value(value)).sum()
         }
         Output::Error { name, value, traceback } => {
             name.len() + value.len() + traceback.iter().map(|line| line.len() + 32).sum::<usize>()

@@ -156,3 +156,34 @@ fn what_is_kept_is_bounded_and_what_is_not_is_counted() {
     }
     assert_eq!((recording.bytes, recording.end().1), (0, 0));
 }
+
+#[test]
+fn ids_metadata_and_errors_without_end_are_bounded() {
+    let long = "i".repeat(500);
+    let mut described = ResultItem::from_text("d");
+    described.extra.insert("m".into(), Value::String(long.clone()));
+    let described =
+        EventKind::Display { display: DisplayKind::Display, item: described, display_id: None };
+    let error = CodeError { name: "E".into(), traceback: long.clone(), ..CodeError::default() };
+    for (event, kept) in [
+        (shown(DisplayKind::Display, "d", Some(&long)), 3),
+        (described, 3),
+        (EventKind::Error(error), 4),
+    ] {
+        let mut recording = Recording { most: 2000, ..Recording::default() };
+        recording.begin(0, 1);
+        for _ in 0..100 {
+            recording.push(&event);
+        }
+        let (cells, dropped) = recording.end();
+        let left = cells[0].outputs.len();
+        assert!(left <= kept && dropped >= 90, "{left} {dropped}: {event:?}");
+    }
+    let mut recording = Recording { most: 2000, ..Recording::default() };
+    recording.begin(0, 1);
+    for _ in 0..100 {
+        recording.push(&shown(DisplayKind::Display, "d", Some(&long)));
+        recording.push(&clear(false));
+    }
+    assert_eq!((recording.bytes, recording.end().1), (0, 0));
+}

@@ -268,7 +268,8 @@ impl ActiveRun {
         metadata: &str,
         display_id: String,
     ) {
-        let size = bundle.iter().map(|data| data.data.len()).sum::<usize>() + metadata.len();
+        let data = bundle.iter().map(|data| data.mime.len() + data.data.len());
+        let size = data.sum::<usize>() + metadata.len() + display_id.len();
         if self.allow(size) < size {
             return;
         }
