@@ -4,7 +4,6 @@ pub(crate) mod family;
 mod seen;
 mod tree_clock;
 
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

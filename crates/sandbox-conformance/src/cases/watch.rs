@@ -23,6 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
         only_directories_are_watched;
         links_are_not_gone_through needs strict;
         a_flood_is_told_as_such;
+        much_that_comes_with_its_directory_is_told_or_told_as_such needs strict;
     })
 }
 
@@ -189,4 +190,30 @@ for i in range(60000):
             return Ok(());
         }
     }
+}
+
+async fn much_that_comes_with_its_directory_is_told_or_told_as_such(f: Fixture) -> Checked {
+    // Each is told of by its name and that of its directory: far more than came from the kernel as one event.
+    const FILES: usize = 30_000;
+    let sandbox = f.sandbox().await?;
+    let code = format!(
+        "import os
+os.makedirs('new/below')
+for n in range({FILES}): os.close(os.open(f'new/below/{{n:0250}}', os.O_CREAT))
+os.mkdir('watched')"
+    );
+    ok(&sandbox, &code).await?;
+    let mut events = sandbox.files().watch("watched", true).await?;
+    ok(&sandbox, "os.rename('new', 'watched/new')").await?;
+    let mut told = 0;
+    while told < FILES {
+        let event = next(&mut events).await?;
+        if event.kind == WatchEventKind::Overflow {
+            break;
+        }
+        told += usize::from(event.path.contains("/new/below/"));
+    }
+    ok(&sandbox, "open('watched/new/below/last', 'w').close()").await?;
+    until(&mut events, WatchEventKind::Create, "/new/below/last").await?;
+    Ok(())
 }

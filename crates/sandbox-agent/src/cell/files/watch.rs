@@ -29,8 +29,16 @@ use crate::files::Target;
 /// Directories of one watch. All programs of a user share how many there can be on a host.
 const MOST_DIRECTORIES: usize = 8192;
 
+/// Bytes of the path of a directory that is watched. The kernel takes no longer one from anybody, but makes it where
+/// directories are made in each other.
+const MOST_PATH: usize = 4096;
+
 /// Events that are taken at once.
 const MOST_AT_ONCE: usize = 4096;
+
+/// Bytes that may be told at once of what came with its directory, and what each takes beside its path.
+const MOST_FOUND: usize = 8 << 20;
+const OVERHEAD: usize = 128;
 
 /// How often to look whether the directory itself is still there. The kernel would tell only when nobody has it open, and
 /// this does.
@@ -49,6 +57,8 @@ struct Watching {
     directories: HashMap<i32, Vec<u8>>,
     /// Told as new when their directory was found, so that the kernel's word for it says nothing new.
     told: HashSet<Vec<u8>>,
+    /// How much more may be told of what is found. `None`: it was too much already, and all has to be looked at again.
+    room: Option<usize>,
     /// More was there than was taken at once.
     more: bool,
     over: bool,
@@ -76,10 +86,11 @@ impl Watching {
             root,
             directories: HashMap::from([(root_watch, Vec::new())]),
             told: HashSet::new(),
+            room: Some(MOST_FOUND),
             more: false,
             over: false,
         };
-        watching.add_below(&[], &mut |_| {})?;
+        watching.add_all()?;
         Ok(watching)
     }
 
@@ -92,6 +103,7 @@ impl Watching {
     }
 
     fn add(&mut self, directory: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
+        self.check_path(path)?;
         if self.directories.len() >= MOST_DIRECTORIES {
             let message = "has more than 8192 directories to watch";
             let kind = ErrorKind::ResourceExhausted;
@@ -103,8 +115,21 @@ impl Watching {
         Ok(())
     }
 
-    /// Watches every directory below a path, and tells what is found there.
-    fn add_below(&mut self, path: &[u8], tell: &mut dyn FnMut(&[u8])) -> Result<()> {
+    fn check_path(&self, path: &[u8]) -> Result<()> {
+        if path.len() <= MOST_PATH {
+            return Ok(());
+        }
+        let message = "has a directory below it whose path is longer than 4096 bytes";
+        Err(self.target.about.error(ErrorKind::ResourceExhausted, "too_long", message))
+    }
+
+    /// Watches every directory that there is.
+    fn add_all(&mut self) -> Result<()> {
+        self.add_below(&[], &mut |_| true)
+    }
+
+    /// Watches every directory below a path, and tells what is found there until somebody has heard enough.
+    fn add_below(&mut self, path: &[u8], tell: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
         if !self.recursive {
             return Ok(());
         }
@@ -122,7 +147,9 @@ impl Watching {
         let mut walk = Walk::new(self.target.about.clone(), directory)?;
         while let Some(found) = walk.next()? {
             let below = join(path, &found.path);
-            tell(&below);
+            if !tell(&below) {
+                return Ok(());
+            }
             if found.kind() == FileKind::Directory
                 && walk.enter(&found)?
                 && let Some(directory) = walk.directory()
@@ -140,6 +167,7 @@ impl Watching {
             std::thread::sleep(HALF_RENAME);
             said.extend(self.read()?);
         }
+        self.room = Some(MOST_FOUND);
         let mut told = Vec::new();
         let mut said = said.into_iter().peekable();
         while let Some(one) = said.next() {
@@ -148,6 +176,11 @@ impl Watching {
             let is_rename = one.flags.contains(ReadFlags::MOVED_FROM);
             let other = if is_rename { said.next_if(is_other_half) } else { None };
             self.tell(&one, other.as_ref(), &mut told)?;
+        }
+        if self.room.is_none() {
+            told.push(self.event(WatchEventKind::Overflow, &[]));
+            // Directories may have come meanwhile.
+            self.add_all()?;
         }
         told.dedup_by(|next, before| {
             next.kind == WatchEventKind::Modify
@@ -195,9 +228,8 @@ impl Watching {
         told: &mut Vec<WatchEvent>,
     ) -> Result<()> {
         if said.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            told.push(self.event(WatchEventKind::Overflow, &[]));
-            // Directories may have come meanwhile.
-            return self.add_below(&[], &mut |_| {});
+            self.room = None;
+            return Ok(());
         }
         if said.flags.contains(ReadFlags::IGNORED) {
             self.directories.remove(&said.watch);
@@ -214,7 +246,7 @@ impl Watching {
             let mut event = self.event(WatchEventKind::Rename, &path);
             event.new_path = Some(self.shown(&new));
             told.push(event);
-            self.moved(&path, &new);
+            self.moved(&path, &new)?;
         } else if said.flags.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
             self.told.remove(&path);
             told.push(self.event(WatchEventKind::Delete, &path));
@@ -239,27 +271,40 @@ impl Watching {
             return Ok(());
         }
         told.push(self.event(WatchEventKind::Create, &path));
-        if is_directory {
-            let mut found = Vec::new();
-            self.add_below(&path, &mut |below| found.push(below.to_vec()))?;
-            for below in found {
-                told.push(self.event(WatchEventKind::Create, &below));
-                self.told.insert(below);
+        let Some(mut room) = self.room.filter(|_| is_directory) else { return Ok(()) };
+        let (mut found, mut heard_all) = (Vec::new(), true);
+        self.add_below(&path, &mut |below| {
+            let left = room.checked_sub(below.len() + OVERHEAD);
+            heard_all = left.is_some();
+            room = left.unwrap_or(0);
+            if heard_all {
+                found.push(below.to_vec());
             }
-            if self.told.len() > MOST_DIRECTORIES {
-                self.told.clear();
-            }
+            heard_all
+        })?;
+        self.room = heard_all.then_some(room);
+        for below in found {
+            told.push(self.event(WatchEventKind::Create, &below));
+            self.told.insert(below);
+        }
+        if self.told.len() > MOST_DIRECTORIES {
+            self.told.clear();
         }
         Ok(())
     }
 
     /// A directory has a new path, and with it what is below.
-    fn moved(&mut self, old: &[u8], new: &[u8]) {
+    fn moved(&mut self, old: &[u8], new: &[u8]) -> Result<()> {
+        let mut longest = Vec::new();
         for path in self.directories.values_mut() {
             if let Some(rest) = below(path, old) {
                 *path = [new, rest].concat();
+                if path.len() > longest.len() {
+                    longest.clone_from(path);
+                }
             }
         }
+        self.check_path(&longest)
     }
 
     /// A directory is no longer here, though it may be somewhere else.
