@@ -21,6 +21,9 @@ const MOST_WAITING: usize = 16;
 /// Connections that are looked at in a row. Code can make more all the time.
 const MOST_AT_ONCE: usize = 256;
 
+/// How often in a row at most before what was refused is told: together as many as wait in the kernel's queue.
+const LOOKS: usize = 16;
+
 /// Takes connections, and says at once to each whether it may be one. Whoever asks what was refused has it look first, so
 /// that nothing is left out because nobody had come to it yet.
 #[derive(Debug)]
@@ -47,8 +50,12 @@ impl Door {
 
     /// Looks at what has arrived.
     pub(crate) fn look(&self, shared: &Shared) {
-        // What could not be taken is looked at again by who serves.
-        let _ = self.take(shared);
+        for _ in 0..LOOKS {
+            // What could not be taken is looked at again by who serves.
+            if self.take(shared).unwrap_or(true) {
+                break;
+            }
+        }
         if !self.waiting().is_empty() {
             self.came.notify_one();
         }

@@ -1,9 +1,11 @@
 //! Names of the outside, asked in bounded numbers and remembered for a moment.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
@@ -29,14 +31,14 @@ type Known = HashMap<Box<str>, (Instant, Arc<[IpAddr]>)>;
 #[derive(Debug)]
 pub(crate) struct Resolver {
     outside: Arc<dyn Outside>,
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     limit: Duration,
     known: Mutex<Known>,
 }
 
 impl Resolver {
     pub(crate) fn new(outside: Arc<dyn Outside>, limit: Duration) -> Self {
-        Self { outside, slots: Semaphore::new(AT_ONCE), limit, known: Mutex::default() }
+        Self { outside, slots: Arc::new(Semaphore::new(AT_ONCE)), limit, known: Mutex::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -62,8 +64,19 @@ impl Resolver {
     }
 
     async fn ask(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
-        let _slot = self.slots.acquire().await.map_err(io::Error::other)?;
-        let mut found = self.outside.resolve(name).await?;
+        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
+        let (outside, name) = (Arc::clone(&self.outside), name.to_owned());
+        let mut asked = Box::pin(async move {
+            let found = outside.resolve(&name).await;
+            drop(slot);
+            found
+        });
+        let at_once = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+        let mut found = match at_once {
+            Poll::Ready(found) => found?,
+            // The resolver of a host goes on when nobody waits for it any more, and has its place until it ends.
+            Poll::Pending => tokio::spawn(asked).await.map_err(io::Error::other)??,
+        };
         found.truncate(MOST_ADDRESSES);
         let mut seen = Vec::new();
         found.retain(|address| {
@@ -72,5 +85,59 @@ impl Resolver {
             new
         });
         Ok(found.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use async_trait::async_trait;
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// Answers nothing until all may go on, and does not notice that nobody waits any more.
+    #[derive(Debug)]
+    struct Slow {
+        begun: AtomicUsize,
+        go_on: Arc<Mutex<mpsc::Receiver<()>>>,
+    }
+
+    #[async_trait]
+    impl Outside for Slow {
+        async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            let go_on = Arc::clone(&self.go_on);
+            let wait = move || go_on.lock().unwrap_or_else(PoisonError::into_inner).recv().is_ok();
+            tokio::task::spawn_blocking(wait).await?;
+            Ok(Vec::new())
+        }
+
+        async fn connect(&self, _: SocketAddr) -> io::Result<TcpStream> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn is_own(&self, _: IpAddr) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn questions_that_nobody_waits_for_have_their_place_until_they_end() {
+        let (end, go_on) = mpsc::channel();
+        let slow =
+            Arc::new(Slow { begun: AtomicUsize::new(0), go_on: Arc::new(Mutex::new(go_on)) });
+        let resolver = Resolver::new(Arc::<Slow>::clone(&slow), Duration::from_millis(5));
+        for n in 0..3 * AT_ONCE {
+            let error = resolver.addresses(&format!("{n}.example")).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
+        assert_eq!(slow.begun.load(Ordering::Relaxed), AT_ONCE);
+        drop(end);
+        let resolver = Resolver { limit: Duration::from_secs(60), ..resolver };
+        assert_eq!(&*resolver.addresses("later.example").await.unwrap(), &[] as &[IpAddr]);
     }
 }
