@@ -243,8 +243,8 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied` for the root alone, `InvalidArgument` for a root that is no directory, a limit of 0 or
-    /// above 100,000, or a text of more than one line; `ResourceExhausted` below 64 levels; `NotStarted`, `Terminated`,
-    /// `Unsupported`.
+    /// above 100,000, or a text of more than one line; `ResourceExhausted` below 64 levels, and for more than 64 MiB of paths
+    /// and lines; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn search(&self, query: FindFiles) -> Result<Vec<FoundFile>> {
         self.sandbox.instance("find_files")?.find_files(&CallContext::new(), query).await
     }

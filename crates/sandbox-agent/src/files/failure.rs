@@ -5,6 +5,9 @@ use std::io;
 use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind, Retry};
 
+/// Bytes of all paths and lines of one answer. Code makes them as long as it likes.
+pub(crate) const MOST_ANSWER: usize = 64 << 20;
+
 /// The cause of the error for a program that runs: it cannot be written to, but replaced.
 pub(crate) const RUNNING: &str = "running";
 
@@ -35,6 +38,13 @@ impl About {
         Error::new(kind, self.operation, format!("{}: {message}", shown(&self.path)))
             .with_context("path", self.path.clone())
             .with_context("cause", cause)
+    }
+
+    /// The same for an answer with more than [`MOST_ANSWER`] bytes.
+    pub(crate) fn answers_too_much(&self) -> Error {
+        let message = "the answer has more than 64 MiB of paths and lines";
+        self.error(ErrorKind::ResourceExhausted, "answer", message)
+            .with_hint("ask for less at once: in another directory, or with a lower limit")
     }
 
     /// The same for what was asked wrongly.

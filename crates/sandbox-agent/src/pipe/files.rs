@@ -20,6 +20,7 @@ use super::process::number;
 use super::streams::{Reader, Writer};
 use super::trouble::no_record;
 use crate::box_io::{BoxFiles, Links, WatchStream, Writable};
+use crate::files::failure::MOST_ANSWER;
 use crate::files::{Target, names};
 use crate::wire::Fields;
 
@@ -34,9 +35,6 @@ const MOST_WANTED: usize = 256 << 10;
 
 /// The longest record of a stream of records. A path and a line of a file fit many times.
 const MOST_RECORD: usize = 64 << 10;
-
-/// Bytes of all records of one answer.
-const MOST_ANSWER: usize = 64 << 20;
 
 const DEFAULT_MODE: u32 = 0o644;
 
@@ -98,7 +96,7 @@ impl PipeFiles {
         while let Some(record) = records.next(target).await? {
             bytes += record.len();
             if bytes > MOST_ANSWER {
-                return Err(target.failed(&no_record()));
+                return Err(target.about.answers_too_much());
             }
             all.push(read(&record).ok_or_else(|| target.failed(&no_record()))?);
         }

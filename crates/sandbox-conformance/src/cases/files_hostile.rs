@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use sandbox_core::{ErrorKind, Sandbox};
+use sandbox_core::{ErrorKind, FindFiles, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
@@ -29,6 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_changing_file_is_read_to_some_end;
         deep_trees_are_removed;
         deep_trees_end_searches;
+        much_that_is_found_ends_searches;
         others_do_not_see_its_files;
         what_is_made_is_not_roots;
         set_user_bits_mean_nothing;
@@ -434,6 +435,26 @@ async fn deep_trees_end_searches(f: Fixture) -> Checked {
     };
     refused(end, ErrorKind::ResourceExhausted)?;
     within(PATIENCE, files.remove("d", true)).await??;
+    Ok(())
+}
+
+async fn much_that_is_found_ends_searches(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    // A short file, each line of which is found with a long path.
+    let code = "
+import os
+top = os.getcwd()
+for _ in range(14):
+    os.mkdir('d' * 250)
+    os.chdir('d' * 250)
+with open('file', 'w') as file: file.write('x\\n' * 30_000)
+os.chdir(top)";
+    ok(&sandbox, code).await?;
+    let mut query = FindFiles::default();
+    (query.root, query.contains) = (".".into(), Some("x".into()));
+    ensure_eq!(sandbox.files().search(query.clone()).await?.len(), 10_000, "control");
+    query.limit = Some(30_000);
+    refused(sandbox.files().search(query).await, ErrorKind::ResourceExhausted)?;
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use super::pieces::PIECE;
 use super::tree::kind_of;
 use super::walk::{Found, Walk};
 use crate::files::Target;
+use crate::files::failure::MOST_ANSWER;
 use crate::files::glob;
 
 /// Results when nothing is said.
@@ -43,22 +44,29 @@ pub(crate) fn find(
     let pattern = query.name.as_deref().map(names::to_bytes);
     let mut walk = Walk::new(target.about.clone(), target.open_directory(tree)?)?;
     let mut all = Vec::new();
+    let mut left = MOST_ANSWER;
+    let mut add = |path: &str, line: Option<(u64, String)>| {
+        let size = path.len() + line.as_ref().map_or(0, |(_, text)| text.len());
+        left = left.checked_sub(size).ok_or_else(|| target.about.answers_too_much())?;
+        all.push(FoundFile { path: path.to_owned(), line });
+        Ok(all.len())
+    };
+    let mut count = 0;
     while let Some(found) = walk.next()? {
         stop.check(&target.about)?;
         if pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, &found.path)) {
             let path =
                 format!("{}/{}", target.shown.trim_end_matches('/'), names::to_text(&found.path));
             match wanted {
-                None => all.push(FoundFile { path, line: None }),
+                None => count = add(&path, None)?,
                 Some(text) => {
-                    let room = limit - all.len();
-                    let lines = lines_of(&walk, &found, target, text, room, stop)?;
-                    let hit = |line| FoundFile { path: path.clone(), line: Some(line) };
-                    all.extend(lines.into_iter().map(hit));
+                    for line in lines_of(&walk, &found, target, text, limit - count, stop)? {
+                        count = add(&path, Some(line))?;
+                    }
                 }
             }
         }
-        if all.len() >= limit {
+        if count >= limit {
             break;
         }
         // What cannot be entered has nothing that could be found.
