@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use self::input::{Input, Pipe, give, give_first};
 use self::kept::Kept;
-use self::running::{End, Limits, Progress, Running, watch};
+use self::running::{End, Limits, Progress, Running, Tree, watch};
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal};
 use crate::interpreter::EndReason;
 
@@ -132,7 +132,12 @@ impl Commands {
         let Spawned { process, stdin, stdout, stderr, terminal } = spawned;
         let end = Arc::new(End::default());
         let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
-        let watch = watch(Arc::clone(&process), limits, Arc::clone(&end));
+        let tree = Tree {
+            process: Arc::clone(&process),
+            box_io: Arc::clone(&self.box_io),
+            ended: Arc::clone(&self.ended),
+        };
+        let watch = watch(tree.clone(), limits, Arc::clone(&end));
         let mut tasks = vec![tokio::spawn(watch).abort_handle()];
         let (id, pid) = (random_hex(4), process.pid());
         let line = request.command.to_string().chars().take(MOST_SHOWN).collect();
@@ -158,14 +163,13 @@ impl Commands {
             terminal,
         });
         let running = Running {
-            process: Arc::clone(&process),
+            tree,
             streams: [Some(stdout), stderr],
             started,
             output_limit: request.output_limit,
             memory_ends: process.memory_ends(),
             end: Arc::clone(&end),
             tasks,
-            ended: Arc::clone(&self.ended),
             _guard: guard,
             progress: Progress::default(),
         };

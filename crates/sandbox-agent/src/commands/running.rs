@@ -17,8 +17,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::{Guard, STREAMS};
-use crate::box_io::{Exit, Process, Readable};
-use crate::interpreter::EndReason;
+use crate::box_io::{BoxIo, Exit, Process, Readable};
+use crate::interpreter::{EndReason, kill_tree};
 use crate::tree_limit::TreeLimit;
 
 /// Most bytes taken from a stream at once.
@@ -66,15 +66,31 @@ impl End {
     }
 }
 
+/// A process, and what it is in.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    pub(super) process: Arc<dyn Process>,
+    pub(super) box_io: Arc<dyn BoxIo>,
+    /// Why the sandbox ended, when it has.
+    pub(super) ended: Arc<EndReason>,
+}
+
+impl Tree {
+    /// Ends it and whatever it started, and all of the sandbox when that cannot be done in time.
+    async fn kill(self) {
+        kill_tree(&*self.process, &*self.box_io, &self.ended).await;
+    }
+}
+
 /// Kills a command that takes more time than it may, and notes when it was over.
-pub(super) async fn watch(process: Arc<dyn Process>, limits: Limits, end: Arc<End>) {
-    let mut exit = process.exit();
+pub(super) async fn watch(tree: Tree, limits: Limits, end: Arc<End>) {
+    let mut exit = tree.process.exit();
     tokio::select! {
         biased;
         _ = &mut exit => return end.set(),
-        failure = beyond(&*process, limits) => {
+        failure = beyond(&*tree.process, limits) => {
             let _ = end.beyond.set(failure);
-            let _ = process.kill_tree().await;
+            tree.clone().kill().await;
         }
     }
     let _ = exit.await;
@@ -127,7 +143,7 @@ async fn tree_of(process: &dyn Process, limit: Duration) -> TreeLimit {
 /// A running command as a stream of events. Dropping it ends the command.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) process: Arc<dyn Process>,
+    pub(super) tree: Tree,
     pub(super) streams: [Option<Box<dyn Readable>>; 2],
     pub(super) started: Instant,
     /// Bytes that it may put out.
@@ -137,8 +153,6 @@ pub(super) struct Running {
     pub(super) end: Arc<End>,
     /// Ends with the events.
     pub(super) tasks: Vec<AbortHandle>,
-    /// Why the sandbox ended, when it has.
-    pub(super) ended: Arc<EndReason>,
     pub(super) _guard: Guard,
     pub(super) progress: Progress,
 }
@@ -199,9 +213,13 @@ impl Running {
     }
 
     async fn output_or_exit(&mut self) -> Next {
-        let process = Arc::clone(&self.process);
+        let process = Arc::clone(&self.tree.process);
         let mut exit = pin!(process.exit());
         poll_fn(|cx| {
+            // Before its output: what it has left behind may put out more than anybody reads.
+            if let Poll::Ready(exit) = exit.as_mut().poll(cx) {
+                return Poll::Ready(Next::Exited(exit));
+            }
             for (index, stream) in STREAMS.into_iter().enumerate() {
                 while self.streams[index]
                     .as_ref()
@@ -215,7 +233,7 @@ impl Running {
                     }
                 }
             }
-            exit.as_mut().poll(cx).map(Next::Exited)
+            Poll::Pending
         })
         .await
     }
@@ -229,10 +247,7 @@ impl Running {
             self.progress.put_out += allowed as u64;
             if allowed < data.len() && !self.progress.exceeded {
                 self.progress.exceeded = true;
-                let process = Arc::clone(&self.process);
-                self.tasks.push(
-                    tokio::spawn(async move { drop(process.kill_tree().await) }).abort_handle(),
-                );
+                self.tasks.push(tokio::spawn(self.tree.clone().kill()).abort_handle());
             }
             data.truncate(allowed);
         }
@@ -275,14 +290,14 @@ impl Running {
                 outcome.signal = exit.signal;
                 let killed = exit.signal == Some(SIGKILL);
                 if let Some(why) =
-                    killed.then(|| self.process.out_of_memory(self.memory_ends)).flatten()
+                    killed.then(|| self.tree.process.out_of_memory(self.memory_ends)).flatten()
                 {
                     outcome.failure = Some(failure(FailureKind::OutOfMemory, &why));
-                } else if killed && self.ended.get().is_some() {
+                } else if killed && self.tree.ended.get().is_some() {
                     // It was seen to end before its connection did.
-                    outcome.failure = Some(sandbox_ended(&self.ended));
+                    outcome.failure = Some(sandbox_ended(&self.tree.ended));
                 }
-                if self.process.is_counted() {
+                if self.tree.process.is_counted() {
                     outcome.usage = Usage {
                         cpu_time: Some((exit.user + exit.system).as_secs_f64()),
                         peak_memory: Some(exit.max_rss),
@@ -293,15 +308,15 @@ impl Running {
                 outcome.exit_code = 128 + SIGKILL;
                 let broken = lost.and_then(Result::err);
                 let broken = broken.filter(|error| error.kind() == ErrorKind::ConnectionLost);
-                outcome.failure = Some(match (self.ended.get(), broken) {
+                outcome.failure = Some(match (self.tree.ended.get(), broken) {
                     (None, Some(error)) => failure(FailureKind::ConnectionLost, error.message()),
-                    _ => sandbox_ended(&self.ended),
+                    _ => sandbox_ended(&self.tree.ended),
                 });
             }
         }
         let told = outcome.failure.as_ref().map(|failure| failure.kind);
         if told != Some(FailureKind::OutOfMemory) {
-            outcome.hint = self.process.others_out_of_memory(self.memory_ends);
+            outcome.hint = self.tree.process.others_out_of_memory(self.memory_ends);
         }
         if let Some(limit) = self.output_limit.filter(|_| self.progress.exceeded)
             && outcome.failure.is_none()
@@ -344,27 +359,49 @@ impl Drop for Running {
             return;
         }
         self.end.set();
-        let process = Arc::clone(&self.process);
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(async move { process.kill_tree().await })),
-            Err(_) => drop(process.signal(SIGKILL)),
+            Ok(runtime) => drop(runtime.spawn(self.tree.clone().kill())),
+            Err(_) => drop(self.tree.process.signal(SIGKILL)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Context;
 
     use async_trait::async_trait;
-    use sandbox_core::Result;
+    use sandbox_core::{Error, Result};
 
     use super::*;
+    use crate::box_io::{Spawn, Spawned, WorkerIo, WorkerSpec};
 
-    /// A process of which nothing is to be seen.
+    /// A process of which nothing is to be seen, and the sandbox that it is in.
     #[derive(Debug, Default)]
     struct Unseen {
         killed: watch::Sender<bool>,
+        /// Only the end of its sandbox ends it.
+        is_stubborn: bool,
+        box_was_killed: AtomicBool,
+    }
+
+    #[async_trait]
+    impl BoxIo for Unseen {
+        async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
+            Err(Error::unsupported("start_command", "there is one already"))
+        }
+
+        async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+            Err(Error::unsupported("start_interpreter", "there are none"))
+        }
+
+        fn kill(&self) {
+            self.box_was_killed.store(true, Ordering::Relaxed);
+            self.killed.send_replace(true);
+        }
+
+        async fn closed(&self) {}
     }
 
     #[async_trait]
@@ -405,6 +442,9 @@ mod tests {
         }
 
         async fn kill_tree(&self) -> Result<()> {
+            if self.is_stubborn {
+                return pending().await;
+            }
             self.killed.send_replace(true);
             Ok(())
         }
@@ -425,9 +465,11 @@ mod tests {
         }
     }
 
-    async fn ended(limits: Limits) -> Option<Failure> {
+    async fn ended(unseen: Arc<Unseen>, limits: Limits) -> Option<Failure> {
         let end = Arc::new(End::default());
-        let watched = watch(Arc::new(Unseen::default()), limits, Arc::clone(&end));
+        let process = Arc::<Unseen>::clone(&unseen);
+        let tree = Tree { process, box_io: unseen, ended: Arc::default() };
+        let watched = watch(tree, limits, Arc::clone(&end));
         timeout(Duration::from_secs(60), watched).await.ok()?;
         end.beyond.get().cloned()
     }
@@ -435,10 +477,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_nobody_can_count_does_not_run_without_its_limit() {
         let cpu = Some(Duration::from_secs(1));
-        let failure = ended(Limits { wall: None, cpu }).await.expect("it was ended");
+        let unseen = Arc::new(Unseen::default());
+        let limits = Limits { wall: None, cpu };
+        let failure = ended(Arc::clone(&unseen), limits).await.expect("it was ended");
         assert_eq!(failure.kind, FailureKind::CpuTime);
         assert!(failure.message.contains("cannot be limited"), "{failure:?}");
         // The control: without that limit it goes on.
-        assert!(ended(Limits { wall: None, cpu: None }).await.is_none());
+        assert!(ended(Arc::default(), Limits { wall: None, cpu: None }).await.is_none());
+        assert!(!unseen.box_was_killed.load(Ordering::Relaxed), "the sandbox goes on");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_ended_takes_its_sandbox_along() {
+        let unseen = Arc::new(Unseen { is_stubborn: true, ..Unseen::default() });
+        let limits = Limits { wall: Some(Duration::from_secs(1)), cpu: None };
+        let failure = ended(Arc::clone(&unseen), limits).await.expect("it was ended");
+        assert_eq!(failure.kind, FailureKind::Timeout);
+        assert!(unseen.box_was_killed.load(Ordering::Relaxed));
     }
 }

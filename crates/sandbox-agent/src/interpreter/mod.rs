@@ -25,3 +25,4 @@ pub use paused::{Copied, Paused};
 pub use stored::{StoredVariables, Storing};
 pub use tools::{Outbox, ToolCalls, ToolSet};
 pub use watchdog::Cause;
+pub(crate) use watchdog::kill_tree;

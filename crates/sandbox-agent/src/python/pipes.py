@@ -35,6 +35,7 @@ class Source:
         self.credit = WINDOW
         self.watched = False
         self.has_ended = False
+        self.owed = None  # bytes that were there when they were asked for and are not sent yet
         self.dependents = []
         set_blocking(fd, False)
         mux.streams[stream] = self
@@ -69,23 +70,23 @@ class Source:
             data = b""  # a terminal that nobody has open any more
         if data:
             self.credit -= len(data)
+            if self.owed is not None:
+                self.owed -= len(data)
             self.mux.data(self.stream, data)
         else:
             self.end()
         return len(data)
 
     def drain(self):
-        """Sends all that is there now. Says whether that was possible."""
-        if self.fd is None:
-            return True
-        left = self.credit if self.terminal else available(self.fd)
-        while left > 0 and self.fd is not None:
+        """Sends all that was there when it was first asked for. Says whether that was possible: if not, it is asked again."""
+        if self.fd is not None and self.owed is None:
+            self.owed = self.credit if self.terminal else available(self.fd)
+        while self.fd is not None and self.owed > 0:
             if self.credit <= 0:
                 return False
-            count = self.take(min(CHUNK, left, self.credit))
-            if not count:
+            if not self.take(min(CHUNK, self.owed, self.credit)):
                 break
-            left -= count
+        self.owed = None
         return True
 
     def send_some(self):

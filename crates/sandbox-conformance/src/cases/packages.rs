@@ -6,7 +6,9 @@ use sandbox_core::{ByteSize, ErrorKind, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{is_usable, ok, raises, refused, run, text, until_executing};
+use crate::support::{
+    PATIENCE, is_usable, ok, raises, refused, run, text, until_executing, within,
+};
 use crate::wheel::{Wheel, Wheelhouse};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -20,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         nothing_is_fine;
         a_version_is_chosen;
         another_version_replaces_it;
+        a_record_that_never_answers_holds_up_nobody;
         a_conflict_is_an_error;
         packages_share_directories;
         path_files_are_followed;
@@ -159,6 +162,24 @@ async fn another_version_replaces_it(f: Fixture) -> Checked {
     sandbox.install_packages(["tinya==2.0"]).await?;
     sandbox.restart_context("default").await?;
     ensure_eq!(text(&sandbox, seen).await?, "('2.0', '2.0', True)");
+    Ok(())
+}
+
+async fn a_record_that_never_answers_holds_up_nobody(f: Fixture) -> Checked {
+    let wheels = Wheelhouse::new()?;
+    wheels.module("tinya", "1.0", &[])?;
+    wheels.module("tinya", "2.0", &[])?;
+    let sandbox = sandbox(&f, &wheels).await?;
+    sandbox.install_packages(["tinya==1.0"]).await?;
+    let code = "
+import importlib.util, os, pathlib
+directory = pathlib.Path(importlib.util.find_spec('tinya').origin).parent
+record, = [*directory.glob('tinya-*/RECORD'), *directory.parent.glob('tinya-*/RECORD')]
+record.unlink()
+os.mkfifo(record)";
+    ok(&sandbox, code).await?;
+    within(PATIENCE, sandbox.install_packages(["tinya==2.0"])).await??;
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'2.0'");
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_core::{ErrorKind, FailureKind, InterpreterState};
+use futures_util::StreamExt as _;
+use sandbox_core::{CommandEvent, ErrorKind, FailureKind, InterpreterState};
 
 use super::support::{LIMIT, all_denied, attack, attack_shell, is_killed};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
@@ -26,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_cell_full_of_stopped_processes needs strict;
         whatever_starts_is_stopped needs strict, commands;
         processes_without_their_first_thread_go_with_their_command needs contained, commands;
+        what_a_command_leaves_behind_does_not_hold_up_its_end needs contained, commands;
     })
 }
 
@@ -326,5 +328,38 @@ time.sleep(1000)";
     ensure!(begun != "0", "control: it has begun");
     let still = "time.sleep(0.5); os.path.getsize('beats')";
     ensure_eq!(text(&sandbox, still).await?, begun, "it goes on");
+    Ok(())
+}
+
+async fn what_a_command_leaves_behind_does_not_hold_up_its_end(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let python = text(&sandbox, "import sys; sys.executable").await?;
+    let large = "import fcntl, os
+try: fcntl.fcntl(1, 1031, 1 << 20)
+except OSError: pass
+print('said', flush=True)
+if os.fork() == 0:
+    while True: os.write(1, bytes(65536))";
+    sandbox.files().write("large.py", large).await?;
+    for line in ["echo said; cat /dev/zero & exit 0".to_owned(), format!("exec {python} large.py")]
+    {
+        for pause in [Duration::ZERO, Duration::from_millis(1)] {
+            let mut command = sandbox.commands().run(line.as_str()).timeout(LIMIT).start().await?;
+            // Whoever reads what it puts out takes time for each piece.
+            let told = async {
+                while let Some(event) = command.events.next().await {
+                    if let CommandEvent::Finished(outcome) = event {
+                        return Some(outcome);
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+                None
+            };
+            let outcome = within(SLACK, told).await?;
+            let end = outcome.as_ref().map(|end| (end.exit_code, end.failure.as_ref()));
+            ensure_eq!(end, Some((0, None)), "{line}: {outcome:?}");
+        }
+        sandbox.commands().run("pkill -9 cat; pkill -9 -f large.py").await?;
+    }
     Ok(())
 }

@@ -4,11 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
-use sandbox_core::{Error, ErrorKind, Result, Retry};
+use sandbox_core::{Error, ErrorKind, Result, Retry, in_words};
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use super::OPERATION;
 
@@ -26,6 +28,9 @@ pub(super) const UNSET: [&str; 9] = [
     "PIP_TARGET",
     "PIP_USER",
 ];
+
+/// How long each step may take: what an index sends, and what code in the box lets go on, can last forever.
+pub(super) const STEP_BOUND: Duration = Duration::from_secs(30 * 60);
 
 const MOST_NAMES: usize = 1000;
 const MOST_LENGTH: usize = 500;
@@ -144,7 +149,8 @@ impl Pip {
         for name in UNSET {
             pip.env_remove(name);
         }
-        let output = pip.output().await.map_err(host_problem)?;
+        let output = timeout(STEP_BOUND, pip.output()).await.map_err(|_| not_in_time())?;
+        let output = output.map_err(host_problem)?;
         if output.status.success() {
             return Ok(());
         }
@@ -302,6 +308,12 @@ pub(super) fn last_words(said: &str) -> String {
     }
     let words: Vec<&str> = lines.iter().map(|line| line.trim_start_matches("ERROR: ")).collect();
     words.join("; ").chars().take(1000).collect()
+}
+
+pub(super) fn not_in_time() -> Error {
+    let message = format!("packages were not installed within {}", in_words(STEP_BOUND));
+    Error::new(ErrorKind::Timeout, OPERATION, message)
+        .with_hint("the index may be slow; or code in the sandbox holds pip up")
 }
 
 pub(super) fn host_problem(error: io::Error) -> Error {

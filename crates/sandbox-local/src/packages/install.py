@@ -6,8 +6,11 @@ packages may share directories, after what they replace has been removed.
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
+
+MOST_RECORD = 64 << 20
 
 incoming, site = sys.argv[1:]
 stage = os.path.join(incoming, "stage")
@@ -26,14 +29,22 @@ def distributions(directory):
     return found
 
 
+def record_of(metadata):
+    """The lines of its record. Code may have put anything there, such as what never answers."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(os.open(os.path.join(metadata, "RECORD"), flags), "rb") as record:
+        if not stat.S_ISREG(os.fstat(record.fileno()).st_mode):
+            return []
+        return record.read(MOST_RECORD).decode("utf-8", "replace").splitlines()
+
+
 def remove(metadata):
     """Removes an installed distribution, as its own record lists it."""
     import csv
 
     try:
-        with open(os.path.join(metadata, "RECORD"), newline="", encoding="utf-8") as record:
-            paths = [row[0] for row in csv.reader(record) if row]
-    except OSError:
+        paths = [row[0] for row in csv.reader(record_of(metadata)) if row]
+    except (OSError, csv.Error):
         paths = []
     for path in paths:
         if path.startswith("../../"):  # programs, as pip lists them for a target directory

@@ -278,7 +278,8 @@ impl Place {
         let in_use = Box::new(self.expiry.in_use());
         let mut env = self.env.clone();
         env.retain(|name, _| !fetch::UNSET.contains(&&**name));
-        let request = StartCommand::new(program);
+        let mut request = StartCommand::new(program);
+        request.timeout = Some(fetch::STEP_BOUND);
         let started = self.commands.start(env, "/", request, in_use).await;
         let mut command = started.map_err(|error| self.alive(OPERATION).err().unwrap_or(error))?;
         let mut said = Vec::new();
@@ -290,13 +291,15 @@ impl Place {
                     said.drain(..excess);
                 }
                 CommandEvent::Finished(end) if end.exit_code == 0 => return Ok(()),
-                CommandEvent::Finished(end) => {
-                    if let Some(Failure { kind: FailureKind::ConnectionLost, message, .. }) =
-                        end.failure
-                    {
+                CommandEvent::Finished(end) => match end.failure {
+                    Some(Failure { kind: FailureKind::ConnectionLost, message, .. }) => {
                         return Err(Error::new(ErrorKind::ConnectionLost, OPERATION, message));
                     }
-                }
+                    Some(Failure { kind: FailureKind::Timeout, .. }) => {
+                        return Err(fetch::not_in_time());
+                    }
+                    _ => {}
+                },
                 _ => {}
             }
         }
