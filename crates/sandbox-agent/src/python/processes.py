@@ -94,7 +94,24 @@ def look(pid):
         fields = contents("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     except OSError:
         return None
-    return int(fields[1]), int(fields[19]), fields[0], int(fields[3]), int(fields[6])
+    state = fields[0]
+    if state == b"Z" and int(fields[17]) > 1:
+        state = state_of_threads(pid)
+    return int(fields[1]), int(fields[19]), state, int(fields[3]), int(fields[6])
+
+
+def state_of_threads(pid):
+    """The state of a process that goes on without its first thread: one that a thread has which is not stopped, if any."""
+    states = set()
+    try:
+        for thread in listdir("/proc/%d/task" % pid):
+            stat = contents("/proc/%d/task/%s/stat" % (pid, thread))
+            states.add(stat.rpartition(b")")[2].split()[0])
+    except OSError:
+        pass  # some thread has ended meanwhile
+    states -= {b"Z", b"X"}
+    running = states - {b"T", b"t"}
+    return max(running or states or {b"S"})
 
 
 def processes():
