@@ -98,18 +98,18 @@ impl Mailbox {
         wake_reader(queue);
     }
 
-    /// Adds anything but a message. The same thing twice in a row is one.
+    /// Adds anything but a message. The same thing twice in a row is one, and so is the same loss among others.
     pub(crate) fn push_note(&self, item: Item) {
         let mut queue = self.queue();
-        let repeated = match (queue.items.back(), &item) {
-            (Some(Item::Lost(last)), Item::Lost(next)) => last == next,
-            (Some(Item::Connected(last)), Item::Connected(next)) => last == next,
-            (Some(Item::Closed(_)), Item::Closed(_)) => true,
-            (Some(last), next) => {
+        let repeated = match (&item, queue.items.back()) {
+            (Item::Lost(next), _) => queue.lost_last().any(|last| last == next),
+            (Item::Connected(next), Some(Item::Connected(last))) => last == next,
+            (Item::Closed(_), Some(Item::Closed(_))) => true,
+            (next, Some(last)) => {
                 std::mem::discriminant(last) == std::mem::discriminant(next)
                     && matches!(next, Item::ReplyLost | Item::KernelRestarted | Item::KernelDied)
             }
-            (None, _) => false,
+            (_, None) => false,
         };
         if matches!(item, Item::Closed(_) | Item::KernelDied | Item::KernelRestarted) {
             queue.over.get_or_insert_with(Instant::now);
@@ -169,15 +169,25 @@ impl Queue {
         item
     }
 
-    /// Counts a message that did not fit, at the place where it would be.
+    /// What was lost since the last item that is something else: once each, so that it never grows.
+    fn lost_last(&mut self) -> impl Iterator<Item = &mut Loss> {
+        self.items.iter_mut().rev().map_while(|item| match item {
+            Item::Lost(loss) => Some(loss),
+            _ => None,
+        })
+    }
+
+    /// Counts a message that did not fit, about where it would be.
     fn drop_message(&mut self, size: usize) {
         let size = size as u64;
-        if let Some(Item::Lost(Loss::Overflow { messages, bytes })) = self.items.back_mut() {
-            *messages += 1;
-            *bytes = bytes.saturating_add(size);
-        } else {
-            self.items.push_back(Item::Lost(Loss::Overflow { messages: 1, bytes: size }));
+        for loss in self.lost_last() {
+            if let Loss::Overflow { messages, bytes } = loss {
+                *messages += 1;
+                *bytes = bytes.saturating_add(size);
+                return;
+            }
         }
+        self.items.push_back(Item::Lost(Loss::Overflow { messages: 1, bytes: size }));
     }
 }
 
@@ -247,6 +257,18 @@ mod tests {
             [&format!("{} lost", 1000 - kept + 1), "status", "1 lost", "stream"]
         );
         assert_eq!(mailbox.queue().bytes, 0);
+    }
+
+    #[test]
+    fn losses_in_turns_do_not_grow() {
+        let mailbox = Mailbox::new(4000);
+        for _ in 0..100 {
+            mailbox.push_message(Channel::IoPub, stream(&"x".repeat(5000)));
+            mailbox.push_note(Item::Lost(Loss::RateLimited));
+        }
+        assert_eq!(kinds(&mailbox), ["stream", "Lost(RateLimited)", "99 lost"]);
+        mailbox.push_note(Item::Lost(Loss::RateLimited));
+        assert_eq!(kinds(&mailbox), ["Lost(RateLimited)"], "what was taken is no longer there");
     }
 
     #[test]
