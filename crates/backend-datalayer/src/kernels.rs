@@ -12,7 +12,7 @@ use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret};
 use sandbox_kernel::server::{
-    Ending, Reached, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
+    Ending, Reached, START_BOUND, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
 };
 use sandbox_kernel::sidecar::{SidecarKernel, SidecarSource};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
@@ -20,9 +20,6 @@ use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKer
 use crate::backend::is_paused;
 use crate::lease::Lease;
 use crate::start::{server, until_ready};
-
-/// How long a kernel may take until it answers.
-const START_BOUND: Duration = Duration::from_secs(60);
 
 /// How often a server is asked for a kernel while a gateway before it is not ready.
 const MOST_ATTEMPTS: u32 = 5;

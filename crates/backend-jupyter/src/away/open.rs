@@ -9,7 +9,7 @@ use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
-use sandbox_kernel::server::{Reached, delete_kernel, keeper, reach};
+use sandbox_kernel::server::{Reached, START_BOUND, delete_kernel, keeper, reach};
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
@@ -17,10 +17,7 @@ use super::presence::Presence;
 use super::server::{not_connected, refused};
 use super::{Away, Origin, over};
 
-/// How long a kernel that was just started may take until it answers.
-const START_BOUND: Duration = Duration::from_secs(60);
-
-/// How long one may take that runs already.
+/// How long a kernel may take that runs already.
 const RUNNING_BOUND: Duration = Duration::from_secs(10);
 
 /// How often a server is asked whether a kernel that starts is still there.

@@ -15,6 +15,11 @@ pub struct Reached {
     pub info: KernelInfoReply,
 }
 
+/// How long a kernel that was just started may take until it answers. Where it ends at its start and the server starts it
+/// anew, with other ports, the server waits for the first one for its `kernel_info_timeout`, a minute unless it was told
+/// otherwise, and connects after that.
+pub const START_BOUND: Duration = Duration::from_secs(75);
+
 /// Connects to a kernel of a server, and waits until it answers.
 ///
 /// # Errors
