@@ -128,9 +128,16 @@ impl Census {
 }
 
 /// Whether a container engine of this host has mounted it, which goes on with its own: by where engines keep their files
-/// unless they are told, and by what they mount elsewhere.
+/// unless they are told, or are by what starts them for these tests, and by what they mount elsewhere.
 fn is_of_an_engine(line: &str) -> bool {
-    let usual = ["/var/lib/docker", "/run/docker", "/var/lib/containers", "/run/containerd"];
+    let usual = [
+        "/var/lib/docker",
+        "/run/docker",
+        "/var/lib/containers",
+        "/run/containerd",
+        "/target/docker-engine/",
+        "/target/podman-engine/",
+    ];
     let place = line.split(' ').nth(4).unwrap_or_default();
     let kind = line.split(" - ").nth(1).and_then(|rest| rest.split(' ').next());
     let is_hex = |name: &str| name.len() >= 12 && name.chars().all(|c| c.is_ascii_hexdigit());
