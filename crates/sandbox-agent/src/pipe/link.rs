@@ -157,8 +157,9 @@ impl Link {
         self.state().why.clone()
     }
 
+    /// Whoever has heard that something of it is over finds it closed.
     pub(crate) fn is_closed(&self) -> bool {
-        *self.closed.borrow()
+        self.state().over
     }
 
     pub(crate) async fn closed(&self) {
@@ -524,11 +525,15 @@ async fn ping(link: Weak<Link>, silence: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Wake, Waker};
+
     use futures_util::stream;
     use tokio::io::AsyncReadExt as _;
     use tokio::time::advance;
 
     use super::*;
+    use crate::pipe::streams::Reader;
 
     /// A box that never says anything.
     fn silent() -> Arc<Link> {
@@ -552,6 +557,29 @@ mod tests {
             pings += 1;
         }
         assert!(pings >= 10, "{pings} pings in the time of 20");
+    }
+
+    /// Looks at the link at the very moment in which somebody is told that something of it is over.
+    struct Looks {
+        link: Arc<Link>,
+        found: AtomicBool,
+    }
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.found.store(self.link.is_closed(), Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_hears_of_an_end_finds_it_closed() {
+        let link = silent();
+        let reader = Reader::new(&link, 1);
+        let looks = Arc::new(Looks { link: Arc::clone(&link), found: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&looks));
+        assert!(reader.poll_piece(&mut Context::from_waker(&waker)).is_pending());
+        link.close();
+        assert!(looks.found.load(Ordering::Relaxed), "it is told of before it is closed");
     }
 
     async fn a_long_time() {
