@@ -12,7 +12,7 @@ use crate::plain::{NEEDS_SHELL, NO_PYTHON, SHELL};
 const NEEDS_PYTHON: &str =
     "the image needs Python 3.9 or later as `python3`; or name it with the option `python`";
 
-/// The connection with the engine broke, or it does not answer, if it was not the engine that refused.
+/// The engine's own words, or the error where there are none: it does not answer, or the connection with it broke.
 fn words_of(
     operation: &'static str,
     error: Cause,

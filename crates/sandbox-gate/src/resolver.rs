@@ -71,6 +71,7 @@ impl Resolver {
             drop(slot);
             found
         });
+        // What is answered at once needs no task.
         let at_once = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
         let mut found = match at_once {
             Poll::Ready(found) => found?,

@@ -11,6 +11,8 @@ use super::output::Output;
 const MOST_BYTES: usize = 256 << 20;
 /// Counted for each output besides its text.
 const OVERHEAD: usize = 256;
+/// Errors that one cell may have beyond what is kept.
+const MOST_ENDS: usize = 2;
 
 /// What some cells gave, while they run and afterwards.
 #[derive(Debug)]
@@ -188,12 +190,11 @@ impl Recording {
     }
 
     fn add(&mut self, output: Output, id: Option<&str>) {
-        let size = size_of(&output) + id.map_or(0, str::len);
+        let size = size_with(&output, id);
         let Some(cell) = self.cells.last_mut() else { return };
         // How a cell ended is never left out: what it raised, and what became of it.
-        let is_error = |output: &&Output| matches!(output, Output::Error { .. });
-        let is_end =
-            is_error(&&output) && cell.done.outputs.iter().filter(is_error).count() < MOST_ENDS;
+        let ends = cell.done.outputs.iter().filter(|output| is_error(output)).count();
+        let is_end = is_error(&output) && ends < MOST_ENDS;
         self.full |= self.bytes + size > self.most;
         if self.full && !is_end {
             self.dropped += 1;
@@ -214,8 +215,8 @@ impl Recording {
         let Some(cell) = self.cells.last_mut() else { return };
         cell.clear_before_next = false;
         self.full = false;
-        self.bytes -= cell.done.outputs.iter().map(size_of).sum::<usize>();
-        self.bytes -= cell.ids.iter().flatten().map(String::len).sum::<usize>();
+        let all = cell.done.outputs.iter().zip(&cell.ids);
+        self.bytes -= all.map(|(output, id)| size_with(output, id.as_deref())).sum::<usize>();
         cell.done.outputs.clear();
         cell.ids.clear();
     }
@@ -226,9 +227,6 @@ impl Open {
         &mut self.decoders[usize::from(stream == OutputStream::Stderr)]
     }
 }
-
-/// Errors that one cell may have beyond what is kept.
-const MOST_ENDS: usize = 2;
 
 /// Outputs of a cell that can be replaced under an id.
 fn shown_as<'c>(
@@ -247,6 +245,15 @@ fn replacement(output: &Output, item: &ResultItem) -> Output {
         }
         _ => Output::Display { data, metadata },
     }
+}
+
+fn is_error(output: &Output) -> bool {
+    matches!(output, Output::Error { .. })
+}
+
+/// What an output takes, with the id under which it can be replaced.
+fn size_with(output: &Output, id: Option<&str>) -> usize {
+    size_of(output) + id.map_or(0, str::len)
 }
 
 fn size_of(output: &Output) -> usize {

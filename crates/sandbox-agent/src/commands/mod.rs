@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use self::input::{Input, Pipe, give, give_first};
 use self::kept::Kept;
-use self::running::{End, Limits, Progress, Running, Tree, watch};
+use self::running::{End, Limits, ProcessTree, Progress, Running, watch};
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal};
 use crate::interpreter::EndReason;
 
@@ -132,7 +132,7 @@ impl Commands {
         let Spawned { process, stdin, stdout, stderr, terminal } = spawned;
         let end = Arc::new(End::default());
         let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
-        let tree = Tree {
+        let tree = ProcessTree {
             process: Arc::clone(&process),
             box_io: Arc::clone(&self.box_io),
             ended: Arc::clone(&self.ended),

@@ -13,7 +13,7 @@ use sandbox_core::{
     Usage, in_words,
 };
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::{Guard, STREAMS};
@@ -66,31 +66,32 @@ impl End {
     }
 }
 
-/// A process, and what it is in.
+/// A process with whatever it started, in its sandbox.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(super) struct ProcessTree {
     pub(super) process: Arc<dyn Process>,
     pub(super) box_io: Arc<dyn BoxIo>,
     /// Why the sandbox ended, when it has.
     pub(super) ended: Arc<EndReason>,
 }
 
-impl Tree {
-    /// Ends it and whatever it started, and all of the sandbox when that cannot be done in time.
-    async fn kill(self) {
-        kill_tree(&*self.process, &*self.box_io, &self.ended).await;
+impl ProcessTree {
+    /// Ends it, and all of the sandbox when that cannot be done in time. Goes on when nobody waits for it any more.
+    fn kill(&self) -> JoinHandle<()> {
+        let Self { process, box_io, ended } = self.clone();
+        tokio::spawn(async move { kill_tree(&*process, &*box_io, &ended).await })
     }
 }
 
 /// Kills a command that takes more time than it may, and notes when it was over.
-pub(super) async fn watch(tree: Tree, limits: Limits, end: Arc<End>) {
+pub(super) async fn watch(tree: ProcessTree, limits: Limits, end: Arc<End>) {
     let mut exit = tree.process.exit();
     tokio::select! {
         biased;
         _ = &mut exit => return end.set(),
         failure = beyond(&*tree.process, limits) => {
             let _ = end.beyond.set(failure);
-            tree.clone().kill().await;
+            let _ = tree.kill().await;
         }
     }
     let _ = exit.await;
@@ -143,7 +144,7 @@ async fn tree_of(process: &dyn Process, limit: Duration) -> TreeLimit {
 /// A running command as a stream of events. Dropping it ends the command.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) tree: Tree,
+    pub(super) tree: ProcessTree,
     pub(super) streams: [Option<Box<dyn Readable>>; 2],
     pub(super) started: Instant,
     /// Bytes that it may put out.
@@ -247,7 +248,7 @@ impl Running {
             self.progress.put_out += allowed as u64;
             if allowed < data.len() && !self.progress.exceeded {
                 self.progress.exceeded = true;
-                self.tasks.push(tokio::spawn(self.tree.clone().kill()).abort_handle());
+                drop(self.tree.kill());
             }
             data.truncate(allowed);
         }
@@ -360,7 +361,7 @@ impl Drop for Running {
         }
         self.end.set();
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(self.tree.clone().kill())),
+            Ok(_) => drop(self.tree.kill()),
             Err(_) => drop(self.tree.process.signal(SIGKILL)),
         }
     }
@@ -468,7 +469,7 @@ mod tests {
     async fn ended(unseen: Arc<Unseen>, limits: Limits) -> Option<Failure> {
         let end = Arc::new(End::default());
         let process = Arc::<Unseen>::clone(&unseen);
-        let tree = Tree { process, box_io: unseen, ended: Arc::default() };
+        let tree = ProcessTree { process, box_io: unseen, ended: Arc::default() };
         let watched = watch(tree, limits, Arc::clone(&end));
         timeout(Duration::from_secs(60), watched).await.ok()?;
         end.beyond.get().cloned()
@@ -493,6 +494,21 @@ mod tests {
         let limits = Limits { wall: Some(Duration::from_secs(1)), cpu: None };
         let failure = ended(Arc::clone(&unseen), limits).await.expect("it was ended");
         assert_eq!(failure.kind, FailureKind::Timeout);
+        assert!(unseen.box_was_killed.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_ended_is_not_forgotten_with_its_command() {
+        let unseen = Arc::new(Unseen { is_stubborn: true, ..Unseen::default() });
+        let process = Arc::<Unseen>::clone(&unseen);
+        let box_io = Arc::<Unseen>::clone(&unseen);
+        let tree = ProcessTree { process, box_io, ended: Arc::default() };
+        let limits = Limits { wall: Some(Duration::from_secs(1)), cpu: None };
+        let watched = tokio::spawn(watch(tree, limits, Arc::default()));
+        sleep(Duration::from_secs(2)).await;
+        // As where the program itself has ended, and what it started has not.
+        watched.abort();
+        sleep(Duration::from_secs(20)).await;
         assert!(unseen.box_was_killed.load(Ordering::Relaxed));
     }
 }

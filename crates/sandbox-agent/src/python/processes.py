@@ -104,11 +104,15 @@ def state_of_threads(pid):
     """The state of a process that goes on without its first thread: one that a thread has which is not stopped, if any."""
     states = set()
     try:
-        for thread in listdir("/proc/%d/task" % pid):
-            stat = contents("/proc/%d/task/%s/stat" % (pid, thread))
-            states.add(stat.rpartition(b")")[2].split()[0])
+        threads = listdir("/proc/%d/task" % pid)
     except OSError:
-        pass  # some thread has ended meanwhile
+        threads = []
+    for thread in threads:
+        try:
+            stat = contents("/proc/%d/task/%s/stat" % (pid, thread))
+        except OSError:
+            continue  # it has ended meanwhile
+        states.add(stat.rpartition(b")")[2].split()[0])
     states -= {b"Z", b"X"}
     running = states - {b"T", b"t"}
     return max(running or states or {b"S"})

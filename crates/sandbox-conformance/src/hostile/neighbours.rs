@@ -423,17 +423,29 @@ def fill():
     stays_within_memory(&f, fill).await
 }
 
-async fn memory_of_a_process_without_its_first_thread(f: Fixture) -> Checked {
-    // The kernel tells of a process by its first thread, and of one that has ended it tells nothing.
-    let fill = "
+/// Takes memory in a thread that goes on without the first one. `name` is what the process is called.
+async fn without_its_first_thread(f: &Fixture, name: &str) -> Checked {
+    let fill = format!(
+        "
 def fill():
     def hold():
         kept.append(b'x' * (100 << 20))
-        open(f'done-{len(pids)}', 'w').close()
+        open(f'done-{{len(pids)}}', 'w').close()
         time.sleep(200)
     threading.Thread(target=hold).start()
-    ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)";
-    stays_within_memory(&f, fill).await
+    with open('/proc/self/comm', 'w') as name: name.write('{name}')
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)"
+    );
+    stays_within_memory(f, &fill).await
+}
+
+async fn memory_of_a_process_without_its_first_thread(f: Fixture) -> Checked {
+    // The kernel tells of a process by its first thread, and of one that has ended it tells nothing.
+    without_its_first_thread(&f, "python").await
+}
+
+async fn memory_of_a_process_named_as_what_is_told_of_it(f: Fixture) -> Checked {
+    without_its_first_thread(&f, "RssAnon:").await
 }
 
 async fn memory_of_processes_of_any_name(f: Fixture) -> Checked {
@@ -442,19 +454,6 @@ def fill():
     with open('/proc/self/comm', 'wb') as name: name.write(b'\\xff')
     kept.append(b'x' * (100 << 20))
     return 100 << 20";
-    stays_within_memory(&f, fill).await
-}
-
-async fn memory_of_a_process_named_as_what_is_told_of_it(f: Fixture) -> Checked {
-    let fill = "
-def fill():
-    def hold():
-        kept.append(b'x' * (100 << 20))
-        open(f'done-{len(pids)}', 'w').close()
-        time.sleep(200)
-    threading.Thread(target=hold).start()
-    with open('/proc/self/comm', 'wb') as name: name.write(b'RssAnon:')
-    ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)";
     stays_within_memory(&f, fill).await
 }
 

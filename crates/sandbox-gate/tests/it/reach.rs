@@ -239,7 +239,7 @@ async fn what_nobody_has_come_to_yet_is_told_as_well() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let script = "
 import os, socket
-refused = [socket.create_connection(('203.0.113.5', port)) for port in (80, 81)]
+refused = [socket.create_connection(('203.0.113.5', port)) for port in [80] * 300 + [81]]
 allowed = socket.create_connection(('203.0.113.5', 8080))
 os.write(1, b'.')
 allowed.sendall(b'hello'); allowed.shutdown(socket.SHUT_WR); print(allowed.recv(5).decode())";
@@ -248,9 +248,10 @@ allowed.sendall(b'hello'); allowed.shutdown(socket.SHUT_WR); print(allowed.recv(
     let process = behind.cell.spawn(spec).await.unwrap();
     // Nothing else runs here meanwhile, and so nobody takes the connections.
     reader.read_exact(&mut [0]).unwrap();
-    let told = ["80", "81"].map(|port| {
+    // More than are looked at in a row.
+    let told = [(80, 300), (81, 1)].map(|(port, times)| {
         let place = format!("203.0.113.5:{port}");
-        format!("{place} private_address {place} 1")
+        format!("{place} private_address {place} {times}")
     });
     let later = behind.gate.mark();
     assert_eq!(behind.denied(), told);
