@@ -3,11 +3,10 @@
 use crate::environment::Environment;
 use crate::suites::cargo;
 use crate::tally::Tally;
+use crate::test_plan::FULL;
 
 const PACKAGE: &str = "code-sandboxes-backend-datalayer";
 const PROGRAMS: [&str; 2] = ["it", "conformance"];
-/// What the suite reads; see its `main`.
-const VARIABLE: (&str, &str) = ("SANDBOX_TEST_DATALAYER", "all");
 
 /// Runs them against a control plane of our own. Nothing in the cloud is asked.
 pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
@@ -25,10 +24,10 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
             if let Some(name) = alone {
                 command.args(["--exact", name]);
             }
-            environment.apply(command.env(VARIABLE.0, VARIABLE.1));
+            environment.apply(command.env(FULL, "1"));
             command
         };
-        tally.run(program, &mut command(None), |name| command(Some(name)));
+        tally.run(program, "backend-datalayer", &mut command(None), |name| command(Some(name)));
     }
     Ok(tally.close())
 }

@@ -11,6 +11,7 @@ use crate::podman::Podman;
 use crate::setup::{install_packages, is_root};
 use crate::suites::{Built, TestProgram, cargo};
 use crate::tally::Tally;
+use crate::test_plan::FULL;
 use crate::test_task::Missing;
 use crate::workspace;
 
@@ -42,10 +43,8 @@ const PODMAN: &str = "podman";
 /// Where the latter is.
 const PODMAN_VARIABLE: &str = "SANDBOX_TEST_PODMAN";
 
-/// What tells them that there is one: whether all of the suite is run, or what differs most from other backends.
+/// What tells them that there is one.
 const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
-const ALL: &str = "all";
-const PART: &str = "part";
 
 /// `cargo xtask image`: the image for the engine that is there, on a base that comes from no registry.
 pub(crate) fn image(arguments: &[String]) -> Result<bool, String> {
@@ -59,11 +58,11 @@ pub(crate) fn image(arguments: &[String]) -> Result<bool, String> {
 
 /// `cargo xtask test-docker`: an engine if there is none, the image, the behaviour suite and the tests of the backend.
 ///
-/// With `--part` as much of the suite as `cargo xtask ci` runs.
+/// With `--part` as much of them as `cargo xtask test` runs.
 pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
-    let which = match arguments {
-        [] => ALL,
-        [part] if part == "--part" => PART,
+    let full = match arguments {
+        [] => true,
+        [part] if part == "--part" => false,
         [other, ..] => return Err(format!("unknown argument {other:?}")),
     };
     let engine = engine()?;
@@ -71,16 +70,16 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
     let command = |folder: &str, program: &str, alone: Option<&str>| {
         let package = format!("code-sandboxes-{folder}");
         let mut command = cargo(&["test", "--package", &package, "--test", program, "--"]);
-        with(&mut command, &engine, program, which, alone);
+        with(&mut command, &engine, program, full, alone);
         command
     };
     for (folder, program) in PROGRAMS {
-        tally.run(program, &mut command(folder, program, None), |name| {
+        tally.run(program, folder, &mut command(folder, program, None), |name| {
             command(folder, program, Some(name))
         });
     }
     if may_start_another(&mut tally) {
-        tally.run(OWN_ENGINE, &mut command(PACKAGE, OWN_ENGINE, None), |name| {
+        tally.run(OWN_ENGINE, PACKAGE, &mut command(PACKAGE, OWN_ENGINE, None), |name| {
             command(PACKAGE, OWN_ENGINE, Some(name))
         });
     }
@@ -90,7 +89,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
             command.env(PODMAN_VARIABLE, podman.host());
             command
         };
-        tally.run(PODMAN, &mut command(None), |name| command(Some(name)));
+        tally.run(PODMAN, PACKAGE, &mut command(None), |name| command(Some(name)));
     }
     tally.check("no container is left", nothing_is_left(&engine)?);
     Ok(tally.close())
@@ -127,14 +126,14 @@ pub(crate) fn engine() -> Result<Engine, String> {
 }
 
 /// Adds to the command of a test program what it needs of the engine.
-fn with(command: &mut Command, engine: &Engine, program: &str, which: &str, alone: Option<&str>) {
+fn with(command: &mut Command, engine: &Engine, program: &str, full: bool, alone: Option<&str>) {
     if IGNORED.contains(&program) {
         command.arg("--include-ignored");
     }
     if let Some(name) = alone {
         command.args(["--exact", name]);
     }
-    command.env(VARIABLE, which);
+    command.env(VARIABLE, "1").env(FULL, if full { "1" } else { "0" });
     if let Some(host) = engine.host() {
         command.env("DOCKER_HOST", host);
     }
@@ -170,11 +169,12 @@ pub(crate) struct Tests {
     engine: Arc<Engine>,
     preparing: Option<JoinHandle<Result<(), String>>>,
     missing: Missing,
+    full: bool,
 }
 
 impl Tests {
     /// Begins to prepare. `None` where there is no engine and none may be started, which is counted.
-    pub(crate) fn begin(missing: Missing, tally: &mut Tally) -> Option<Self> {
+    pub(crate) fn begin(missing: Missing, full: bool, tally: &mut Tally) -> Option<Self> {
         let may_start = missing == Missing::IsFailure;
         if may_start {
             install_missing();
@@ -209,7 +209,7 @@ impl Tests {
                 image::provide(&engine, &Words::Into(log))
             }
         });
-        Some(Self { engine, preparing: Some(preparing), missing })
+        Some(Self { engine, preparing: Some(preparing), missing, full })
     }
 
     /// Takes its test programs out of the others.
@@ -249,11 +249,13 @@ impl Tests {
             }
             let command = |alone: Option<&str>| {
                 let mut command = program.command();
-                with(&mut command, &self.engine, &program.target, PART, alone);
+                with(&mut command, &self.engine, &program.target, self.full, alone);
                 command.envs(podman.as_ref().map(|podman| (PODMAN_VARIABLE, podman.host())));
                 command
             };
-            tally.run(&program.name(), &mut command(None), |name| command(Some(name)));
+            tally.run(&program.name(), &program.package, &mut command(None), |name| {
+                command(Some(name))
+            });
         }
         tally.check("no container is left", nothing_is_left(&self.engine)?);
         Ok(())

@@ -5,6 +5,7 @@ use crate::ordinary_user::OrdinaryUser;
 use crate::setup::is_root;
 use crate::suites::{TestProgram, build, cargo};
 use crate::tally::Tally;
+use crate::test_plan::FULL;
 
 /// The test programs of the hostile suite, one for each mode.
 const HOSTILE: [&str; 6] = [
@@ -22,7 +23,7 @@ const PACKAGE: &str = "backend-eval";
 /// Runs the hostile suite in every mode that this host can have.
 pub(crate) fn hostile(arguments: &[String]) -> Result<bool, String> {
     match arguments {
-        [] => run(&HOSTILE, &[]),
+        [] => run(&HOSTILE, &[(FULL, "1".to_owned())]),
         [other, ..] => Err(format!("unknown argument {other:?}")),
     }
 }
@@ -68,7 +69,7 @@ fn run(programs: &[&str], variables: &[(&str, String)]) -> Result<bool, String> 
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command
     };
-    tally.run("cargo test", &mut command(&[]), |name| command(&["--", "--exact", name]));
+    tally.run("cargo test", PACKAGE, &mut command(&[]), |name| command(&["--", "--exact", name]));
     if is_root() {
         let built = build()?;
         let user = OrdinaryUser::prepare(&built, &environment, &mut tally)?;

@@ -19,8 +19,10 @@ mod podman;
 mod setup;
 mod suites;
 mod tally;
+mod test_plan;
 mod test_task;
 mod tidy;
+mod timing;
 mod toolchain;
 mod vectors;
 mod workspace;
@@ -31,9 +33,10 @@ const HELP: &str = "\
 Usage: cargo xtask <task>
 
 Tasks:
-  test     everything: installs what it needs, then format, lints, tests, the dependency graph,
-           and as root the test programs once more as an ordinary user
-           (--no-setup: install nothing; --as-user: only the run as an ordinary user)
+  test     what must pass before a change lands: installs what it needs, then format, lints, tests, the
+           dependency graph, and as root parts of them once more as an ordinary user
+           (--full: every case in every combination, for a release; --no-setup: install nothing;
+           --as-user: only the run as an ordinary user)
   check    format, lints (of every crate alone, too), documentation, dependency graph: what `test` begins with
   test-hostile
            the hostile suite, which `test` has among the others, in every mode that this host can have
@@ -47,11 +50,11 @@ Tasks:
   image    the image of local-docker, from Debian's packages and no registry (as root)
   test-docker
            the tests that need a container engine; starts one when there is none (as root)
-           (--part: as much of them as `ci` runs)
+           (--part: as much of them as `test` runs)
   test-datalayer
            the whole behaviour suite over cloud runtimes, whose part about runtimes `test` has
-  ci       what continuous integration runs: `test`, where nothing may be missing; with an engine of its own
-           where it may start one, also the tests that need containers
+  ci       what continuous integration runs: `test` (or `test --full`), where nothing may be missing; with an
+           engine of its own where it may start one, also the tests that need containers
   help     this text
 ";
 

@@ -3,7 +3,6 @@
 //! Everything that user needs is copied to a place it can reach: the checkout may be in a home that is closed to it.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -17,46 +16,6 @@ use crate::workspace;
 
 /// Where system programs are, for a user with nothing of its own.
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-/// Test programs to which it makes little difference who runs them, by the folder of their package and their own name
-/// (none: all of the package). They run once: what they share with the others runs as both users there.
-const ONCE: [(&str, Option<&str>, Who); 8] = [
-    ("xtask", None, Who::ThisOne),
-    ("jupyter-protocol", None, Who::ThisOne),
-    ("sandbox-remote", None, Who::ThisOne),
-    ("sandbox-kernel", None, Who::ThisOne),
-    ("backend-jupyter", None, Who::ThisOne),
-    ("backend-datalayer", None, Who::ThisOne),
-    ("backend-eval", Some("conformance_off"), Who::ThisOne),
-    ("cli", Some("conformance_detached"), Who::Ordinary),
-];
-
-/// Who runs a test program, when two could.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Whoever started the tests.
-    ThisOne,
-    /// A user without any privilege.
-    Ordinary,
-}
-
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ThisOne => "root",
-            Self::Ordinary => "an ordinary user",
-        })
-    }
-}
-
-/// Whether a test program is left to the other user.
-pub(crate) fn is_left_to_other(program: &TestProgram, who: Who) -> bool {
-    ONCE.iter().any(|(package, target, runs)| {
-        *runs != who
-            && program.package == *package
-            && target.is_none_or(|target| target == program.target)
-    })
-}
 
 /// A user without any privilege, with everything that the test programs need there.
 pub(crate) struct OrdinaryUser {
@@ -108,7 +67,7 @@ impl OrdinaryUser {
             command
         };
         let what = format!("{}, as an ordinary user", program.name());
-        tally.run(&what, &mut command(), |name| {
+        tally.run(&what, &program.package, &mut command(), |name| {
             let mut again = command();
             again.args(["--exact", name]);
             again

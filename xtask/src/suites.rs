@@ -46,29 +46,36 @@ pub(crate) fn check(arguments: &[String]) -> Result<bool, String> {
 
 /// The rules about files, the format, the lints, the documentation, what each crate pulls in.
 pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
-    tally.check("tidy", tidy::run()?);
+    let tidy = tally.stage("tidy", tidy::run)?;
+    tally.check("tidy", tidy);
     toolchain::check(tally)?;
-    tally.check("format", shown(&mut cargo(&["fmt", "--all", "--check"])));
+    tally.timed("format", || shown(&mut cargo(&["fmt", "--all", "--check"])));
     let clippy =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
-    tally.check("clippy", shown(&mut cargo(&clippy)));
+    tally.timed("clippy", || shown(&mut cargo(&clippy)));
     for package in ALONE {
         let lints = ["clippy", "--quiet", "--package", package, "--", "--deny", "warnings"];
-        tally.check(&format!("{package} alone"), shown(&mut cargo(&lints)));
+        tally.timed(&format!("{package} alone"), || shown(&mut cargo(&lints)));
     }
     let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-    tally.check("documentation", shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
+    tally.timed("documentation", || shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
     graph::run(tally)
 }
 
 /// One test program.
-pub(crate) fn test(program: &TestProgram, environment: &Environment, tally: &mut Tally) {
+pub(crate) fn test(
+    program: &TestProgram,
+    environment: &Environment,
+    variables: &[(&str, String)],
+    tally: &mut Tally,
+) {
     let command = || {
         let mut command = program.command();
         environment.apply(&mut command);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         command
     };
-    tally.run(&program.name(), &mut command(), |name| {
+    tally.run(&program.name(), &program.package, &mut command(), |name| {
         let mut again = command();
         again.args(["--exact", name]);
         again
@@ -82,14 +89,16 @@ pub(crate) fn documented(environment: &Environment, tally: &mut Tally) {
         environment.apply(command.args(arguments));
         command
     };
-    tally.run("the documentation", &mut documented(&[]), |name| documented(&["--", name]));
+    tally.run("the documentation", "code-sandboxes", &mut documented(&[]), |name| {
+        documented(&["--", name])
+    });
 }
 
 /// Every example of the library, run to its end.
 pub(crate) fn examples(environment: &Environment, tally: &mut Tally) -> Result<(), String> {
-    let built =
-        shown(&mut cargo(&["build", "--quiet", "--package", "code-sandboxes", "--examples"]));
-    tally.check("examples build", built);
+    tally.timed("examples build", || {
+        shown(&mut cargo(&["build", "--quiet", "--package", "code-sandboxes", "--examples"]))
+    });
     let sources = workspace::root().join("crates/code-sandboxes/examples");
     let entries = std::fs::read_dir(&sources).map_err(|error| format!("no examples: {error}"))?;
     let sources = entries.flatten().map(|entry| entry.path());
@@ -104,7 +113,7 @@ pub(crate) fn examples(environment: &Environment, tally: &mut Tally) -> Result<(
         if let Some(python) = &environment.python {
             example.env("CODE_SANDBOXES_PYTHON", python);
         }
-        tally.check(&format!("example {}", name.to_string_lossy()), shown(example.arg(&output)));
+        tally.timed(&format!("example {}", name.to_string_lossy()), || shown(example.arg(&output)));
     }
     Ok(())
 }

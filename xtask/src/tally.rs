@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::command::{Ending, Voice, heard};
+use crate::timing::Times;
 
 /// As many failures of one command are tried again. More are no accident.
 const SECOND_CHANCES: usize = 5;
@@ -16,9 +17,6 @@ const FINAL: &str = "final: ";
 /// No command takes longer than that on any machine where the tests make sense: one that does has stopped to get on, and
 /// would hold up everything after it.
 const BOUND: Duration = Duration::from_secs(25 * 60);
-
-/// Commands that took at least this long are named at the end.
-const LONG: Duration = Duration::from_secs(60);
 
 /// Lines of each failure that are shown again at the end, where they are found.
 const MOST_WORDS: usize = 12;
@@ -32,7 +30,7 @@ pub(crate) struct Tally {
     failures: Vec<String>,
     unsteady: Vec<String>,
     reasons: BTreeMap<String, u64>,
-    long: Vec<(String, Duration)>,
+    times: Times,
     voice: Option<Voice>,
     /// Tests that have said that they did nothing, and that the summary to come has among those that passed.
     did_nothing: u64,
@@ -57,7 +55,7 @@ impl Tally {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
         self.unsteady.extend(other.unsteady);
-        self.long.extend(other.long);
+        self.times.add(other.times);
         self.words.extend(other.words);
         for (reason, count) in other.reasons {
             *self.reasons.entry(reason).or_default() += count;
@@ -72,6 +70,20 @@ impl Tally {
             self.failed += 1;
             self.failures.push(what.to_owned());
         }
+    }
+
+    /// Counts one check, and the time that it takes.
+    pub(crate) fn timed(&mut self, what: &str, check: impl FnOnce() -> bool) {
+        let passed = self.stage(what, check);
+        self.check(what, passed);
+    }
+
+    /// Notes the time that a stage takes.
+    pub(crate) fn stage<T>(&mut self, what: &str, stage: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let done = stage();
+        self.times.stage(what, started.elapsed());
+        done
     }
 
     /// Counts something that was not done.
@@ -122,12 +134,13 @@ impl Tally {
         }
     }
 
-    /// Runs test programs. What fails runs once more, alone: when it passes then, it is unsteady, which is said and
+    /// Runs test programs of a crate, by its folder. What fails runs once more, alone: when it passes then, it is unsteady, which is said and
     /// counted and is no failure, because a machine that is busy with something else must not decide. A failure that says
     /// that it is final stays one.
     pub(crate) fn run(
         &mut self,
         what: &str,
+        package: &str,
         command: &mut Command,
         alone: impl Fn(&str) -> Command,
     ) {
@@ -135,7 +148,7 @@ impl Tally {
         let voice = self.voice.unwrap_or(Voice::AtOnce);
         let started = Instant::now();
         let ending = heard(command, voice, BOUND, |line| self.hear(line));
-        self.long.push((what.to_owned(), started.elapsed()));
+        self.times.program(what, package, started.elapsed());
         let mut names = self.failures[known..].to_vec();
         names.sort();
         names.dedup();
@@ -178,12 +191,17 @@ impl Tally {
         }
     }
 
-    /// Says what took long, what was skipped and what failed, then the closing line.
+    /// Checks the budgets of the crates.
+    pub(crate) fn check_budgets(&mut self) {
+        for over in self.times.over_budget() {
+            self.check(&over, false);
+        }
+    }
+
+    /// Says how long everything took, what was skipped and what failed, then the closing line.
     pub(crate) fn close(&self) -> bool {
         println!();
-        for (what, time) in self.long.iter().filter(|(_, time)| *time >= LONG) {
-            println!("took {} s: {what}", time.as_secs());
-        }
+        print!("{}", self.times.table());
         for (reason, count) in &self.reasons {
             println!("skipped ({count}): {reason}");
         }
@@ -293,7 +311,7 @@ echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 1";
     fn what_passes_alone_is_unsteady() {
         let mut tally = Tally::default();
         let passes = "echo 'test b ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
-        tally.run("it", &mut shell(ONE_FAILS), |name| {
+        tally.run("it", "xtask", &mut shell(ONE_FAILS), |name| {
             assert_eq!(name, "b");
             shell(passes)
         });
@@ -309,7 +327,7 @@ echo '---- b ----'; echo 'it took too long, and this is not final: at all'
 echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
         let passes = "echo 'test x ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
         let mut tally = Tally::default();
-        tally.run("it", &mut shell(both), |name| {
+        tally.run("it", "xtask", &mut shell(both), |name| {
             assert_eq!(name, "b", "the other one has escaped");
             shell(passes)
         });
@@ -319,7 +337,7 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
         assert_eq!(tally.words["b"], ["it took too long, and this is not final: at all"]);
         assert!(!tally.close());
         // It is about that run alone.
-        tally.run("it", &mut shell(ONE_FAILS), |_| shell(passes));
+        tally.run("it", "xtask", &mut shell(ONE_FAILS), |_| shell(passes));
         assert_eq!(tally.failures, ["a"]);
     }
 
@@ -333,7 +351,7 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
     fn what_fails_again_is_a_failure() {
         for alone in [ONE_FAILS, "exit 0", "exit 1"] {
             let mut tally = Tally::default();
-            tally.run("it", &mut shell(ONE_FAILS), |_| shell(alone));
+            tally.run("it", "xtask", &mut shell(ONE_FAILS), |_| shell(alone));
             assert_eq!(tally.line(), "1 passed, 1 failed, 0 skipped", "{alone}");
             assert!(!tally.close());
         }
@@ -342,7 +360,7 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
     #[test]
     fn a_program_that_only_dies_is_a_failure() {
         let mut tally = Tally::default();
-        tally.run("it", &mut shell("exit 1"), |_| unreachable!("there is no name"));
+        tally.run("it", "xtask", &mut shell("exit 1"), |_| unreachable!("there is no name"));
         assert_eq!(tally.line(), "0 passed, 1 failed, 0 skipped");
     }
 

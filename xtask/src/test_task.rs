@@ -5,10 +5,11 @@ use std::thread::{self, JoinHandle};
 
 use crate::environment::Environment;
 use crate::lanes::Job;
-use crate::ordinary_user::{OrdinaryUser, Who, is_left_to_other};
+use crate::ordinary_user::OrdinaryUser;
 use crate::setup::{install, is_root};
 use crate::suites::{Built, TestProgram, build, documented, examples, static_checks, test};
 use crate::tally::Tally;
+use crate::test_plan::{Amount, Who, amount, in_order};
 use crate::{docker, fuzz, lanes};
 
 /// What it means when something that the tests need is not there.
@@ -32,6 +33,8 @@ impl Missing {
 struct Options {
     no_setup: bool,
     as_user_only: bool,
+    /// Every case of every combination.
+    full: bool,
 }
 
 impl Options {
@@ -40,6 +43,7 @@ impl Options {
         for argument in arguments {
             match argument.as_str() {
                 "--no-setup" => options.no_setup = true,
+                "--full" => options.full = true,
                 "--as-user" => options.as_user_only = true,
                 other => return Err(format!("unknown argument {other:?}")),
             }
@@ -56,17 +60,18 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
     let containers = if options.as_user_only || options.no_setup {
         None
     } else {
-        docker::Tests::begin(missing, &mut tally)
+        docker::Tests::begin(missing, options.full, &mut tally)
     };
     if !options.as_user_only {
         static_checks(&mut tally)?;
     }
-    let built = build();
+    let built = tally.stage("build of the test programs", build);
     let environment = environment.end(missing, &mut tally);
     match built {
         Ok(mut built) => {
             let with_containers = containers.map(|tests| (tests, docker::Tests::take(&mut built)));
             tally.add(programs(options, &built, &environment, with_containers)?);
+            tally.check_budgets();
         }
         Err(why) => tally.check(&why, false),
     }
@@ -81,14 +86,17 @@ fn programs(
     with_containers: Option<(docker::Tests, Vec<TestProgram>)>,
 ) -> Result<Tally, String> {
     let user = OnceLock::new();
-    let run_as = |who: Who, program: &TestProgram, tally: &mut Tally| match who {
-        Who::ThisOne => {
-            test(program, environment, tally);
-            Ok(())
-        }
-        Who::Ordinary => {
-            let user = user.get_or_init(|| OrdinaryUser::prepare(built, environment, tally));
-            user.as_ref().map_err(Clone::clone)?.run(program, &[], tally)
+    let run_as = |who: Who, program: &TestProgram, amount: Amount, tally: &mut Tally| {
+        let variables = amount.variables(options.full);
+        match who {
+            Who::ThisOne => {
+                test(program, environment, &variables, tally);
+                Ok(())
+            }
+            Who::Ordinary => {
+                let user = user.get_or_init(|| OrdinaryUser::prepare(built, environment, tally));
+                user.as_ref().map_err(Clone::clone)?.run(program, &variables, tally)
+            }
         }
     };
     let run_as = &run_as;
@@ -104,11 +112,11 @@ fn programs(
     }
     for program in in_order(&built.tests) {
         for &who in users {
-            if is_root() && is_left_to_other(program, who) {
-                skipped
-                    .skip(&format!("a second time as {who}"), "it makes little difference to them");
-            } else {
-                jobs.push(Job::new(program.name(), move |tally| run_as(who, program, tally)));
+            match amount(program, who, is_root(), options.full) {
+                Amount::Nothing(reason) => skipped.skip(&format!("programs as {who}"), reason),
+                amount => jobs.push(Job::new(program.name(), move |tally| {
+                    run_as(who, program, amount, tally)
+                })),
             }
         }
     }
@@ -116,7 +124,11 @@ fn programs(
         jobs.push(Job::new("cargo", |tally| {
             documented(environment, tally);
             examples(environment, tally)?;
-            fuzz::fuzz(fuzz::SECONDS, &[], tally)
+            if options.full {
+                return fuzz::fuzz(fuzz::SECONDS, &[], tally);
+            }
+            tally.skip("fuzzing", "left to `cargo xtask test --full` and `cargo xtask fuzz`");
+            Ok(())
         }));
     }
     let mut tally = lanes::run(jobs)?;
@@ -132,30 +144,6 @@ fn users(options: Options) -> &'static [Who] {
         (false, false) => &[Who::ThisOne],
         (false, true) => &[],
     }
-}
-
-/// Test programs that take minutes, those that took longest first. They begin before all others.
-const LONG: [(&str, &str); 10] = [
-    ("backend-jupyter", "conformance"),
-    ("backend-jupyter", "conformance_server"),
-    ("sandbox-remote", "conformance"),
-    ("backend-datalayer", "conformance"),
-    ("backend-datalayer", "it"),
-    ("cli", "conformance_detached"),
-    ("backend-eval", "conformance"),
-    ("backend-jupyter", "it"),
-    ("backend-eval", "conformance_off"),
-    ("backend-eval", "hostile"),
-];
-
-fn in_order(programs: &[TestProgram]) -> Vec<&TestProgram> {
-    let mut programs: Vec<_> = programs.iter().collect();
-    let place = |program: &TestProgram| {
-        LONG.iter()
-            .position(|(package, target)| *package == program.package && *target == program.target)
-    };
-    programs.sort_by_key(|program| place(program).unwrap_or(LONG.len()));
-    programs
 }
 
 /// The environment of the tests, made while they are built.
@@ -200,6 +188,7 @@ mod tests {
             Options::parse(&arguments)
         };
         assert!(parse(&["--no-setup"]).unwrap().no_setup);
+        assert!(parse(&["--full"]).unwrap().full);
         assert!(parse(&["--as-user"]).unwrap().as_user_only);
         parse(&["--as-usr"]).unwrap_err();
     }

@@ -15,9 +15,6 @@ use sandbox_conformance::Target;
 use sandbox_core::Secret;
 use support::ControlPlane;
 
-/// Set to `all`: every group, and not those below alone.
-const VARIABLE: &str = "SANDBOX_TEST_DATALAYER";
-
 /// The groups about what runtimes do. The others are about kernels, files and programs on any Jupyter Server, which
 /// `backend-jupyter` runs.
 const GROUPS: [&str; 10] = [
@@ -45,12 +42,7 @@ fn main() -> ExitCode {
         Target::new("datalayer-runtime", move || Arc::new(DatalayerBackend::new(config.clone())))
             .exposes_this_host();
     let target = of_runtimes(differences::of_servers(differences::of_kernels(target)));
-    let all = sandbox_conformance::wants_all(VARIABLE);
-    sandbox_conformance::main(if all {
-        target
-    } else {
-        target.only(GROUPS, "left to SANDBOX_TEST_DATALAYER=all, which takes its time")
-    })
+    sandbox_conformance::main(target.part(GROUPS, "left to `cargo xtask test --full`"))
 }
 
 /// What a runtime does otherwise, by design.

@@ -1,5 +1,6 @@
 //! The behaviour suite over `local-docker`.
 
+#[expect(dead_code, reason = "every group is always run")]
 #[path = "support/differences.rs"]
 mod differences;
 
@@ -7,46 +8,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use backend_docker::DockerBackend;
-use differences::{LATER, VARIABLE, of_containers};
+use differences::{VARIABLE, of_containers};
 use sandbox_conformance::Target;
 
-/// The groups about what containers and their agent do. The others are about what is the same over cells.
-const GROUPS: [&str; 28] = [
-    "archives",
-    "background",
-    "cancellation",
-    "cleanup",
-    "commands",
-    "daily_life",
-    "exec",
-    "files",
-    "files_hostile",
-    "forged",
-    "honesty",
-    "interrupt",
-    "isolation",
-    "late",
-    "left_behind",
-    "lifecycle",
-    "limits",
-    "limits_memory",
-    "metrics",
-    "mounts",
-    "network",
-    "pause",
-    "ports",
-    "snapshots",
-    "streams",
-    "terminal",
-    "timeout",
-    "watch",
-];
-
 fn main() -> ExitCode {
-    let Some(which) = std::env::var_os(VARIABLE) else {
+    if std::env::var_os(VARIABLE).is_none() {
         return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
-    };
-    let target = of_containers(Target::new("local-docker", || Arc::new(DockerBackend::default())));
-    let part = || target.clone().only(GROUPS, LATER);
-    sandbox_conformance::main(if which == "part" { part() } else { target })
+    }
+    let target = Target::new("local-docker", || Arc::new(DockerBackend::default()));
+    sandbox_conformance::main(of_containers(target))
 }

@@ -33,9 +33,9 @@ const SINCE_ITS_START: &str = "requests of a kernel pass the agent by, so it ask
 const OF_WORKERS: &str = "the backend has snapshots, of sandboxes with workers";
 
 fn main() -> ExitCode {
-    let Some(which) = std::env::var_os(VARIABLE) else {
+    if std::env::var_os(VARIABLE).is_none() {
         return sandbox_conformance::ignored("needs a container engine: cargo xtask test-docker");
-    };
+    }
     let target = Target::new("local-docker-kernels", || Arc::new(DockerBackend::default()))
         .configure(|builder| builder.provider_option("engine", "jupyter"));
     let target = of_kernels(of_containers(target))
@@ -46,6 +46,5 @@ fn main() -> ExitCode {
             SINCE_ITS_START,
         )
         .differs("honesty::undeclared_snapshot", OF_WORKERS);
-    let part = || target.clone().only(GROUPS, LATER);
-    sandbox_conformance::main(if which == "part" { part() } else { target })
+    sandbox_conformance::main(target.part(GROUPS, LATER))
 }

@@ -8,9 +8,13 @@ use backend_eval::EvalBackend;
 use sandbox_conformance::Target;
 use sandbox_core::IsolationMode;
 
+/// The groups about ends and limits of time, which hold without isolation, too.
+const GROUPS: [&str; 3] = ["settings", "stubborn", "subversion"];
+
 fn main() -> ExitCode {
     let target = Target::new("local-eval-off", || Arc::new(EvalBackend::default()))
-        .isolation(IsolationMode::Off);
+        .isolation(IsolationMode::Off)
+        .part(GROUPS, "left to `cargo xtask test --full`");
     sandbox_conformance::hostile(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),
         Err(_) => target,

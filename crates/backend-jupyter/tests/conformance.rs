@@ -9,12 +9,16 @@ use std::sync::Arc;
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::Backend;
-use support::differences::of_kernels;
+use support::differences::{KERNELS, LATER, of_kernels};
+
+/// The other groups in which a kernel in a cell can differ from a worker in one.
+const IN_CELLS: [&str; 7] =
+    ["cleanup", "driver", "errors", "fidelity", "honesty", "isolation", "lifecycle"];
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
     // A kernel takes most of a second to start, and half of the cases have no use for one. Those in `it` start it at once.
     let target = Target::new("local-jupyter", make)
         .configure(|builder| builder.provider_option("interpreter", "lazy"));
-    sandbox_conformance::main(of_kernels(target))
+    sandbox_conformance::main(of_kernels(target).part(KERNELS.into_iter().chain(IN_CELLS), LATER))
 }

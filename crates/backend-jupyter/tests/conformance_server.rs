@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
-use support::differences::{KERNELS, VARIABLE, of_kernels, of_servers};
+use support::differences::{KERNELS, LATER, of_kernels, of_servers};
 use support::server::{JupyterServer, TOKEN, named};
 
 fn main() -> ExitCode {
@@ -33,32 +33,27 @@ fn main() -> ExitCode {
         },
     );
     let target = of_servers(of_kernels(target));
-    let all = sandbox_conformance::wants_all(VARIABLE);
     let groups = KERNELS.into_iter().chain(BESIDE).chain(PROMISES);
-    let groups = groups.filter(|group| all || !OF_RUNTIMES.contains(group));
-    sandbox_conformance::main(target.only(groups, ELSEWHERE))
+    sandbox_conformance::main(target.only(groups, ELSEWHERE).part(GROUPS, LATER))
 }
 
 /// Why other groups are left out.
-const ELSEWHERE: &str = "it is not about servers, and run with kernels in cells; or it is run with the servers of runtimes";
+const ELSEWHERE: &str = "it is not about servers, and run with kernels in cells";
 
-/// The groups that `backend-datalayer` runs over servers every time.
-const OF_RUNTIMES: [&str; 7] =
-    ["cancellation", "contexts", "exec", "honesty", "interrupt", "lifecycle", "timeout"];
+/// The groups in which a server is most in the way. `backend-datalayer` runs others of them over servers every time.
+const GROUPS: [&str; 9] =
+    ["commands", "files", "models", "rich", "streams", "terminal", "tools", "variables", "watch"];
 
 /// The groups about what every backend promises, where a server is in the way of it.
 const PROMISES: [&str; 8] =
     ["cancellation", "config", "errors", "honesty", "late", "lifecycle", "limits_output", "models"];
 
 /// The groups about what the kernel beside the others does.
-const BESIDE: [&str; 13] = [
+const BESIDE: [&str; 10] = [
     "archives",
     "background",
-    "command_faults",
-    "command_input",
     "commands",
     "files",
-    "files_faults",
     "files_hostile",
     "lost_directory",
     "packages",

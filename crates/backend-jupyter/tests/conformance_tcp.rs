@@ -9,7 +9,10 @@ use std::sync::Arc;
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::{Backend, IsolationMode};
-use support::differences::{AROUND, KERNELS, of_kernels};
+use support::differences::{AROUND, KERNELS, LATER, of_kernels};
+
+/// What depends most on the way to a kernel.
+const GROUPS: [&str; 3] = ["exec", "interrupt", "streams"];
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;
@@ -17,5 +20,5 @@ fn main() -> ExitCode {
         Target::new("local-jupyter-tcp", make).isolation(IsolationMode::Off).configure(|builder| {
             builder.isolation(IsolationMode::Off).provider_option("transport", "tcp")
         });
-    sandbox_conformance::main(of_kernels(target).only(KERNELS, AROUND))
+    sandbox_conformance::main(of_kernels(target).only(KERNELS, AROUND).part(GROUPS, LATER))
 }

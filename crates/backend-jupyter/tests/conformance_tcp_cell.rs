@@ -9,7 +9,7 @@ use std::sync::Arc;
 use backend_jupyter::JupyterBackend;
 use sandbox_conformance::Target;
 use sandbox_core::Backend;
-use support::differences::{AROUND, KERNELS, VARIABLE, of_kernels};
+use support::differences::{AROUND, KERNELS, LATER, of_kernels};
 
 /// What depends on how a kernel is reached, and on how it ends.
 const GROUPS: [&str; 4] = ["cancellation", "cleanup", "honesty", "lifecycle"];
@@ -19,8 +19,6 @@ fn main() -> ExitCode {
     let target = Target::new("local-jupyter-tcp-cell", make).configure(|builder| {
         builder.provider_option("transport", "tcp").provider_option("interpreter", "lazy")
     });
-    // Over TCP outside of a cell they run every time.
-    let all = sandbox_conformance::wants_all(VARIABLE);
-    let kernels = KERNELS.into_iter().filter(|_| all);
-    sandbox_conformance::main(of_kernels(target).only(GROUPS.into_iter().chain(kernels), AROUND))
+    let target = of_kernels(target).only(GROUPS.into_iter().chain(KERNELS), AROUND);
+    sandbox_conformance::main(target.part(GROUPS, LATER))
 }

@@ -10,6 +10,29 @@ use code_sandboxes::detached::{RUNTIME_DIRECTORY_VARIABLE, SUPERVISOR_VARIABLE};
 use code_sandboxes::{Registry, Variant};
 use sandbox_conformance::Target;
 
+/// The groups in which a supervisor between caller and sandbox can make a difference.
+const GROUPS: [&str; 19] = [
+    "background",
+    "cancellation",
+    "concurrency",
+    "contexts",
+    "detached",
+    "exec",
+    "files",
+    "honesty",
+    "interrupt",
+    "lifecycle",
+    "models",
+    "pause",
+    "ports",
+    "snapshots",
+    "streams",
+    "terminal",
+    "timeout",
+    "tools",
+    "transfer",
+];
+
 /// Nothing of the suite takes longer.
 const STAY: Duration = Duration::from_secs(600);
 
@@ -20,6 +43,7 @@ fn main() -> ExitCode {
     let backend = || Registry::new().backend(Variant::LocalEval).expect("local-eval is built in");
     let target = Target::new("local-eval-detached", backend).stays();
     let python = env::var("SANDBOX_TEST_PYTHON").ok();
+    let target = target.part(GROUPS, "left to `cargo xtask test --full`");
     sandbox_conformance::main(target.configure(move |builder| {
         let builder = builder.detached(STAY);
         match &python {

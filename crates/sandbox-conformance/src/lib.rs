@@ -48,6 +48,6 @@ mod wheel;
 
 pub use hostile::{TABLE as HOSTILE_TABLE, case_names as hostile_case_names, hostile};
 pub use report::{CaseReport, Outcome, Report};
-pub use runner::{case_names, ignored, main, run, wants_all};
+pub use runner::{case_names, ignored, main, run};
 pub use soak::soak;
-pub use target::Target;
+pub use target::{FULL, GROUPS, Target, is_full};

@@ -18,7 +18,7 @@ use crate::fixture::Fixture;
 use crate::hostile::{self, Canaries};
 use crate::owner;
 use crate::report::{CaseReport, Outcome, Report};
-use crate::target::Target;
+use crate::target::{Target, asked_groups};
 
 /// No case takes this long. One that does hangs.
 const LONGEST_CASE: Duration = Duration::from_secs(240);
@@ -45,12 +45,6 @@ pub fn main(target: Target) -> ExitCode {
             Err(why) => failed(&format!("the report could not be written: {why}")),
         },
     }
-}
-
-/// Whether that variable is `all`: the groups that are run elsewhere, too, are asked for.
-#[must_use]
-pub fn wants_all(variable: &str) -> bool {
-    std::env::var_os(variable).is_some_and(|value| value == "all")
 }
 
 /// Says that the suite is not run here, and why, as one ignored test of the same name.
@@ -114,6 +108,7 @@ pub(crate) fn execute(
         handle: runtime.handle().clone(),
         target: Arc::clone(&target),
         backend: Arc::clone(&backend),
+        asked: asked_groups(),
         canaries,
         one_by_one: arguments.test_threads == Some(1),
     };
@@ -125,6 +120,7 @@ pub(crate) fn execute(
         all.extend(cases::honesty::cases(&suite.conditions.capabilities));
         all
     };
+    target.check_groups(&all, &suite.asked)?;
     let trials = all.into_iter().map(|case| suite.trial(case)).collect();
     let mut conclusion = libtest_mimic::run(arguments, trials);
     if let Some(before) = before.filter(|_| conclusion.num_passed + conclusion.num_failed > 0) {
@@ -188,6 +184,8 @@ struct Suite {
     found: Arc<Mutex<Vec<CaseReport>>>,
     /// Cases share it; one that must be alone has it to itself.
     turn: Arc<RwLock<()>>,
+    /// The only groups to run, if any are named by the environment.
+    asked: Vec<String>,
     /// What is watched on the host, in the hostile suite.
     canaries: Option<Arc<Canaries>>,
     /// One case at a time, so that what is left can be counted after each.
@@ -230,7 +228,8 @@ impl Suite {
         let name = case.full_name();
         let found = Arc::clone(&self.found);
         let not_applicable = case.not_applicable(&self.conditions);
-        if let Some(reason) = not_applicable.or_else(|| self.target.difference(&name)) {
+        if let Some(reason) = not_applicable.or_else(|| self.target.difference(&name, &self.asked))
+        {
             return Trial::ignorable_test(name.clone(), move || {
                 let reason = Some(reason);
                 note(

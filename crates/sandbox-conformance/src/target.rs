@@ -3,7 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::case::Case;
 use sandbox_core::{Backend, Fixed, IsolationMode, SandboxBuilder};
+
+/// The variable that asks for every case of every test program, when it is set to `1`: `cargo xtask test --full`.
+pub const FULL: &str = "SANDBOX_TEST_FULL";
+
+/// The variable that names the only groups to run, with commas between them, for any target.
+pub const GROUPS: &str = "SANDBOX_TEST_GROUPS";
+
+/// Returns true if every case was asked for, with [`FULL`].
+#[must_use]
+pub fn is_full() -> bool {
+    std::env::var_os(FULL).is_some_and(|value| value == "1")
+}
 
 type MakeBackend = dyn Fn() -> Arc<dyn Backend> + Send + Sync;
 type Configure = dyn Fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed> + Send + Sync;
@@ -87,6 +100,18 @@ impl Target {
         self
     }
 
+    /// Runs those groups alone, as [`Target::only`] does, unless the whole suite was asked for with [`FULL`].
+    ///
+    /// For a combination that shares most of its code with another one, which runs every group each time.
+    #[must_use]
+    pub fn part(
+        self,
+        groups: impl IntoIterator<Item = &'static str>,
+        reason: &'static str,
+    ) -> Self {
+        if is_full() { self } else { self.only(groups, reason) }
+    }
+
     /// Says that the working directory has that part of the disk, such as `(5, 8)`, and other places have the rest.
     /// Cases that need room ask for as much more.
     #[must_use]
@@ -107,12 +132,27 @@ impl Target {
 }
 
 impl Target {
-    /// Why a case is not run here, or not what this target promises.
-    pub(crate) fn difference(&self, full_name: &str) -> Option<String> {
+    /// Refuses groups that no case is in: a misspelt one would leave out what it stands for without a word.
+    pub(crate) fn check_groups(&self, cases: &[Case], asked: &[String]) -> Result<(), String> {
+        let only = self.only.iter().flat_map(|(groups, _)| groups.iter().copied());
+        let unknown = |group: &&str| !cases.iter().any(|case| case.group == *group);
+        match only.chain(asked.iter().map(String::as_str)).find(unknown) {
+            Some(group) => Err(format!("the suite has no group {group:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns why a case is not run here, or not what this target promises.
+    ///
+    /// `asked` are the groups of [`GROUPS`]; none means all of them.
+    pub(crate) fn difference(&self, full_name: &str, asked: &[String]) -> Option<String> {
         let suite = ["conformance::", "hostile::"];
         let name = suite.iter().find_map(|suite| full_name.strip_prefix(suite));
         let name = name.unwrap_or(full_name);
         let is_of = |group: &str| name.split("::").next() == Some(group);
+        if !asked.is_empty() && !asked.iter().any(|group| is_of(group)) {
+            return Some("its group is left to `cargo xtask test --full` here".to_owned());
+        }
         if let Some((groups, reason)) = &self.only
             && !groups.iter().any(|group| is_of(group))
         {
@@ -121,6 +161,12 @@ impl Target {
         let found = self.differences.iter().find(|(case, _)| name.starts_with(case));
         found.map(|(_, reason)| format!("different by design: {reason}"))
     }
+}
+
+/// Returns the groups that [`GROUPS`] names.
+pub(crate) fn asked_groups() -> Vec<String> {
+    let asked = std::env::var(GROUPS).unwrap_or_default();
+    asked.split(',').map(str::trim).filter(|group| !group.is_empty()).map(str::to_owned).collect()
 }
 
 impl fmt::Debug for Target {

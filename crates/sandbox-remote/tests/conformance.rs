@@ -1,6 +1,6 @@
 //! The groups of the suite about what crosses a connection, over `local-eval` on the other side of a socket pair.
 //!
-//! `conformance_detached` of the program runs all groups over the same protocol.
+//! `conformance_detached` of the program runs others over the same protocol.
 
 use std::env;
 use std::process::ExitCode;
@@ -22,30 +22,8 @@ fn through_a_socket(config: EvalConfig) -> Arc<dyn Backend> {
     Arc::new(connected.join().expect("no panic").expect("a connection"))
 }
 
-/// With the value `all`, every group is run.
-const VARIABLE: &str = "SANDBOX_TEST_REMOTE";
-
-/// The groups that are about what is sent and answered, and who ends it.
-const GROUPS: [&str; 18] = [
-    "background",
-    "cancellation",
-    "cleanup",
-    "command_input",
-    "concurrency",
-    "contexts",
-    "files",
-    "honesty",
-    "interrupt",
-    "lifecycle",
-    "models",
-    "rich",
-    "streams",
-    "terminal",
-    "tools",
-    "transfer",
-    "variables",
-    "watch",
-];
+/// The groups about what is sent and answered that the supervisor's sandboxes, behind the same protocol, leave out.
+const GROUPS: [&str; 6] = ["cleanup", "concurrency", "honesty", "rich", "variables", "watch"];
 
 /// Why other groups are left out.
 const ELSEWHERE: &str = "it is about what is behind a connection, and run with the supervisor";
@@ -55,11 +33,7 @@ fn main() -> ExitCode {
     let mut config = EvalConfig::default();
     config.snapshot_directory = Some(state.path().join("snapshots"));
     let target = Target::new("local-eval-remote", move || through_a_socket(config.clone()));
-    let target = if sandbox_conformance::wants_all(VARIABLE) {
-        target
-    } else {
-        target.only(GROUPS, ELSEWHERE)
-    };
+    let target = target.part(GROUPS, ELSEWHERE);
     sandbox_conformance::main(match env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => target.configure(move |b| b.provider_option("python", python.as_str())),
         Err(_) => target,

@@ -2,11 +2,11 @@
 
 use sandbox_conformance::Target;
 
-/// Set by `cargo xtask test-docker`, which has an engine and the image. `part`: some groups alone.
+/// Set by `cargo xtask`, which has an engine and the image.
 pub(crate) const VARIABLE: &str = "SANDBOX_TEST_DOCKER";
 
 /// Why the groups that are about what is the same elsewhere wait for more time.
-pub(crate) const LATER: &str = "left to cargo xtask test-docker, which takes its time";
+pub(crate) const LATER: &str = "left to `cargo xtask test --full`";
 
 /// What a link to a file of every system finds.
 const HAS_SYSTEM: &str = "an image has files of its own in /etc, which its user may not read";
