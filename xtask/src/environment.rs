@@ -11,7 +11,7 @@ use crate::setup::system_python;
 use crate::workspace;
 
 /// What the tests about rich results need.
-pub(crate) const PYTHON_PACKAGES: [&str; 3] = ["matplotlib", "pandas", "pillow"];
+pub(crate) const PYTHON_PACKAGES: [&str; 4] = ["matplotlib", "pandas", "pillow", "plotly"];
 
 /// What the tests of Jupyter need: a kernel, its client, a server, kernels of other languages and of another lineage, and
 /// what the tests about rich results need.

@@ -44,7 +44,7 @@ pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
 pub(crate) const COMPILED: &str = include_str!("python/compiled.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub(crate) const PARTS: [(&str, &str); 24] = [
+pub(crate) const PARTS: [(&str, &str); 25] = [
     ("codec", include_str!("python/codec.py")),
     ("compiled", COMPILED),
     ("worker", include_str!("python/worker.py")),
@@ -58,6 +58,7 @@ pub(crate) const PARTS: [(&str, &str); 24] = [
     ("tools", include_str!("python/tools.py")),
     ("hooks", include_str!("python/hooks.py")),
     ("rich", include_str!("python/rich.py")),
+    ("shell", include_str!("python/shell.py")),
     ("orphan", include_str!("python/orphan.py")),
     ("holder", include_str!("python/holder.py")),
     ("state", include_str!("python/state.py")),

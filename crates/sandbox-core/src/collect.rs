@@ -22,6 +22,9 @@ const MOST_RESULTS: usize = 10_000;
 /// Bytes of memory for all displayed objects that a result keeps.
 const MOST_RESULT_BYTES: usize = 128 << 20;
 
+/// Bytes that updates may put in the place of others in one run: each takes time for every object that it is shown by.
+const MAX_UPDATED_BYTES: usize = 1 << 30;
+
 /// Builds an [`ExecutionResult`] from the events of one run.
 #[derive(Debug, Default)]
 pub struct ResultCollector {
@@ -29,6 +32,7 @@ pub struct ResultCollector {
     display_ids: Vec<Option<String>>,
     clear_before_next: bool,
     result_bytes: usize,
+    updated_bytes: usize,
     stdout: StreamCollector,
     stderr: StreamCollector,
 }
@@ -95,20 +99,12 @@ impl ResultCollector {
         if std::mem::take(&mut self.clear_before_next) {
             self.clear();
         }
-        let bytes = size_of_item(&item) + display_id.as_ref().map_or(0, String::len);
+        // What is shown under an id that is known replaces what was, wherever it stands.
+        self.update(&item, display_id.as_deref());
         if display == DisplayKind::Update {
-            for (shown, id) in self.result.results.iter_mut().zip(&self.display_ids) {
-                if id.is_some()
-                    && *id == display_id
-                    && self.result_bytes + bytes <= MOST_RESULT_BYTES
-                {
-                    self.result_bytes += bytes;
-                    shown.data.clone_from(&item.data);
-                    shown.extra.clone_from(&item.extra);
-                }
-            }
             return Notice::Nothing;
         }
+        let bytes = size_of_item(&item) + display_id.as_ref().map_or(0, String::len);
         let full = self.result.results.len() >= MOST_RESULTS;
         if full || self.result_bytes + bytes > MOST_RESULT_BYTES {
             self.result.results_dropped += 1;
@@ -118,6 +114,25 @@ impl ResultCollector {
         self.display_ids.push(display_id);
         self.result.results.push(item);
         self.result.results.last().map_or(Notice::Nothing, Notice::Result)
+    }
+
+    /// Replaces what is shown under that id.
+    fn update(&mut self, item: &ResultItem, display_id: Option<&str>) {
+        let Some(display_id) = display_id else { return };
+        let bytes = size_of_item(item);
+        for (shown, id) in self.result.results.iter_mut().zip(&self.display_ids) {
+            if id.as_deref() != Some(display_id) {
+                continue;
+            }
+            let total = self.result_bytes + bytes - size_of_item(shown).min(self.result_bytes);
+            if total > MOST_RESULT_BYTES || self.updated_bytes + bytes > MAX_UPDATED_BYTES {
+                return;
+            }
+            self.result_bytes = total;
+            self.updated_bytes += bytes;
+            shown.data.clone_from(&item.data);
+            shown.extra.clone_from(&item.extra);
+        }
     }
 
     fn clear(&mut self) {

@@ -8,6 +8,11 @@ use clap::Args;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct ExportArgs {
+    /// Give a variable of a notebook a value, after the cell with the tag `parameters`: True, False,
+    /// None and numbers are what they are in Python, all else is text
+    #[arg(short = 'P', long = "parameter", value_name = "NAME=VALUE", help_heading = "Notebooks")]
+    pub(crate) parameters: Vec<String>,
+
     /// Write the code and what came of it into a notebook of this host, also when it fails
     #[arg(long, value_name = "FILE")]
     pub(crate) notebook: Option<PathBuf>,

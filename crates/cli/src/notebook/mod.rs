@@ -1,6 +1,8 @@
 //! Notebooks as files: the format that Jupyter calls nbformat 4, and what a run leaves in it.
 
+mod magics;
 mod output;
+mod parameters;
 mod read;
 mod recording;
 mod write;
@@ -8,6 +10,7 @@ mod write;
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::output::Output;
+pub(crate) use self::parameters::Parameter;
 pub(crate) use self::read::read;
 pub(crate) use self::recording::{Recorded, Recording};
 
@@ -16,6 +19,10 @@ const RAISES: &str = "raises-exception";
 /// Cells with this tag are left out of a run.
 const SKIPPED: &str = "skip-execution";
 pub(crate) const PYTHON: &str = "python";
+/// The type of a widget that is shown.
+const WIDGET: &str = "application/vnd.jupyter.widget-view+json";
+/// The type of the states of all widgets.
+pub(crate) const WIDGET_STATES: &str = "application/vnd.jupyter.widget-state+json";
 
 /// A notebook in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -93,8 +100,12 @@ impl Notebook {
         cells.filter_map(|(index, cell)| runs(cell).then_some(index)).collect()
     }
 
-    /// Takes in what a run gave. Cells that did not run have no outputs then.
-    pub(crate) fn take_in(&mut self, recorded: Vec<Recorded>) {
+    /// Takes in what a run gave. Cells that did not run have no outputs then, and widgets of an earlier run no states.
+    pub(crate) fn take_in(&mut self, recorded: Vec<Recorded>, widgets: Option<Value>) {
+        self.metadata.remove("widgets");
+        if let Some(states) = widgets {
+            self.metadata.insert("widgets".into(), json!({WIDGET_STATES: states}));
+        }
         for cell in &mut self.cells {
             cell.outputs.clear();
             cell.execution_count = None;

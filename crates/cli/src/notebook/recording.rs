@@ -5,10 +5,13 @@ use code_sandboxes::{
 };
 use serde_json::Value;
 
+use super::WIDGET;
 use super::output::Output;
 
 /// Bytes that are kept of all cells. What comes after that is counted.
 const MOST_BYTES: usize = 256 << 20;
+/// Bytes that may come in the place of others: each update takes time for every output that it is shown by.
+const MAX_UPDATED_BYTES: usize = 4 << 30;
 /// Counted for each output besides its text.
 const OVERHEAD: usize = 256;
 /// Errors that one cell may have beyond what is kept.
@@ -20,6 +23,8 @@ pub(crate) struct Recording {
     cells: Vec<Open>,
     bytes: usize,
     most: usize,
+    /// Bytes that have come in the place of others.
+    updated: usize,
     /// Whether there was no room for something. Then nothing is kept that came after it.
     full: bool,
     /// Outputs, and pieces of text, that are not kept.
@@ -51,7 +56,7 @@ struct Open {
 
 impl Default for Recording {
     fn default() -> Self {
-        Self { cells: Vec::new(), bytes: 0, most: MOST_BYTES, full: false, dropped: 0 }
+        Self { cells: Vec::new(), bytes: 0, most: MOST_BYTES, updated: 0, full: false, dropped: 0 }
     }
 }
 
@@ -95,6 +100,12 @@ impl Recording {
         self.add_error(failure.kind.as_str(), &failure.message, &failure.message);
     }
 
+    /// Whether a widget is shown, which is nothing without its state.
+    pub(crate) fn shows_widgets(&self) -> bool {
+        let outputs = self.cells.iter().flat_map(|cell| &cell.done.outputs);
+        outputs.filter_map(Output::data).any(|data| data.contains_key(WIDGET))
+    }
+
     /// Everything that was kept, and how much was not.
     pub(crate) fn end(self) -> (Vec<Recorded>, u64) {
         (self.cells.into_iter().map(|cell| cell.done).collect(), self.dropped)
@@ -124,10 +135,12 @@ impl Recording {
             DisplayKind::Update => self.update(item, id),
             DisplayKind::Display => {
                 self.clear_if_asked();
+                self.update(item, id);
                 self.add(Output::Display { data, metadata }, id);
             }
             DisplayKind::Result => {
                 self.clear_if_asked();
+                self.update(item, id);
                 self.add(Output::Value { data, metadata, execution_count: None }, id);
             }
         }
@@ -140,11 +153,14 @@ impl Recording {
             for (output, _) in shown_as(cell, id) {
                 let size = size_of(output);
                 let replaced = replacement(output, item);
-                if self.bytes - size + size_of(&replaced) > self.most {
+                let new_size = size_of(&replaced);
+                let total = self.bytes - size + new_size;
+                if total > self.most || self.updated + new_size > MAX_UPDATED_BYTES {
                     self.dropped += 1;
                     continue;
                 }
-                self.bytes = self.bytes - size + size_of(&replaced);
+                self.bytes = total;
+                self.updated += new_size;
                 *output = replaced;
             }
         }

@@ -103,6 +103,11 @@ fn what_is_updated_changes_in_every_place_and_makes_none() {
     ];
     let expected = json!([["display", "new"], ["display", "b"], [1, "new"]]);
     assert_eq!(screen(&[&first, &second]), [expected, json!([])]);
+
+    // What is shown once more under the same id stands in both places.
+    let again = [shown(DisplayKind::Display, "new", Some("x")), finished(2)];
+    let expected = json!([["display", "new"], ["display", "b"], [1, "new"]]);
+    assert_eq!(screen(&[&first, &again]), [expected, json!([["display", "new"]])]);
 }
 
 #[test]

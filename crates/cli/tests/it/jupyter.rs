@@ -6,11 +6,12 @@ mod server;
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use self::server::interpreter;
 use self::server::{JupyterServer, TOKEN, free_port};
 use crate::detached::World;
+use crate::notebooks::Desk;
 use crate::support::{run, sandboxes};
 
 #[test]
@@ -153,4 +154,21 @@ fn what_leads_to_no_kernel_is_told() {
     let outcome = run(["--kernel", "bash", "--transport", "udp", "--lang", "bash", "1"]).output();
     assert_eq!(outcome.status, 2, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("ipc") && outcome.stderr.contains("tcp"), "{}", outcome.stderr);
+}
+
+/// What only IPython has goes to a kernel of it, unless it was said where to run.
+#[test]
+fn a_notebook_with_magics_runs_in_a_kernel() {
+    let Some(python) = interpreter() else { return };
+    let desk = Desk::with(&[json!("%%bash\necho from bash")]);
+    let notebook = |arguments: &[&str]| {
+        let call = run(["in.ipynb"]).args(arguments.to_vec()).directory(desk.path());
+        call.env("CODE_SANDBOXES_PYTHON", &python).output()
+    };
+    let outcome = notebook(&[]);
+    outcome.assert(0, "from bash\n");
+    assert!(outcome.stderr.contains("%%bash needs IPython"), "{}", outcome.stderr);
+    let outcome = notebook(&["-p", "local-eval"]);
+    outcome.assert(1, "");
+    assert!(outcome.stderr.contains("%%bash is not supported here"), "{}", outcome.stderr);
 }

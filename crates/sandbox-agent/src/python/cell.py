@@ -16,8 +16,11 @@ COROUTINE = 0x0080
 LONGEST_LINE = 1000
 KEPT_SOURCES = 1000
 KEPT_CHARACTERS = 16 << 20
-forget_traceback = BaseException.__traceback__.__set__
+set_traceback = BaseException.__traceback__.__set__
+traceback_of = BaseException.__traceback__.__get__
 # Types whose `repr` is all there is to show.
+UNDERSCORES = ("_", "__", "___")
+NOTHING = object()
 PLAIN = frozenset(
     (int, float, complex, bool, str, bytes, bytearray, list, tuple, dict, set, frozenset, type(Ellipsis), range)
 )
@@ -31,6 +34,17 @@ class Cells:
         self.cell_number = 0
         self.sources = {}
         self.kept = 0
+        self.values = (NOTHING,) * len(UNDERSCORES)
+        self.is_cell = False
+        self.loop = None  # of cells that await
+        self.events = None  # what libraries have called around cells
+        self.loop_is_wanted = False  # by code that made tasks and awaited none
+        self.displayhook = displayhook(self)
+
+    def adopt(self):
+        """This process is a worker now."""
+        self.hook_up(self.main)
+        sys.displayhook = self.displayhook
 
     def hook_up(self, module):
         sys.modules["__main__"] = module
@@ -47,9 +61,11 @@ class Cells:
             self.cell_number += 1
             run.filename = run.filename or "<cell-%d>" % self.cell_number
             self.remember(run)
+            self.is_cell = True
             shown, error = self.run_cell(run)
+            self.is_cell = False
         if "matplotlib.pyplot" in sys.modules:
-            _, failure = self.driver.user(load("rich")["show_figures"], self.driver)
+            _, failure = self.driver.user(load("rich")["show_wanted_figures"], self.driver)
             error = error or failure
         return (shown or b"") + self.ending(run, error)
 
@@ -77,15 +93,34 @@ class Cells:
         for name in self.sources:
             load("hooks")["forget_source"](name)
         self.sources, self.kept, self.cell_number = {}, 0, 0
+        self.values = (NOTHING,) * len(UNDERSCORES)
+        for name in UNDERSCORES:
+            self.main.__dict__.pop(name, None)
 
     # Cells.
 
     def run_cell(self, run):
         self.hook_up(self.main)
+        load("hooks")["forget_warnings"](self.main)
         codes, error = self.driver.user(self.compile, run)
         if error is not None:
             return None, error
-        return self.driver.user(self.run_codes, codes)
+        if self.events is None:
+            return self.driver.user(self.run_codes, codes)
+        return self.run_with_events(codes)
+
+    def run_with_events(self, codes):
+        trigger = self.events.trigger
+        shown = None
+        for event in ("pre_execute", "pre_run_cell"):
+            _, error = self.driver.user(trigger, event)
+            if error is not None:
+                return None, error
+        shown, error = self.driver.user(self.run_codes, codes)
+        for event in ("post_execute", "post_run_cell"):
+            _, failure = self.driver.user(trigger, event)
+            error = error or failure
+        return shown, error
 
     def compile(self, run):
         """The code objects of a cell: its statements, then the last expression if it has one."""
@@ -94,14 +129,7 @@ class Cells:
         code = expression_code(source, run.filename, flags)
         if code is not None:
             return [(code, True)]
-        failure = None
-        try:
-            tree = compile(source, run.filename, "exec", flags | ONLY_AST, True)
-        except SyntaxError as error:
-            failure = error
-        if failure is not None:
-            translate = load("magics")["translate"]
-            tree, source = translate(source, run.filename, flags | ONLY_AST, failure)
+        tree, source = self.parsed(run, flags | ONLY_AST)
         for statement in tree.body:
             if type(statement) is _ast.ImportFrom and statement.module == "__future__":
                 flags |= future_flags(statement)
@@ -119,6 +147,23 @@ class Cells:
         self.flags = flags & ~TOP_LEVEL_AWAIT
         return codes
 
+    def parsed(self, run, flags):
+        """The syntax tree and the text of a cell. One that is not Python may be what notebooks take beside it."""
+        failure = None
+        try:
+            return compile(run.code, run.filename, "exec", flags, True), run.code
+        except SyntaxError as error:
+            failure = error
+        text = without_indent(run.code)
+        if text != run.code:
+            run.code = text
+            self.remember(run)
+            try:
+                return compile(text, run.filename, "exec", flags, True), text
+            except SyntaxError as error:
+                failure = error
+        return load("magics")["translate"](text, run.filename, flags, failure)
+
     def run_codes(self, codes):
         namespace = self.main.__dict__
         namespace.setdefault("__builtins__", builtins)
@@ -128,9 +173,52 @@ class Cells:
             value = None
             for code, _ in codes:
                 value = eval(code, namespace)
-        if value is None or not codes[-1][1] or getpid() != self.driver.pid:
+        if not codes or not codes[-1][1] or getpid() != self.driver.pid:
+            value, shown = None, None
+        else:
+            shown = self.show(value)
+        if self.loop_is_wanted:
+            load("awaits")["take_first_steps"](self.driver)
+        return shown
+
+    def show(self, value):
+        """The frames of the value of a cell, unless code has a way of its own to show it."""
+        hook = getattr(sys, "displayhook", None)
+        if hook is not self.displayhook and callable(hook):
+            try:
+                hook(value)
+                return None
+            except Exception as error:
+                self.driver.streams.note("sys.displayhook failed: %s: %s" % (type(error).__name__, error))
+        if value is None:
             return None
-        return self.driver.result(value)
+        shown = self.driver.result(value)
+        self.remember_value(value)
+        return shown
+
+    def remember_value(self, value):
+        """Names the last values, unless code uses one of these names for something else."""
+        names = self.main.__dict__
+        if "_" in builtins.__dict__:
+            return
+        for name, own in zip(UNDERSCORES, self.values):
+            if name in names and names[name] is not own:
+                return
+        self.values = (value,) + self.values[:-1]
+        names.update((name, own) for name, own in zip(UNDERSCORES, self.values) if own is not NOTHING)
+
+    def is_last_value(self, name):
+        return name in UNDERSCORES and self.main.__dict__[name] is self.values[len(name) - 1]
+
+    def remember_error(self, error, filename):
+        """What debuggers look at after an exception: it begins where user code does."""
+        trace = load("errors")["user_frames"](traceback_of(error), filename)
+        if issubclass(type(error), MemoryError):
+            trace = None  # the frames hold what there was no room for
+        set_traceback(error, trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        if sys.hexversion >= 0x030C0000:
+            sys.last_exc = error
 
     # Scripts.
 
@@ -188,14 +276,42 @@ class Cells:
             described, failure = self.driver.user(describe, error, run.filename)
             if failure is not None:
                 described = load("errors")["describe_plainly"](error)
+            if not run.script:
+                self.driver.user(self.remember_error, error, run.filename)
             return frame(ERROR, number(run.id), *[text(part) for part in described])
         finally:
-            # A traceback keeps every frame and its variables alive.
-            forget_traceback(error, None)
+            # A traceback keeps every frame and its variables alive. That of the last error is kept, as everywhere.
+            if error is not getattr(sys, "last_value", None):
+                set_traceback(error, None)
 
 
 def describe(error, filename):
     return load("errors")["describe"](error, filename)
+
+
+def displayhook(cells):
+    """What `sys.displayhook` is. Code that has another one in its place shows values itself."""
+
+    def displayhook(value):
+        """Shows a value as that of a cell."""
+        driver = cells.driver
+        if not cells.is_cell or driver.current is None:
+            sys.__displayhook__(value)
+        elif value is not None:
+            driver.show(driver.result(value))
+            cells.remember_value(value)
+
+    return displayhook
+
+
+def without_indent(source):
+    """The text without the spaces that its first line begins with. Lines stay where they are."""
+    lines = source.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip(" \t"))]
+    if not indent:
+        return source
+    return "\n".join(line[len(indent) :] if line.startswith(indent) else line for line in lines)
 
 
 def new_main():

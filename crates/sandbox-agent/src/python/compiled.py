@@ -6,13 +6,15 @@ It is a part of the zygote, which gives itself, and a program of its own for age
 import marshal
 import sys
 
+# As in `parts`.
+FILE_NAME = "<sandbox importlib._bootstrap %s>"
 OTHER = 3  # the exit status where this interpreter has other byte code than is asked for
 
 
 def compiled(sources, program, name):
     """Byte code that does the same as a program of that text, whose first line is the table of its parts."""
     parts = {
-        part: marshal.dumps(compile(source, "<sandbox %s>" % part, "exec", dont_inherit=True))
+        part: marshal.dumps(compile(source, FILE_NAME % part, "exec", dont_inherit=True))
         for part, source in sources.items()
     }
     text = "SOURCES = %r\n%s" % (parts, program.partition("\n")[2])
@@ -26,7 +28,7 @@ def main():
     program = sys.stdin.buffer.read().decode("ascii")
     table = {}
     exec(program.partition("\n")[0], table)
-    sys.stdout.buffer.write(compiled(table["SOURCES"], program, "<sandbox agent>"))
+    sys.stdout.buffer.write(compiled(table["SOURCES"], program, FILE_NAME % "agent"))
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class Driver:
         self.pid = getpid()
         self.streams.adopt()
         self.streams.burst.deliver_interrupt = self.deliver
-        self.cells.hook_up(self.cells.main)
+        self.cells.adopt()
         self.isolated = request.isolated
         self.modules = len(sys.modules)
 

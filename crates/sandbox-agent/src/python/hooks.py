@@ -6,15 +6,17 @@ from os import environ
 STATE = {"driver": None}
 SOURCES = {}
 INLINE = "sandbox_inline"
+# What warnings name when a caller is asked for who is not there.
+NOWHERE = ("<sys>", 0) if sys.hexversion >= 0x030C0000 else ("sys", 1)
 
 
 class Finder:
-    """Calls back after the first import of the modules in `ACTIONS`; finds nothing itself."""
+    """Calls back after the first import of some modules; finds nothing itself."""
 
     def find_spec(self, name, path=None, target=None):
         if name == INLINE:
             return inline_spec()
-        action = ACTIONS.get(name)
+        action = OF_ALL.get(name) or (STATE["driver"] and OF_WORKERS.get(name))
         if action is None:
             return None
         spec = find_elsewhere(self, name, path, target)
@@ -75,27 +77,78 @@ def on_matplotlib(module):
     # A backend that the user chose, by variable or by call, stays.
     if "MPLBACKEND" not in environ:
         module.rcParams["backend"] = "module://" + INLINE
+        # Until code says `ioff()`, figures are shown without being asked for.
+        module.rcParams["interactive"] = True
 
 
-def on_ipython_display(module):
-    """IPython's own functions only print when no IPython shell is running."""
-    import builtins
+def on_warnings(module):
+    """What is said of a caller below user code is said as where nothing is below it."""
+    show = module._showwarnmsg
 
-    for name in ("display", "update_display", "clear_output"):
-        function = getattr(builtins, name, None)
-        if function is not None:
-            setattr(module, name, function)
+    def showwarnmsg(message):
+        if (message.filename, message.lineno) in places_below():
+            message.filename, message.lineno = NOWHERE
+        show(message)
+
+    module._showwarnmsg = showwarnmsg
 
 
-ACTIONS = {
+def places_below():
+    """Where the program stands that this is part of. A thread of user code is not called from there."""
+    bottom = bottom_frame()
+    frame = sys._getframe()
+    while bottom.f_code.co_name == "<module>" and frame is not None:
+        if frame.f_globals is bottom.f_globals:
+            yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
+def bottom_frame():
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def forget_warnings(main):
+    """Has warnings that were shown in one cell shown in the next one as well."""
+    for names in (main.__dict__, sys.__dict__, bottom_frame().f_globals):
+        names.pop("__warningregistry__", None)
+
+
+def on_asyncio(module):
+    load("awaits")["offer_loop"](STATE["driver"])
+
+
+def in_shell(name):
+    """The action for a module whose ways to show something lead to a running IPython, or to a browser."""
+
+    def action(module):
+        load("shell")[name](STATE["driver"], module)
+
+    return action
+
+
+# Those that need to know the driver. For what the zygote has imported, they come when there is one.
+OF_WORKERS = {
+    "asyncio": on_asyncio,
+    "IPython.core.display_functions": in_shell("show_displays"),
+    "IPython.core.displaypub": in_shell("show_published"),
+    "IPython.core.getipython": in_shell("offer_shell"),
+    "plotly.io._renderers": in_shell("show_plotly"),
+}
+OF_ALL = {
     "linecache": on_linecache,
     "matplotlib": on_matplotlib,
-    "IPython.core.display_functions": on_ipython_display,
+    "pandas.core.config_init": in_shell("widen_tables"),
+    "warnings": on_warnings,
 }
 
 
 def install(sys_module):
     sys_module.meta_path.insert(0, Finder())
+    if "warnings" in sys_module.modules:
+        on_warnings(sys_module.modules["warnings"])
 
 
 def attach(driver):
@@ -103,8 +156,10 @@ def attach(driver):
     if "matplotlib" in sys.modules and "MPLBACKEND" in environ:
         # Imported by the zygote, which did not know this worker's environment.
         sys.modules["matplotlib"].rcParams["backend"] = environ["MPLBACKEND"]
-    if "IPython.core.display_functions" in sys.modules:
-        on_ipython_display(sys.modules["IPython.core.display_functions"])
+        sys.modules["matplotlib"].rcParams["interactive"] = False
+    for name, action in OF_WORKERS.items():
+        if name in sys.modules:
+            action(sys.modules[name])
 
 
 def remember_source(filename, source):

@@ -1,5 +1,6 @@
 """A matplotlib backend that shows figures as images in the results of a cell."""
 
+from matplotlib import is_interactive
 from matplotlib.backend_bases import FigureManagerBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -9,7 +10,8 @@ class FigureManager(FigureManagerBase):
     """Nothing to manage: there is no window."""
 
     def show(self):
-        """`Figure.show()` shows at the end of the cell like every open figure."""
+        """`Figure.show()` shows at the end of the cell, as every figure that is not held back."""
+        self.canvas.sandbox_wanted = True
 
 
 class FigureCanvas(FigureCanvasAgg):
@@ -17,6 +19,8 @@ class FigureCanvas(FigureCanvasAgg):
 
     manager_class = FigureManager
     sandbox_inline = True
+    # Whether it is shown without being asked for.
+    sandbox_wanted = False
 
 
 def new_figure_manager(num, *arguments, FigureClass=Figure, **options):
@@ -24,4 +28,6 @@ def new_figure_manager(num, *arguments, FigureClass=Figure, **options):
 
 
 def new_figure_manager_given_figure(num, figure):
-    return FigureManager(FigureCanvas(figure), num)
+    canvas = FigureCanvas(figure)
+    canvas.sandbox_wanted = is_interactive()
+    return FigureManager(canvas, num)

@@ -8,6 +8,7 @@ import builtins
 import sys
 
 SHELL = "__sandbox_shell__"
+ABOUT = "__sandbox_about__"
 INSTALL = "install from outside, with `sandbox.install_packages([...])`"
 HINT = "run it with the jupyter engine, which has IPython"
 
@@ -29,6 +30,7 @@ def translate(source, filename, flags, error):
         except SyntaxError as another:
             error = another
     setattr(builtins, SHELL, shell)
+    setattr(builtins, ABOUT, about)
     return tree, "\n".join(lines)
 
 
@@ -39,8 +41,14 @@ def translated(line):
     code = code.rstrip()
     if code.startswith("%"):
         return indent + magic(code)
+    if code.startswith("!!"):
+        return "%s%s(%r, True)" % (indent, SHELL, code[2:])
     if code.startswith("!"):
         return "%s%s(%r, False)" % (indent, SHELL, code[1:])
+    if code and "?" in (code[0], code[-1]):
+        name, detailed = code.strip("?"), "??" in (code[:2], code[-2:])
+        known = all(part.isidentifier() for part in name.strip().split("."))
+        return "%s%s(%r, %r)" % (indent, ABOUT, name.strip(), detailed) if known else None
     name, equals, command = code.partition("=")
     name, command = name.rstrip(), command.lstrip()
     if equals and name and command.startswith("!") and not command.startswith("!="):
@@ -83,6 +91,43 @@ def shell(command, collect):
     if collect:
         return done.stdout.decode("utf-8", "replace").splitlines()
     return None
+
+
+def about(name, detailed):
+    """Shows what is known of an object, as text: `name?`, and with its source `name??`."""
+    caller = sys._getframe(1)
+    try:
+        value = eval(name, caller.f_globals, caller.f_locals)
+    except Exception:
+        text = "Object `%s` not found." % name
+    else:
+        text = "\n".join(facts(name.rpartition(".")[2], value, detailed))
+    load("rich")["publish"](load("hooks")["STATE"]["driver"], {"text/plain": text})
+
+
+def facts(name, value, detailed):
+    import inspect
+
+    is_callable = callable(value)
+    if is_callable:
+        yield from fact("Signature", lambda: name + str(inspect.signature(value)))
+    yield "Type: %s" % type(value).__name__
+    if not is_callable and not inspect.ismodule(value):
+        yield from fact("String form", lambda: str(value)[:500])
+        yield from fact("Length", lambda: len(value))
+    yield from fact("File", lambda: inspect.getfile(value if is_callable else type(value)))
+    source = list(fact("Source", lambda: "\n" + inspect.getsource(value))) if detailed else []
+    yield from source or fact("Docstring", lambda: inspect.getdoc(value))
+
+
+def fact(name, get):
+    """One line, where there is something to say."""
+    try:
+        value = get()
+    except Exception:
+        return
+    if value is not None:
+        yield "%s: %s" % (name, value)
 
 
 def check_pip(words):

@@ -16,6 +16,9 @@ IGNORED = (SIGPIPE, SIGXFSZ, SIGINT)
 # `print` for everyone does not reach it. It is also how a frame of a part is recognised.
 BUILTINS = dict(vars(sys.modules["builtins"]))
 PARTS = {}
+# Warnings that name the caller pass by the frames of files that are called like this, as by those of `import` itself: below
+# user code there is nothing that it should hear of.
+FILE_NAME = "<sandbox importlib._bootstrap %s>"
 
 
 def load(name):
@@ -32,7 +35,7 @@ def code_of(name):
     source = SOURCES[name]
     if type(source) is bytes:
         return marshal.loads(source)
-    return compile(source, "<sandbox %s>" % name, "exec", dont_inherit=True)
+    return compile(source, FILE_NAME % name, "exec", dont_inherit=True)
 
 
 def reset_signals(ignored=IGNORED, numbers=range(1, 65)):

@@ -49,35 +49,65 @@ def result(driver, value):
     """Frames for the value of a cell."""
     bundle, metadata = represent(driver, value)
     done_with_figure(value)
-    return driver.display(RESULT, limited(driver, bundle), metadata)
+    if not bundle:
+        return None
+    return driver.display(RESULT, limited(driver, from_mimebundle(driver, bundle)), dump(metadata))
 
 
 def display(
-    driver, objects, raw=False, display_id=None, metadata=None, update=False, clear=False, **options
+    driver,
+    objects,
+    include=None,
+    exclude=None,
+    metadata=None,
+    transient=None,
+    display_id=None,
+    raw=False,
+    clear=False,
+    update=False,
+    **options,
 ):
     """`display()` of user code. Options of IPython that mean nothing here are let pass."""
     if display_id is True:
         from os import urandom
 
         display_id = urandom(16).hex()
+    known_as = display_id or (transient or {}).get("display_id")
+    if update and not known_as:
+        raise TypeError("display_id required for update_display")
     if clear:
         globals()["clear"](driver, True)
+    if not objects and display_id:
+        objects, raw = ({},), True  # a place for what comes later
     for value in objects:
-        if raw:
-            bundle, told = from_mimebundle(driver, value), {}
-        else:
-            bundle, told = represent(driver, value, dumps=False)
-        if metadata:
-            told.update(metadata)
-        if driver.current is None:
-            # A thread that outlived its run has nowhere to show anything.
-            sys.stdout.write("%s\n" % str(bundle[0][2] if bundle else b"", "utf-8", "replace"))
-            continue
-        bundle = limited(driver, bundle)
-        if bundle:
-            kind = UPDATE if update else DISPLAY
-            driver.show(driver.display(kind, bundle, dump(told), display_id or ""))
+        bundle, told = (value, {}) if raw else represent(driver, value, include, exclude)
+        if raw or bundle:
+            publish(driver, bundle, merged(told, metadata), known_as, update)
     return Handle(driver, display_id) if display_id else None
+
+
+def merged(own, given):
+    """The metadata of a display, with those that the caller gave."""
+    if not isinstance(given, dict):
+        return own
+    return {**own, **{key: merged(own[key], value) if isinstance(own.get(key), dict) else value
+                      for key, value in given.items()}}
+
+
+def publish(driver, data, metadata=None, display_id=None, update=False):
+    """Shows representations by their MIME types."""
+    if not isinstance(data, dict):
+        raise TypeError("data must be a dict, got: %r" % (data,))
+    bundle = from_mimebundle(driver, data)
+    if driver.current is None:
+        # A thread that outlived its run has nowhere to show anything.
+        sys.stdout.write("%s\n" % str(bundle[0][2] if bundle else b"", "utf-8", "replace"))
+        return
+    kept = limited(driver, bundle)
+    if kept or not bundle and display_id:
+        kind = UPDATE if update else DISPLAY
+        name = "" if display_id is None else str(display_id)
+        driver.show(driver.display(kind, kept, dump(metadata or {}), name))
 
 
 def clear(driver, wait):
@@ -86,35 +116,64 @@ def clear(driver, wait):
         driver.show(frame(CLEAR_OUTPUT, number(current), number(int(bool(wait)))))
 
 
-def represent(driver, value, dumps=True):
-    """The bundle of a value, as (mime, encoding, bytes), and its metadata."""
+def represent(driver, value, include=None, exclude=None):
+    """The representations of a value by MIME type and their metadata. There are none when it shows itself."""
+    if shows_itself(driver, value):
+        return {}, {}
     bundle = {}
     metadata = {}
     ours = figure_bundle(driver, value)
+    of_ipython = load("shell")["formatter"]()
     if ours is not None:
         bundle.update(ours)
+    elif of_ipython is not None:
+        return of_ipython.format(value, include, exclude)
     elif not isinstance(value, type):
-        for mime, data, told in formatted(driver, value):
+        for mime, data, told in formatted(driver, value, include, exclude):
             if data is not None and mime not in bundle:
                 bundle[mime] = data
                 if told:
                     metadata[mime] = told
-    if "text/plain" not in bundle:
-        bundle["text/plain"] = cut(repr(value))
-    items = from_mimebundle(driver, bundle)
-    return items, dump(metadata) if dumps else metadata
+    if "text/plain" not in bundle and wanted("text/plain", include, exclude):
+        bundle["text/plain"] = cut(plain(value))
+    kept = {mime: data for mime, data in bundle.items() if wanted(mime, include, exclude)}
+    return kept, {mime: told for mime, told in metadata.items() if mime in kept}
 
 
-def formatted(driver, value):
+def wanted(mime, include, exclude):
+    return (not include or mime in include) and not (exclude and mime in exclude)
+
+
+def shows_itself(driver, value):
+    """Whether a value has a way of its own to be shown, and was shown so."""
+    method = method_of(value, "_ipython_display_")
+    if method is None:
+        return False
+    return attempt(driver, lambda: [method()], "_ipython_display_") is not None
+
+
+def plain(value):
+    """The text of a value, as IPython writes it where the value asks for that and IPython is there."""
+    if method_of(value, "_repr_pretty_") is not None:
+        try:
+            from IPython.lib.pretty import pretty
+        except Exception:
+            pass  # not there, or not to be used
+        else:
+            return pretty(value)
+    return repr(value)
+
+
+def formatted(driver, value, include, exclude):
     """What the `_repr_*_` methods of a value give: (mime, data, metadata)."""
     method = method_of(value, "_repr_mimebundle_")
     if method is not None:
-        data, told = split_metadata(attempt(driver, method, include=None, exclude=None))
+        data, told = split_metadata(attempt(driver, method, include=include, exclude=exclude))
         if isinstance(data, dict):
             for mime, content in data.items():
                 yield mime, content, told.get(mime) if isinstance(told, dict) else None
     for name, mime in METHODS:
-        method = method_of(value, name)
+        method = method_of(value, name) if wanted(mime, include, exclude) else None
         if method is not None:
             data, told = split_metadata(attempt(driver, method))
             yield mime, data, told
@@ -132,12 +191,14 @@ def method_of(value, name):
     return method if callable(method) else None
 
 
-def attempt(driver, method, **options):
-    """Calls a formatter; one that raises is left out, and says so."""
+def attempt(driver, method, name=None, **options):
+    """Calls a formatter; one that raises is left out, and says so unless it is only not there."""
     try:
         return method(**options)
+    except NotImplementedError:
+        return None
     except Exception as error:
-        name = getattr(method, "__name__", "formatter")
+        name = name or getattr(method, "__name__", "formatter")
         driver.streams.note("%s failed: %s: %s" % (name, type(error).__name__, safe_str(error)))
         return None
 
@@ -227,10 +288,15 @@ def open_figures():
 
 def show_figures(driver):
     """Shows and closes every open figure."""
-    figures = open_figures()
-    for num, figure in figures:
+    for num, figure in open_figures():
         sys.modules["matplotlib._pylab_helpers"].Gcf.destroy(num)
         display(driver, (figure,))
+
+
+def show_wanted_figures(driver):
+    """The same at the end of a run, unless all of them were made after `ioff()`."""
+    if any(figure.canvas.sandbox_wanted for _, figure in open_figures()):
+        show_figures(driver)
 
 
 def done_with_figure(value):
@@ -241,15 +307,57 @@ def done_with_figure(value):
 
 
 def dump(value):
-    if not value:
-        return "{}" if isinstance(value, dict) else json_encoder().encode(value)
-    return json_encoder().encode(value)
-
-
-def json_encoder():
+    """A value as JSON. What is none is written as Jupyter does it: dates, numbers of numpy, arrays, sets, NaN."""
+    if not value and isinstance(value, dict):
+        return "{}"
     from json import JSONEncoder
 
-    return JSONEncoder(allow_nan=False, separators=(",", ":"))
+    encoder = JSONEncoder(allow_nan=False, separators=(",", ":"), default=as_json)
+    try:
+        return encoder.encode(value)
+    except (TypeError, ValueError):
+        return encoder.encode(cleaned(value))
+
+
+def as_json(value):
+    """The next best thing for a value that JSON does not know."""
+    import datetime
+    import numbers
+    from collections.abc import Iterable, Mapping
+
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=datetime.datetime.now().astimezone().tzinfo)
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return str(b2a_base64(value, newline=False), "ascii")
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if type(value).__module__ == "numpy" and callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
+    raise TypeError("%s is not JSON" % type(value).__name__)
+
+
+def cleaned(value):
+    """The same for a whole document, whose keys may be anything, and whose numbers may be none."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else repr(float(value))
+    if isinstance(value, dict):
+        plain_keys = (str, int, type(None))
+        return {key if isinstance(key, plain_keys) else str(key): cleaned(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [cleaned(item) for item in value]
+    return cleaned(as_json(value))
 
 
 def cut(value):

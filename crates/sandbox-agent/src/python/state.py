@@ -109,7 +109,7 @@ def write(driver, channel):
     # Before this imports any itself.
     imported = codec["several"](codec["text"](name) for name in load("imported")["names"](driver))
     dump = dumper(driver)
-    namespace, notes = storable(driver.cells.main, dump)
+    namespace, notes = storable(driver.cells, dump)
     left_out = codec["several"](codec["text"](note) for note in cut(notes))
     sender.piece(codec["number"](len(namespace)) + left_out + imported)
     dump(namespace, sender)
@@ -133,12 +133,12 @@ def cut(notes):
     return notes
 
 
-def storable(main, dump):
-    """The variables that can be stored, and what to say of the others."""
+def storable(cells, dump):
+    """The variables that can be stored, and what to say of the others. Code has not made those of the last values."""
     namespace = {
         name: value
-        for name, value in main.__dict__.items()
-        if type(name) is str and not (name.startswith("__") and name.endswith("__"))
+        for name, value in cells.main.__dict__.items()
+        if type(name) is str and not (name.startswith("__") and name.endswith("__") or cells.is_last_value(name))
     }
     if problem_of(namespace, dump) is None:
         return namespace, []

@@ -36,7 +36,7 @@ ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 # To the driver a frame with Python's own builtins is one of user code: there interrupts are raised and not put off.
 PAUSE = {"__builtins__": builtins}
-exec(compile("def pause(wait, *limit):\n    return wait(*limit)\n", "<sandbox tools>", "exec"), PAUSE)
+exec(compile("def pause(wait, *limit):\n    return wait(*limit)\n", "<sandbox importlib._bootstrap tools>", "exec"), PAUSE)
 pause = PAUSE["pause"]
 
 

@@ -30,7 +30,7 @@ json.dumps({"a": [1, 2.5, None, "x"]})
 """
 CELLS = (CELL, "x = 1\nx + 1", "def fail(): raise ValueError('warm')\nfail()", "1+1")
 FIRST_CELLS = ("1\n1 + 1", "1+1")
-PARTS = ("codec", "cell", "streams", "driver", "errors", "variables", "rich", "magics", "hooks")
+PARTS = ("codec", "cell", "streams", "driver", "errors", "variables", "rich", "magics", "hooks", "shell")
 
 # What a worker's entry does to its process; each is only pretended here.
 DEEDS = (

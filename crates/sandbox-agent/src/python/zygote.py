@@ -29,7 +29,7 @@ def compiled(program):
     """A file of byte code that does the same as this program, whose text is `program`."""
     import importlib.util
 
-    code = load("compiled")["compiled"](SOURCES, str(program, "utf-8"), "<sandbox zygote>")
+    code = load("compiled")["compiled"](SOURCES, str(program, "utf-8"), FILE_NAME % "zygote")
     # The interpreter knows byte code by its first bytes; the other fields of the header are unused.
     return importlib.util.MAGIC_NUMBER.ljust(16, b"\0") + code
 

@@ -11,6 +11,8 @@ pub(crate) const CASES: &[Case] = &[
     ("errors", errors),
     ("code_that_raises_runs_once", code_that_raises_runs_once),
     ("awaits", awaits),
+    ("variables_of_the_context_outlive_cells", variables_of_the_context_outlive_cells),
+    ("tasks_take_their_first_steps", tasks_take_their_first_steps),
     ("exits", exits),
     ("shell_commands", shell_commands),
     ("valid_python_is_never_a_command", valid_python_is_never_a_command),
@@ -50,7 +52,7 @@ fn values() {
         ("'\\ud800'", Some("'\\ud800'")),
         ("\u{feff}x", Some("6")),
         ("__name__", Some("'__main__'")),
-        ("sorted(name for name in dir() if not name.startswith('__'))", Some("['x']")),
+        ("sorted(name for name in dir() if not name.startswith('_'))", Some("['x']")),
         ("from __future__ import annotations", None),
         ("def f(a: undefined): pass\nf.__annotations__", Some("{'a': 'undefined'}")),
         (
@@ -183,6 +185,43 @@ fn awaits() {
     );
     assert_eq!(worker.run("await asyncio.sleep(0); import sys; sys.exit(4)").exit(), Some(4));
     assert_eq!(worker.run("await asyncio.sleep(0, 'fine')").text(), Some("'fine'"));
+}
+
+fn variables_of_the_context_outlive_cells() {
+    expect_texts(&[
+        ("import asyncio, contextvars\nvariable = contextvars.ContextVar('v', default=0)", None),
+        ("variable.set(1); await asyncio.sleep(0)", None),
+        ("variable.get()", Some("1")),
+        ("await asyncio.sleep(0, variable.get())", Some("1")),
+        ("variable.set(2); variable.get()", Some("2")),
+        (
+            "async def change():\n    variable.set(3)\nawait change()\nawait asyncio.create_task(change())",
+            None,
+        ),
+        ("variable.get()", Some("3")),
+    ]);
+    let mut worker = Worker::new();
+    worker.run("import asyncio, contextvars\nvariable = contextvars.ContextVar('v', default=0)");
+    worker.run("variable.set(1)\nawait asyncio.sleep(0)\n1 / 0");
+    assert_eq!(worker.run("variable.get()").text(), Some("1"));
+}
+
+/// The loop stands still between cells, and what was just made may begin.
+fn tasks_take_their_first_steps() {
+    let mut worker = Worker::new();
+    let outcome = worker.run(
+        "import asyncio\nasync def work():\n    print('begun')\n    await asyncio.sleep(60)\ntask = asyncio.create_task(work())\nprint('made')",
+    );
+    assert_eq!((outcome.error(), outcome.stdout().as_str()), (None, "made\nbegun\n"));
+    let code =
+        "task.cancel()\ntry:\n    await task\nexcept asyncio.CancelledError:\n    print('ended')";
+    assert_eq!(worker.run(code).stdout(), "ended\n");
+    // A program is no cell: nothing runs there unless it says so.
+    let script = "import asyncio\nasync def work(): pass\nwork = work()\ntry:\n    asyncio.create_task(work)\nexcept RuntimeError as error:\n    print(error)\nwork.close()";
+    assert_eq!(
+        worker.run_with(&crate::harness::script(script)).stdout(),
+        "no running event loop\n"
+    );
 }
 
 fn exits() {

@@ -16,6 +16,7 @@ pub(crate) const CASES: &[Case] = &[
     ("values_that_lie_about_their_class", values_that_lie_about_their_class),
     ("display_from_threads", display_from_threads),
     ("display_of_ipython_is_ours", display_of_ipython_is_ours),
+    ("what_is_published_by_ipython_is_shown", what_is_published_by_ipython_is_shown),
 ];
 
 fn item(mime: &str, encoding: Encoding, data: &str) -> MimeData {
@@ -90,7 +91,7 @@ class Bad:
     def __repr__(self): return 'bad'
     def _repr_html_(self): raise ValueError('no html')
     def _repr_png_(self): return None
-    def _repr_json_(self): return {1, 2}
+    def _repr_json_(self): return object()
     def _repr_latex_(self): return '$ok$'
 Bad()";
     let outcome = worker.run(code);
@@ -268,4 +269,46 @@ fn display_of_ipython_is_ours() {
         worker.run("from IPython.display import display, clear_output\ndisplay(1)\nclear_output()");
     assert_eq!((outcome.displays().count(), outcome.replies.len()), (1, 3), "{outcome:?}");
     assert_eq!(outcome.stdout(), "");
+}
+
+/// Libraries find a shell of IPython, though none runs.
+fn what_is_published_by_ipython_is_shown() {
+    let dir = tempfile::tempdir().expect("directory");
+    let core = dir.path().join("IPython/core");
+    std::fs::create_dir_all(&core).expect("mkdir");
+    for (name, text) in [
+        ("core/display_functions.py", "def publish_display_data(*a, **k): print('printed')"),
+        ("core/getipython.py", "def get_ipython(): return None"),
+        (
+            "core/displaypub.py",
+            "class DisplayPublisher:\n    def publish(self, *a, **k): print('printed')\n    clear_output = publish",
+        ),
+        (
+            "__init__.py",
+            "from IPython.core.getipython import get_ipython\nfrom IPython.core import display_functions as display",
+        ),
+    ] {
+        std::fs::write(dir.path().join("IPython").join(name), text).expect("write");
+    }
+    let mut fork = crate::harness::plain_fork();
+    fork.work_dir = dir.path().to_str().expect("UTF-8").into();
+    let mut worker = Worker::fork(&crate::harness::WARM, &fork).expect("worker");
+    for publish in [
+        "from IPython.display import publish_display_data as publish",
+        "import IPython; publish = IPython.get_ipython().display_pub.publish",
+        "from IPython.core.displaypub import DisplayPublisher; publish = DisplayPublisher().publish",
+    ] {
+        let publish = publish.replace("IPython.display", "IPython.core.display_functions");
+        let code = format!(
+            "{publish}\npublish({{'text/html': '<b>'}}, {{'own': 1}}, transient={{'display_id': 'x'}})"
+        );
+        let outcome = worker.run(&code);
+        assert_eq!((outcome.error(), outcome.stdout().as_str()), (None, ""), "{publish}");
+        let shown: Vec<_> = outcome.displays().collect();
+        assert_eq!(shown.len(), 1, "{publish}: {outcome:?}");
+        assert_eq!((shown[0].0, shown[0].1[0].mime.as_str()), (DisplayKind::Display, "text/html"));
+    }
+    let around = "import IPython\nIPython.get_ipython().events.register('post_execute', lambda: print('after'))";
+    worker.run(around);
+    assert_eq!(worker.run("print('cell')").stdout(), "cell\nafter\n");
 }

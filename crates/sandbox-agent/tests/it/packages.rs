@@ -1,8 +1,10 @@
 //! The packages people plot and compute with. They need `SANDBOX_TEST_PYTHON`.
 
+use std::io::Write as _;
+
 use crate::{
     Case,
-    harness::{Outcome, Worker, Zygote, cell, plain_fork},
+    harness::{Outcome, Worker, Zygote, cell, plain_fork, script},
 };
 use sandbox_agent::{DisplayKind, Start};
 
@@ -12,6 +14,7 @@ pub(crate) const CASES: &[Case] = &[
     ("figures", figures),
     ("a_backend_of_the_user_stays", a_backend_of_the_user_stays),
     ("preimported", preimported),
+    ("figures_of_plotly", figures_of_plotly),
 ];
 
 fn mimes(outcome: &Outcome) -> Vec<(DisplayKind, Vec<String>)> {
@@ -87,6 +90,28 @@ fn a_backend_of_the_user_stays() {
     // Children have no module of ours, so nothing tells them to use it.
     let child = Worker::new().run("import matplotlib, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import matplotlib.pyplot as p; p.plot([1])'], check=True);");
     assert_eq!(child.error(), None, "{}", child.stderr());
+}
+
+/// Where neither IPython nor a browser is, they are shown as in a notebook.
+fn figures_of_plotly() {
+    let mut worker = Worker::new();
+    let found = worker.run("import importlib.util\nimportlib.util.find_spec('plotly') is not None");
+    if found.text() != Some("True") {
+        // `cargo xtask test` counts such lines.
+        let _ = write!(std::io::stdout(), "\nskipped: SANDBOX_TEST_PYTHON has no plotly\n");
+        return;
+    }
+    const FIGURE: &[&str] = &["application/vnd.plotly.v1+json"];
+    let show = worker.run(
+        "import plotly.graph_objects as go\nfigure = go.Figure(data=[go.Scatter(y=[1, 2])])\nfigure.show()",
+    );
+    expect(&show, &[(DisplayKind::Display, FIGURE)]);
+    assert!(show.displays().next().expect("display").1[0].data.contains("\"y\":[1,2]"));
+    expect(&worker.run("figure"), &[(DisplayKind::Display, FIGURE)]);
+    let page = worker.run("figure.show('notebook_connected')");
+    assert!(mimes(&page).iter().all(|(_, types)| *types == ["text/html"]), "{page:?}");
+    let shown = "import plotly.io as io\nio.show({'data': [{'y': [3]}]})";
+    expect(&worker.run_with(&script(shown)), &[(DisplayKind::Display, FIGURE)]);
 }
 
 fn preimported() {

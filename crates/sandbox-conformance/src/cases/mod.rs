@@ -3,6 +3,7 @@
 mod archives;
 mod background;
 mod cancellation;
+mod cells;
 mod cleanup;
 mod command_cpu_time;
 mod command_faults;
@@ -45,6 +46,7 @@ mod reference;
 mod reference_state;
 mod rich;
 mod rich_packages;
+mod rich_protocols;
 mod snapshots;
 mod streams;
 mod terminal;
@@ -80,6 +82,8 @@ pub(crate) fn all() -> Vec<Case> {
         variables::cases(),
         rich::cases(),
         rich_packages::cases(),
+        rich_protocols::cases(),
+        cells::cases(),
         driver::cases(),
         driver_fork::cases(),
         forged::cases(),

@@ -12,6 +12,9 @@ pub(super) fn cases() -> Vec<Case> {
         a_chosen_backend_is_respected;
         a_pillow_image_is_a_png;
         numpy_values_are_text;
+        numbers_of_numpy_are_json;
+        wide_tables_keep_their_columns;
+        figures_wait_after_ioff;
     })
 }
 
@@ -62,6 +65,44 @@ async fn a_pillow_image_is_a_png(f: Fixture) -> Checked {
     let result = ok(&sandbox, "from PIL import Image\nImage.new('RGB', (2, 2), 'red')").await?;
     let png = result.results[0].png().unwrap_or_default();
     ensure!(png.starts_with(PNG_START), "not a PNG: {png:.20}");
+    Ok(())
+}
+
+async fn numbers_of_numpy_are_json(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import numpy
+document = {'whole': numpy.int64(3), 'float': numpy.float32(1.5), 'array': numpy.arange(2)}
+display({'application/json': document, 'text/plain': 'text'}, raw=True)";
+    let expected = serde_json::json!({"whole": 3, "float": 1.5, "array": [0, 1]});
+    ensure_eq!(ok(&sandbox, code).await?.results[0].json(), Some(&expected));
+    Ok(())
+}
+
+async fn wide_tables_keep_their_columns(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code =
+        "import pandas\npandas.DataFrame([range(18)], columns=[f'column{i}' for i in range(18)])";
+    let result = ok(&sandbox, code).await?;
+    let shown = result.text().unwrap_or_default();
+    let missing: Vec<_> =
+        (0..18).map(|i| format!("column{i}")).filter(|name| !shown.contains(name)).collect();
+    ensure!(missing.is_empty(), "without {missing:?}: {shown}");
+    Ok(())
+}
+
+async fn figures_wait_after_ioff(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let images = async |code: &str| -> Checked<usize> {
+        let result = ok(&sandbox, code).await?;
+        Ok(result.results.iter().filter(|item| item.png().is_some()).count())
+    };
+    ensure_eq!(images("import matplotlib.pyplot as plt\nplt.plot([1]);").await?, 1);
+    ensure_eq!(images("plt.ioff();").await?, 0);
+    ensure_eq!(images("figure = plt.figure(); plt.plot([1]);").await?, 0, "after ioff()");
+    ensure_eq!(images("plt.plot([2]);").await?, 0, "in a later cell");
+    ensure_eq!(images("plt.show()").await?, 1, "by show()");
+    ensure_eq!(images("plt.ion(); plt.plot([1]);").await?, 1, "after ion()");
     Ok(())
 }
 

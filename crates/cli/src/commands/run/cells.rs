@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::export::{Export, Kept};
 use super::report::{self, Facts, Report};
 use super::source::{Source, Task};
-use super::{Extras, Guest, Interrupts, Visit, end_unless_it_stays};
+use super::{Extras, Guest, Interrupts, Visit, end_unless_it_stays, widgets};
 use crate::exit;
 use crate::notebook::{Notebook, Recording, plain_language};
 use crate::printer::{Format, Printer};
@@ -58,14 +58,19 @@ pub(super) async fn attend(
     let Visit { task, timeout, extras, stays, export, .. } = visit;
     let (guest, mut course) = (Guest::default(), Course::of(task, &export, sandbox, printer));
     (course.timeout, course.extras) = (timeout, extras);
+    let own = Extras { context: course.extras.context.clone(), ..Extras::default() };
     let mut facts = Facts::of(sandbox, "");
     let ended = tokio::select! {
         ended = course.run(&guest) => ended,
         () = guest.heed(interrupts, sandbox, printer) => Ok(()),
     };
+    let widgets = match export.writes_notebook() && course.shows_widgets() && ended.is_ok() {
+        true => widgets::states(sandbox, &own, printer).await,
+        false => None,
+    };
     end_unless_it_stays(sandbox, stays, printer).await;
     facts.language.clone_from(&course.language);
-    course.conclude(ended, guest.is_interrupted(), &export, facts).await
+    course.conclude(ended, guest.is_interrupted(), &export, facts, widgets).await
 }
 
 impl<'a> Course<'a> {
@@ -144,6 +149,13 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Whether what was recorded needs states, and the interpreter that has them is still there.
+    fn shows_widgets(&self) -> bool {
+        let lost = self.stop.as_ref().is_some_and(|stop| stop.result.failure.is_some());
+        let recording = self.recording.as_ref();
+        !lost && recording.is_some_and(Recording::shows_widgets)
+    }
+
     /// Says to a person which cell comes.
     fn announce(&self, number: usize, code: &str) {
         if io::stderr().is_terminal() {
@@ -181,6 +193,7 @@ impl<'a> Course<'a> {
         interrupted: bool,
         export: &Export,
         facts: Facts,
+        widgets: Option<Value>,
     ) -> Result<u8, Problem> {
         // A cell that was given up in its middle has a result, too.
         self.close(interrupted);
@@ -190,7 +203,7 @@ impl<'a> Course<'a> {
         // Without any code there is nothing to wait for.
         let is_empty = self.cells.is_empty() && ended.is_ok();
         let recording = self.recording.take().filter(|recording| recording.has_begun() || is_empty);
-        let kept = export.keep(recording, notebook, name, self.printer);
+        let kept = export.keep(recording, notebook, widgets, name, self.printer);
         ended?;
         let status = match &self.stop {
             // Cells that did not run are no success, however the interpreter ended.

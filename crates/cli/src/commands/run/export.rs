@@ -51,6 +51,10 @@ impl Export {
         if args.allow_errors && !matches!(source, Source::Notebook { .. }) {
             return Err(Problem::usage("--allow-errors is for notebooks", "leave it out"));
         }
+        if !args.parameters.is_empty() && !matches!(source, Source::Notebook { .. }) {
+            let hint = "a program takes arguments: sandboxes run --file FILE -- ARGS";
+            return Err(Problem::usage("-P is for notebooks", hint));
+        }
         let flags = [
             ("--notebook", args.notebook.is_some()),
             ("--save-outputs", args.save_outputs.is_some()),
@@ -85,6 +89,11 @@ impl Export {
         })
     }
 
+    /// Whether a notebook is written.
+    pub(super) fn writes_notebook(&self) -> bool {
+        self.notebook.is_some()
+    }
+
     /// Whether cells of a notebook go on after an exception.
     pub(super) fn allows_errors(&self) -> bool {
         self.allow_errors
@@ -110,6 +119,7 @@ impl Export {
         &self,
         recording: Option<Recording>,
         mut notebook: Notebook,
+        widgets: Option<Value>,
         name: impl Fn(usize) -> String,
         printer: &Printer,
     ) -> Kept {
@@ -140,7 +150,7 @@ impl Export {
             kept.files = Some(files);
         }
         if let Some(target) = &self.notebook {
-            notebook.take_in(cells);
+            notebook.take_in(cells, widgets);
             match target.write(&notebook.to_bytes()) {
                 Ok(()) => {
                     printer.note(&format!("notebook written: {}", target.path.display()));
@@ -196,10 +206,12 @@ fn target(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<Target, 
         let message = format!("{shown} is there already, and is no file");
         return Err(Problem::usage(message, "name another file"));
     }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
-        let message = format!("{shown} cannot be written: {} is no directory", parent.display());
-        return Err(Problem::usage(message, "make it first"));
+    // Directories that are missing are made when it is written.
+    let mut above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    let nearest = above.find(|above| above.symlink_metadata().is_ok());
+    if let Some(place) = nearest.filter(|place| !place.is_dir()) {
+        let message = format!("{shown} cannot be written: {} is no directory", place.display());
+        return Err(Problem::usage(message, "name a file in another one"));
     }
     let replace = overwrite || input.is_some_and(|input| is_same_name(input, path));
     if !replace && path.symlink_metadata().is_ok() {
@@ -225,6 +237,9 @@ impl Target {
     fn write(&self, content: &[u8]) -> io::Result<()> {
         // A link stays one: what it leads to is replaced.
         let path = fs::canonicalize(&self.path).ok().filter(|_| self.replace);
+        if let Some(parent) = self.path.parent() {
+            fs::create_dir_all(parent)?;
+        }
         write_whole(path.as_deref().unwrap_or(&self.path), content, self.replace)
     }
 }
@@ -277,12 +292,16 @@ mod tests {
             let target = target(path, input.map(PathBuf::as_path), overwrite).ok();
             assert_eq!(target.map(|target| target.replace), replace, "{path:?} {input:?}");
         }
-        for path in ["-", "/nonexistent/x.ipynb", ".", "/dev/full"] {
+        for path in ["-", "/dev/null/x.ipynb", ".", "/dev/full"] {
             target(Path::new(path), None, true).unwrap_err();
         }
         target(&link, Some(&link), false).unwrap().write(b"new").unwrap();
         assert_eq!(fs::read(&there).unwrap(), b"new");
         assert!(link.is_symlink());
+        let deep = directory.path().join("a/b/deep.ipynb");
+        target(&deep, None, false).unwrap().write(b"deep").unwrap();
+        assert_eq!(fs::read(&deep).unwrap(), b"deep");
+        target(&there.join("x/y.ipynb"), None, true).unwrap_err();
     }
 
     #[test]

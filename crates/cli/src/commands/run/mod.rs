@@ -3,11 +3,13 @@
 mod cells;
 mod export;
 mod guest;
+mod magics;
 mod program;
 mod report;
 mod save;
 mod source;
 mod tty;
+mod widgets;
 
 use std::mem;
 use std::time::Duration;
@@ -30,9 +32,15 @@ use crate::problem::Problem;
 use crate::settings;
 
 /// Runs what the arguments name. The status is that of the program.
-pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
+pub(crate) async fn run(mut args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
     tty::check(args.tty)?;
     let task = Task::of(&args)?;
+    if let Source::Notebook { notebook, .. } = &task.source
+        && let Some(magic) = notebook.magic()
+        && !args.reuse
+    {
+        magics::choose_kernel(&mut args.sandbox, notebook, &magic, printer).await;
+    }
     let export = Export::of(&args.export, &task.source)?;
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
     let cpu_time = cpu_time(args.cpu_time)?;
@@ -157,6 +165,7 @@ impl Visit {
         let (guest, stays, tty) = (Guest::default(), self.stays, self.tty);
         let (export, language) = (mem::take(&mut self.export), self.task.language);
         let facts = Facts::of(sandbox, language);
+        let own = Extras { context: self.extras.context.clone(), ..Extras::default() };
         let notebook = export.notebook_of(&self.task, &facts);
         let mut report = Report::new(printer, export.recording());
         let ended = {
@@ -180,10 +189,14 @@ impl Visit {
                 () = guest.heed(interrupts, sandbox, printer) => Ok(()),
             }
         };
+        let widgets = match export.writes_notebook() && report.shows_widgets() {
+            true => widgets::states(sandbox, &own, printer).await,
+            false => None,
+        };
         end_unless_it_stays(sandbox, stays, printer).await;
         let (result, recording) = report.end(guest.is_interrupted());
         let recording = recording.filter(Recording::has_begun);
-        let kept = export.keep(recording, notebook, |_| String::new(), printer);
+        let kept = export.keep(recording, notebook, widgets, |_| String::new(), printer);
         ended?;
         report::show(printer, &facts, &result, &kept).await
     }

@@ -96,7 +96,15 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Whether what was recorded needs states, and the interpreter that has them has ended its run.
+    pub(super) fn shows_widgets(&self) -> bool {
+        self.finished && self.recording.as_ref().is_some_and(Recording::shows_widgets)
+    }
+
     async fn show_item(&self, item: &ResultItem) -> Result<(), Problem> {
+        if item.data.is_empty() {
+            return Ok(()); // a place for what comes later
+        }
         if let Some(text) = item.text() {
             return self.printer.stdout(format!("{text}\n").as_bytes()).await;
         }

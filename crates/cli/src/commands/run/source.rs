@@ -11,7 +11,7 @@ use code_sandboxes::{ByteStream, SingleUse};
 use crate::args::{RunArgs, is_notebook};
 use crate::input;
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
-use crate::notebook::{self, Notebook};
+use crate::notebook::{self, Notebook, Parameter};
 use crate::problem::Problem;
 use crate::settings::network_mode;
 
@@ -185,7 +185,17 @@ impl Task {
         if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
             return Err(Problem::usage(format!("{flag} is not for notebooks"), "leave it out"));
         }
-        let notebook = read_notebook(&path)?;
+        let mut notebook = read_notebook(&path)?;
+        let parameters = args.export.parameters.iter().map(|text| Parameter::parse(text));
+        let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(|why| {
+            Problem::usage(format!("-P is not understood: {why}"), "write it as -P name=value")
+        })?;
+        notebook.set_parameters(&parameters).map_err(|language| {
+            let message = format!(
+                "-P is for notebooks in python, r, julia and bash, and this one is in {language}"
+            );
+            Problem::usage(message, BY_ENVIRONMENT)
+        })?;
         Ok(Self { source: Source::Notebook { notebook, path }, language: "python", stdin: None })
     }
 }
@@ -257,7 +267,10 @@ fn means_notebook(word: &str) -> bool {
 }
 
 fn no_arguments_for_notebooks() -> Problem {
-    Problem::usage("a notebook takes no arguments", BY_ENVIRONMENT)
+    Problem::usage(
+        "a notebook takes no arguments",
+        "values for its variables are given with -P NAME=VALUE, and for its environment with -e NAME=VALUE",
+    )
 }
 
 fn read_notebook(path: &Path) -> Result<Notebook, Problem> {

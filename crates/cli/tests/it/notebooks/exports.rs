@@ -207,3 +207,55 @@ fn a_notebook_is_written_when_something_ran_or_nothing_was_to_run() {
         assert_eq!(desk.names("."), ["in.ipynb", "out.ipynb"]);
     }
 }
+
+#[test]
+fn an_id_that_is_known_updates_what_an_earlier_cell_shows() {
+    let desk = Desk::with(&[
+        json!("display('old', display_id='x')\nplace = display(display_id=True)"),
+        json!("display('new', display_id='x')\nplace.update('filled')"),
+    ]);
+    let outcome = run(["in.ipynb", "--notebook", "out.ipynb"]).directory(desk.path()).output();
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let written = desk.read("out.ipynb");
+    let shown = |cell: usize| -> Vec<String> {
+        let outputs = written["cells"][cell]["outputs"].as_array().unwrap();
+        outputs.iter().map(|output| text(&output["data"]["text/plain"])).collect()
+    };
+    assert_eq!(
+        (shown(0), shown(1)),
+        (vec!["'new'".into(), "'filled'".into()], vec!["'new'".into()])
+    );
+}
+
+#[test]
+fn the_states_of_widgets_are_saved() {
+    let library = "
+import sys, types
+class Widget:
+    @staticmethod
+    def get_manager_state(drop_defaults=False):
+        return {'version_major': 2, 'version_minor': 0, 'state': {'m1': {'model_name': 'Own'}}}
+sys.modules['ipywidgets'] = types.ModuleType('ipywidgets')
+sys.modules['ipywidgets'].Widget = Widget
+view = {'application/vnd.jupyter.widget-view+json': {'model_id': 'm1'}, 'text/plain': 'view'}";
+    let show = "display(view, raw=True)";
+    let desk = Desk::with(&[json!(library), json!(show)]);
+    let notebook = run(["in.ipynb", "--notebook", "out.ipynb"]).directory(desk.path());
+    notebook.output().assert(0, "view\n");
+    let code = format!("{library}\n{show}");
+    let inline = python(&code).args(["--notebook", "inline.ipynb"]).directory(desk.path());
+    inline.output().assert(0, "view\n");
+    for name in ["out.ipynb", "inline.ipynb"] {
+        let states = &desk.read(name)["metadata"]["widgets"];
+        let states = &states["application/vnd.jupyter.widget-state+json"];
+        assert_eq!(states["state"]["m1"]["model_name"], "Own", "{name}: {states}");
+    }
+    // Those of an earlier run are of no use where nothing shows them.
+    let quiet = Desk::with(&[]);
+    let mut before = super::notebook(&[json!("1")]);
+    before["metadata"]["widgets"] = json!({"old": {}});
+    quiet.write("in.ipynb", &before);
+    let call = run(["in.ipynb", "--notebook", "in.ipynb"]).directory(quiet.path());
+    call.output().assert(0, "1\n");
+    assert_eq!(quiet.read("in.ipynb")["metadata"]["widgets"], Value::Null);
+}

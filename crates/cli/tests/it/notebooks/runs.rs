@@ -156,3 +156,25 @@ fn a_shell_line_that_ends_like_a_notebook_is_still_one() {
     std::fs::rename(desk.file("in.ipynb"), desk.file("in it.ipynb")).unwrap();
     call(&["in it.ipynb"]).assert(0, "1\n");
 }
+
+#[test]
+fn parameters_take_the_place_of_defaults() {
+    let shown = "print(repr(name), count + 1, ratio, flag, nothing)";
+    let desk = Desk::with(&[
+        json!("import sys"),
+        tagged("name, count, ratio, flag, nothing = 'default', 1, 0.5, False, 0", "parameters"),
+        json!(shown),
+    ]);
+    run(["in.ipynb"]).directory(desk.path()).output().assert(0, "'default' 2 0.5 False 0\n");
+    let given = ["-P", "name=say \"x\"", "-P", "count=41", "-P", "ratio=2.5", "-P", "flag=True"];
+    let outcome = run(["in.ipynb", "--notebook", "made/of/out.ipynb", "-P", "nothing=None"])
+        .args(given)
+        .directory(desk.path())
+        .output();
+    outcome.assert(0, "'say \"x\"' 42 2.5 True None\n");
+    // What was written is run once more, with other values in the same place.
+    let written = desk.read("made/of/out.ipynb");
+    assert_eq!(written["cells"][2]["metadata"]["tags"], json!(["injected-parameters"]));
+    let again = run(["made/of/out.ipynb", "-P", "count=1"]).directory(desk.path()).output();
+    again.assert(0, "'default' 2 0.5 False 0\n");
+}
