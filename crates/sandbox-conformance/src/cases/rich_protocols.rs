@@ -75,7 +75,6 @@ import datetime
 document = {
     'day': datetime.date(2020, 1, 2),
     'time': datetime.datetime(2020, 1, 2, 3, 4, tzinfo=datetime.timezone.utc),
-    'none': float('nan'),
     'set': {1},
     'bytes': b'ab',
     'rows': (row for row in [1, 2]),
@@ -84,10 +83,13 @@ document = {
 display({'application/json': document, 'text/plain': 'text'}, raw=True)";
     let result = ok(&sandbox, code).await?;
     let expected = json!({
-        "day": "2020-01-02", "time": "2020-01-02T03:04:00Z", "none": "nan", "set": [1],
+        "day": "2020-01-02", "time": "2020-01-02T03:04:00Z", "set": [1],
         "bytes": "YWI=", "rows": [1, 2], "5": "number",
     });
     ensure!(result.results.len() == 1, "{}", describe(&result));
     ensure_eq!(result.results[0].json(), Some(&expected), "{}", describe(&result));
+    let code = "display({'application/json': [float('nan'), float('-inf'), 1.5]}, raw=True)";
+    let result = ok(&sandbox, code).await?;
+    ensure_eq!(result.results[0].json(), Some(&json!(["nan", "-inf", 1.5])));
     Ok(())
 }

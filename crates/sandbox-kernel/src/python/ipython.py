@@ -213,9 +213,10 @@ def bounded_displays(driver):
     publish = shell.display_pub.publish
 
     def limited_publish(data, *arguments, **options):
-        data = driver.limited(data)
-        if data:
-            publish(data, *arguments, **options)
+        kept = driver.limited(data)
+        # What is empty and has a name is a place for what comes later.
+        if kept or not data and options.get("transient"):
+            publish(kept, *arguments, **options)
 
     shell.display_pub.publish = limited_publish
 
@@ -248,6 +249,19 @@ def plain_tracebacks(driver):
         show(formers[1], None, arguments, options)
 
     shell.showtraceback, shell.showsyntaxerror = showtraceback, showsyntaxerror
+
+
+def shows_pages(shell):
+    """What `name?` tells is output: there is no pager here, and no terminal with colours."""
+    import re
+
+    from IPython.core import page
+
+    def show(text, start=0, screen_lines=0):
+        told = text.get("text/plain", "") if isinstance(text, dict) else text
+        page.display_page(re.sub("\x1b\\[[0-9;]*m", "", told))
+
+    shell.set_hook("show_in_pager", page.as_hook(show), 0)
 
 
 def interruptible(driver):

@@ -493,10 +493,7 @@ def attach():
     shell.system = shell.system_raw
     load("hooks")["STATE"]["driver"] = driver
     shell.register_magic_function(lambda line: load("magics")["shell"]("%pip " + line, False), "line", "pip")
-    # What `name?` tells is output: there is no pager here.
-    from IPython.core import page
-
-    shell.set_hook("show_in_pager", page.as_hook(page.display_page), 0)
+    ipython["shows_pages"](shell)
     # Lines keep their numbers.
     cleaned = shell.input_transformer_manager.cleanup_transforms
     cleaned[:] = [transform for transform in cleaned if getattr(transform, "__name__", "") != "leading_empty_lines"]
