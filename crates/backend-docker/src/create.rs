@@ -34,7 +34,7 @@ use crate::mounts::HostFiles;
 use crate::network::{self, Way};
 use crate::plain::{self, PlainBox, PlainInstance};
 use crate::podman;
-use crate::ports::Ports;
+use crate::ports::ports;
 
 /// Where kernels have their sockets and files: a directory in memory, as all that can be written to.
 const KERNEL_FILES: &str = "/tmp";
@@ -217,7 +217,7 @@ impl DockerBackend {
             cwd: cwd.clone(),
         };
         let files: Arc<dyn BoxFiles> = Arc::new(made.files(cwd, daemon));
-        let ports = made.pipe().ports();
+        let there = made.pipe().ports();
         let kind = self.container(daemon, &made, options);
         let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);
         let facts = [
@@ -253,7 +253,7 @@ impl DockerBackend {
                 box_io: Arc::clone(&interpreters),
                 files,
                 command,
-                way: Box::new(Tunnels { there: ports }),
+                way: Box::new(Tunnels { there }),
                 over: Over::new(transport),
                 parent: KERNEL_FILES.to_owned(),
                 home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
@@ -273,7 +273,7 @@ impl DockerBackend {
         let python = made.pipe().python().to_owned();
         Container {
             snapshots: Snapshots::new(self.snapshots.clone(), Some(python), Vec::new()),
-            ports: Ports::new(made.pipe().ports()),
+            ports: ports(made.pipe().ports()),
             usage: made.pipe().usage(),
             freezer: made.freezer(),
             writable_root: options.writable_root,

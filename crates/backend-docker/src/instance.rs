@@ -5,10 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sandbox_agent::pipe::PipeUsage;
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
-use sandbox_local::{EngineImage, LocalInstance, LocalKind, Place, Snapshots};
+use sandbox_local::{EngineImage, LocalInstance, LocalKind, Place, Ports, Snapshots};
 
 use crate::boxed::Freezer;
-use crate::ports::Ports;
 
 /// One sandbox.
 pub(crate) type DockerInstance = LocalInstance<Container>;

@@ -63,6 +63,10 @@ fn capabilities(mode: IsolationMode) -> Capabilities {
         install_python: true,
         files: true,
         watch: true,
+        // Without a network of its own nothing listens there but what is the host's.
+        expose_port: mode != IsolationMode::BestEffort,
+        pause: true,
+        metrics: true,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,

@@ -1,8 +1,8 @@
 //! What sandboxes in cells do in their own way.
 
 use async_trait::async_trait;
-use sandbox_core::{Result, SnapshotInfo};
-use sandbox_local::{LocalInstance, LocalKind, Snapshots};
+use sandbox_core::{Metrics, Result, SnapshotInfo, TunnelInfo};
+use sandbox_local::{InCell, LocalInstance, LocalKind, Snapshots};
 
 /// One sandbox.
 pub(crate) type EvalInstance = LocalInstance<Worker>;
@@ -10,6 +10,7 @@ pub(crate) type EvalInstance = LocalInstance<Worker>;
 /// A sandbox in a cell.
 #[derive(Debug)]
 pub(crate) struct Worker {
+    pub(crate) cell: InCell,
     pub(crate) snapshots: Snapshots,
 }
 
@@ -31,5 +32,21 @@ impl LocalKind for Worker {
         name: &str,
     ) -> Result<SnapshotInfo> {
         kind.snapshots.restore(place, contexts, name).await
+    }
+
+    async fn expose_port(instance: &EvalInstance, port: u16) -> Result<TunnelInfo> {
+        instance.kind.cell.expose_port(&instance.place, port).await
+    }
+
+    async fn pause(instance: &EvalInstance) -> Result<()> {
+        instance.kind.cell.pause().await
+    }
+
+    async fn resume(instance: &EvalInstance) -> Result<()> {
+        instance.kind.cell.resume().await
+    }
+
+    async fn metrics(instance: &EvalInstance) -> Result<Metrics> {
+        instance.kind.cell.metrics().await
     }
 }

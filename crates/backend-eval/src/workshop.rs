@@ -14,7 +14,7 @@ use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
 use sandbox_local::zygotes::{Flavor, Zygotes};
-use sandbox_local::{Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored};
+use sandbox_local::{InCell, Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored};
 use serde_json::json;
 
 use crate::config::Options;
@@ -86,11 +86,12 @@ impl Workshop {
         let version = layout.map(|layout| layout.version);
         place.packages = Some(Packages::new(python.executable.clone(), options.pip.clone()));
         place.describe("python", json!(python.executable.to_string_lossy()));
+        let cell = InCell::new(&cell_box);
         let box_io: Arc<dyn BoxIo> = cell_box;
         let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
         let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone())
             .with_imports(&options.imports);
-        let instance = EvalInstance { place, contexts, kind: Worker { snapshots } };
+        let instance = EvalInstance { place, contexts, kind: Worker { cell, snapshots } };
         let python = instance.kind.snapshots.python();
         instance.prepare_from(snapshot.as_ref(), python, spec, options.lazy).await?;
         Ok(instance)

@@ -21,7 +21,7 @@ use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
 use sandbox_local::view::{cell_spec, environment};
 use sandbox_local::zygotes::Zygotes;
-use sandbox_local::{Made, Packages, Place, PlaceSpec, Spares, may_be_ahead};
+use sandbox_local::{InCell, Made, Packages, Place, PlaceSpec, Spares, may_be_ahead};
 use serde_json::json;
 
 use crate::away;
@@ -76,6 +76,10 @@ fn capabilities(mode: IsolationMode, ipython: bool) -> Capabilities {
         install_python: ipython,
         files: true,
         watch: true,
+        // Without a network of its own nothing listens there but what is the host's.
+        expose_port: mode != IsolationMode::BestEffort,
+        pause: true,
+        metrics: true,
         set_tags: true,
         set_lifetime: true,
         lifetime: true,
@@ -195,6 +199,7 @@ impl JupyterBackend {
         let command = installed.command;
         place.describe("kernel", json!(command.name));
         place.describe("language", json!(command.language));
+        let cell = InCell::new(&cell_box);
         let language = command.language.clone();
         let isolated = place.network.hint().is_some();
         let over = Over::new(options.transport.map(Into::into));
@@ -203,7 +208,7 @@ impl JupyterBackend {
         let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
         let box_of = move |_: &str| Arc::clone(&box_io);
         let contexts = Contexts::with(variant, &language, ended, base, box_of);
-        let instance = JupyterInstance { place, contexts, kind: Kernel { away: None } };
+        let instance = JupyterInstance { place, contexts, kind: Kernel::Here(cell) };
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         instance.begin(&spec);

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::net::{bind, getsockname};
 use sandbox_agent::cell::CellBox;
 use sandbox_isolation::Cell;
-use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 /// Opens connections to the sockets in a cell. It does not keep the cell alive.
 ///
@@ -37,7 +37,7 @@ impl Dialer for CellDialer {
         let cell = self.cell.upgrade().ok_or(io::ErrorKind::NotConnected)?.cell().clone();
         match self.info.endpoint(channel) {
             Endpoint::Ipc { path } => Ok(Box::new(connect(cell.root().as_fd(), &path).await?)),
-            Endpoint::Tcp { port, .. } => Ok(Box::new(connect_port(&cell, port).await?)),
+            Endpoint::Tcp { port, .. } => Ok(Box::new(cell.connect_port(port).await?)),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -56,15 +56,6 @@ async fn connect(root: BorrowedFd<'_>, path: &Path) -> io::Result<UnixStream> {
         return Err(io::Error::other("there is no socket"));
     }
     UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
-}
-
-async fn connect_port(cell: &Cell, port: u16) -> io::Result<TcpStream> {
-    let socket = cell.tcp_socket().await.map_err(io::Error::other)?;
-    // It is not connected yet; the type only says what it is a descriptor of.
-    let socket = TcpSocket::from_std_stream(socket.into());
-    let stream = socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 /// Five ports that nobody listens on there. They are chosen in the network of the cell, so nothing of the host can take

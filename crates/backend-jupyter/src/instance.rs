@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use sandbox_core::{ContextSpec, Error, Result, RunCode};
-use sandbox_local::{LocalInstance, LocalKind, Place};
+use async_trait::async_trait;
+use sandbox_core::{ContextSpec, Error, Metrics, Result, RunCode, TunnelInfo};
+use sandbox_local::{InCell, LocalInstance, LocalKind, Place};
 
 use crate::away::Away;
 
@@ -12,27 +13,40 @@ pub(crate) type JupyterInstance = LocalInstance<Kernel>;
 
 /// A sandbox with kernels.
 #[derive(Debug)]
-pub(crate) struct Kernel {
-    /// Its kernels, when they are elsewhere.
-    pub(crate) away: Option<Arc<Away>>,
+pub(crate) enum Kernel {
+    /// Its kernels are in a cell of this host.
+    Here(InCell),
+    /// Its kernels are elsewhere.
+    Away(Arc<Away>),
+}
+
+impl Kernel {
+    /// The cell of a sandbox of this host.
+    fn cell<'a>(instance: &'a JupyterInstance, operation: &'static str) -> Result<&'a InCell> {
+        match &instance.kind {
+            Self::Here(cell) => Ok(cell),
+            Self::Away(_) => Err(instance.place.unsupported(operation)),
+        }
+    }
 }
 
 impl Drop for Kernel {
     fn drop(&mut self) {
         // What was started on a server is ended there before this process may end.
-        if let Some(away) = &self.away {
+        if let Self::Away(away) = self {
             away.finish();
         }
     }
 }
 
+#[async_trait]
 impl LocalKind for Kernel {
     const SYSTEM_PACKAGES: &'static str =
         "install them on this host, with apt-get or its like: a sandbox sees what is below /usr";
 
     /// A kernel without the program of ours starts where it starts.
     fn check_context(&self, place: &Place, spec: &ContextSpec) -> Result<()> {
-        let elsewhere = self.away.is_some() && !place.capabilities.variables;
+        let elsewhere = matches!(self, Self::Away(_)) && !place.capabilities.variables;
         if elsewhere && (spec.cwd.is_some() || !spec.env.is_empty()) {
             let message = "this kernel takes no environment and no directory from here";
             return Err(Error::unsupported("create_context", message));
@@ -43,5 +57,21 @@ impl LocalKind for Kernel {
     /// Some of it takes the program that only kernels of IPython run.
     fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
         place.check_run_of_kernel(request)
+    }
+
+    async fn expose_port(instance: &JupyterInstance, port: u16) -> Result<TunnelInfo> {
+        Self::cell(instance, "expose_port")?.expose_port(&instance.place, port).await
+    }
+
+    async fn pause(instance: &JupyterInstance) -> Result<()> {
+        Self::cell(instance, "pause")?.pause().await
+    }
+
+    async fn resume(instance: &JupyterInstance) -> Result<()> {
+        Self::cell(instance, "resume")?.resume().await
+    }
+
+    async fn metrics(instance: &JupyterInstance) -> Result<Metrics> {
+        Self::cell(instance, "metrics")?.metrics().await
     }
 }

@@ -8,9 +8,10 @@ use crate::processes;
 use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
 use crate::remove;
 use crate::roots::{Phase, ROOTS_MAX, Root, Roots};
+use crate::still::{Scope, Stillness};
 use crate::spawn::{self, Program, REPORT, Refusal, Sealing};
 use crate::sys::{
-    self, AT_FDCWD, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
+    self, AT_FDCWD, EBUSY, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
 };
 use crate::tree;
 use crate::watch::{CONTROL, answer, give_socket, read_pipe, reap, send_refusal};
@@ -35,6 +36,7 @@ struct Cell {
     roots: Roots,
     polls: &'static mut [Poll],
     snapshot: Option<Snapshot>,
+    stillness: Stillness,
     /// The tag this process itself has, which no root may have.
     own_tag: u32,
     pid: i32,
@@ -102,6 +104,7 @@ impl Cell {
             // SAFETY: zero is a number.
             polls: unsafe { sys::table(ROOTS_MAX + 2) }?,
             snapshot: if prepared.strict { None } else { Some(Snapshot::new()?) },
+            stillness: Stillness::default(),
             own_tag,
             pid: sys::getpid(),
             prepared,
@@ -245,8 +248,16 @@ impl Cell {
             to_cell::END if self.prepared.strict => {
                 answer(id, sys::kill(-1, sys::SIGKILL).map(|_| 0))
             }
-            to_cell::SOCKET if self.prepared.strict => give_socket(id),
+            to_cell::SOCKET if self.prepared.strict => give_socket(id, reader.u8()? != 0),
             to_cell::FORGET => self.forget(id),
+            to_cell::STOP_ALL => {
+                let outcome = self.stop_all();
+                answer(id, outcome)
+            }
+            to_cell::CONTINUE_ALL => {
+                let outcome = self.continue_all();
+                answer(id, outcome)
+            }
             _ => Err(EINVAL),
         };
         received.close_descriptors();
@@ -270,7 +281,11 @@ impl Cell {
         let (strict, confinement) = (self.prepared.strict, self.prepared.confinement);
         let sealed = Some(Sealing { strict, confinement });
         let program = Program { payload, flags, limits, sealed };
-        let outcome = self.fork_root(id, &program, standard);
+        let outcome = match self.stillness.is_held() {
+            // What came to be now would run beside what is held.
+            true => Err(EBUSY),
+            false => self.fork_root(id, &program, standard),
+        };
         if in_file {
             sys::unmap(payload);
         }
@@ -278,6 +293,20 @@ impl Cell {
             Ok(()) => Ok(()),
             Err(errno) => send_refusal(id, &Refusal { stage: stage::FORK, errno }),
         }
+    }
+
+    fn stop_all(&mut self) -> Result<u32> {
+        self.note_adopted_deaths();
+        let scope =
+            Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
+        self.stillness.hold(&scope)
+    }
+
+    fn continue_all(&mut self) -> Result<u32> {
+        let scope =
+            Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
+        self.stillness.let_go(&scope);
+        Ok(0)
     }
 
     fn fork_root(&mut self, id: u32, program: &Program<'_>, standard: &[i32]) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::sys::{self, EINVAL, Errno, Result};
 pub const SOCKETS: usize = 3;
 
 const AF_INET: usize = 2;
+const AF_INET6: usize = 10;
 const AF_NETLINK: usize = 16;
 const SOCK_STREAM: usize = 1;
 const SOCK_DGRAM: usize = 2;
@@ -52,9 +53,10 @@ fn make([connections, packets, questions]: &mut [i32; SOCKETS]) -> Result<()> {
     sys::listen(*questions, BACKLOG).map(drop)
 }
 
-/// A socket for a connection in the network of this process.
-pub fn stream_socket() -> Result<i32> {
-    socket(SOCK_STREAM)
+/// A socket for a connection in the network of this process, over IPv4 or IPv6.
+pub fn stream_socket(over_ipv6: bool) -> Result<i32> {
+    let family = if over_ipv6 { AF_INET6 } else { AF_INET };
+    sys::socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0)
 }
 
 fn socket(kind: usize) -> Result<i32> {

@@ -15,7 +15,7 @@ use crate::wire::Reader;
 /// Where a keeper keeps the pipe it reports on.
 const KEPT: i32 = 4;
 const ROUNDS: u32 = 2000;
-const PROCESSES_MAX: usize = 128 * 1024;
+pub const PROCESSES_MAX: usize = 128 * 1024;
 
 /// What a keeper tells.
 pub enum Report {
@@ -149,7 +149,30 @@ impl Snapshot {
         Ok(Self { table: unsafe { sys::table(PROCESSES_MAX) }?, count: 0 })
     }
 
-    fn take(&mut self) -> Result<()> {
+    /// How many processes there were.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn get(&self, at: usize) -> Process {
+        self.table[at]
+    }
+
+    /// How many processes a process comes from.
+    pub fn depth(&self, pid: i32) -> usize {
+        let (mut at, mut depth) = (self.parent_of(pid), 0);
+        while at > 1 && depth < self.count {
+            (at, depth) = (self.parent_of(at), depth + 1);
+        }
+        depth
+    }
+
+    /// Gives its memory back.
+    pub fn free(self) {
+        sys::unmap_table(self.table);
+    }
+
+    pub fn take(&mut self) -> Result<()> {
         self.count = 0;
         processes::for_each(|pid| {
             if let Some(process) = processes::look(pid)
@@ -166,7 +189,7 @@ impl Snapshot {
         found.map_or(0, |process| process.parent)
     }
 
-    fn is_below(&self, pid: i32, ancestor: i32) -> bool {
+    pub fn is_below(&self, pid: i32, ancestor: i32) -> bool {
         let mut at = self.parent_of(pid);
         for _ in 0..self.count {
             if at <= 1 || at == ancestor {

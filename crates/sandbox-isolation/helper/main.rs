@@ -28,6 +28,7 @@ mod protocol;
 mod remove;
 mod roots;
 mod spawn;
+mod still;
 mod sys;
 mod text;
 mod tree;

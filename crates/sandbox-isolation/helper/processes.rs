@@ -16,6 +16,20 @@ pub struct Process {
     pub parent: i32,
     /// Dead, though not yet taken by its parent. It is not while any of its threads goes on, whatever became of the first.
     pub dead: bool,
+    /// The letter by which the kernel tells what its first thread does.
+    state: u8,
+}
+
+impl Process {
+    /// Whether it was stopped, by a signal or by one that traces it.
+    pub fn is_stopped(self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    /// Whether it is stopped, or dead, or waits for the kernel: what does is stopped when it has what it waits for.
+    pub fn is_still(self) -> bool {
+        self.is_stopped() || matches!(self.state, b'Z' | b'X' | b'x' | b'D')
+    }
 }
 
 /// Calls `visit` with the number of every process that `/proc` shows.
@@ -118,7 +132,7 @@ pub fn look(pid: i32) -> Option<Process> {
     let parent = text::number(words.next()?)?;
     let threads = text::number(words.nth(THREADS_AFTER_PARENT)?)?;
     let dead = matches!(state, b"X" | b"x") || state == b"Z" && threads <= 1;
-    Some(Process { pid, parent: parent as i32, dead })
+    Some(Process { pid, parent: parent as i32, dead, state: *state.first()? })
 }
 
 /// The process a pidfd stands for, as numbered in our own process namespace.

@@ -136,6 +136,11 @@ pub fn map_file<'a>(fd: i32, length: usize) -> Result<&'a [u8]> {
 }
 
 /// Gives back what [`map_file`] mapped. The caller holds no other reference to it.
+/// Gives the memory of a [`table`] back.
+pub fn unmap_table<T>(table: &'static mut [T]) {
+    let _ = call2(nr::MUNMAP, table.as_ptr() as usize, size_of_val(table));
+}
+
 pub fn unmap(memory: &[u8]) {
     let _ = call2(nr::MUNMAP, memory.as_ptr() as usize, memory.len());
 }

@@ -135,8 +135,8 @@ pub fn answer(request: u32, outcome: Result<u32>) -> Result<()> {
 }
 
 /// A socket belongs to the network in which it is made, whoever connects it. That may take a while, so the host does it.
-pub fn give_socket(request: u32) -> Result<()> {
-    let socket = match gate::stream_socket() {
+pub fn give_socket(request: u32, over_ipv6: bool) -> Result<()> {
+    let socket = match gate::stream_socket(over_ipv6) {
         Ok(socket) => socket,
         Err(errno) => return answer(request, Err(errno)),
     };

@@ -359,6 +359,10 @@ impl Link {
         self.replies.close();
     }
 
+    pub(crate) fn watched(&self) -> Option<&Watched> {
+        self.limits.watched.as_deref()
+    }
+
     pub(crate) fn memory_ends(&self) -> u64 {
         let by_kernel = self.limits.group.as_ref().map_or(0, |group| group.memory_ends());
         by_kernel + self.limits.watched.as_ref().map_or(0, |watched| watched.memory_ends())

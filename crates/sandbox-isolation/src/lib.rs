@@ -54,6 +54,8 @@ mod replies;
 mod reports;
 mod socket;
 mod spec;
+mod still;
+mod usage;
 mod watched;
 mod wire;
 
@@ -69,3 +71,4 @@ pub use plan::Plan;
 pub use probe::{Layer, Probe, probe};
 pub use process::{CellProcess, Exit, ExitStatus, HeldProcess, Root, SpawnSpec};
 pub use spec::{Bind, CellKind, CellSpec, Resource, Rlimit, UNLIMITED};
+pub use usage::Usage;

@@ -1,7 +1,10 @@
 //! Connections from outside to what listens in a cell.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::cell::{Cell, Reply};
 use crate::error::Error;
@@ -22,13 +25,46 @@ impl Cell {
     /// # Cancellation
     /// A socket that is made all the same is closed.
     pub async fn tcp_socket(&self) -> Result<OwnedFd, Error> {
+        self.stream_socket(false).await
+    }
+
+    /// Connects to what listens on that port of the cell's own loopback, in either kind of address, whatever the host
+    /// listens on. The connection does not keep the cell alive.
+    ///
+    /// # Errors
+    /// The last attempt's: nothing listens there, the cell is gone, or it has the network of this host.
+    ///
+    /// # Cancellation
+    /// No connection is left.
+    pub async fn connect_port(&self, port: u16) -> io::Result<TcpStream> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match self.connect(address).await {
+            Ok(stream) => Ok(stream),
+            // Programs that are told `localhost` may listen on `::1` alone.
+            Err(error) => {
+                self.connect(SocketAddr::from((Ipv6Addr::LOCALHOST, port))).await.map_err(|_| error)
+            }
+        }
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let over_ipv6 = matches!(address.ip(), IpAddr::V6(_));
+        let socket = self.stream_socket(over_ipv6).await.map_err(io::Error::other)?;
+        // It is not connected yet; the type only says what it is a descriptor of.
+        let socket = TcpSocket::from_std_stream(socket.into());
+        let stream = socket.connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn stream_socket(&self, over_ipv6: bool) -> Result<OwnedFd, Error> {
         if self.kind() != CellKind::Strict {
             return Err(Error::Invalid("a network of its own".to_owned()));
         }
         let link = self.link();
         let (request, reply) = link.replies.register()?;
         let mut message = Writer::message(to_cell::SOCKET);
-        message.u32(request);
+        message.u32(request).u8(u8::from(over_ipv6));
         link.send(&message.0, &[]).await?;
         match reply.await.map_err(|_| Error::Closed)? {
             Reply::Socket(socket) => Ok(socket),

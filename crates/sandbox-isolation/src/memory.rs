@@ -30,7 +30,7 @@ use self::stopped::Stopped;
 mod descriptors;
 mod held;
 mod patience;
-mod processes;
+pub(crate) mod processes;
 mod sockets;
 mod stopped;
 
@@ -77,6 +77,8 @@ pub(crate) struct Watched {
     memory_ends: AtomicU64,
     /// When it may be looked at again.
     next: Mutex<Instant>,
+    /// Whether all of its processes are held still. Locked while they are being stopped, so that they go on as they were.
+    still: tokio::sync::Mutex<bool>,
     /// Its memory is being counted exactly, by a thread of its own.
     counting: AtomicBool,
 }
@@ -110,8 +112,14 @@ impl Watched {
             ended: Mutex::default(),
             memory_ends: AtomicU64::new(0),
             next: Mutex::new(Instant::now()),
+            still: tokio::sync::Mutex::new(false),
             counting: AtomicBool::new(false),
         })
+    }
+
+    /// Whether its processes are held still, for who has them stopped or go on. Nothing else does meanwhile.
+    pub(crate) fn still(&self) -> &tokio::sync::Mutex<bool> {
+        &self.still
     }
 
     /// Whether this process, as the cell counts, was ended for its memory. Says so once.
@@ -222,8 +230,10 @@ impl Watched {
                 return Ok(());
             }
         }
-        let stopped = Stopped::all_of(&self.processes)?;
-        if !self.end_the_largest()? && !stopped.is_whole() {
+        // On a thread of ours, which may wait.
+        let still = self.still.blocking_lock();
+        let stopped = (!*still).then(|| Stopped::all_of(&self.processes)).transpose()?;
+        if !self.end_the_largest()? && !stopped.is_some_and(|stopped| stopped.is_whole()) {
             self.end_for_memory(FIRST);
         }
         Ok(())

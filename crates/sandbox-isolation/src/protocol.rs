@@ -57,8 +57,12 @@ pub(crate) mod to_cell {
     /// `u32 request`: every process but the first is killed, and the answer does not wait until they are gone. Strict
     /// cells alone.
     pub(crate) const END: u8 = 8;
-    /// `u32 request`: a socket for connections over IPv4, of the network inside. Strict cells alone.
+    /// `u32 request, u8 over IPv6`: a socket for connections, of the network inside. Strict cells alone.
     pub(crate) const SOCKET: u8 = 9;
+    /// `u32 request`: every process but the first and those that look after others is stopped, and none is started.
+    pub(crate) const STOP_ALL: u8 = 10;
+    /// `u32 request`: they go on, but for those that had been stopped before.
+    pub(crate) const CONTINUE_ALL: u8 = 11;
 }
 
 /// Messages from a cell's first process to the host.
@@ -75,7 +79,7 @@ pub(crate) mod from_cell {
     pub(crate) const SPAWN_FAILED: u8 = 4;
     /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
     pub(crate) const EXITED: u8 = 5;
-    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESUME and END, and to SOCKET when there is none.
+    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESUME, END, STOP_ALL and CONTINUE_ALL, and to SOCKET when there is none.
     pub(crate) const DONE: u8 = 6;
     /// `u32 root, i32 errno`: the answer to ADOPT and HOLD.
     pub(crate) const ADOPTED: u8 = 7;

@@ -471,12 +471,12 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn expose_port(&self, _call: &CallContext, port: u16) -> Result<TunnelInfo> {
-        self.place.alive("expose_port")?;
+        self.needs(self.place.capabilities.expose_port, "expose_port")?;
         K::expose_port(self, port).await
     }
 
     async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
-        self.place.alive("metrics")?;
+        self.needs(self.place.capabilities.metrics, "metrics")?;
         K::metrics(self).await
     }
 

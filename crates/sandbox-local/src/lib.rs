@@ -22,6 +22,7 @@ mod made;
 pub mod network;
 mod packages;
 mod place;
+mod ports;
 pub mod programs;
 mod snapshots;
 mod spares;
@@ -29,13 +30,14 @@ mod spares;
 pub use background::background;
 pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]
-pub use cells::{interpreters, makers, mounts, view, zygotes};
+pub use cells::{InCell, interpreters, makers, mounts, view, zygotes};
 pub use expiry::{Expiry, InUse, Uses};
 pub use hold::{pause_context, pause_contexts};
 pub use instance::{LocalInstance, LocalKind};
 pub use made::Made;
 pub use packages::{Packages, is_option as is_pip_option, pip_options};
 pub use place::{Described, Place, PlaceSpec, Using};
+pub use ports::{Connection, Ports, Servers};
 pub use snapshots::{
     Draft, EngineImage, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore,
     Snapshots, Stored, StoredContext, check_snapshot_name,

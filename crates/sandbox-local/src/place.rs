@@ -33,6 +33,10 @@ pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// runs no code of the sandbox any more.
 const END_BOUND: Duration = Duration::from_secs(2);
 
+/// Which sandboxes can be reached, held and measured.
+const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in containers with Python: `-p local-eval`, \
+    `-p local-jupyter` or `-p local-docker`";
+
 /// What works with the files, once that is there.
 pub(crate) type Files =
     Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn BoxFiles>>> + Send + Sync>;
@@ -239,7 +243,8 @@ impl Place {
         let error =
             Error::unsupported(operation, format!("{variant} does not support {operation} here"))
                 .with_context("variant", variant.as_str());
-        match self.missing {
+        let elsewhere = matches!(operation, "expose_port" | "pause" | "resume" | "metrics");
+        match self.missing.or_else(|| elsewhere.then_some(IN_A_BOUNDARY)) {
             Some(hint) => error.with_hint(hint),
             None => error,
         }

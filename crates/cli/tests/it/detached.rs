@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -230,14 +231,43 @@ fn many_processes_make_one_sandbox_and_one_supervisor() {
 }
 
 #[test]
-fn a_port_that_cannot_be_exposed_is_refused() {
+fn a_port_is_exposed_until_its_sandbox_ends() {
     let world = World::new();
     let id = world.create(&[]);
-    let refused = world.run(&["expose", &id, "80"]);
-    assert_eq!((refused.status, refused.text()), (125, ""), "{}", refused.transcript());
-    let said = refused.transcript();
-    assert!(said.contains("local-eval does not support expose_port"), "{said}");
     assert_eq!(world.run(&["expose", &id, "0"]).status, 2);
+    let server = "echo hello > x; nohup python3 -m http.server --bind 127.0.0.1 8000 >log 2>&1 &";
+    world.run(&["exec", &id, server]).assert(0, "");
+    let exposed = world.run(&["expose", &id, "8000"]);
+    let address = exposed.text().strip_prefix("http://").expect(exposed.text()).to_owned();
+    let get = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(&address)?;
+        stream.write_all(b"GET /x HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    eventually("an answer", || get().is_ok_and(|answer| answer.ends_with("\r\n\r\nhello\n")));
+    world.run(&["rm", &id]).assert(0, "");
+    eventually("the end of the port", || TcpStream::connect(&address).is_err());
+}
+
+#[test]
+fn a_sandbox_is_paused_resumed_and_measured() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let python = |code: &str| world.run(&["exec", &id, "--lang", "python", code]);
+    python("kept = b'x' * (64 << 20)").assert(0, "");
+    let metrics = world.run(&["metrics", &id, "--json"]).json();
+    let memory = metrics[0]["memory"].as_u64().unwrap();
+    assert!((64 << 20..256 << 20).contains(&memory), "{metrics}");
+    assert!(metrics[0]["cpu_time"].as_f64().is_some_and(|used| used > 0.0), "{metrics}");
+    world.run(&["pause", &id]).assert(0, "");
+    assert_eq!(world.run(&["ls", "--json"]).json()[0]["state"], "paused");
+    let refused = python("1");
+    assert_eq!(refused.status, 125, "{}", refused.transcript());
+    assert!(refused.transcript().contains("sandboxes resume"), "{}", refused.transcript());
+    world.run(&["resume", &id]).assert(0, "");
+    python("len(kept)").assert(0, "67108864\n");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod held;
 mod process;
 mod streams;
 mod terminal;
+mod usage;
 mod zygote;
 
 use std::fmt;
@@ -27,7 +28,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 pub use self::files::CellFiles;
-use self::process::{Kills, ProgramProcess, WorkerProcess, memory_words};
+use self::process::{Kills, ProgramProcess, WorkerProcess, Workers, memory_words};
 use self::streams::{ControlSocket, PipeReader, control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
 use crate::box_io::{
@@ -54,6 +55,8 @@ pub struct CellBox {
     zygote: ZygoteSource,
     rlimits: Vec<Rlimit>,
     kills: Kills,
+    workers: Arc<Workers>,
+    usage: usage::Used,
 }
 
 impl fmt::Debug for CellBox {
@@ -65,7 +68,8 @@ impl fmt::Debug for CellBox {
 impl CellBox {
     /// A box around a cell. Workers get `rlimits`; programs get those of the cell.
     pub fn new(cell: Cell, zygote: ZygoteSource, rlimits: Vec<Rlimit>) -> Self {
-        Self { cell, zygote, rlimits, kills: Kills::default() }
+        let (kills, workers, usage) = (Kills::default(), Arc::default(), usage::Used::default());
+        Self { cell, zygote, rlimits, kills, workers, usage }
     }
 
     /// The cell.
@@ -145,6 +149,7 @@ impl CellBox {
         }
         let request = Fork { arguments, ..self.fork_request(spec) };
         let (cell, kills) = (self.cell.clone(), Arc::clone(&self.kills));
+        let workers = Arc::clone(&self.workers);
         let starting = Arc::clone(&self.kills).read_owned().await;
         // A task of its own: when nobody waits any more, the process is still taken over, and so ended.
         let forking = tokio::spawn(async move {
@@ -153,7 +158,7 @@ impl CellBox {
             let sent = control.try_write(&environment).unwrap_or_default();
             environment.advance(sent);
             let pid = zygote.fork(request, descriptors).await?;
-            let process = WorkerProcess::new(pid, zygote, cell, kills, starting)?;
+            let process = WorkerProcess::new(pid, zygote, cell, kills, starting, workers)?;
             // One that does not take it says why itself, or is dead.
             let _ = write_all(&control, &environment).await;
             Ok::<_, Error>((process, control))

@@ -4,9 +4,10 @@ pub(crate) mod family;
 mod seen;
 mod tree_clock;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -43,6 +44,33 @@ pub(crate) async fn kill_alone(
     killed.await.map_err(lost)?.map(drop).map_err(lost)
 }
 
+/// The workers of a box. They are children of the zygote, so no process of the cell has the time of those that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    living: Mutex<BTreeSet<u32>>,
+    /// Processor time of those that are gone, in microseconds.
+    gone_us: AtomicU64,
+}
+
+impl Workers {
+    fn living(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.living.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_gone(&self, pid: u32, used: Duration) {
+        if self.living().remove(&pid) {
+            let used = u64::try_from(used.as_micros()).unwrap_or(u64::MAX);
+            self.gone_us.fetch_add(used, Ordering::AcqRel);
+        }
+    }
+
+    /// The host's numbers of those that live, and the time that others have used.
+    pub(crate) fn look(&self) -> (Vec<u32>, Duration) {
+        let living = self.living().iter().copied().collect();
+        (living, Duration::from_micros(self.gone_us.load(Ordering::Acquire)))
+    }
+}
+
 /// A worker. Dropping it kills and reaps the process.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
@@ -58,6 +86,7 @@ pub(crate) struct WorkerProcess {
     unregistered: Mutex<Option<OwnedRwLockReadGuard<()>>>,
     root: OnceCell<Arc<Root>>,
     exit: OnceCell<Exit>,
+    workers: Arc<Workers>,
 }
 
 impl WorkerProcess {
@@ -71,6 +100,7 @@ impl WorkerProcess {
         cell: Cell,
         kills: Kills,
         starting: OwnedRwLockReadGuard<()>,
+        workers: Arc<Workers>,
     ) -> Result<Self> {
         let opened = raw_pid(host_pid).and_then(|pid| {
             let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -83,6 +113,7 @@ impl WorkerProcess {
                 let pid = AtomicU32::new(host_pid);
                 let clock = ProcessClock::of(host_pid);
                 let unregistered = Mutex::new(Some(starting));
+                workers.living().insert(host_pid);
                 Ok(Self {
                     host_pid,
                     pid,
@@ -94,6 +125,7 @@ impl WorkerProcess {
                     unregistered,
                     root,
                     exit,
+                    workers,
                 })
             }
             Err(error) => {
@@ -130,6 +162,7 @@ pub(crate) fn raw_pid(pid: u32) -> std::io::Result<Pid> {
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
         if !self.exit.initialized() {
+            self.workers.has_gone(self.host_pid, self.cpu_time().unwrap_or_default());
             self.zygote.reap_later(self.host_pid);
         }
     }
@@ -162,7 +195,9 @@ impl Process for WorkerProcess {
     async fn exit(&self) -> Result<Exit> {
         let reap = async {
             drop(self.pidfd.readable().await);
-            self.zygote.reap(self.host_pid).await
+            let exit = self.zygote.reap(self.host_pid).await?;
+            self.workers.has_gone(self.host_pid, exit.user + exit.system);
+            Ok(exit)
         };
         self.exit.get_or_try_init(|| reap).await.copied()
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sandbox_core::{ErrorKind, Sandbox, SandboxStatus};
 use tokio::time::sleep;
 
-use crate::case::{Case, Checked, cases, ensure, ensure_eq};
+use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{PATIENCE, eventually, is_usable, ok, refused, text, within};
 
@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         everything_else_is_refused needs files, commands;
         code_that_runs_keeps_it_from_being_paused needs interrupt;
         twice_is_once;
+        what_was_stopped_before_stays_so needs command_background;
         it_can_be_ended;
         its_lifetime_goes_on needs lifetime;
         its_idle_time_does_not needs idle_timeout;
@@ -116,6 +117,32 @@ async fn twice_is_once(f: Fixture) -> Checked {
     sandbox.resume().await?;
     sandbox.resume().await?;
     is_usable(&sandbox).await?;
+    Ok(())
+}
+
+async fn what_was_stopped_before_stays_so(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let sleeper = async || sandbox.commands().run(["sleep", "300"]).background().start().await;
+    let (stopped, other) = (sleeper().await?, sleeper().await?);
+    let state = async |pid: u32| -> Checked<String> {
+        let code = format!("open('/proc/{pid}/stat').read().rsplit(')')[1].split()[0]");
+        text(&sandbox, &code).await
+    };
+    let pids = [stopped.pid, other.pid];
+    let [Some(stopped_pid), Some(other_pid)] = pids else {
+        return Err(Failure::new(format!("{pids:?}")));
+    };
+    stopped.control.signal(19, false).await?;
+    let is_stopped = async || Ok(state(stopped_pid).await?.contains('T'));
+    eventually("that it is stopped", PATIENCE, is_stopped).await?;
+    sandbox.pause().await?;
+    sandbox.resume().await?;
+    ensure!(is_stopped().await?, "it was let go");
+    let goes_on = async || Ok(state(other_pid).await?.contains('S'));
+    eventually("that the other goes on", PATIENCE, goes_on).await?;
+    for command in [stopped, other] {
+        command.control.signal(9, true).await?;
+    }
     Ok(())
 }
 

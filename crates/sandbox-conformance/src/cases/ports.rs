@@ -1,6 +1,7 @@
 //! A server in a sandbox is reached from outside, and by nobody when the sandbox has ended.
 
 use std::future::pending;
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use sandbox_core::{ErrorKind, Sandbox, SandboxStatus};
@@ -21,35 +22,44 @@ pub(super) fn cases() -> Vec<Case> {
         a_port_that_nobody_listens_on_answers_nothing;
         connections_that_nobody_reads_hold_up_no_code;
         servers_that_read_nothing_hold_up_no_code;
-        an_open_connection_is_use needs idle_timeout;
+        // What shares the network of this host is connected to directly, and nothing sees it.
+        an_open_connection_is_use needs idle_timeout, strict;
         ports_end_with_their_sandbox;
     })
 }
 
+/// A port that no other case has, nor anything of this host: without isolation they are the same ports.
+fn free_port() -> Checked<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
 /// Answers each line with the same line in capitals, each connection in a thread of its own.
-const SERVER: &str = "
+fn echo(port: u16) -> String {
+    let server = "
 import socketserver
 class Echo(socketserver.StreamRequestHandler):
     def handle(self):
         for line in self.rfile:
             self.wfile.write(line.upper())
 socketserver.ThreadingTCPServer.allow_reuse_address = True
-socketserver.ThreadingTCPServer(('127.0.0.1', 8000), Echo).serve_forever()
+socketserver.ThreadingTCPServer(('127.0.0.1', PORT), Echo).serve_forever()
 ";
+    server.replace("PORT", &port.to_string())
+}
 
-/// A sandbox with a server on port 8000, and where that is reached.
+/// A sandbox with a server, and where that is reached.
 async fn served(f: &Fixture) -> Checked<(Sandbox, String)> {
-    let sandbox = f.sandbox().await?;
-    sandbox.files().write("server.py", SERVER).await?;
+    let (sandbox, port) = (f.sandbox().await?, free_port()?);
+    sandbox.files().write("server.py", echo(port)).await?;
     sandbox.commands().run(["python3", "server.py"]).background().start().await?;
-    let address = reached(&sandbox).await?;
+    let address = reached(&sandbox, port).await?;
     Ok((sandbox, address))
 }
 
 /// Where its server is reached, which has answered.
-async fn reached(sandbox: &Sandbox) -> Checked<String> {
-    let exposed = sandbox.expose_port(8000).await?;
-    ensure_eq!(exposed.port, 8000);
+async fn reached(sandbox: &Sandbox, port: u16) -> Checked<String> {
+    let exposed = sandbox.expose_port(port).await?;
+    ensure_eq!(exposed.port, port);
     let address = exposed.url.strip_prefix("http://").map(str::to_owned);
     let address = address.ok_or_else(|| Failure::new(format!("{exposed:?}")))?;
     let answers = async || Ok(said(&address, b"x\n").await == b"X\n");
@@ -111,7 +121,7 @@ async fn a_port_that_nobody_listens_on_answers_nothing(f: Fixture) -> Checked {
 /// A server that speaks without end, to each connection.
 const TALKER: &str = "
 import socket, threading
-server = socket.create_server(('127.0.0.1', 8000))
+server = socket.create_server(('127.0.0.1', PORT))
 def talk(connection):
     while True:
         connection.sendall(bytes(1 << 20))
@@ -128,15 +138,15 @@ async fn connections_that_nobody_reads_hold_up_no_code(f: Fixture) -> Checked {
 
 /// The server reads nothing of what is said to it.
 async fn servers_that_read_nothing_hold_up_no_code(f: Fixture) -> Checked {
-    let server = "import socket; server = socket.create_server(('127.0.0.1', 8000))";
+    let server = "import socket; server = socket.create_server(('127.0.0.1', PORT))";
     code_goes_on_beside_many(&f, server, &[b'a'; 64 << 10]).await
 }
 
 /// Code with output and input of its own, beside connections that read nothing and send that without end.
 async fn code_goes_on_beside_many(f: &Fixture, server: &str, said: &'static [u8]) -> Checked {
-    let sandbox = f.sandbox().await?;
-    ok(&sandbox, server).await?;
-    let exposed = sandbox.expose_port(8000).await?;
+    let (sandbox, port) = (f.sandbox().await?, free_port()?);
+    ok(&sandbox, &server.replace("PORT", &port.to_string())).await?;
+    let exposed = sandbox.expose_port(port).await?;
     let address = exposed.url.trim_start_matches("http://");
     let mut connections = JoinSet::new();
     for _ in 0..40 {
@@ -158,11 +168,13 @@ async fn an_open_connection_is_use(f: Fixture) -> Checked {
     let idle = Duration::from_secs(2);
     let sandbox = f.create(|b| b.idle_timeout(idle)).await?;
     // A thread of the interpreter is no use of the sandbox; a command would be.
+    let port = free_port()?;
     let code = format!(
-        "import threading; threading.Thread(target=exec, args=({SERVER:?}, {{}}), daemon=True).start()"
+        "import threading; threading.Thread(target=exec, args=({:?}, {{}}), daemon=True).start()",
+        echo(port)
     );
     ok(&sandbox, &code).await?;
-    let mut open = TcpStream::connect(reached(&sandbox).await?).await?;
+    let mut open = TcpStream::connect(reached(&sandbox, port).await?).await?;
     sleep(idle * 2).await;
     open.write_all(b"still\n").await?;
     let mut heard = [0; 6];

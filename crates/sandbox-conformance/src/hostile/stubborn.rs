@@ -8,7 +8,9 @@ use sandbox_core::{CommandEvent, ErrorKind, FailureKind, InterpreterState};
 use super::support::{LIMIT, all_denied, attack, attack_shell, is_killed};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{SLACK, describe, failed_with, is_usable, ok, text, until_executing, within};
+use crate::support::{
+    SLACK, describe, eventually, failed_with, is_usable, ok, text, until_executing, within,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("stubborn", [run_code, local], {
@@ -26,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         real_time_and_nice needs strict;
         a_cell_full_of_stopped_processes needs strict;
         whatever_starts_is_stopped needs strict, commands;
+        a_pause_holds_what_does_not_want_it needs strict, pause, commands;
         processes_without_their_first_thread_go_with_their_command needs contained, commands;
         what_a_command_leaves_behind_does_not_hold_up_its_end needs contained, commands;
     })
@@ -360,5 +363,49 @@ if os.fork() == 0:
             ensure_eq!(end, Some((0, None)), "{line}: {outcome:?}");
         }
     }
+    Ok(())
+}
+
+/// Processes that follow each other, and processes that have all others go on.
+const RESTLESS: &str = "
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def follow():
+    while True:
+        with open('beats', 'a') as file: file.write(f'{time.monotonic()}\\n')
+        if os.fork(): os._exit(0)
+        time.sleep(0.002)
+def wake():
+    while True:
+        try: os.kill(-1, signal.SIGCONT)
+        except OSError: pass
+for way in [follow, wake, wake]:
+    if not os.fork():
+        way()
+";
+
+async fn a_pause_holds_what_does_not_want_it(f: Fixture) -> Checked {
+    const HELD: Duration = Duration::from_millis(700);
+    let sandbox = f.sandbox().await?;
+    let begun = sandbox.commands().run(["python3", "-c", RESTLESS]).await?;
+    ensure_eq!(begun.exit_code, Some(0), "{begun:?}");
+    let beats = async || -> Checked<Vec<f64>> {
+        let text = sandbox.files().read_text("beats").await.unwrap_or_default();
+        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+    };
+    let beat = async |most: usize| -> Checked {
+        eventually("a beat", SLACK, async || Ok(beats().await?.len() > most)).await
+    };
+    beat(20).await?;
+    within(SLACK, sandbox.pause()).await??;
+    tokio::time::sleep(HELD).await;
+    sandbox.resume().await?;
+    let before = beats().await?.len();
+    beat(before + 2).await?;
+    let times = beats().await?;
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
+    ensure!(longest > HELD.as_secs_f64() - 0.2, "they went on; the longest pause was {longest} s");
+    within(SLACK, sandbox.pause()).await??;
+    within(SLACK, sandbox.terminate()).await??;
     Ok(())
 }

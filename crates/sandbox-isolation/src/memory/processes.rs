@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RawDir, fstatfs, openat, statat};
 
 /// What one process has, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Has {
+pub(crate) struct Has {
     pub(super) pid: u32,
     pub(super) private: u64,
     pub(super) shared: u64,
@@ -24,7 +24,7 @@ impl Has {
 }
 
 /// What processes and files come to.
-pub(super) fn total(all: &[Has], files: u64) -> u64 {
+pub(crate) fn total(all: &[Has], files: u64) -> u64 {
     let private: u64 = all.iter().map(|has| has.private).sum();
     let shared: u64 = all.iter().map(|has| has.shared).sum();
     let kernel: u64 = all.iter().map(|has| has.kernel).sum();
@@ -32,13 +32,13 @@ pub(super) fn total(all: &[Has], files: u64) -> u64 {
 }
 
 /// The first process of a cell, which all others end with.
-pub(super) const FIRST: u32 = 1;
+pub(crate) const FIRST: u32 = 1;
 
 /// Bytes of the list of processes that are asked for at once: few, so that each is looked at while it is there.
 const SOME: usize = 512;
 
 /// Looks at each process of a cell but the first. How many had gone before they could be looked at.
-pub(super) fn each(processes: &OwnedFd, mut look: impl FnMut(u32) -> bool) -> io::Result<usize> {
+pub(crate) fn each(processes: &OwnedFd, mut look: impl FnMut(u32) -> bool) -> io::Result<usize> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let list = openat(processes, ".", flags, Mode::empty())?;
     let mut buffer = [MaybeUninit::uninit(); SOME];
@@ -68,7 +68,7 @@ pub(super) fn is_there(processes: &OwnedFd, pid: u32) -> bool {
 }
 
 /// Bytes that a file system in memory has.
-pub(super) fn used(files: impl AsFd) -> io::Result<u64> {
+pub(crate) fn used(files: impl AsFd) -> io::Result<u64> {
     let state = fstatfs(files)?;
     let size = u64::try_from(state.f_bsize).unwrap_or(0);
     Ok(state.f_blocks.saturating_sub(state.f_bfree).saturating_mul(size))
@@ -86,7 +86,7 @@ pub(super) fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<Has> {
 }
 
 /// What a process has, its part of what it shares with others.
-pub(super) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
+pub(crate) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
     let (place, status) = living(processes, pid)?;
     // A process may forbid to be looked into, and then counts for what it has at most.
     let Some(text) = read(processes, &format!("{place}/smaps_rollup")) else {
@@ -124,7 +124,7 @@ fn tells_memory(status: &str) -> bool {
 }
 
 /// What the kernel tells in a file. A process may have a name of any bytes.
-pub(super) fn read(processes: &OwnedFd, path: &str) -> Option<String> {
+pub(crate) fn read(processes: &OwnedFd, path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = openat(processes, path, flags, Mode::empty()).ok()?;
     let mut text = Vec::new();

@@ -50,6 +50,29 @@ async fn what_listens_in_a_cell_is_reached_and_the_same_port_of_the_host_is_not(
     }
 }
 
+/// As Node does for a server that is told `localhost`.
+#[tokio::test]
+async fn what_listens_on_the_other_kind_of_address_alone_is_reached() {
+    let server = "
+import socket
+server = socket.create_server(('::1', 0), family=socket.AF_INET6)
+print(server.getsockname()[1], flush=True)
+there, _ = server.accept()
+there.sendall(b'six')";
+    let cell = strict_cell().await;
+    let (_, line) = start_until_line(&cell, python(server)).await;
+    let port = line.parse().unwrap();
+    let mut stream = cell.connect_port(port).await.unwrap();
+    let mut heard = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut heard).await.unwrap();
+    assert_eq!(heard, "six");
+    // Of both kinds, the host's are not reached.
+    let here = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = here.local_addr().unwrap().port();
+    let refused = cell.connect_port(port).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
 #[tokio::test]
 async fn what_listens_on_the_host_is_not_reached_through_a_cell() {
     let here = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -2,6 +2,7 @@
 
 mod gate;
 mod health;
+mod in_cell;
 pub mod interpreters;
 pub mod makers;
 pub mod mounts;
@@ -11,3 +12,4 @@ pub mod view;
 pub mod zygotes;
 
 pub use health::health_in_cells;
+pub use in_cell::InCell;

@@ -1,0 +1,87 @@
+//! What a cell uses, and holding all of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sandbox_core::{Error, ErrorKind, Metrics, Result};
+use sandbox_isolation::Error as Cause;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::CellBox;
+
+/// How long the kernel may take to tell what a cell uses.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The processor time that was told last, in microseconds. What ended unseen does not take it back.
+#[derive(Debug, Default)]
+pub(super) struct Used(AtomicU64);
+
+impl Used {
+    fn or_more(&self, now: Duration) -> Duration {
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.0.fetch_max(now, Ordering::AcqRel).max(now))
+    }
+}
+
+impl CellBox {
+    /// What its processes use, as the kernel tells this process.
+    ///
+    /// # Errors
+    /// `Terminated` when it has ended; `Unavailable` when the kernel does not tell in time.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let (living, gone) = self.workers.look();
+        let cell = self.cell.clone();
+        let failed = |message: String| Error::new(ErrorKind::Unavailable, "metrics", message);
+        let looked = timeout(LOOK_TIMEOUT, spawn_blocking(move || cell.usage(&living)));
+        let usage = match looked.await {
+            Ok(Ok(Ok(usage))) => usage,
+            Ok(Ok(Err(error))) => {
+                return Err(failed("what the sandbox uses cannot be read".to_owned())
+                    .with_source(error)
+                    .with_hint("ask again, or end the sandbox"));
+            }
+            Ok(Err(error)) => {
+                return Err(failed("the runtime is ending".to_owned()).with_source(error));
+            }
+            Err(_) => {
+                let message = format!(
+                    "the kernel has not told within {LOOK_TIMEOUT:?} what the sandbox uses"
+                );
+                return Err(failed(message).with_hint("ask again, or end the sandbox"));
+            }
+        };
+        Ok(Metrics {
+            cpu_time: self.usage.or_more(usage.cpu + gone).as_secs_f64(),
+            memory: usage.memory,
+            disk: usage.files,
+            processes: usage.processes,
+        })
+    }
+
+    /// Stops everything in it; see [`Cell::stop_all`](sandbox_isolation::Cell::stop_all).
+    ///
+    /// # Errors
+    /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
+    pub async fn stop_all(&self) -> Result<()> {
+        self.cell.stop_all().await.map_err(|error| not_held("pause", error))
+    }
+
+    /// Has it go on, but for what had been stopped before.
+    ///
+    /// # Errors
+    /// `Terminated` when it has ended.
+    pub async fn continue_all(&self) -> Result<()> {
+        self.cell.continue_all().await.map_err(|error| not_held("resume", error))
+    }
+}
+
+fn not_held(operation: &'static str, error: Cause) -> Error {
+    if matches!(error, Cause::Closed) {
+        return Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
+    }
+    let message = "the processes of the sandbox do not obey".to_owned();
+    Error::new(ErrorKind::Unavailable, operation, message)
+        .with_source(error)
+        .with_hint("try again, or end what runs there")
+}

@@ -1,0 +1,150 @@
+//! Holding all processes of a cell still, and letting them go on.
+//!
+//! They are stopped by a signal that no program can catch, and this process goes on: frozen with the others it could not
+//! hear that the host is gone. The price is that a program may see that it was continued.
+
+use crate::keeper::{PROCESSES_MAX, Snapshot};
+use crate::processes;
+use crate::roots::{Phase, Roots};
+use crate::sys::{self, EBUSY, Result, SIGCONT, SIGSTOP};
+use crate::tree::pause;
+
+/// How often all are looked at, a millisecond apart, until everything is still.
+const ROUNDS: u32 = 3000;
+
+/// Whose processes there are.
+pub struct Scope<'a> {
+    pub strict: bool,
+    /// The number of this process.
+    pub own: i32,
+    pub roots: &'a Roots,
+}
+
+/// Whether the processes of a cell are held, and which had been stopped before.
+#[derive(Default)]
+pub struct Stillness {
+    before: Option<&'static mut [i32]>,
+    count: usize,
+}
+
+impl Stillness {
+    pub fn is_held(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Stops everything. What does not stop goes on, and so does all else.
+    pub fn hold(&mut self, scope: &Scope<'_>) -> Result<u32> {
+        if self.is_held() {
+            return Ok(0);
+        }
+        let mut all = Snapshot::new()?;
+        let outcome = self.note(&mut all, scope).and_then(|()| stop(&mut all, scope));
+        all.free();
+        if outcome.is_err() {
+            self.let_go(scope);
+        }
+        outcome.map(|()| 0)
+    }
+
+    /// Takes note of what is stopped already.
+    fn note(&mut self, all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
+        // SAFETY: zero is a number.
+        let before: &'static mut [i32] = unsafe { sys::table(PROCESSES_MAX) }?;
+        self.count = 0;
+        let taken = all.take();
+        for at in 0..all.count() {
+            let process = all.get(at);
+            if process.is_stopped() && scope.has(all, process.pid) {
+                before[self.count] = process.pid;
+                self.count += 1;
+            }
+        }
+        self.before = Some(before);
+        taken
+    }
+
+    /// Lets everything go on but what had been stopped before.
+    pub fn let_go(&mut self, scope: &Scope<'_>) {
+        let Some(before) = self.before.take() else { return };
+        let known = &before[..self.count];
+        match Snapshot::new() {
+            Ok(mut all) => {
+                // What cannot be seen cannot be let go either; what was seen can.
+                let _ = all.take();
+                let_go_of(&all, scope, known);
+                all.free();
+            }
+            Err(_) if scope.strict => drop(sys::kill(-1, SIGCONT)),
+            Err(_) => {}
+        }
+        sys::unmap_table(before);
+        self.count = 0;
+    }
+}
+
+impl Scope<'_> {
+    /// Whether a process is one of the cell's, and none of ours that only looks after one.
+    fn has(&self, all: &Snapshot, pid: i32) -> bool {
+        if self.strict {
+            return pid != self.own;
+        }
+        let is_alive = |phase| matches!(phase, Phase::Starting | Phase::Running);
+        if self.roots.find(|root| !root.is_adopted() && root.pid == pid).is_some() {
+            return false;
+        }
+        let adopted = self.roots.find(|root| {
+            root.is_adopted()
+                && is_alive(root.phase)
+                && (root.pid == pid || all.is_below(pid, root.pid))
+                && !processes::is_gone(root.pidfd)
+        });
+        adopted.is_some() || all.is_below(pid, self.own)
+    }
+}
+
+fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
+    let mut quiet = 0;
+    for _ in 0..ROUNDS {
+        if scope.strict {
+            // All there are at one moment, also those that come to be now.
+            let _ = sys::kill(-1, SIGSTOP);
+        }
+        all.take()?;
+        let mut moving = 0;
+        for at in 0..all.count() {
+            let process = all.get(at);
+            if !process.is_still() && scope.has(all, process.pid) {
+                moving += 1;
+                if !scope.strict {
+                    let _ = sys::kill(process.pid, SIGSTOP);
+                }
+            }
+        }
+        // One that was not seen may have been made while the others were looked at.
+        quiet = if moving == 0 { quiet + 1 } else { 0 };
+        if quiet == 2 {
+            return Ok(());
+        }
+        if moving > 0 {
+            pause();
+        }
+    }
+    Err(EBUSY)
+}
+
+/// The youngest of a family first: one that waits for another goes on after it, and so never meets it while it is stopped.
+fn let_go_of(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
+    let deepest = (0..all.count()).map(|at| all.depth(all.get(at).pid)).max().unwrap_or(0);
+    for depth in (0..=deepest).rev() {
+        for at in 0..all.count() {
+            let process = all.get(at);
+            if all.depth(process.pid) == depth
+                && process.is_stopped()
+                && scope.has(all, process.pid)
+                && !before.contains(&process.pid)
+            {
+                let _ = sys::kill(process.pid, SIGCONT);
+            }
+        }
+    }
+}
