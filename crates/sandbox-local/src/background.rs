@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sandbox_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::AbortHandle;
 
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 
@@ -26,6 +27,19 @@ fn handle() -> Result<Handle> {
                 .with_source(error)
         })?;
     Ok(runtime.insert(started).handle().clone())
+}
+
+/// Calls a function in the shared runtime, for what belongs to the runtime in which it is made. Where there is no thread
+/// for that one, in the caller's.
+pub(crate) fn inside<T>(make: impl FnOnce() -> T) -> T {
+    let handle = handle();
+    let _inside = handle.as_ref().ok().map(Handle::enter);
+    make()
+}
+
+/// Runs a task on the shared runtime, whether or not anything polls the one that this is called on.
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    inside(|| tokio::spawn(task)).abort_handle()
 }
 
 /// Runs a future on the shared runtime, also when nobody waits for it any more.

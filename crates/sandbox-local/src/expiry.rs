@@ -17,6 +17,8 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::background;
+
 /// Ends a sandbox when its lifetime is over, when it has been unused for too long, or when what it stands on dies.
 #[derive(Debug)]
 pub struct Expiry {
@@ -79,7 +81,8 @@ impl Expiry {
         };
         let (changed, maker) = (Notify::new(), OnceLock::new());
         let shared = Arc::new(Shared { state: Mutex::new(state), changed, idle, maker });
-        let task = tokio::spawn(watch(Arc::clone(&shared), box_io, ended)).abort_handle();
+        // Lifetimes hold, and what is dropped is let go of, when nothing polls the runtime of the caller any more.
+        let task = background::spawn(watch(Arc::clone(&shared), box_io, ended));
         Self { shared, task }
     }
 
@@ -88,7 +91,8 @@ impl Expiry {
     /// That is told by the maker's death itself: a box may be slow to end, or never end completely.
     pub fn end_with_maker_of(&self, first: u32) {
         // A maker that is dead already has taken the box along, or leaves nothing to watch.
-        if let Some(maker) = parent_of(first).and_then(|maker| watch_process(maker).ok()) {
+        let watched = |maker| background::inside(|| watch_process(maker)).ok();
+        if let Some(maker) = parent_of(first).and_then(watched) {
             let _ = self.shared.maker.set(maker);
             self.shared.changed.notify_one();
         }
