@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use reqwest::Url;
 use sandbox_core::{Error, ErrorKind, Result, Secret};
@@ -13,6 +14,9 @@ use crate::keyring;
 
 const IAM: &str = "https://prod1.datalayer.run";
 const RUNTIMES: &str = "https://r1.datalayer.run";
+
+/// How long one request may take where nothing else is said.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Variables that hold a key, and whether the service has to be told that it is of somebody else's making.
 const KEYS: [(&str, bool); 3] = [
@@ -36,6 +40,8 @@ pub(crate) struct Access {
     pub(crate) iam: Url,
     pub(crate) runtimes: Url,
     pub(crate) key: Option<Key>,
+    /// How long one request may take, with all its attempts.
+    pub(crate) request_timeout: Duration,
 }
 
 /// What `datalayer` wrote for this user.
@@ -81,7 +87,7 @@ impl Access {
                 source: "the keyring of this user",
             }),
         };
-        Ok(Self { iam, runtimes, key })
+        Ok(Self { iam, runtimes, key, request_timeout: request_timeout(config, look)? })
     }
 
     /// The key.
@@ -95,6 +101,19 @@ impl Access {
                 .with_hint("set DATALAYER_API_KEY, or log in with `datalayer login`")
         })
     }
+}
+
+fn request_timeout(config: &DatalayerConfig, look: Look<'_>) -> Result<Duration> {
+    const VARIABLE: &str = "DATALAYER_REQUEST_TIMEOUT";
+    let Some(text) = look(VARIABLE).filter(|_| config.request_timeout.is_none()) else {
+        return Ok(config.request_timeout.unwrap_or(REQUEST_TIMEOUT));
+    };
+    let wrong = || {
+        let message = format!("must be a number of seconds, such as 60; {VARIABLE} is {text:?}");
+        Error::invalid("request_timeout", message)
+    };
+    let seconds = text.trim().parse::<f64>().map_err(|_| wrong())?;
+    sandbox_core::seconds("request_timeout", seconds).map_err(|_| wrong())
 }
 
 fn key(config: &DatalayerConfig, look: Look<'_>) -> Option<Key> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url, redirect};
-use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret, in_words};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -14,14 +14,15 @@ use crate::access::{Access, Key};
 use crate::refusal::{refusal, unsuccessful};
 use crate::tls;
 
-/// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// A create is not given up early: what comes of it costs credits.
 const CREATE_PATIENCE: Duration = Duration::from_secs(300);
 /// How long is waited for a service that asks to come back later.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How long is waited for something that the service does by and by.
 const LONGEST_WORK: Duration = Duration::from_secs(600);
+/// What to do about a service that says nothing.
+const LONGER: &str = "look whether the service is up, and try again; DATALAYER_REQUEST_TIMEOUT, in seconds, or the provider \
+    option `request_timeout` says how long it is waited for";
 const MOST_ATTEMPTS: u32 = 4;
 const MOST_BYTES: usize = 16 << 20;
 const MOST_OF_AN_ERROR: usize = 64 << 10;
@@ -91,11 +92,28 @@ impl Client {
         below(&self.access.iam, "iam", segments)
     }
 
-    /// Asks, and again where that is safe and may help.
+    /// Asks, and again where that is safe and may help. All of it has the time of one request.
     ///
     /// # Errors
     /// What the service refused with, or what kept it from answering.
     pub(crate) async fn send(&self, call: &CallContext, request: &Request<'_>) -> Result<Answer> {
+        let limit = match request.operation {
+            "create" => CREATE_PATIENCE.max(self.access.request_timeout),
+            _ => self.access.request_timeout,
+        };
+        let end = Instant::now() + limit;
+        let deadline = call.deadline.map_or(end, |deadline| deadline.min(end));
+        let call = &call.clone().with_deadline(deadline);
+        let sent = self.send_until(call, request).await;
+        sent.map_err(|error| match error.kind() {
+            ErrorKind::Timeout if Instant::now() >= end && error.hint().is_none() => {
+                error.with_context("waited", in_words(limit)).with_hint(LONGER)
+            }
+            _ => error,
+        })
+    }
+
+    async fn send_until(&self, call: &CallContext, request: &Request<'_>) -> Result<Answer> {
         let key = self.access.key(request.operation)?;
         let mut token = self.renewed.current(key);
         let mut may_renew = true;
@@ -220,16 +238,11 @@ impl Client {
         token: &Secret,
     ) -> Result<Answer> {
         let operation = request.operation;
-        let patience = match operation {
-            "create" => CREATE_PATIENCE,
-            _ => PATIENCE,
-        };
         let left = call.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let patience = left.map_or(patience, |left| left.min(patience));
         let mut builder = self
             .http
             .request(request.method.clone(), request.url.clone())
-            .timeout(patience)
+            .timeout(left.unwrap_or(self.access.request_timeout))
             .header(ACCEPT, "application/json")
             .header(CONTENT_TYPE, "application/json")
             .header(AUTHORIZATION, header(operation, &format!("Bearer {}", token.expose()))?);

@@ -24,6 +24,9 @@ pub struct DatalayerConfig {
     pub environment: Option<String>,
     /// How long a runtime may take to become usable. Default: 5 minutes.
     pub start_timeout: Option<Duration>,
+    /// How long one request may take, with all attempts and pauses between them; that for a new runtime has five minutes,
+    /// because one that is made costs credits. Default: `DATALAYER_REQUEST_TIMEOUT` in seconds, then 60 seconds.
+    pub request_timeout: Option<Duration>,
     /// Where what the service cannot keep is written down: tags, terms and kernels. Default:
     /// `$XDG_STATE_HOME/code-sandboxes/datalayer`.
     pub state_dir: Option<PathBuf>,
@@ -53,6 +56,11 @@ impl DatalayerConfig {
                     let patience = sandbox_core::seconds("start_timeout", seconds)?;
                     config.start_timeout = Some(patience);
                 }
+                ("request_timeout", _) => {
+                    let seconds = value.as_f64().ok_or_else(|| unknown(key))?;
+                    config.request_timeout =
+                        Some(sandbox_core::seconds("request_timeout", seconds)?);
+                }
                 _ => return Err(unknown(key)),
             }
         }
@@ -66,7 +74,7 @@ fn unknown(key: &str) -> Error {
         "provider_options",
         format!(
             "of datalayer-runtime have no {key:?} of that type; known: api_key, run_url, iam_url, runtimes_url \
-             (text), start_timeout (seconds)"
+             (text), start_timeout, request_timeout (seconds)"
         ),
     )
 }

@@ -21,7 +21,7 @@
 //!
 //! # Options
 //!
-//! `provider_options` of a create, all optional: `api_key`, `run_url`, `iam_url`, `runtimes_url`, `start_timeout` (seconds).
+//! `provider_options` of a create, all optional: `api_key`, `run_url`, `iam_url`, `runtimes_url`, `start_timeout`, `request_timeout` (seconds).
 
 mod access;
 mod api;

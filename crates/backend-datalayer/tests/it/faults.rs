@@ -149,6 +149,29 @@ async fn a_service_that_is_not_there_is_told() {
     assert!(error.hint().unwrap().contains("DATALAYER_RUN_URL"), "{error:?}");
 }
 
+/// One that takes connections and says nothing, however often it is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_silent_is_told_in_time() {
+    let Some(bench) = Bench::start() else { return };
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let nothing = backend(&bench.plane, &bench.state, |config| {
+        config.run_url = Some(url.clone());
+        config.request_timeout = Some(Duration::from_secs(1));
+    });
+    let call = call();
+    let begun = Instant::now();
+    for error in [
+        nothing.environments(&call).await.unwrap_err(),
+        nothing.list(&call, ListQuery::default()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
+        assert!(error.hint().unwrap().contains("request_timeout"), "{error:?}");
+    }
+    // The control: four attempts of a second each would be more.
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_fails_leaves_no_runtime() {
     let Some(bench) = Bench::start() else { return };
