@@ -91,13 +91,32 @@ pub(crate) async fn create(
     check(spec, target)?;
     let (origin, facts) = origin(target, kernel).await?;
     let away = Away::new(origin);
+    let given_up = GivenUp(Some(Arc::clone(&away)));
     let made = make(spec, target, &away, facts, pip).await;
+    given_up.is_not();
     if made.is_err() {
         away.kill();
         // What was started is ended now, when nothing may come after this.
         let _ = timeout(CLEAN_UP_BOUND, away.closed()).await;
     }
     made
+}
+
+/// Ends what was started for a create that is dropped half-way, before the process may end.
+struct GivenUp(Option<Arc<Away>>);
+
+impl GivenUp {
+    fn is_not(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        if let Some(away) = self.0.take() {
+            away.finish();
+        }
+    }
 }
 
 type Facts = Vec<(&'static str, Value)>;
@@ -205,7 +224,7 @@ async fn make(
     let base = WorkerSpec { env, cwd };
     let box_of = box_of(Arc::clone(away), opened);
     let contexts = Contexts::with(Variant::LocalJupyter, &language, ended, base, box_of);
-    let kind = Kernel { away: Some(Arc::clone(away)) };
+    let kind = Kernel::Away(Arc::clone(away));
     let instance = JupyterInstance { place, contexts, kind };
     instance.prepare(std::future::ready(Ok(())), false, false).await?;
     instance.begin(spec);

@@ -24,7 +24,7 @@ use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::{delete_kernel, keeper};
 use sandbox_kernel::sidecar::Sidecar;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::timeout;
 
 use self::beside::SidecarKernels;
@@ -71,6 +71,8 @@ pub(crate) struct Away {
     /// A folder there for what is installed.
     folder: String,
     state: Mutex<State>,
+    /// Told when a kernel that was asked for is known.
+    settled: Notify,
     done: Arc<watch::Sender<bool>>,
 }
 
@@ -79,6 +81,8 @@ struct State {
     over: bool,
     /// The ids of what was started.
     own: Vec<String>,
+    /// How many kernels a server was asked for and has not answered about.
+    starting: usize,
     live: Vec<Live>,
 }
 
@@ -102,7 +106,8 @@ impl Away {
                 .then(|| Sidecar::new(Arc::new(SidecarKernels(Weak::clone(own))), &*folder));
             let (state, done) = (Mutex::default(), Arc::new(watch::Sender::new(false)));
             let (kept, leaving) = (origin.server().map(kept), Arc::default());
-            Self { origin, kept, leaving, sidecar, folder, state, done }
+            let settled = Notify::new();
+            Self { origin, kept, leaving, sidecar, folder, state, settled, done }
         })
     }
 
@@ -119,6 +124,30 @@ impl Away {
         !state.over
     }
 
+    /// Takes note that a server is asked for a kernel. `false` when it is too late for one.
+    fn begins_start(&self) -> bool {
+        let mut state = self.state();
+        state.starting += usize::from(!state.over);
+        !state.over
+    }
+
+    /// Takes note that it is known what has become of that, and nothing is left to be done about it.
+    fn ends_start(&self) {
+        self.state().starting -= 1;
+        self.settled.notify_waiters();
+    }
+
+    /// Waits until no server is asked for a kernel any more: what it makes is ended by who asked.
+    async fn is_settled(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if self.state().starting == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
     /// Takes note of a connection.
     fn add_live(&self, client: &Client, process: &Arc<KernelProcess>) -> Result<()> {
         let mut state = self.state();
@@ -131,12 +160,21 @@ impl Away {
     }
 
     /// Ends what is its own, and waits for it, for as long as somebody may be kept waiting who drops something.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn finish(self: &Arc<Self>) {
         self.kill();
-        let mut done = self.done.subscribe();
+        let (mut done, away) = (self.done.subscribe(), Arc::clone(self));
         keeper::finish(DROP_PATIENCE, async move {
+            away.is_settled().await;
             let _ = done.wait_for(|done| *done).await;
         });
+        if self.state().starting > 0 {
+            let server = self.origin.server().map(Server::url).unwrap_or_default();
+            tracing::warn!(
+                server,
+                "the server was asked for a kernel and has not answered; where this process ends before it does, the kernel \
+                 stays there"
+            );
+        }
     }
 
     /// Its files and programs.

@@ -11,7 +11,7 @@ use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
 use sandbox_kernel::server::{Reached, START_BOUND, delete_kernel, keeper, reach};
 use tokio::sync::{oneshot, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::presence::Presence;
 use super::server::{not_connected, refused};
@@ -22,6 +22,9 @@ const RUNNING_BOUND: Duration = Duration::from_secs(10);
 
 /// How often a server is asked whether a kernel that starts is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long a kernel is looked for whose start was not answered.
+const LOST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A kernel that answers.
 #[derive(Debug)]
@@ -65,22 +68,83 @@ impl Away {
         let (tell, told) = oneshot::channel();
         let server = self.kept().ok_or_else(over)?;
         let (away, name) = (Arc::clone(self), name.to_owned());
+        if !self.begins_start() {
+            return Err(over());
+        }
         keeper::spawn(async move {
-            let mut started = server.start_kernel(&name, None).await;
-            if let Ok(model) = &started
-                && !away.add_own(&model.id)
-            {
-                delete_kernel(&server, &model.id).await;
-                started = Err(ServerError::NotFound { message: String::new() });
-            }
-            let _ = tell.send(started);
+            let started = start_on(&server, &name).await;
+            let told = match started {
+                Ok(model) if away.add_own(&model.id) => Ok(model),
+                Ok(model) => {
+                    delete_kernel(&server, &model.id).await;
+                    Err(over())
+                }
+                Err(error) => Err(error),
+            };
+            away.ends_start();
+            let _ = tell.send(told);
         });
         let started = told.await.map_err(|_| over())?;
         if self.state().over {
             return Err(over());
         }
-        started.map_err(|error| refused("start_kernel", &error))
+        started
     }
+}
+
+/// Asks a server for a kernel. When its answer is lost, the error says which kernels there are since, and one of which it
+/// may have started: a server keeps nothing by which that could be told from what others start.
+async fn start_on(server: &Server, name: &str) -> Result<KernelModel> {
+    let before = server.kernels().await.map_err(|error| refused("start_kernel", &error))?;
+    let lost = match server.start_kernel(name, None).await {
+        Ok(model) => return Ok(model),
+        Err(error) => error,
+    };
+    let error = refused("start_kernel", &lost);
+    if error.effect() != Effect::Unknown {
+        return Err(error);
+    }
+    match since(server, &before, name).await {
+        Some(kernels) if kernels.is_empty() => {
+            Err(error.with_context("kernels_since", "none"))
+        }
+        Some(kernels) => {
+            let kernels = kernels.join(", ");
+            let hint = format!(
+                "the server may have started it all the same: since then it has {kernels}, to which nobody is connected; \
+                 if nobody else has started that, end it with DELETE {}api/kernels/ID",
+                server.url()
+            );
+            tracing::warn!(kernels, "a server may have started a kernel and has not said so");
+            Err(error.with_context("kernels_since", kernels).with_hint(hint))
+        }
+        None => Err(error.with_hint(
+            "the server may have started it all the same, and does not say; its list of kernels shows one without \
+             connections then",
+        )),
+    }
+}
+
+/// The kernels of that name that a server has beside those, and that nobody is connected to. What it was asked for a moment
+/// ago may take a moment to be there. `None`: it does not say.
+async fn since(server: &Server, before: &[KernelModel], name: &str) -> Option<Vec<String>> {
+    let end = Instant::now() + LOST_TIMEOUT;
+    let mut known = None;
+    while Instant::now() < end {
+        sleep(LOOK_AGAIN).await;
+        let Ok(now) = server.kernels().await else { continue };
+        let is_new = |kernel: &&KernelModel| {
+            kernel.name == name
+                && kernel.connections.unwrap_or(0) <= 0
+                && !before.iter().any(|known| known.id == kernel.id)
+        };
+        let new: Vec<String> = now.iter().filter(is_new).map(|kernel| kernel.id.clone()).collect();
+        if !new.is_empty() {
+            return Some(new);
+        }
+        known = Some(new);
+    }
+    known
 }
 
 /// Waits until the server gives a kernel up.
