@@ -1,15 +1,18 @@
 """Describes what user code raised, as Python itself would print it."""
 
 try:
-    from traceback import TracebackException
+    from traceback import FrameSummary, TracebackException
 except Exception:
-    TracebackException = None  # user code broke it before it was ever needed
+    FrameSummary = TracebackException = None  # user code broke it before it was ever needed
 
 OURS = "<sandbox "
 TEXT_LIMIT = 1 << 20
+MAX_FRAMES = 3000
+LEFT_OUT = OURS[:-1] + "-left-out %d>"
 class_name = type.__dict__["__name__"].__get__
 arguments_of = BaseException.args.__get__
-traceback_of = BaseException.__traceback__.__get__
+traceback_of, set_traceback = BaseException.__traceback__.__get__, BaseException.__traceback__.__set__
+cause_of, context_of = BaseException.__cause__.__get__, BaseException.__context__.__get__
 
 
 def describe(error, filename):
@@ -20,13 +23,85 @@ def describe(error, filename):
     if isinstance(error, SyntaxError):
         add_source(error)
     trace = user_frames(traceback_of(error), filename)
-    described = TracebackException(type(error), error, trace)
+    formers = []
+    try:
+        left_out = shorten(error, trace, formers)
+        described = TracebackException(type(error), error, traceback_of(error) if left_out else trace)
+        tell_left_out(described, error, formers)
+    finally:
+        for former, whole, _ in formers:
+            set_traceback(former, whole)
     hide_own_frames(described, set())
     if trace is None:
         lines = described.format_exception_only()
     else:
-        lines = described.format()
+        lines = map(frame_line, described.format())
     return name_of(error), value, cut("".join(lines))
+
+
+def shorten(error, trace, formers):
+    """Takes the middle out of tracebacks that would take too long, also of causes and contexts. Whether the first one is.
+
+    They are put back: `formers` has each exception with its whole traceback and how many frames are left out.
+    """
+    seen, left, is_first = {id(error)}, [(error, trace)], True
+    first_is_long = False
+    while left:
+        one, trace = left.pop()
+        short, count = without_middle(trace)
+        if count:
+            formers.append((one, traceback_of(one), count))
+            set_traceback(one, short)
+            first_is_long = first_is_long or is_first
+        is_first = False
+        others = [cause_of(one), context_of(one)]
+        members = getattr(one, "exceptions", None)
+        if type(members) is tuple:
+            others.extend(members)
+        for other in others:
+            if isinstance(other, BaseException) and id(other) not in seen:
+                seen.add(id(other))
+                left.append((other, traceback_of(other)))
+    return first_is_long
+
+
+def without_middle(trace):
+    frames, at = [], trace
+    while at is not None:
+        frames.append(at)
+        at = at.tb_next
+    count = len(frames) - MAX_FRAMES
+    if count <= 0:
+        return trace, 0
+    half = MAX_FRAMES // 2
+    short = frames[-half]
+    for at in reversed(frames[:half]):
+        short = type(at)(short, at.tb_frame, at.tb_lasti, at.tb_lineno)
+    return short, count
+
+
+def tell_left_out(described, error, formers):
+    """Says in a traceback where frames are left out."""
+    counts = {id(one): count for one, _, count in formers}
+    seen, left = set(), [(described, error)]
+    while left and counts:
+        described, error = left.pop()
+        if described is None or id(described) in seen:
+            continue
+        seen.add(id(described))
+        count = counts.get(id(error))
+        if count:
+            described.stack.insert(MAX_FRAMES // 2, FrameSummary(LEFT_OUT % count, 0, "", line=""))
+        left += [(described.__cause__, cause_of(error)), (described.__context__, context_of(error))]
+        left += zip(getattr(described, "exceptions", None) or (), getattr(error, "exceptions", None) or ())
+
+
+def frame_line(text):
+    """What is printed for a frame, or instead of those that are left out."""
+    mark = '  File "' + LEFT_OUT.partition("%d")[0]
+    if not text.startswith(mark):
+        return text
+    return "  [%s more frames]\n" % text[len(mark) :].partition(">")[0]
 
 
 def describe_plainly(error):
@@ -103,7 +178,7 @@ def name_of(error):
 def value_of(error):
     try:
         return cut(str(error))
-    except Exception:
+    except (Exception, SystemExit, GeneratorExit):
         return "<exception str() failed>"
 
 

@@ -16,6 +16,8 @@ pub(super) fn cases() -> Vec<Case> {
         syntax_that_only_functions_may_have;
         exceptions_of_every_shape;
         deep_recursion_is_an_exception;
+        an_exception_whose_text_raises_keeps_the_state;
+        a_traceback_of_very_many_frames_is_told;
         too_much_memory_at_once_is_an_exception;
         exit_statuses;
         an_exit_message_goes_to_stderr;
@@ -60,6 +62,37 @@ async fn a_traceback_shows_the_code_alone(f: Fixture) -> Checked {
     for part in ["driver", "zygote", "worker.py", "exec(", "runpy"] {
         ensure!(!shown.contains(part), "{part:?} of the driver is in {shown}");
     }
+    Ok(())
+}
+
+async fn an_exception_whose_text_raises_keeps_the_state(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    ok(&sandbox, "kept = 'kept'").await?;
+    for what in ["ValueError('no text')", "SystemExit(3)"] {
+        let code = format!(
+            "class Odd(Exception):\n    def __str__(self): raise {what}\nprint('before')\nraise Odd()"
+        );
+        let result = raises(&sandbox, &code, "Odd").await?;
+        ensure_eq!(result.stdout(), "before");
+        ensure_eq!(text(&sandbox, "kept").await?, "'kept'", "{}", describe(&result));
+    }
+    Ok(())
+}
+
+async fn a_traceback_of_very_many_frames_is_told(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+import sys
+sys.setrecursionlimit(300_000)
+def even(n): return odd(n - 1) if n else 1 / 0
+def odd(n): return even(n - 1) if n else 1 / 0
+# Older ones have a frame of C for each of Python.
+even(100_000 if sys.version_info >= (3, 11) else 5000)";
+    let result = raises(&sandbox, code, "ZeroDivisionError").await?;
+    let shown = traceback(result);
+    ensure!(shown.contains(" more frames]"), "{} characters", shown.len());
+    ensure!(shown.contains("line 7") && shown.ends_with("division by zero\n"), "{shown:.200}");
+    is_usable(&sandbox).await?;
     Ok(())
 }
 

@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_repr_that_raises_is_an_error;
         a_huge_repr_is_cut;
         a_huge_representation_is_left_out;
+        a_number_that_has_no_text_is_left_out;
         a_flood_of_displays_is_bounded;
         a_flood_of_small_values_is_bounded needs local;
         a_script_may_end_with_much_to_show needs run_script;
@@ -245,6 +246,21 @@ Half()";
     let item = &result.results[0];
     ensure_eq!((item.text(), item.markdown(), item.html()), (Some("fine"), Some("*fine*"), None));
     ensure!(!item.data.contains_key("image/png"), "a representation of None was shown");
+    Ok(())
+}
+
+/// Python itself refuses to write down numbers of more than 4300 digits.
+async fn a_number_that_has_no_text_is_left_out(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "
+class Large:
+    def _repr_json_(self): return {'n': 10 ** 5000}
+    def __repr__(self): return 'large'
+display(Large())
+Large()";
+    let result = ok(&sandbox, code).await?;
+    ensure_eq!(result.text(), Some("large"), "{}", describe(&result));
+    is_usable(&sandbox).await?;
     Ok(())
 }
 

@@ -207,16 +207,16 @@ def bounded_displays(driver):
 
     def compute_format_data(result):
         data, metadata = compute(result)
-        return driver.limited(data), metadata
+        return driver.limited(data), driver.described(metadata)
 
     shell.displayhook.compute_format_data = compute_format_data
     publish = shell.display_pub.publish
 
-    def limited_publish(data, *arguments, **options):
+    def limited_publish(data, metadata=None, *arguments, **options):
         kept = driver.limited(data)
         # What is empty and has a name is a place for what comes later.
         if kept or not data and options.get("transient"):
-            publish(kept, *arguments, **options)
+            publish(kept, driver.described(metadata), *arguments, **options)
 
     shell.display_pub.publish = limited_publish
 

@@ -187,7 +187,7 @@ class Driver:
             if "script" in asked:
                 reply, error = self.run_script(arguments["code"], asked["script"])
             else:
-                reply = await original(**arguments)
+                reply = await self.run_cell(original, arguments)
                 error = self.raised()
                 if error is None and self.traced is not None:
                     error, lines = self.traced
@@ -235,6 +235,20 @@ class Driver:
         told["published"] = next(self.published)
         reply[KEY] = told
         return reply
+
+    async def run_cell(self, original, arguments):
+        """Runs a cell. The kernel asks an exception for its text, which is code of users, and has no reply when that raises."""
+        shell = self.shell
+        before = getattr(shell, "last_execution_result", None)
+        try:
+            return await original(**arguments)
+        except Exception:
+            result, error = getattr(shell, "last_execution_result", None), self.raised()
+            if error is None or result is before:
+                raise
+            reply = failure_of(error, getattr(shell, "_last_traceback", None) or [])
+            reply.update(execution_count=shell.execution_count - 1, user_expressions={}, payload=[])
+            return reply
 
     def prepare(self, asked, undo):
         self.streams.restore()
@@ -290,6 +304,11 @@ class Driver:
         for mime, data in bundle.items():
             if isinstance(data, str):
                 data = clean(data)
+            elif not isinstance(data, bytes):
+                problem = self.unsendable(data)
+                if problem is not None:
+                    self.streams.note("%s dropped: %s" % (mime, problem))
+                    continue
             size = len(data) if isinstance(data, (str, bytes)) else 0
             if mime == "text/plain" and size > TEXT_LIMIT:
                 data = "%s\n... [cut: %d characters in all]" % (data[:TEXT_LIMIT], size)
@@ -304,6 +323,21 @@ class Driver:
                 continue
             self.streams.note("%s of %d bytes dropped: over the limit of %s" % (mime, size, limit))
         return kept
+
+    def described(self, metadata):
+        """What is told of representations, without what could not be sent."""
+        if not metadata or self.unsendable(metadata) is None:
+            return metadata
+        self.streams.note("metadata of a representation dropped: %s" % self.unsendable(metadata))
+        return {}
+
+    def unsendable(self, data):
+        """Why the kernel could not put that into a message, which would cost the reply. `None`: it can."""
+        try:
+            self.kernel.session.pack(data)
+        except Exception as error:
+            return "%s: %s" % (type(error).__name__, error)
+        return None
 
     def formatter_failed(self, error):
         """A representation raised: it is left out. Without plain text, the value of a cell has none, which is an error."""
@@ -423,10 +457,7 @@ def clean(text):
 
 
 def failure_of(error, lines):
-    try:
-        value = str(error)
-    except Exception:
-        value = "<exception str() failed>"
+    value = load("errors")["value_of"](error)
     return {"status": "error", "ename": type(error).__name__, "evalue": value, "traceback": lines}
 
 
