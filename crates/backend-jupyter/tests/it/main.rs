@@ -8,6 +8,7 @@ mod flood;
 mod hostile;
 mod lineages;
 mod local;
+mod lost;
 mod running;
 mod server;
 #[path = "../support/mod.rs"]

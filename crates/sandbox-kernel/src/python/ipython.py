@@ -232,11 +232,14 @@ def plain_tracebacks(driver):
     def show(former, exc_tuple, arguments, options):
         if exc_tuple is not None and exc_tuple[2] is not None and is_formatter(exc_tuple[2].tb_frame):
             return driver.formatter_failed(exc_tuple[1])
-        if shell.InteractiveTB.mode != usual:
-            return former(*arguments, **options)
         try:
             kind, error, trace = shell._get_exc_info(exc_tuple)
         except ValueError:
+            return former(*arguments, **options)
+        if shell.InteractiveTB.mode != usual:
+            short, left_out = load("errors")["without_middle"](trace)
+            if left_out and former is formers[0]:
+                arguments = ((kind, error, short), *arguments[1:])
             return former(*arguments, **options)
         # The reply tells it; a text that is not Unicode would keep a message of its own from being sent.
         shell._last_traceback = described(error, trace)
@@ -248,7 +251,18 @@ def plain_tracebacks(driver):
     def showsyntaxerror(*arguments, **options):
         show(formers[1], None, arguments, options)
 
+    def kept(error, *arguments, **options):
+        """What IPython keeps of an exception: it would format all of it once more, and ask it for its text."""
+        try:
+            lines = described(error, error.__traceback__)
+        except Exception:
+            lines = []
+        value = load("errors")["value_of"](error)
+        return {"ename": type(error).__name__, "evalue": value, "traceback": lines}
+
     shell.showtraceback, shell.showsyntaxerror = showtraceback, showsyntaxerror
+    if hasattr(shell, "_format_exception_for_storage"):
+        shell._format_exception_for_storage = kept
 
 
 def shows_pages(shell):
