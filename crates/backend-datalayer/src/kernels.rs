@@ -10,7 +10,9 @@ use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_agent::interpreter::DEFAULT_CONTEXT;
-use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret};
+use sandbox_core::{
+    CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret, hint_with_rust,
+};
 use sandbox_kernel::server::{
     Ending, Reached, START_BOUND, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
 };
@@ -100,7 +102,7 @@ async fn refuse_paused(lease: &Lease) -> Result<()> {
     lease.set_paused(is_paused);
     if is_paused {
         return Err(Error::new(ErrorKind::Unavailable, "start_kernel", "the sandbox is paused")
-            .with_hint("resume it: `resume()` of the sandbox, or `sandboxes resume`"));
+            .with_hint(hint_with_rust("`sandboxes resume ID` lets it go on", ".resume()")));
     }
     Ok(())
 }

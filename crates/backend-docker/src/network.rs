@@ -10,8 +10,10 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
 use futures_util::stream;
+use sandbox_agent::pipe::FindProcess as _;
 use sandbox_core::{Check, CreateSpec, IsolationMode, NetworkMode, NetworkPolicy, Result};
 use sandbox_isolation::Privilege;
+use sandbox_local::Attempts;
 use sandbox_local::makers::{Makers, no_isolation};
 use sandbox_local::network::Network;
 
@@ -107,7 +109,11 @@ pub(crate) async fn open(
 ) -> Result<(Network, Way)> {
     let policy = spec.network.clone();
     let network = match way {
-        Way::Closed => Network::closed(policy),
+        Way::Closed => {
+            let first = FirstProcess::of(docker, made.name());
+            let attempts = Attempts::of_process_found_by(async move { first.pid().await });
+            Network::closed(policy).with_attempts(attempts)
+        }
         Way::Proxy => proxy(policy, made).await?,
         Way::Gate => match find(docker, made, python).await? {
             Ok(network) => {

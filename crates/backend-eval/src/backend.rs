@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sandbox_core::{
     Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
     Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
-    SnapshotInfo, Variant,
+    SnapshotInfo, Variant, hint_with_rust,
 };
 use sandbox_isolation::host_limits;
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
@@ -151,7 +151,10 @@ fn not_shown(unseen: &[PathBuf]) -> Option<Check> {
         name: "directories of modules".into(),
         ok: true,
         detail: format!("not in sandboxes, as they may hold anything: {}", paths.join(", ")),
-        fix: Some(format!("to show one: `--mount {first}:{first}`, or .mount(Mount::new(..))")),
+        fix: Some(hint_with_rust(
+            &format!("to show one: `--mount {first}:{first}`"),
+            ".mount(Mount::new(..))",
+        )),
     })
 }
 

@@ -2,6 +2,7 @@
 
 mod detached;
 mod export;
+mod familiar;
 #[cfg(feature = "docker")]
 mod image;
 mod interactive;
@@ -33,6 +34,7 @@ use self::snapshot::SNAPSHOT_EXAMPLES;
 pub(crate) use self::snapshot::{SnapshotArgs, SnapshotCommand};
 use crate::exit;
 use crate::languages::{self, Language};
+use crate::time;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -200,7 +202,11 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Language of the code; by default the extension of the file says it
+    /// Copy this directory, or file, of this host into the working directory first
+    #[arg(long, value_name = "PATH")]
+    pub(crate) with: Vec<PathBuf>,
+
+    /// Language of the code; by default the file says it, by its extension or its first line
     #[arg(long, visible_alias = "language", value_name = "LANGUAGE", value_parser = languages::find)]
     pub(crate) lang: Option<&'static Language>,
 
@@ -227,8 +233,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sandbox: SandboxArgs,
 
-    /// Seconds of CPU time that it may take with all that it starts, each cell of a notebook by itself
-    #[arg(long, help_heading = "Sandbox", value_name = "SECONDS", allow_negative_numbers = true)]
+    /// CPU time that it may take with all that it starts, each cell of a notebook by itself
+    #[arg(long, help_heading = "Sandbox", value_name = "TIME", value_parser = time::parse, allow_negative_numbers = true)]
     pub(crate) cpu_time: Option<f64>,
 
     #[command(flatten)]
@@ -266,11 +272,12 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
 
-    /// Seconds the program may run
+    /// Time the program may run: seconds, or such as 90s, 5m, 1h30m
     #[arg(
         short,
         long,
-        value_name = "SECONDS",
+        value_name = "TIME",
+        value_parser = time::parse_limit,
         default_value_t = 120.0,
         allow_negative_numbers = true
     )]
@@ -354,12 +361,12 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<String>,
 
-    /// Seconds the sandbox lives at most
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    /// Time the sandbox lives at most
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_negative_numbers = true)]
     pub(crate) lifetime: Option<f64>,
 
-    /// Seconds without use after which the sandbox ends
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    /// Time without use after which the sandbox ends
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_negative_numbers = true)]
     pub(crate) idle_timeout: Option<f64>,
 
     #[command(flatten)]
@@ -416,6 +423,8 @@ impl Command {
 /// # Errors
 /// What clap says, `--help` and `--version` included.
 pub(crate) fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
+    let translated = familiar::translated(argv);
+    let argv = translated.as_deref().unwrap_or(argv);
     let cli = parse_in_order(argv)?;
     match flags_first(&cli, argv) {
         Some(argv) => {
@@ -433,6 +442,12 @@ fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     let mut cli = Cli::from_arg_matches(&matches)?;
     let words = cli.command.words().map_or(0, |(words, _)| words.len());
     let (before, words) = argv.split_at(argv.len() - words);
+    let first = cli.command.words().map(|(words, _)| words).unwrap_or_default();
+    if !matches!(cli.command, Command::Cp(_))
+        && let Some(mount) = familiar::volume(before, first)
+    {
+        return Err(no_volume(&mount));
+    }
     let after_dashes = !words.is_empty() && before.last().is_some_and(|last| last == "--");
     match &mut cli.command {
         Command::Run(run) => run.after_dashes = after_dashes,
@@ -442,6 +457,15 @@ fn parse_in_order(argv: &[OsString]) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
+/// `-v` has no value here, and what a container engine mounts for code to change is read-only here unless that is said.
+fn no_volume(mount: &str) -> clap::Error {
+    let message = format!(
+        "-v is --verbose, and takes no value such as {mount}\n\n  \
+         tip: use --mount {mount}, or --mount {mount}:rw to let code change what is there"
+    );
+    Cli::command().error(ClapKind::InvalidValue, message)
+}
+
 /// Says which argument it is that is wrong, all of it; clap does not.
 fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
     if error.kind() == ClapKind::InvalidUtf8 {
@@ -449,6 +473,19 @@ fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
         let named: Vec<_> = no_text.map(|argument| format!("{argument:?}")).collect();
         let message = format!("not UTF-8 text: {}", named.join(", "));
         return Cli::command().error(ClapKind::InvalidUtf8, message);
+    }
+    let words = argv.iter().filter_map(|argument| argument.to_str());
+    if words.clone().nth(1) != Some("cp")
+        && let Some(mount) = familiar::volume(argv, &[])
+    {
+        return no_volume(&mount);
+    }
+    if error.kind() == ClapKind::UnknownArgument
+        && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+        && let Some(tip) = words.clone().nth(1).and_then(|command| familiar::pointer(command, flag))
+    {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        return error;
     }
     if error.kind() == ClapKind::UnknownArgument
         && let Some(ContextValue::String(letter)) = error.get(ContextKind::InvalidArg)

@@ -243,6 +243,19 @@ pub(crate) fn of_file(path: &Path) -> Option<&'static Language> {
     LANGUAGES.iter().find(|language| language.has_extension(path))
 }
 
+/// The language that the first line of a script means: `#!/bin/sh`, `#!/usr/bin/env -S python3 -u` and the like.
+pub(crate) fn of_first_line(line: &str) -> Option<&'static Language> {
+    let mut words = line.strip_prefix("#!")?.split_whitespace();
+    let program = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut name = program(words.next()?);
+    if name == "env" {
+        name = program(words.find(|word| !word.starts_with('-') && !word.contains('='))?);
+    }
+    // Versions are none of the language: python3.12, node22.
+    let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    find(&name).or_else(|_| find(plain)).ok().or_else(|| find("sh").ok().filter(|_| name == "dash"))
+}
+
 /// Every name, for messages.
 pub(crate) fn names() -> String {
     LANGUAGES.iter().map(|language| language.name).collect::<Vec<_>>().join(", ")
@@ -300,6 +313,21 @@ mod tests {
         let count = all.len();
         all.dedup();
         assert_eq!(all.len(), count, "an alias means two languages");
+    }
+
+    #[test]
+    fn a_first_line_names_the_language() {
+        for (line, language) in [
+            ("#!/bin/sh", Some("sh")),
+            ("#! /bin/bash -e", Some("bash")),
+            ("#!/usr/bin/env python3", Some("python")),
+            ("#!/usr/bin/env -S A=1 python3.12 -u", Some("python")),
+            ("#!/usr/bin/node\r", Some("node")),
+            ("#!/usr/bin/perl", None),
+            ("print(1)", None),
+        ] {
+            assert_eq!(of_first_line(line).map(|found| found.name), language, "{line}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod readiness;
 mod settings;
 mod supervisor;
 mod terminal;
+mod time;
 
 use std::process::ExitCode;
 

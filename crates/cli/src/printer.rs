@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use code_sandboxes::without_rust;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use rustix::fs::{FileType, fstat};
@@ -102,7 +103,7 @@ impl Printer {
 
     /// Says what to do about a failure.
     pub(crate) fn hint(&self, text: &str) {
-        self.say("hint", text);
+        self.say("hint", &without_rust(text));
     }
 
     fn say(&self, what: &str, text: &str) {
@@ -154,11 +155,10 @@ pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
             "version": env!("CARGO_PKG_VERSION"),
         })),
         _ if status == exit::USAGE => {
-            let text = error.render().to_string();
-            let message = text.lines().next().unwrap_or_default();
-            let message = message.strip_prefix("error: ").unwrap_or(message);
+            let (message, tip) = in_one_line(&error.render().to_string());
             let kind = code_sandboxes::ErrorKind::InvalidArgument;
-            let object = error_object(kind, message, Some("see `sandboxes --help`"), false);
+            let hint = tip.unwrap_or_else(|| "see `sandboxes --help`".into());
+            let object = error_object(kind, &message, Some(&hint), false);
             Some(of_stream(object, wants_events(argv)))
         }
         _ => None,
@@ -169,6 +169,15 @@ pub(crate) fn parse_error(error: &clap::Error, argv: &[OsString]) -> u8 {
         None => error.print(),
     };
     status
+}
+
+/// What clap has to say about wrong arguments: its first paragraph, which names them, and its tip.
+fn in_one_line(text: &str) -> (String, Option<String>) {
+    let lines: Vec<_> = text.lines().take_while(|line| !line.trim().is_empty()).collect();
+    let message = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
+    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ")).map(str::to_owned);
+    (message, tip)
 }
 
 /// An object as a stream has it: each of its lines says what it is.
@@ -236,6 +245,15 @@ mod tests {
         a           1
         [31mlonger  2
         ");
+    }
+
+    #[test]
+    fn what_clap_says_names_every_argument() {
+        let said = "error: the following required arguments were not provided:\n  <FROM>\n  <TO>\n\n  \
+                    tip: a value\n\nUsage: x\n";
+        let (message, tip) = in_one_line(said);
+        assert_eq!(message, "the following required arguments were not provided: <FROM> <TO>");
+        assert_eq!(tip.as_deref(), Some("a value"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use code_sandboxes::{Error, ErrorKind, Retry};
+use code_sandboxes::{Error, ErrorKind, Retry, without_rust};
 use serde_json::{Value, json};
 
 use crate::exit;
@@ -37,6 +37,16 @@ impl Problem {
     pub(crate) fn host(operation: &'static str, error: io::Error) -> Self {
         let message = format!("{operation} failed");
         Self::Sandbox(Error::new(ErrorKind::Unexpected, "run", message).with_source(error))
+    }
+
+    /// The same with what to do about it, where it does not say that itself.
+    pub(crate) fn with_advice(self, advice: Option<String>) -> Self {
+        match (self, advice) {
+            (Self::Sandbox(error), Some(advice)) if error.hint().is_none() => {
+                Self::Sandbox(error.with_hint(advice))
+            }
+            (problem, _) => problem,
+        }
     }
 
     /// The exit status for it.
@@ -95,6 +105,7 @@ pub(crate) fn error_object(
     hint: Option<&str>,
     retryable: bool,
 ) -> Value {
+    let hint = hint.map(without_rust);
     json!({"error": {"kind": kind, "message": message, "hint": hint, "retryable": retryable}})
 }
 

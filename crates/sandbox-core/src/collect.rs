@@ -82,6 +82,10 @@ impl ResultCollector {
                 self.clear();
                 Notice::Nothing
             }
+            EventKind::Hint { text } => {
+                self.result.hint = Some(text);
+                Notice::Nothing
+            }
             EventKind::Error(error) => Notice::Error(self.result.code_error.insert(error)),
             EventKind::Finished(outcome) => {
                 self.finish_with(outcome);
@@ -156,7 +160,7 @@ impl ResultCollector {
         result.state = outcome.state;
         result.usage = outcome.usage;
         result.background_threads = outcome.background_threads;
-        result.hint = outcome.hint;
+        result.hint = outcome.hint.or(result.hint.take());
         result.network_denied = outcome.network_denied;
     }
 

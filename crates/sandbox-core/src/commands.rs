@@ -292,13 +292,14 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
             CommandEvent::Skipped { stream, bytes } => {
                 collectors[usize::from(stream == OutputStream::Stderr)].skip(bytes);
             }
+            CommandEvent::Hint { text } => result.hint = Some(text),
             CommandEvent::Finished(outcome) => {
                 result.exit_code = outcome.exit_code;
                 result.signal = outcome.signal;
                 result.failure = outcome.failure;
                 result.duration = outcome.duration;
                 result.network_denied = outcome.network_denied;
-                result.hint = outcome.hint;
+                result.hint = outcome.hint.or(result.hint.take());
             }
         }
     }

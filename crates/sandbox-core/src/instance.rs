@@ -295,6 +295,12 @@ pub enum CommandEvent {
         /// How many.
         bytes: u64,
     },
+    /// What to do about something that happens while it runs, and that its end may come too late to tell, such as a
+    /// network that is closed. The outcome has the same hint.
+    Hint {
+        /// For people.
+        text: String,
+    },
     /// It is over. Always last, exactly once.
     Finished(CommandOutcome),
 }

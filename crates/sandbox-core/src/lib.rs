@@ -22,6 +22,7 @@ mod directory;
 mod error;
 mod execute;
 mod files;
+mod hint;
 mod id;
 mod instance;
 mod layer;
@@ -51,6 +52,7 @@ pub use commands::{CommandBuilder, Commands};
 pub use directory::{check_directory, resolve_directory};
 pub use error::{Effect, Error, ErrorKind, Result, Retry};
 pub use files::{Files, MOST_IN_MEMORY};
+pub use hint::{hint_with_rust, without_rust};
 pub use id::{SandboxId, new_run_id, random_hex};
 pub use instance::{
     Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome, EventStream, Instance,

@@ -296,11 +296,13 @@ pub struct WriteOptions {
     pub parents: bool,
     /// Mode of a new file, such as `0o644`.
     pub mode: Option<u32>,
+    /// Time of its last change, unix seconds, when the file is replaced as a whole. Default: now.
+    pub modified: Option<u64>,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { append: false, parents: true, mode: None }
+        Self { append: false, parents: true, mode: None, modified: None }
     }
 }
 

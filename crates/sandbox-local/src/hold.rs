@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_agent::interpreter::{Contexts, InterpreterContext, Paused};
-use sandbox_core::{Error, ErrorKind, Result, Retry};
+use sandbox_core::{Error, ErrorKind, Result, Retry, hint_with_rust};
 use tokio::sync::Mutex as Turn;
 
 use crate::expiry::InUse;
@@ -45,7 +45,7 @@ impl Hold {
             return Ok(());
         }
         let error = Error::new(ErrorKind::Unavailable, operation, "the sandbox is paused");
-        Err(error.with_hint("let it go on with .resume(), or `sandboxes resume ID`"))
+        Err(error.with_hint(hint_with_rust("`sandboxes resume ID` lets it go on", ".resume()")))
     }
 }
 

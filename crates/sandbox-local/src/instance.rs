@@ -19,7 +19,7 @@ use sandbox_core::{
 use serde_json::{Map, Value, json};
 
 use crate::hold::{Held, pause_contexts};
-use crate::network::Told;
+use crate::lookout::Told;
 use crate::place::{Place, Using};
 use crate::snapshots::{Stored, load_variables};
 
@@ -226,9 +226,9 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         let mut request = RunRequest::new(call, request, &context.spec().cwd);
         request.network_hint = self.place.network.hint();
         request.unseen.clone_from(&self.place.unseen);
-        let mark = self.place.network.mark();
+        let lookout = self.place.network.lookout();
         match context.run(request).await {
-            Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, mark), in_use))),
+            Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, lookout), in_use))),
             Err(error) => Err(self.place.alive("run_code").err().unwrap_or(error)),
         }
     }

@@ -7,6 +7,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod attempts;
 mod background;
 pub mod cache;
 mod cache_directory;
@@ -18,6 +19,7 @@ mod files;
 mod hold;
 pub mod host_files;
 mod instance;
+mod lookout;
 mod made;
 pub mod network;
 mod packages;
@@ -27,6 +29,7 @@ pub mod programs;
 mod snapshots;
 mod spares;
 
+pub use attempts::Attempts;
 pub use background::background;
 pub use cache_directory::cache_directory;
 #[cfg(feature = "cells")]

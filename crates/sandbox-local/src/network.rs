@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_util::{Stream, StreamExt as _};
-use sandbox_core::{
-    Command, CommandEvent, Event, EventKind, HostPattern, NetworkDenial, NetworkMode, NetworkPolicy,
-};
+use sandbox_core::{HostPattern, NetworkDenial, NetworkMode, NetworkPolicy, hint_with_rust};
+
+use crate::attempts::Attempts;
+use crate::lookout::{Closed, Lookout};
 
 /// What code without network hears. It names what opens the network.
 const NO_NETWORK: &str = "Network access is disabled in this sandbox; `--allow HOST` opens it to one host and \
-                          `--network all` to the public internet, or .network(NetworkPolicy::allowlist([\"HOST\"])?)";
+                          `--network all` to the public internet";
+const NO_NETWORK_IN_RUST: &str = ".network(NetworkPolicy::allowlist([\"HOST\"])?)";
 
 /// What code hears whose network is a proxy, and which has not asked that one.
 const PROXY_ALONE: &str = "this sandbox reaches the network through the proxy that HTTPS_PROXY and HTTP_PROXY name, and not \
@@ -39,17 +38,29 @@ pub struct Network {
     pub(crate) policy: NetworkPolicy,
     /// The port of the sandbox's loopback where programs ask for connections, if they have to.
     pub(crate) proxy: Option<u16>,
+    /// What was attempted where nothing can be reached.
+    pub(crate) attempts: Attempts,
 }
 
 impl Network {
     /// The network of a sandbox that nothing here restricts.
     pub(crate) fn unrestricted(policy: NetworkPolicy) -> Self {
-        Self { gate: None, isolated: false, policy, proxy: None }
+        Self::of(policy, None, false)
     }
 
     /// The network of a sandbox that has none, which somebody else sees to.
     pub fn closed(policy: NetworkPolicy) -> Self {
-        Self { gate: None, isolated: true, policy, proxy: None }
+        Self::of(policy, None, true)
+    }
+
+    pub(crate) fn of(policy: NetworkPolicy, gate: Option<Arc<dyn Guard>>, isolated: bool) -> Self {
+        Self { gate, isolated, policy, proxy: None, attempts: Attempts::default() }
+    }
+
+    /// Counts there what is attempted where nothing can be reached.
+    #[must_use]
+    pub fn with_attempts(self, attempts: Attempts) -> Self {
+        Self { attempts, ..self }
     }
 
     /// What to add to an error about the network. With a gate, the denials say it better.
@@ -57,7 +68,7 @@ impl Network {
         if self.proxy.is_some() {
             return Some(PROXY_ALONE.to_owned());
         }
-        (self.isolated && self.gate.is_none()).then(|| NO_NETWORK.to_owned())
+        self.is_closed().then(|| hint_with_rust(NO_NETWORK, NO_NETWORK_IN_RUST))
     }
 
     /// Whether nothing at all can be reached.
@@ -110,71 +121,10 @@ impl Network {
         }
     }
 
-    /// This moment, for what is told of the time after it.
-    pub fn mark(&self) -> Option<Mark> {
-        self.gate.as_ref().map(|gate| Mark { gate: Arc::clone(gate), at: gate.mark() })
+    /// From now on, what is told of the network to who runs something.
+    pub(crate) fn lookout(&self) -> Lookout {
+        let closed = self.hint().filter(|_| self.is_closed());
+        let closed = closed.map(|hint| Closed::from_now(self.attempts.clone(), hint));
+        Lookout::new(self.gate.clone(), closed)
     }
-}
-
-/// A moment from which on denials are told.
-#[derive(Debug)]
-pub struct Mark {
-    gate: Arc<dyn Guard>,
-    at: u64,
-}
-
-impl Mark {
-    fn denied(&self) -> Vec<NetworkDenial> {
-        self.gate.denied_since(self.at)
-    }
-}
-
-/// The events of a run, with what was refused since the mark in its end.
-#[derive(Debug)]
-pub struct Told<S> {
-    inner: S,
-    mark: Option<Mark>,
-    failed: bool,
-}
-
-impl<S> Told<S> {
-    /// The events, and the moment from which on denials are told.
-    pub fn new(inner: S, mark: Option<Mark>) -> Self {
-        Self { inner, mark, failed: false }
-    }
-}
-
-impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
-    type Item = Event;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        let mut next = self.inner.poll_next_unpin(cx);
-        let (Poll::Ready(Some(event)), Some(mark)) = (&mut next, &self.mark) else { return next };
-        match &mut event.kind {
-            EventKind::Error(_) => self.failed = true,
-            EventKind::Finished(outcome) => {
-                outcome.network_denied = mark.denied();
-                let failed = self.failed
-                    || outcome.failure.is_some()
-                    || !matches!(outcome.exit_code, None | Some(0));
-                if failed && outcome.hint.is_none() {
-                    outcome.hint = NetworkDenial::hint(&outcome.network_denied);
-                }
-            }
-            _ => {}
-        }
-        next
-    }
-}
-
-/// A command with what was refused since the mark in its end.
-pub fn told(command: Command, mark: Option<Mark>) -> Command {
-    let Some(mark) = mark else { return command };
-    let events = command.events.map(move |mut event| {
-        if let CommandEvent::Finished(outcome) = &mut event {
-            outcome.network_denied = mark.denied();
-        }
-        event
-    });
-    Command { events: Box::pin(events), ..command }
 }

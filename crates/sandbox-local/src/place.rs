@@ -23,7 +23,8 @@ use serde_json::{Map, Value};
 
 use crate::expiry::{Expiry, InUse};
 use crate::hold::Hold;
-use crate::network::{Network, told};
+use crate::lookout::told;
+use crate::network::Network;
 use crate::packages::Packages;
 
 /// How long a sandbox lives when nothing is said.
@@ -351,9 +352,9 @@ impl Place {
         self.alive("start_command")?;
         request.output_limit = self.output_limit(request.output_limit);
         let in_use = Box::new(self.expiry.in_use());
-        let (env, mark) = (self.command_env(), self.network.mark());
+        let (env, lookout) = (self.command_env(), self.network.lookout());
         let started = self.commands.start(env, &self.cwd, request, in_use).await;
-        let started = started.map(|command| told(command, mark));
+        let started = started.map(|command| told(command, lookout));
         started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
     }
 
@@ -369,7 +370,7 @@ impl Place {
     pub fn connect_command(&self, id: &str) -> Result<Command> {
         self.alive("connect_command")?;
         let command = self.commands.connect(id, Box::new(self.expiry.in_use()))?;
-        Ok(told(command, self.network.mark()))
+        Ok(told(command, self.network.lookout()))
     }
 
     /// Ends it, and what leaves it.

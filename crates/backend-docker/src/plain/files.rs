@@ -270,7 +270,8 @@ impl BoxFiles for PlainFiles {
         let size = if is_all { size.to_string() } else { "-".to_owned() };
         let (mode, word, path) = (format!("{mode:o}"), staged(), argument(&target));
         let (append, parents) = (yes(options.append), yes(options.parents));
-        let arguments = ["write", &path, &mode, append, parents, &word, &size];
+        let modified = options.modified.map_or_else(|| "now".to_owned(), |time| time.to_string());
+        let arguments = ["write", &path, &mode, append, parents, &word, &size, &modified];
         let content: ByteStream = Box::pin(stream::iter(pieces.into_iter().map(Ok)).chain(content));
         let clearing = self.clear(&target, &word, false);
         let written = async {

@@ -145,7 +145,8 @@ case $verb in
         fi
         ;;
     write)
-        # Mode, whether it is added to, whether what is above is made, what it is called meanwhile, how many bytes come.
+        # Mode, whether it is added to, whether what is above is made, what it is called meanwhile, how many bytes come, when
+        # it was changed last.
         needs cat mv rm chmod stat wc mkdir
         case $path in */) exit $is_a_directory ;; esac
         above "$path"
@@ -171,6 +172,8 @@ case $verb in
             rm -f "$staged"
             exit 1
         fi
+        # A time that cannot be set is no reason to refuse the file.
+        [ "$8" = now ] || touch -d "@$8" "$staged" 2>/dev/null
         [ "$7" = - ] && exit 0
         if [ "$(($(wc -c <"$staged")))" != "$7" ]; then
             rm -f "$staged"

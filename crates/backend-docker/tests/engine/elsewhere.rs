@@ -31,7 +31,8 @@ async fn lists_of_hosts_hold_with_an_engine_elsewhere() {
     let refused = other.local_addr().unwrap();
     let mut config = DockerConfig::default();
     config.host = Some(engine_over_tcp().await);
-    let policy = NetworkPolicy::allowlist([allowed.to_string()]).unwrap();
+    let policy =
+        NetworkPolicy::allowlist(["served.localhost".to_owned(), allowed.to_string()]).unwrap();
     let sandbox = Sandbox::builder(Arc::new(DockerBackend::new(config)))
         .network(policy)
         .create()

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::ArgPredicate;
 
 use super::{ExportArgs, ProviderArgs, RunArgs, SandboxArgs};
 use crate::languages::{self, Language};
+use crate::time;
 
 pub(super) const EXEC_EXAMPLES: &str = "\
 Examples:
@@ -16,6 +18,7 @@ Examples:
   sandboxes exec 9f3a notebook.ipynb --notebook out.ipynb
   echo data | sandboxes exec 9f3a tr a-z A-Z
   sandboxes exec 9f3a --tty top                      on this terminal
+  sandboxes exec -d 9f3a 'python3 -m http.server'    in the background
 
 The sandbox is named by its id, by a beginning of the id that no other has, or by its name.
 What the words mean is as in `sandboxes run`. Keys go to no program, unless --tty is given.";
@@ -26,7 +29,12 @@ Examples:
   sandboxes cp ./project 9f3a:/workspace/
   sandboxes cp 9f3a:out/report.pdf .
 
-A place that is a directory, or ends in `/`, takes the file under its own name.
+  sandboxes cp a.csv b.csv 9f3a:data/
+  sandboxes cp 9f3a:out/. results
+
+A place that is a directory, or ends in `/`, takes the file or directory under its own name; what is in
+`DIR/.` goes there by itself. A directory is merged into one of its name that is there already, and files
+replace files. Times of last change and permissions are kept.
 A local name with a colon, or a dash first, is written with `./` before it.";
 
 /// `sandboxes create`
@@ -75,7 +83,11 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Language of the code; by default the extension of the file says it
+    /// Copy this directory, or file, of this host into the working directory first
+    #[arg(long, value_name = "PATH")]
+    pub(crate) with: Vec<PathBuf>,
+
+    /// Language of the code; by default the file says it, by its extension or its first line
     #[arg(long, visible_alias = "language", value_name = "LANGUAGE", value_parser = languages::find)]
     pub(crate) lang: Option<&'static Language>,
 
@@ -86,6 +98,11 @@ pub(crate) struct ExecArgs {
     /// Run the command on this terminal, as interactive programs want it
     #[arg(long, conflicts_with_all = ["json", "stream_json"])]
     pub(crate) tty: bool,
+
+    /// Run it in the background, print its id, and return; `sandboxes logs` shows what it prints. It has no
+    /// standard input, and no limit unless -t says one
+    #[arg(short, long, conflicts_with_all = ["tty", "stream_json", "context", "notebook", "save_outputs"])]
+    pub(crate) detach: bool,
 
     /// Print each event as a line of JSON when it happens, and the result last
     #[arg(long, conflicts_with = "json")]
@@ -98,18 +115,20 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
 
-    /// Seconds the program may run
+    /// Time the program may run: seconds, or such as 90s, 5m, 1h30m
     #[arg(
         short,
         long,
-        value_name = "SECONDS",
+        value_name = "TIME",
+        value_parser = time::parse_limit,
         default_value_t = 120.0,
+        default_value_if("detach", ArgPredicate::IsPresent, "inf"),
         allow_negative_numbers = true
     )]
     pub(crate) timeout: f64,
 
-    /// Seconds of CPU time that it may take with all that it starts, each cell of a notebook by itself
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    /// CPU time that it may take with all that it starts, each cell of a notebook by itself
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_negative_numbers = true)]
     pub(crate) cpu_time: Option<f64>,
 
     /// Working directory of this run
@@ -131,6 +150,7 @@ impl ExecArgs {
             words: self.words.clone(),
             file: self.file.clone(),
             lang: self.lang,
+            with: self.with.clone(),
             deps: false,
             keep: false,
             reuse: false,
@@ -177,13 +197,9 @@ pub(crate) struct SandboxesArgs {
 /// `sandboxes cp`
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
-    /// What to copy: a path here, or SANDBOX:PATH
-    #[arg(value_name = "FROM")]
-    pub(crate) from: OsString,
-
-    /// Where to: a path here, or SANDBOX:PATH
-    #[arg(value_name = "TO")]
-    pub(crate) to: OsString,
+    /// What to copy, one or several, and last where to: paths here, or SANDBOX:PATH
+    #[arg(value_names = ["FROM", "TO"], num_args = 2.., required = true)]
+    pub(crate) places: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) provider: ProviderArgs,

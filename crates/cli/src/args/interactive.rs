@@ -35,7 +35,7 @@ pub(super) fn without_limit(timeout: Arg) -> Arg {
     timeout
         .default_value("inf")
         .hide_default_value(true)
-        .help("Seconds a cell, or the shell, may run [default: no limit]")
+        .help("Time a cell, or the shell, may run [default: no limit]")
 }
 
 /// The sandbox to be in.

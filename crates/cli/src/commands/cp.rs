@@ -20,22 +20,45 @@ enum Place<'a> {
     Inside { sandbox: &'a str, path: &'a str },
 }
 
-/// Copies a file or a directory.
+/// Copies files and directories: the last place is where to. The first that fails ends it.
 pub(crate) async fn cp(args: &CopyArgs, printer: &Printer) -> Result<u8, Problem> {
-    let done = match (place(&args.from)?, place(&args.to)?) {
-        (Place::Here(from), Place::Inside { sandbox, path }) => {
-            let sandbox = attach_running(sandbox, &args.provider).await?;
-            upload(&sandbox, from, path).await?
-        }
-        (Place::Inside { sandbox, path }, Place::Here(to)) => {
-            let sandbox = attach_running(sandbox, &args.provider).await?;
-            download(&sandbox, path, to).await?
-        }
-        _ => {
-            let message = "one of both must be in a sandbox, and the other here";
-            return Err(Problem::usage(message, "write SANDBOX:PATH for the one in the sandbox"));
-        }
+    let places = args.places.iter().map(|text| place(text)).collect::<Result<Vec<_>, _>>()?;
+    let Some((to, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        return Err(Problem::usage("nothing is named to copy to", "give FROM and TO"));
     };
+    let mut done = Transferred::default();
+    // Several go into a directory, and one by itself may get a new name.
+    let one = sources.len() == 1;
+    match to {
+        Place::Inside { sandbox, path } => {
+            let sources = all(sources, |source| match source {
+                Place::Here(path) => Some(*path),
+                Place::Inside { .. } => None,
+            })?;
+            let sandbox = attach_running(sandbox, &args.provider).await?;
+            let path = from_home(&sandbox, path).await?;
+            if !one && !is_place_for_many(&sandbox, &path).await {
+                return Err(not_for_many(&path));
+            }
+            for source in sources {
+                add(&mut done, upload(&sandbox, source, &path, one).await?);
+            }
+        }
+        Place::Here(to) => {
+            let sources = all(sources, |source| match source {
+                Place::Inside { sandbox, path } => Some((*sandbox, *path)),
+                Place::Here(_) => None,
+            })?;
+            if !one && !to.is_dir() {
+                return Err(not_for_many(&to.to_string_lossy()));
+            }
+            for (name, path) in sources {
+                let sandbox = attach_running(name, &args.provider).await?;
+                let path = from_home(&sandbox, path).await?;
+                add(&mut done, download(&sandbox, &path, to).await?);
+            }
+        }
+    }
     for path in &done.skipped {
         let why = "it leads out of the directory, or is neither a file nor a directory";
         printer.warning(&format!("left out, because {why}: {path}"));
@@ -45,6 +68,54 @@ pub(crate) async fn cp(args: &CopyArgs, printer: &Printer) -> Result<u8, Problem
         printer.json(&object).await?;
     }
     Ok(exit::SUCCESS)
+}
+
+/// Every source, when all of them are on the other side of the copy.
+fn all<'p, T>(
+    sources: &'p [Place<'p>],
+    other_side: impl Fn(&'p Place<'p>) -> Option<T>,
+) -> Result<Vec<T>, Problem> {
+    sources.iter().map(other_side).collect::<Option<_>>().ok_or_else(|| {
+        let message = "what is copied and where to must be one in a sandbox, and the other here";
+        Problem::usage(message, "write SANDBOX:PATH for the one in the sandbox")
+    })
+}
+
+fn not_for_many(path: &str) -> Problem {
+    Problem::usage(
+        format!("{path} is no directory, and several files cannot have one name"),
+        "name a directory that is there, or in the sandbox one that ends in `/`",
+    )
+}
+
+fn add(sum: &mut Transferred, more: Transferred) {
+    sum.bytes += more.bytes;
+    sum.files += more.files;
+    sum.skipped.extend(more.skipped);
+}
+
+async fn is_place_for_many(sandbox: &Sandbox, path: &str) -> bool {
+    path.ends_with('/') || is_directory(sandbox, path).await
+}
+
+async fn is_directory(sandbox: &Sandbox, path: &str) -> bool {
+    path == "." || sandbox.files().stat(path).await.is_ok_and(|info| info.is_directory())
+}
+
+/// A path with `~` for the home directory in the sandbox, which no shell has replaced.
+async fn from_home(sandbox: &Sandbox, path: &str) -> Result<String, Problem> {
+    let Some(rest) = path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    else {
+        return Ok(path.to_owned());
+    };
+    let asked = sandbox.commands().run(r#"printf %s "$HOME""#).await?;
+    if !asked.success() || !asked.stdout.starts_with('/') {
+        return Err(Problem::usage(
+            format!("{path} is below the home directory of the sandbox, which has none"),
+            "write the whole path",
+        ));
+    }
+    Ok(format!("{}{rest}", asked.stdout.trim_end_matches('/')))
 }
 
 /// What comes before the first colon is a sandbox, unless it looks like the beginning of a path.
@@ -71,10 +142,15 @@ fn place(text: &OsStr) -> Result<Place<'_>, Problem> {
     Ok(Place::Inside { sandbox, path: if path.is_empty() { "." } else { path } })
 }
 
-async fn upload(sandbox: &Sandbox, from: &Path, to: &str) -> Result<Transferred, Problem> {
-    let into = to.ends_with('/')
-        || to == "."
-        || sandbox.files().stat(to).await.is_ok_and(|info| info.is_directory());
+async fn upload(
+    sandbox: &Sandbox,
+    from: &Path,
+    to: &str,
+    one: bool,
+) -> Result<Transferred, Problem> {
+    // What is in a directory goes where the directory itself would go by its name.
+    let content_alone = from.as_os_str().as_bytes().ends_with(b"/.") && one;
+    let into = !content_alone && (!one || to.ends_with('/') || is_directory(sandbox, to).await);
     let target = match from.file_name().filter(|_| into) {
         Some(name) => {
             let name = name.to_str().ok_or_else(|| {
@@ -93,12 +169,13 @@ async fn upload(sandbox: &Sandbox, from: &Path, to: &str) -> Result<Transferred,
 
 async fn download(sandbox: &Sandbox, from: &str, to: &Path) -> Result<Transferred, Problem> {
     let into = to.is_dir() || to.as_os_str().as_encoded_bytes().ends_with(b"/");
-    let name = from.trim_end_matches('/').rsplit('/').next().filter(|name| *name != ".");
+    let name = from.trim_end_matches('/').rsplit('/').next();
+    let name = name.filter(|name| !matches!(*name, "" | "."));
     let target: PathBuf = match name.filter(|_| into) {
         Some(name) => to.join(name),
         None => to.to_owned(),
     };
-    Ok(sandbox.files().download(from, target).await?)
+    Ok(sandbox.files().download(from, target).merge().keep_permissions().await?)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `sandboxes doctor`, and the health of variants for whoever else shows it.
 
-use code_sandboxes::{CallContext, Health, Registry, Variant};
+use code_sandboxes::{CallContext, Health, Registry, Variant, without_rust};
 use serde_json::{Value, json};
 
 use crate::args::ProviderArgs;
@@ -22,14 +22,18 @@ pub(crate) struct Checkup {
 
 /// Looks at one variant.
 pub(crate) async fn check(variant: Variant) -> Checkup {
-    match Registry::new().backend(variant) {
-        Err(error) => Checkup { variant, in_build: false, health: unusable(&error) },
+    let (in_build, mut health) = match Registry::new().backend(variant) {
+        Err(error) => (false, unusable(&error)),
         Ok(backend) => {
             let health = backend.health(&CallContext::new()).await;
-            let health = health.unwrap_or_else(|error| unusable(&error));
-            Checkup { variant, in_build: true, health }
+            (true, health.unwrap_or_else(|error| unusable(&error)))
         }
+    };
+    let fixes = health.checks.iter_mut().map(|check| &mut check.fix).chain([&mut health.fix]);
+    for fix in fixes.flatten() {
+        *fix = without_rust(fix);
     }
+    Checkup { variant, in_build, health }
 }
 
 fn unusable(error: &code_sandboxes::Error) -> Health {

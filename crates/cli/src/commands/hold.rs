@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::able;
 use super::attach::attach_running;
 use crate::args::SandboxesArgs;
 use crate::exit;
@@ -24,6 +25,8 @@ pub(crate) async fn hold(
     let mut done = Vec::new();
     for id in &args.ids {
         let sandbox = attach_running(id, &args.provider).await?;
+        let verb = if how == Hold::Pause { "pause" } else { "resume" };
+        able::check(&sandbox, verb, |can| can.pause)?;
         match how {
             Hold::Pause => sandbox.pause().await?,
             Hold::Resume => sandbox.resume().await?,

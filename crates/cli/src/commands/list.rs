@@ -5,6 +5,7 @@ use code_sandboxes::{
 };
 use serde_json::{Value, json};
 
+use super::run::name_sandbox;
 use crate::args::{ListArgs, ProviderArgs};
 use crate::exit;
 use crate::printer::{Format, Printer};
@@ -106,6 +107,7 @@ pub(crate) async fn ended(
 /// What is known of a sandbox, also under the names that other programs of this kind use.
 pub(crate) fn object(info: &SandboxInfo) -> Value {
     let mut object = json!(info);
+    name_sandbox(&mut object, Some(&info.id));
     object["provider"] = info.variant.as_str().into();
     object["state"] = info.status.as_str().into();
     object["labels"] = json!(info.tags);

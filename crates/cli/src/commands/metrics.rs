@@ -3,7 +3,9 @@
 use code_sandboxes::ByteSize;
 use serde_json::{Value, json};
 
+use super::able;
 use super::attach::attach_running;
+use super::run::name_sandbox;
 use crate::args::SandboxesArgs;
 use crate::exit;
 use crate::printer::{Format, Printer};
@@ -14,6 +16,7 @@ pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u
     let mut asked = Vec::new();
     for id in &args.ids {
         let sandbox = attach_running(id, &args.provider).await?;
+        able::check(&sandbox, "metrics", |can| can.metrics)?;
         let metrics = sandbox.metrics().await?;
         asked.push((sandbox.id().unwrap_or_default(), metrics));
     }
@@ -34,7 +37,7 @@ pub(crate) async fn metrics(args: &SandboxesArgs, printer: &Printer) -> Result<u
             .into_iter()
             .map(|(id, metrics)| {
                 let mut shown = json!(metrics);
-                shown["id"] = id.into();
+                name_sandbox(&mut shown, Some(&id));
                 shown
             })
             .collect();

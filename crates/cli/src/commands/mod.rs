@@ -1,5 +1,6 @@
 //! One module per command. Each returns an exit status, or the problem that kept it from its work.
 
+mod able;
 mod attach;
 mod completion;
 mod cp;

@@ -28,7 +28,7 @@ pub(crate) async fn shell(args: &ShellArgs, printer: &Printer) -> Result<u8, Pro
     let argv = ["/bin/sh", "-c", BEST_SHELL].map(str::to_owned).to_vec();
     // Keys are the script when only the output goes elsewhere.
     let stdin = if tty { None } else { Some(input::stream()) };
-    let task = Task { source: Source::Command(argv), language: "sh", stdin };
+    let task = Task::new(Source::Command(argv), "sh", stdin);
     let visit = Visit {
         task,
         timeout: found.timeout,
@@ -36,6 +36,7 @@ pub(crate) async fn shell(args: &ShellArgs, printer: &Printer) -> Result<u8, Pro
         stays: found.stays,
         tty,
         export: Export::default(),
+        with: Vec::new(),
     };
     visit.attend(&found.sandbox, &mut interrupts, printer).await
 }

@@ -208,9 +208,16 @@ impl Instance for Kept {
     }
 
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
-        let line = request.command.to_string();
+        let (line, background) = (request.command.to_string(), request.background);
         let command = self.inner.start_command(call, request).await?;
-        Ok(self.follow(self.page("command", &line), command))
+        let page = self.page("command", &line);
+        if background && let Ok(own) = self.inner.connect_command(call, &command.id).await {
+            // Nobody else may be there to read what it prints.
+            let own = self.follow(page, own);
+            tokio::spawn(own.events.for_each(|_| std::future::ready(())));
+            return Ok(command);
+        }
+        Ok(self.follow(page, command))
     }
 
     /// Ends it. What was run in it can still be read for a while.

@@ -8,11 +8,11 @@ use tempfile::TempDir;
 use crate::support::{Outcome, binary, shell};
 
 /// A directory with a supervisor of its own, and a sandbox with the name `v`.
-struct Desk(TempDir);
+pub(crate) struct Desk(pub(crate) TempDir);
 
 impl Desk {
     #[track_caller]
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("bin")).unwrap();
         symlink(binary(), directory.path().join("bin/sandboxes")).unwrap();
@@ -22,7 +22,7 @@ impl Desk {
         desk
     }
 
-    fn run(&self, line: &str) -> Outcome {
+    pub(crate) fn run(&self, line: &str) -> Outcome {
         shell(line, self.0.path())
     }
 
@@ -122,4 +122,47 @@ fn input_that_cannot_be_read_is_not_an_empty_one() {
         "sandboxes exec v cat 0> file",
     ];
     desk.refuses(&lines, 125, "reading standard input failed");
+}
+
+#[test]
+fn times_and_permissions_go_both_ways() {
+    let desk = Desk::new();
+    let line = "
+        umask 022
+        mkdir -p d/sub; echo x > d/sub/run; chmod 755 d/sub/run; chmod 700 d/sub; chmod 750 d
+        touch -d @1000000000 d/sub/run; touch -d @1100000000 d/sub; cp -p d/sub/run one
+        sandboxes cp d v:d && sandboxes cp one v:one
+        sandboxes exec v 'stat -c \"%a %Y\" d/sub/run d/sub one; stat -c %a d'
+        sandboxes cp v:d back && sandboxes cp v:one back.one
+        stat -c '%a %Y' back/sub/run back/sub back.one; stat -c %a back";
+    let each = "755 1000000000\n700 1100000000\n755 1000000000\n750\n";
+    desk.run(&line.replace("\\\"", "\"")).assert(0, &each.repeat(2));
+}
+
+#[test]
+fn a_directory_is_merged_on_the_way_out_and_nothing_is_written_through_a_link() {
+    let desk = Desk::new();
+    let line = "
+        sandboxes exec v 'mkdir -p d/sub; echo new > d/same; echo b > d/sub/b; echo l > d/link'
+        mkdir -p d/sub; echo old > d/same; echo a > d/sub/a; echo kept > outside; ln -s ../outside d/link
+        sandboxes cp v:d . && cat d/same d/sub/a d/sub/b d/link outside; ls -A d
+        mkdir e; echo e > e/mine; sandboxes cp v:d/. e && ls e";
+    desk.run(line).assert(0, "new\na\nb\nl\nkept\nlink\nsame\nsub\nlink\nmine\nsame\nsub\n");
+    let outcome =
+        desk.run("rm -r d/sub; echo x > d/sub; echo old > d/same; sandboxes cp v:d .; cat d/same");
+    assert!(outcome.stderr.contains("d/sub on this computer is in the way"), "{}", outcome.stderr);
+    assert_eq!(outcome.text(), "old\n", "nothing is changed when not all of it can be");
+}
+
+#[test]
+fn several_files_go_into_one_directory() {
+    let desk = Desk::new();
+    let line = "
+        echo 1 > a; echo 2 > b; mkdir out
+        sandboxes cp a b v:new/ && sandboxes cp v:new/a v:new/b out && cat out/a out/b
+        sandboxes cp a v:~/home && sandboxes exec v 'cat ~/home'
+        mkdir c; echo 3 > c/c; sandboxes cp c/. v:new && sandboxes exec v 'ls new'";
+    desk.run(line).assert(0, "1\n2\n1\na\nb\nc\n");
+    desk.refuses(&["sandboxes cp a b v:a"], 2, "is no directory");
+    desk.refuses(&["sandboxes cp a v:b v:c", "sandboxes cp a b c"], 2, "SANDBOX:PATH");
 }

@@ -111,7 +111,8 @@ fn the_help_of_run_tells_every_flag() {
                                     providers` lists them; auto: the first one that there are
                                     credentials for [alias: --variant]
       -e, --env <NAME[=VALUE]>      Set an environment variable; without a value, take that of this host
-      -t, --timeout <SECONDS>       Seconds the program may run [default: 120]
+      -t, --timeout <TIME>          Time the program may run: seconds, or such as 90s, 5m, 1h30m [default:
+                                    120]
       -w, --workdir <DIR>           Working directory in the sandbox
           --isolation <MODE>        How hard the code is kept in: strict, best-effort or off [default:
                                     strict]
@@ -137,10 +138,10 @@ fn the_help_of_run_tells_every_flag() {
           --pull                    Fetch that image first if the container engine does not have it
           --snapshot <NAME>         Snapshot to start from; `sandboxes snapshot ls` lists them
       -l, --label <KEY=VALUE>       Label of the sandbox
-          --lifetime <SECONDS>      Seconds the sandbox lives at most
-          --idle-timeout <SECONDS>  Seconds without use after which the sandbox ends
-          --cpu-time <SECONDS>      Seconds of CPU time that it may take with all that it starts, each
-                                    cell of a notebook by itself
+          --lifetime <TIME>         Time the sandbox lives at most
+          --idle-timeout <TIME>     Time without use after which the sandbox ends
+          --cpu-time <TIME>         CPU time that it may take with all that it starts, each cell of a
+                                    notebook by itself
 
     Jupyter:
           --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{python, run, wait};
+use crate::detached::{World, kill};
+use crate::support::{python, run, sandboxes, wait};
 
 fn keys(value: &Value) -> String {
     let mut keys: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
@@ -18,7 +19,7 @@ fn a_result_has_every_field() {
     let outcome = python("print('out'); 6*7").arg("--json").output();
     assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""));
     let result = outcome.json();
-    insta::assert_snapshot!(keys(&result), @"background_threads code_error completed_at context_id duration execution_count execution_error execution_ok exit_code failure hint interrupted language logs network_denied restarted results results_dropped run_id sandbox_id started_at state stderr stderr_totals stdout stdout_totals success text usage variant");
+    insta::assert_snapshot!(keys(&result), @"background_threads code_error completed_at context_id duration execution_count execution_error execution_ok exit_code failure hint id interrupted language logs network_denied restarted results results_dropped run_id sandbox_id started_at state stderr stderr_totals stdout stdout_totals success text usage variant");
     assert_eq!(result["success"], true);
     assert_eq!(result["text"], "42");
     assert_eq!(result["stdout"], "out");
@@ -29,6 +30,7 @@ fn a_result_has_every_field() {
     assert_eq!(result["context_id"], "default");
     assert_eq!(result["stdout_totals"]["bytes_total"], 4);
     assert!(result["sandbox_id"].as_str().unwrap().starts_with("local-eval/"));
+    assert_eq!(result["id"], result["sandbox_id"]);
     assert!(result["duration"].as_f64().unwrap() > 0.0);
 }
 
@@ -127,4 +129,73 @@ fn events_are_printed_when_they_happen() {
     assert!(start.elapsed() < Duration::from_millis(2500), "{:?}: {first}", start.elapsed());
     child.kill().unwrap();
     wait(&mut child);
+}
+
+#[test]
+fn an_argument_that_is_missing_is_named() {
+    for (arguments, named) in [
+        (&["exec", "--json"][..], "<SANDBOX>"),
+        (&["cp", "--json"], "<FROM>"),
+        (&["expose", "--json"], "<PORT>"),
+    ] {
+        let error = &sandboxes(arguments).output().json()["error"];
+        assert!(error["message"].as_str().unwrap().contains(named), "{error}");
+    }
+}
+
+#[test]
+fn stream_and_result_agree_on_an_interrupt() {
+    for program in [&["exec sleep 30"][..], &["--lang", "python", "import time; time.sleep(30)"]] {
+        let mut child = run(["--stream-json"]).args(program.iter().copied()).spawn();
+        std::thread::sleep(Duration::from_millis(1500));
+        kill(i32::try_from(child.id()).unwrap(), "INT");
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines: Vec<Value> =
+            lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+        let said: Vec<_> = lines
+            .iter()
+            .filter(|line| line["type"] == "finished" || line["type"] == "result")
+            .map(|line| line["interrupted"].clone())
+            .collect();
+        assert_eq!(said, [true, true], "{program:?}: {lines:?}");
+        assert_eq!(wait(&mut child), 130);
+    }
+}
+
+#[test]
+fn what_did_not_begin_is_an_error_for_code_and_commands_alike() {
+    let world = World::new();
+    let id = world.create(&[]);
+    let errors = [&["ls"][..], &["--lang", "python", "1"]].map(|what| {
+        let outcome = world.run(&[&["exec", "--json", "-w", "/nope", &id], what].concat());
+        assert_eq!(outcome.status, 125, "{}", outcome.transcript());
+        outcome.json()
+    });
+    assert_eq!(errors[0], errors[1]);
+    assert_eq!(errors[0]["error"]["kind"], "not_found");
+}
+
+#[test]
+fn a_run_whose_sandbox_ends_is_told_with_its_time_and_state() {
+    let world = World::new();
+    let program = [&["sleep 30"][..], &["--lang", "python", "import time; time.sleep(30)"]];
+    for (end, kind) in [("rm", "terminated"), ("kill", "connection_lost")] {
+        let id = world.create(&[]);
+        let running: Vec<_> = program
+            .iter()
+            .map(|what| world.call(&[&["exec", "--json", &id], *what].concat()).spawn())
+            .collect();
+        std::thread::sleep(Duration::from_millis(1000));
+        match end {
+            "rm" => drop(world.run(&["rm", &id])),
+            _ => kill(world.supervisor(), "KILL"),
+        }
+        for child in running {
+            let result = crate::support::finish(child).json();
+            assert_eq!(result["failure"]["kind"], kind, "{result}");
+            assert_eq!(result["state"], "lost", "{result}");
+            let duration = result["duration"].as_f64().unwrap();
+            assert!((0.5..30.0).contains(&duration), "{result}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod datalayer;
 mod detached;
 mod detached_truth;
 mod documents;
+mod familiar;
 mod information;
 mod json;
 mod jupyter;

@@ -1,9 +1,10 @@
 //! `--network`, `--allow` and `--deny`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 
-use crate::support::{Call, run};
+use crate::detached::kill;
+use crate::support::{Call, run, wait};
 
 /// A server on this host that answers once in capitals; its port.
 fn server() -> u16 {
@@ -68,4 +69,72 @@ fn deny_wins() {
     let outcome = python(&code).arg("--deny=y.a.localhost").output();
     assert_eq!(outcome.status, 1);
     assert!(outcome.stderr.contains("refused y.a.localhost: it is denied\n"), "{}", outcome.stderr);
+}
+
+const CONNECT: &str = "import socket; socket.create_connection(('198.51.100.1', 80), 5)";
+
+#[test]
+fn what_meets_no_network_is_told_the_flag_once_and_no_rust() {
+    let command = format!("python3 -c \"{CONNECT}\" 2>/dev/null");
+    let looks_up = "python3 -c \"import socket; socket.gethostbyname('a.example')\" 2>/dev/null";
+    let survives = "getent hosts a.example; echo 'Could not resolve host: a.example' >&2; true";
+    for (arguments, status) in [
+        (&[command.as_str()][..], 1),
+        (&[looks_up], 1),
+        (&[survives], 0),
+        (&["--lang", "python", CONNECT], 1),
+        (&["--lang", "bash", &command], 1),
+    ] {
+        let outcome = run(arguments).output();
+        assert_eq!(outcome.status, status, "{arguments:?}: {}", outcome.stderr);
+        assert_eq!(
+            outcome.stderr.matches("--allow HOST").count(),
+            1,
+            "{arguments:?}: {}",
+            outcome.stderr
+        );
+        let result = run(arguments).arg("--json").output();
+        assert!(result.json()["hint"].as_str().unwrap().contains("--network all"), "{result:?}");
+        for text in [outcome.stderr.as_str(), result.text()] {
+            assert!(!text.contains("NetworkPolicy"), "{text}");
+        }
+    }
+    for fine in ["echo 'Network is unreachable' >&2; exit 1", "false", "true"] {
+        let outcome = run([fine]).output();
+        assert!(!outcome.stderr.contains("hint"), "{fine}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn what_tries_again_and_again_is_told_while_it_runs() {
+    let line = "python3 -c \"
+import socket, time
+while True:
+    try: socket.gethostbyname('a.example')
+    except OSError: time.sleep(0.5)\"";
+    let mut child = run(["-t", "60", line]).spawn();
+    let mut told = String::new();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    lines.read_line(&mut told).unwrap();
+    assert!(told.contains("hint") && told.contains("--allow HOST"), "{told}");
+    assert!(child.try_wait().unwrap().is_none(), "it still runs");
+    kill(i32::try_from(child.id()).unwrap(), "TERM");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("--allow"), "once is enough: {rest}");
+    wait(&mut child);
+}
+
+#[test]
+fn its_own_loopback_cannot_be_allowed() {
+    for host in ["127.0.0.1:8000", "localhost", "[fe80::1]:80"] {
+        let outcome = run(["--allow", host, "ls"]).output();
+        assert_eq!(outcome.status, 2, "{host}");
+        assert!(
+            outcome.stderr.contains(host.trim_end_matches(":80")),
+            "{host}: {}",
+            outcome.stderr
+        );
+        assert!(outcome.stderr.contains("sandboxes: hint: "), "{host}: {}", outcome.stderr);
+    }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use sandbox_core::{
     ByteSize, CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind,
-    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, in_words, unix_now,
+    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, hint_with_rust, in_words,
+    unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -206,10 +207,11 @@ impl ActiveRun {
                     self.outcome.hint = Some(hint);
                 } else if let Some(place) = where_unseen(&self.unseen, &name, &value) {
                     let place = place.display();
-                    self.outcome.hint = Some(format!(
+                    let flags = format!(
                         "it is in {place} of the host, which is not shown unless that is asked for: \
-                         `--mount {place}:{place}`, or .mount(Mount::new(..))"
-                    ));
+                         `--mount {place}:{place}`"
+                    );
+                    self.outcome.hint = Some(hint_with_rust(&flags, ".mount(Mount::new(..))"));
                 }
                 self.push(EventKind::Error(CodeError { name, value, traceback }));
             }

@@ -285,7 +285,10 @@ impl BoxFiles for PipeFiles {
         target.must_have_name()?;
         let mode = options.mode.unwrap_or(DEFAULT_MODE);
         target.about.check_mode(mode)?;
-        let further = [flag(options.append), flag(options.parents), number(mode.into())];
+        // Less than nothing: now.
+        let modified = options.modified.map_or(-1, |time| i64::try_from(time).unwrap_or(-1));
+        let (append, parents) = (flag(options.append), flag(options.parents));
+        let further = [append, parents, number(mode.into()), number(modified)];
         let (call, writer) = Call::writing(&self.link, "write", &target.arguments(&further))?;
         let answer = feed(call, writer, content).await?;
         let answer = answer.map_err(|trouble| target.failed(&trouble))?;

@@ -1,5 +1,6 @@
 """The files of a container, one by one: read, write, list, stat, make, remove, rename, modes, find."""
 
+from os import utime
 from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDONLY, O_WRONLY
 from posix import chmod, close, fchmod, fstat, listdir, mkdir, open, pread, read, readlink, rename
 from posix import rmdir, scandir, stat, unlink, write
@@ -53,9 +54,9 @@ def read_file(job, path, offset, length, can_be_taken):
         close(fd)
 
 
-def write_file(job, path, append, parents, mode):
+def write_file(job, path, append, parents, mode, modified):
     """Whole and at once, or at the end of what is there."""
-    append, mode = as_number(append), as_number(mode)
+    append, mode, modified = as_number(append), as_number(mode), as_number(modified)
     with Place(path, as_number(parents)) as place:
         if place.is_directory:
             raise OSError(EISDIR, "")
@@ -75,6 +76,8 @@ def write_file(job, path, append, parents, mode):
                 written += write_all(fd, piece)
             if not append:
                 fchmod(fd, mode)
+                if modified >= 0:
+                    set_modified(fd, modified)
                 yield from freeing["renamed"](job, name, place.parent, place)
                 name = None
         finally:
@@ -82,6 +85,14 @@ def write_file(job, path, append, parents, mode):
             if name is not None:
                 try_to_unlink(name, place.parent)
     return [number(written)]
+
+
+def set_modified(fd, modified):
+    """A time that the file system cannot have is no reason to refuse the file."""
+    try:
+        utime(fd, (modified, modified))
+    except (OSError, OverflowError):
+        pass
 
 
 def open_end(path, place, mode):

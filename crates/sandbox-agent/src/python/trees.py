@@ -3,7 +3,6 @@
 The format of archives is the host's; here an entry is its path, kind, mode, time and size or link.
 """
 
-from os import utime
 from posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_RDONLY
 from posix import close, fchmod, fstat, link, listdir, mkdir, open, read, readlink, rename
 from posix import stat, symlink, unlink
@@ -13,6 +12,7 @@ codec, paths, files = load("codec"), load("paths"), load("files")
 number, put, as_number = codec["number"], codec["put"], codec["as_number"]
 Problem, Place, Walk = paths["Problem"], paths["Place"], paths["Walk"]
 create, remove_tree, write_all = files["create"], files["remove_tree"], files["write_all"]
+keep_time = files["set_modified"]
 kind_of, temporary_name = paths["kind_of"], paths["temporary_name"]
 
 CHUNK = 256 << 10
@@ -285,9 +285,10 @@ def unpack(job, path, inside):
                 directories = yield from take_entries(job, root, as_number(inside))
                 if place is None:
                     check_conflicts(root, holder)
-                for entry, mode in sorted(directories, key=lambda pair: -len(pair[0])):
+                for entry, mode, modified in sorted(directories, key=lambda pair: -len(pair[0])):
                     directory = descend(root, entry.split(b"/"))
                     fchmod(directory, mode | 0o700)
+                    keep_time(directory, modified)
                     close(directory)
                 if place is None:
                     merge(root, holder)
@@ -327,7 +328,7 @@ def take_entries(job, root, inside):
                 yield from take_file(reader, name, parent, as_number(detail), mode, as_number(modified))
             elif kind == DIRECTORY:
                 make_directory(name, parent)
-                directories.append((path, mode))
+                directories.append((path, mode, as_number(modified)))
             elif kind == LINK:
                 symlink(detail, name, dir_fd=parent)
                 if inside:
@@ -400,10 +401,7 @@ def take_file(reader, name, parent, size, mode, modified):
             write_all(fd, data)
             size -= len(data)
         fchmod(fd, mode)
-        try:
-            utime(fd, (modified, modified))
-        except (OSError, OverflowError):
-            pass  # a time that the file system cannot have
+        keep_time(fd, modified)
     finally:
         close(fd)
 

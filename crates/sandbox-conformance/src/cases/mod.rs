@@ -39,6 +39,7 @@ mod metrics;
 mod models;
 mod mounts;
 mod network;
+mod network_closed;
 mod packages;
 mod pause;
 mod ports;
@@ -101,6 +102,7 @@ pub(crate) fn all() -> Vec<Case> {
         isolation::cases(),
         isolation_network::cases(),
         network::cases(),
+        network_closed::cases(),
         isolation_process::cases(),
         limits::cases(),
         limits_memory::cases(),

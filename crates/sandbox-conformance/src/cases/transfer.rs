@@ -19,6 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
         progress_is_told;
         a_limit_is_kept;
         programs_stay_programs;
+        times_and_modes_of_directories_are_kept;
+        a_directory_is_merged_when_that_is_said;
         an_upload_replaces_at_once;
         a_missing_side_is_told;
         no_local_link_is_written_through;
@@ -149,6 +151,73 @@ async fn programs_stay_programs(f: Fixture) -> Checked {
         Ok(fs::metadata(folder.join(name))?.permissions().mode() & 0o777)
     };
     ensure_eq!((mode("t")?, mode("down/tool")?, mode("down/plain")?), (0o700, 0o700, 0o600));
+    Ok(())
+}
+
+async fn times_and_modes_of_directories_are_kept(f: Fixture) -> Checked {
+    const TIME: u64 = 1_000_000_000;
+    let (sandbox, folder) = (f.sandbox().await?, Folder::new()?);
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(TIME);
+    let set = |name: &str| fs::File::open(folder.join(name))?.set_modified(old);
+    fs::create_dir_all(folder.join("d/sub"))?;
+    fs::write(folder.join("d/sub/x"), "x")?;
+    fs::set_permissions(folder.join("d/sub"), fs::Permissions::from_mode(0o750))?;
+    fs::set_permissions(folder.join("d"), fs::Permissions::from_mode(0o700))?;
+    for name in ["d/sub/x", "d/sub"] {
+        set(name)?;
+    }
+    let files = sandbox.files();
+    files.upload(folder.join("d"), "d").await?;
+    files.upload(folder.join("d/sub/x"), "x").await?;
+    for name in ["x", "d/sub/x", "d/sub"] {
+        ensure_eq!(files.stat(name).await?.modified, TIME as f64, "{name}");
+    }
+    let modes = (files.stat("d").await?.permissions, files.stat("d/sub").await?.permissions);
+    ensure_eq!(modes, ("700".to_owned(), "750".to_owned()));
+    files.download("d", folder.join("back")).await?;
+    files.download("x", folder.join("x")).await?;
+    for name in ["x", "back/sub/x", "back/sub"] {
+        ensure_eq!(fs::metadata(folder.join(name))?.modified()?, old, "{name}");
+    }
+    // By default what is new is its owner's alone; with their permissions, others may use it as the umask says.
+    ensure_eq!(fs::metadata(folder.join("back/sub"))?.permissions().mode() & 0o777, 0o700);
+    files.download("d", folder.join("kept")).keep_permissions().await?;
+    let kept = fs::metadata(folder.join("kept/sub"))?.permissions().mode();
+    ensure_eq!(kept & 0o707, 0o700, "{kept:o}");
+    Ok(())
+}
+
+async fn a_directory_is_merged_when_that_is_said(f: Fixture) -> Checked {
+    let (sandbox, folder) = (f.sandbox().await?, Folder::new()?);
+    let files = sandbox.files();
+    for (name, text) in [("d/same", "new"), ("d/sub/b", "b"), ("d/link", "l")] {
+        files.write(name, text).await?;
+    }
+    fs::create_dir_all(folder.join("d/sub"))?;
+    fs::write(folder.join("d/same"), "old")?;
+    fs::write(folder.join("d/sub/a"), "a")?;
+    fs::write(folder.join("outside"), "outside")?;
+    symlink("../outside", folder.join("d/link"))?;
+    refused(files.download("d", folder.join("d")).await, ErrorKind::AlreadyExists)?;
+    files.download("d", folder.join("d")).merge().await?;
+    for (name, text) in [
+        ("d/same", "new"),
+        ("d/sub/a", "a"),
+        ("d/sub/b", "b"),
+        ("d/link", "l"),
+        ("outside", "outside"),
+    ] {
+        ensure_eq!(fs::read_to_string(folder.join(name))?, text, "{name}");
+    }
+    // A link to a directory is not gone through, and then nothing is changed.
+    fs::create_dir(folder.join("elsewhere"))?;
+    fs::remove_dir_all(folder.join("d/sub"))?;
+    symlink("../elsewhere", folder.join("d/sub"))?;
+    fs::write(folder.join("d/same"), "old")?;
+    refused(files.download("d", folder.join("d")).merge().await, ErrorKind::InvalidArgument)?;
+    ensure_eq!(fs::read_to_string(folder.join("d/same"))?, "old");
+    ensure_eq!(fs::read_dir(folder.join("elsewhere"))?.count(), 0);
+    ensure_eq!(fs::read_dir(folder.join("d"))?.count(), 3, "the draft is gone");
     Ok(())
 }
 

@@ -70,6 +70,11 @@ pub enum EventKind {
     },
     /// The code raised an exception it did not catch.
     Error(CodeError),
+    /// What to do about something that happens while the code runs. The outcome has the same hint.
+    Hint {
+        /// For people.
+        text: String,
+    },
     /// The run is over. Always last, exactly once, unless the stream is dropped.
     Finished(RunOutcome),
 }

@@ -70,7 +70,29 @@ pub struct NetworkPolicy {
     pub deny: Vec<HostPattern>,
 }
 
+/// What to do instead of allowing a loopback address.
+const OWN_LOOPBACK: &str = "a server of this host is reached by an address of its network that it listens on, such as \
+                            192.168.1.5:8000, or by a name that leads to it, when name and address are both allowed";
+
 impl NetworkPolicy {
+    /// Refuses what would be allowed and still be out of reach.
+    fn check_reach(&self) -> Result<()> {
+        let names_lead_anywhere = self.mode == NetworkMode::All
+            || self.allow.iter().any(|host| !host.is_address() && !host.is_localhost());
+        for host in &self.allow {
+            let why = if host.is_localhost() || (host.is_loopback() && !names_lead_anywhere) {
+                "in a sandbox is the sandbox itself, and never this host"
+            } else if host.is_link_local_v6() {
+                "means a network card, of which a sandbox has none"
+            } else {
+                continue;
+            };
+            let message = format!("has `{host}`, which {why}");
+            return Err(Error::invalid("allow", message).with_hint(OWN_LOOPBACK));
+        }
+        Ok(())
+    }
+
     /// No network at all.
     pub fn none() -> Self {
         Self { mode: NetworkMode::None, ..Self::default() }
@@ -93,8 +115,11 @@ impl NetworkPolicy {
     /// Checks that mode and hosts fit together.
     ///
     /// # Errors
-    /// An allowlist without hosts, or hosts without an allowlist. With `all`, addresses may be listed.
+    /// An allowlist without hosts, or hosts without an allowlist. With `all`, addresses may be listed. A host that can never
+    /// be meant: `localhost`, loopback addresses where no name is allowed that could lead to them, and IPv6 link-local
+    /// addresses.
     pub fn validate(&self) -> Result<()> {
+        self.check_reach()?;
         match (self.mode, self.allow.is_empty()) {
             (NetworkMode::All, false) if self.allow.iter().all(HostPattern::is_address) => Ok(()),
             (NetworkMode::Allowlist, true) => Err(Error::invalid(
@@ -134,6 +159,28 @@ impl HostPattern {
     /// Whether it speaks of addresses, and not of names.
     pub fn is_address(&self) -> bool {
         matches!(self.host, Host::Address(_) | Host::Range(..))
+    }
+
+    fn is_localhost(&self) -> bool {
+        matches!(&self.host, Host::Name(name) if name == "localhost")
+    }
+
+    /// Whether it speaks of nothing but the loopback of whatever asks.
+    fn is_loopback(&self) -> bool {
+        match self.host {
+            Host::Address(address) => address.is_loopback() || address.is_unspecified(),
+            Host::Range(IpAddr::V4(network), bits) => bits >= 8 && network.is_loopback(),
+            Host::Range(IpAddr::V6(network), bits) => bits == 128 && network.is_loopback(),
+            Host::Name(_) | Host::Below(_) => false,
+        }
+    }
+
+    fn is_link_local_v6(&self) -> bool {
+        match self.host {
+            Host::Address(IpAddr::V6(address)) => address.is_unicast_link_local(),
+            Host::Range(IpAddr::V6(network), bits) => bits >= 10 && network.is_unicast_link_local(),
+            Host::Address(_) | Host::Range(..) | Host::Name(_) | Host::Below(_) => false,
+        }
     }
 
     /// Whether a host name falls under it. `*.example.com` matches one or more labels and not the apex.
@@ -361,6 +408,32 @@ mod tests {
         for text in ["pypi.org", "*.example.com:443", "203.0.113.0/24", "[2001:db8::1]:80", "::1"] {
             assert_eq!(pattern(text).to_string(), text);
         }
+    }
+
+    #[test]
+    fn what_can_never_be_reached_is_refused_with_the_reason() {
+        let check = |hosts: &[&str]| NetworkPolicy::allowlist(hosts).unwrap().validate();
+        for host in [
+            "127.0.0.1:8000",
+            "localhost",
+            "localhost:80",
+            "::1",
+            "0.0.0.0",
+            "127.0.0.0/8",
+            "fe80::1",
+        ] {
+            let error = check(&["10.0.0.1", host]).unwrap_err();
+            assert!(error.to_string().contains(host), "{error}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("192.168.1.5")), "{error:?}");
+        }
+        check(&["served.example", "127.0.0.1:8000"]).unwrap();
+        check(&["served.example", "localhost"]).unwrap_err();
+        for host in ["10.0.0.0/8", "169.254.169.254", "a.localhost", "0.0.0.0/0", "::/0"] {
+            check(&[host]).unwrap();
+        }
+        let mut all = NetworkPolicy::all();
+        all.allow = vec![pattern("127.0.0.1")];
+        all.validate().unwrap();
     }
 
     #[test]

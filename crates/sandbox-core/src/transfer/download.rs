@@ -8,7 +8,8 @@ use futures_util::StreamExt as _;
 
 use super::bridge::{Taker, bridge, start, take_blocking};
 use super::left_out::left_out;
-use super::local::{create, create_directory, failed, make_program, refused};
+use super::local::{Access, create, create_directory, failed, refused, set_mode, set_modified};
+use super::merge::merge;
 use super::unpack::unpack;
 use super::{Most, OnProgress, Progress, Transferred};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,16 +26,17 @@ pub(super) async fn download(
     path: String,
     mut progress: OnProgress<'_>,
     most: Most,
+    arrival: Arrival,
 ) -> Result<Transferred> {
     let (info, content) = open(files, &path).await?;
     let is_archive = info.is_directory();
     let total = info.is_file().then_some(info.size);
-    let program = info.permissions.starts_with(['1', '3', '5', '7']);
+    let about = About::of(&info);
     let (giver, taker) = bridge();
     let target = local.clone();
     let writing = start(DOWNLOAD, move || match is_archive {
-        true => write_directory(&target, taker),
-        false => write_file(&target, taker, program),
+        true => write_directory(&target, taker, about, arrival),
+        false => write_file(&target, taker, about, arrival),
     })?;
     send(content, giver, total, &mut progress, most).await;
     let mut done = writing.get(DOWNLOAD).await?;
@@ -42,6 +44,28 @@ pub(super) async fn download(
         done.skipped.extend(left_out(files, &info, &local).await);
     }
     Ok(done)
+}
+
+/// How what comes over arrives here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) merges: bool,
+    pub(super) access: Access,
+}
+
+/// What a copy keeps besides the content.
+#[derive(Clone, Copy, Debug)]
+struct About {
+    mode: u32,
+    modified: f64,
+}
+
+impl About {
+    /// Of what a link points to nothing is known.
+    fn of(info: &FileInfo) -> Option<Self> {
+        let mode = u32::from_str_radix(&info.permissions, 8).ok()?;
+        (info.kind != FileKind::Symlink).then_some(Self { mode, modified: info.modified })
+    }
 }
 
 /// What is there, links followed, and its content: of a directory, its archive.
@@ -93,8 +117,7 @@ struct Draft {
 
 impl Draft {
     fn beside(local: &Path) -> Self {
-        let name = format!(".sandbox-{}", random_hex(8));
-        Self { path: local.with_file_name(name), moved: false }
+        Self { path: local.with_file_name(draft_name()), moved: false }
     }
 
     fn put(mut self, local: &Path) -> Result<()> {
@@ -117,7 +140,16 @@ impl Drop for Draft {
     }
 }
 
-fn write_file(local: &Path, mut taker: Taker, program: bool) -> Result<Transferred> {
+fn draft_name() -> String {
+    format!(".sandbox-{}", random_hex(8))
+}
+
+fn write_file(
+    local: &Path,
+    mut taker: Taker,
+    about: Option<About>,
+    arrival: Arrival,
+) -> Result<Transferred> {
     let before = match fs::symlink_metadata(local) {
         Ok(found) if found.is_file() => Some(found),
         Ok(found) if found.is_symlink() => {
@@ -148,14 +180,33 @@ fn write_file(local: &Path, mut taker: Taker, program: bool) -> Result<Transferr
     check_complete(complete)?;
     match before {
         Some(before) => file.set_permissions(before.permissions()).map_err(io)?,
-        None if program => make_program(&file).map_err(io)?,
-        None => {}
+        None => {
+            if let Some(about) = about {
+                set_mode(&file, about.mode, arrival.access, 0o600).map_err(io)?;
+            }
+        }
+    }
+    if let Some(about) = about {
+        set_modified(&file, about.modified);
     }
     draft.put(local)?;
     Ok(done)
 }
 
-fn write_directory(local: &Path, mut taker: Taker) -> Result<Transferred> {
+fn write_directory(
+    local: &Path,
+    mut taker: Taker,
+    about: Option<About>,
+    arrival: Arrival,
+) -> Result<Transferred> {
+    if arrival.merges && fs::metadata(local).is_ok_and(|found| found.is_dir()) {
+        // Beside what is there, on the same file system, and merged when all of it has come.
+        let draft = Draft { path: local.join(draft_name()), moved: false };
+        create_directory(&draft.path).map_err(|error| failed(DOWNLOAD, &draft.path, error))?;
+        let done = unpack(&draft.path, &mut taker, arrival.access)?;
+        merge(&draft.path, local)?;
+        return Ok(done);
+    }
     if local.file_name().is_none() || fs::symlink_metadata(local).is_ok() {
         let message = format!("{} on this computer exists already", local.display());
         return Err(Error::new(ErrorKind::AlreadyExists, DOWNLOAD, message)
@@ -163,7 +214,14 @@ fn write_directory(local: &Path, mut taker: Taker) -> Result<Transferred> {
     }
     let draft = Draft::beside(local);
     create_directory(&draft.path).map_err(|error| failed(DOWNLOAD, local, error))?;
-    let done = unpack(&draft.path, &mut taker)?;
+    let done = unpack(&draft.path, &mut taker, arrival.access)?;
+    if let Some(about) = about {
+        let kept = fs::File::open(&draft.path).and_then(|directory| {
+            set_modified(&directory, about.modified);
+            set_mode(&directory, about.mode, arrival.access, 0o700)
+        });
+        kept.map_err(|error| failed(DOWNLOAD, local, error))?;
+    }
     draft.put(local)?;
     Ok(done)
 }

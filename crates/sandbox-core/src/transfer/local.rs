@@ -77,12 +77,54 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-/// Makes a file one that its owner can run.
-pub(super) fn make_program(file: &fs::File) -> io::Result<()> {
+/// Who may use what is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Its owner alone.
+    Owner,
+    /// As where it comes from, as far as new files of this process may be used by others.
+    Kept,
+}
+
+/// Gives what is new the permissions that it has elsewhere, within that access, and those that its owner needs.
+pub(super) fn set_mode(file: &fs::File, mode: u32, access: Access, owner: u32) -> io::Result<()> {
     #[cfg(unix)]
-    return file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    {
+        let within = match access {
+            Access::Owner => 0o700,
+            Access::Kept => 0o777 & !umask(),
+        };
+        let mode = (mode & within) | owner;
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
+    }
     #[cfg(not(unix))]
-    file.sync_data()
+    file.metadata().map(|_| drop((mode, access, owner)))
+}
+
+/// What new files of this process do not have. Asking the kernel for it would change it for a moment.
+#[cfg(unix)]
+fn umask() -> u32 {
+    static UMASK: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    *UMASK.get_or_init(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o077)
+    })
+}
+
+/// Sets when something was changed last, unix seconds. A time that the file system cannot have is no reason to refuse it.
+pub(super) fn set_modified(file: &fs::File, seconds: f64) {
+    if let Ok(since) = std::time::Duration::try_from_secs_f64(seconds)
+        && let Some(time) = std::time::UNIX_EPOCH.checked_add(since)
+    {
+        let _ = file.set_modified(time);
+    }
+}
+
+/// When something was changed last, unix seconds.
+pub(super) fn modified(metadata: &Metadata) -> Option<u64> {
+    let since = metadata.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
 }
 
 /// Makes a link.

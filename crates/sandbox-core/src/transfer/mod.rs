@@ -8,6 +8,7 @@ mod bridge;
 mod download;
 mod left_out;
 mod local;
+mod merge;
 mod pack;
 mod unpack;
 mod upload;
@@ -18,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 use futures_core::future::BoxFuture;
 
+use self::download::Arrival;
+use self::local::Access;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
 use crate::units::ByteSize;
@@ -76,6 +79,7 @@ pub struct Transfer<'a> {
     path: String,
     progress: Option<OnProgress<'a>>,
     most: Option<ByteSize>,
+    arrival: Arrival,
 }
 
 impl fmt::Debug for Transfer<'_> {
@@ -91,7 +95,8 @@ impl fmt::Debug for Transfer<'_> {
 impl<'a> Transfer<'a> {
     fn new(files: Files<'a>, direction: Direction, local: &Path, path: &str) -> Self {
         let (local, path) = (local.to_owned(), path.to_owned());
-        Self { files, direction, local, path, progress: None, most: None }
+        let arrival = Arrival { merges: false, access: Access::Owner };
+        Self { files, direction, local, path, progress: None, most: None, arrival }
     }
 
     /// Is called with how far it is, from the task that awaits it, now and then and once at the end.
@@ -108,17 +113,35 @@ impl<'a> Transfer<'a> {
     }
 }
 
+impl Transfer<'_> {
+    /// Merges a directory of the sandbox into the one that is there on this computer, as `cp -r` does: files replace files
+    /// and links of their name, and nothing is written through a link. Without a directory there it changes nothing.
+    pub fn merge(mut self) -> Self {
+        self.arrival.merges = true;
+        self
+    }
+
+    /// Gives what is new on this computer the permissions that it has in the sandbox, as far as the umask of this process
+    /// lets new files have them. Default: it is for its owner alone, and a program stays one.
+    pub fn keep_permissions(mut self) -> Self {
+        self.arrival.access = Access::Kept;
+        self
+    }
+}
+
 impl<'a> IntoFuture for Transfer<'a> {
     type Output = Result<Transferred>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { files, direction, local, path, progress, most } = self;
+        let Self { files, direction, local, path, progress, most, arrival } = self;
         let progress = progress.unwrap_or_else(|| Box::new(|_| {}));
         let most = Most(most.map_or(u64::MAX, ByteSize::as_u64));
         match direction {
             Direction::Upload => Box::pin(upload::upload(files, local, path, progress, most)),
-            Direction::Download => Box::pin(download::download(files, local, path, progress, most)),
+            Direction::Download => {
+                Box::pin(download::download(files, local, path, progress, most, arrival))
+            }
         }
     }
 }
@@ -128,7 +151,7 @@ impl<'a> Files<'a> {
     ///
     /// A file replaces one that is there, atomically, with missing directories made above it. What is in a directory is
     /// added to the one that is there, or to a new one, all or nothing. Links within a directory stay links; those that
-    /// lead out of it are left out and named in the result. A FIFO, a socket or a device is an error.
+    /// lead out of it are left out and named in the result. Permissions and times of last change are kept. A FIFO, a socket or a device is an error.
     ///
     /// # Errors
     /// Those of the local side, with `local` in their context: `NotFound`, `PermissionDenied`, `InvalidArgument`. Otherwise
@@ -141,8 +164,9 @@ impl<'a> Files<'a> {
     ///
     /// Nothing that the sandbox chooses decides where anything is written: names that would lead out are refused, and no
     /// link is written through. A file replaces a regular file that is there, atomically; a link there is refused. For a
-    /// directory nothing may be there yet. What is new can be read by its owner alone; a program stays one. Links that
-    /// lead out of a directory, or could do so through others (`a/../b`), and FIFOs, sockets and devices in it, are left
+    /// directory nothing may be there yet, unless it is [merged](Transfer::merge). Times of last change are kept. What is
+    /// new can be read by its owner alone, unless its [permissions are kept](Transfer::keep_permissions); a program stays one.
+    /// Links that lead out of a directory, or could do so through others (`a/../b`), and FIFOs, sockets and devices in it, are left
     /// out and named in the result.
     ///
     /// # Errors

@@ -3,13 +3,12 @@
 use std::fs::{self, File, Metadata};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
 use super::Transferred;
 use super::bridge::Giver;
-use super::local::{PIECE, failed, mode, refused};
+use super::local::{PIECE, failed, mode, modified, refused};
 use crate::error::Result;
 use crate::tar::{self, Entry, EntryKind, MOST_DEPTH};
 
@@ -110,13 +109,11 @@ impl Packer {
     }
 
     fn header(&mut self, name: &[u8], kind: EntryKind, metadata: &Metadata) -> Result<(), GaveUp> {
-        let modified =
-            metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let entry = Entry {
             path: name.to_vec(),
             kind,
             mode: mode(metadata),
-            modified: modified.map_or(0, |time| time.as_secs()),
+            modified: modified(metadata).unwrap_or_default(),
         };
         self.add(&tar::encode(&entry))
     }

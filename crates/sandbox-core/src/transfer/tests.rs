@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use futures_util::StreamExt as _;
 
 use super::bridge::{bridge, start, take_blocking};
+use super::local::Access;
 use super::pack::Packer;
 use super::unpack::unpack;
 use crate::tar::{END, Entry, EntryKind, encode};
@@ -41,7 +42,7 @@ fn unpacked(into: &Path, archive: Vec<u8>) -> Result<super::Transferred> {
                 }
             }
         });
-        unpack(into, &mut taker)
+        unpack(into, &mut taker, Access::Owner)
     })
 }
 
@@ -61,7 +62,7 @@ fn a_directory_goes_there_and_back() {
     let (giver, mut taker) = bridge();
     let packer = Packer::new(from.0.clone(), giver);
     let packing = start("test", move || packer.pack()).unwrap();
-    let done = unpack(&to.0, &mut taker).unwrap();
+    let done = unpack(&to.0, &mut taker, Access::Owner).unwrap();
     assert_eq!((done.files, done.bytes), (2, 700_000));
     assert_eq!(fs::read(to.join("deep/er/a b\nc")).unwrap(), vec![7; 700_000]);
     assert_eq!(fs::read_link(to.join("inside")).unwrap(), Path::new("deep/er"));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::Transferred;
 use super::bridge::{Taker, take_blocking};
-use super::local::{create, create_directory, failed, link, make_program, name};
+use super::local::{Access, create, create_directory, failed, link, name, set_mode, set_modified};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tar::{Decoder, Entry, EntryKind, Item, is_inside};
 
@@ -18,16 +18,20 @@ const DOWNLOAD: &str = "download";
 /// An archive that is being unpacked below `root`.
 struct Unpacker {
     root: PathBuf,
-    file: Option<(PathBuf, File, u32)>,
+    access: Access,
+    file: Option<(PathBuf, File, u32, u64)>,
+    directories: Vec<(PathBuf, u32, u64)>,
     links: Vec<(Vec<u8>, Vec<u8>)>,
     done: Transferred,
 }
 
 /// Unpacks all that comes into `root`, which is new and empty.
-pub(super) fn unpack(root: &Path, taker: &mut Taker) -> Result<Transferred> {
+pub(super) fn unpack(root: &Path, taker: &mut Taker, access: Access) -> Result<Transferred> {
     let mut unpacker = Unpacker {
         root: root.to_owned(),
+        access,
         file: None,
+        directories: Vec::new(),
         links: Vec::new(),
         done: Transferred::default(),
     };
@@ -40,6 +44,7 @@ pub(super) fn unpack(root: &Path, taker: &mut Taker) -> Result<Transferred> {
     }
     decoder.finish()?;
     unpacker.make_links()?;
+    unpacker.finish_directories()?;
     Ok(unpacker.done)
 }
 
@@ -57,7 +62,7 @@ impl Unpacker {
         match item {
             Item::Entry(entry) => self.entry(entry),
             Item::Data(bytes) => match &mut self.file {
-                Some((path, file, _)) => {
+                Some((path, file, ..)) => {
                     self.done.bytes += bytes.len() as u64;
                     file.write_all(&bytes).map_err(|error| failed(DOWNLOAD, path, error))
                 }
@@ -66,10 +71,13 @@ impl Unpacker {
             Item::FileEnd => {
                 self.done.files += 1;
                 match self.file.take() {
-                    Some((path, file, mode)) if mode & 0o100 != 0 => {
-                        make_program(&file).map_err(|error| failed(DOWNLOAD, &path, error))
+                    Some((path, file, mode, modified)) => {
+                        set_mode(&file, mode, self.access, 0o600)
+                            .map_err(|error| failed(DOWNLOAD, &path, error))?;
+                        set_modified(&file, modified as f64);
+                        Ok(())
                     }
-                    _ => Ok(()),
+                    None => Ok(()),
                 }
             }
         }
@@ -96,12 +104,15 @@ impl Unpacker {
     fn entry(&mut self, entry: Entry) -> Result<()> {
         let place = self.place(&entry.path)?;
         let done = match entry.kind {
-            EntryKind::Directory => match create_directory(&place) {
-                Err(_) if is_directory(&place) => Ok(()),
-                other => other,
-            },
+            EntryKind::Directory => {
+                self.directories.push((place.clone(), entry.mode, entry.modified));
+                match create_directory(&place) {
+                    Err(_) if is_directory(&place) => Ok(()),
+                    other => other,
+                }
+            }
             EntryKind::File(_) => create(&place).map(|file| {
-                self.file = Some((place.clone(), file, entry.mode));
+                self.file = Some((place.clone(), file, entry.mode, entry.modified));
             }),
             EntryKind::Symlink(target) => {
                 self.links.push((entry.path, target));
@@ -129,6 +140,22 @@ impl Unpacker {
             } else {
                 self.done.skipped.push(String::from_utf8_lossy(&path).into_owned());
             }
+        }
+        Ok(())
+    }
+}
+
+impl Unpacker {
+    /// Last, and the deepest first: what is made in a directory changes its time.
+    fn finish_directories(&mut self) -> Result<()> {
+        self.directories.sort_by_key(|(place, ..)| std::cmp::Reverse(place.as_os_str().len()));
+        for (place, mode, modified) in std::mem::take(&mut self.directories) {
+            let finished = File::open(&place).and_then(|directory| {
+                set_mode(&directory, mode, self.access, 0o700)?;
+                set_modified(&directory, modified as f64);
+                Ok(())
+            });
+            finished.map_err(|error| failed(DOWNLOAD, &place, error))?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use futures_util::future::poll_fn;
 use futures_util::{StreamExt as _, stream};
 
 use super::bridge::{Giver, Taker, bridge, start};
-use super::local::{PIECE, failed, mode, refused};
+use super::local::{PIECE, failed, mode, modified, refused};
 use super::pack::Packer;
 use super::{Most, OnProgress, Progress, Transferred};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,10 +21,13 @@ use crate::request::{ByteStream, WriteOptions};
 
 const UPLOAD: &str = "upload";
 
+/// Mode of directories that archives make.
+const NEW_DIRECTORY: u32 = 0o755;
+
 /// What is to be sent, found out on the thread before anything is.
 enum Found {
     File(File, Metadata),
-    Directory,
+    Directory(Metadata),
 }
 
 pub(super) async fn upload(
@@ -38,17 +41,27 @@ pub(super) async fn upload(
     let found = start(UPLOAD, move || look(&at))?.get(UPLOAD).await?;
     let (giver, taker) = bridge();
     match found {
-        Found::Directory => {
+        Found::Directory(metadata) => {
+            let is_new = files.stat(&path).await.is_err();
             let packing = start(UPLOAD, move || Packer::new(local, giver).pack())?;
             let sent = Arc::new(AtomicU64::new(0));
             let archive = counted(taker, &sent, most);
             let sending = files.write_archive(&path, archive);
             watched(sending, &sent, None, &mut progress).await?;
+            // An archive tells of what is in the directory, and not of itself.
+            let mode = mode(&metadata) | 0o700;
+            if is_new && mode != NEW_DIRECTORY {
+                files.chmod(&path, mode).await?;
+            }
             packing.get(UPLOAD).await
         }
         Found::File(file, metadata) => {
             let total = Some(metadata.len());
-            let options = WriteOptions { mode: Some(mode(&metadata)), ..WriteOptions::default() };
+            let options = WriteOptions {
+                mode: Some(mode(&metadata)),
+                modified: modified(&metadata),
+                ..WriteOptions::default()
+            };
             let reading = start(UPLOAD, move || {
                 read(file, &local, giver);
                 Ok(())
@@ -67,7 +80,7 @@ fn look(local: &std::path::Path) -> Result<Found> {
     let io = |error| failed(UPLOAD, local, error);
     let metadata = std::fs::metadata(local).map_err(io)?;
     if metadata.is_dir() {
-        return Ok(Found::Directory);
+        return Ok(Found::Directory(metadata));
     }
     if !metadata.is_file() {
         return Err(refused(UPLOAD, local, "is neither a file nor a directory"));

@@ -12,6 +12,7 @@ use sandbox_isolation::{Cell, CellSpec, GateSockets};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::makers::{Makers, no_isolation};
+use crate::attempts::Attempts;
 use crate::network::{Guard, Network};
 
 /// Connections through a proxy at a time, further ones wait. What one does not read stays under way, and is together never
@@ -47,7 +48,9 @@ impl Network {
         let isolated = spec.isolation != IsolationMode::Off;
         let policy = spec.network.clone();
         if !needs_gate(spec) {
-            return Ok(Self { gate: None, isolated, policy, proxy: None });
+            return Ok(
+                Self::of(policy, None, isolated).with_attempts(Attempts::of_process(cell.pid()))
+            );
         }
         let failed = |why: &str| Error::new(ErrorKind::Unavailable, "create", why.to_owned());
         let sockets = cell.take_gate().ok_or_else(|| failed("the cell has no gate"))?;
@@ -68,7 +71,7 @@ impl Network {
             let message = "the gate could not be opened";
             Error::new(ErrorKind::Unavailable, "create", message).with_source(error)
         })?;
-        Ok(Self { gate: Some(Arc::new(gate)), isolated: true, policy, proxy: None })
+        Ok(Self::of(policy, Some(Arc::new(gate)), true))
     }
 
     /// The network of a sandbox that has none but what its programs ask a proxy for, on that port of its loopback. The
@@ -80,7 +83,7 @@ impl Network {
         let mut config = GateConfig::new(policy.clone());
         config.limits.connections = MOST_PROXIED;
         let gate = Gate::proxy(connections, config);
-        Self { gate: Some(Arc::new(gate)), isolated: true, policy, proxy: Some(port) }
+        Self { proxy: Some(port), ..Self::of(policy, Some(Arc::new(gate)), true) }
     }
 }
 

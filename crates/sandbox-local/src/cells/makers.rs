@@ -1,6 +1,6 @@
 //! The makers of cells, one for each way to isolate, shared by the sandboxes of a backend.
 
-use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result};
+use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result, hint_with_rust};
 use sandbox_isolation::{Cell, CellKind, CellSpec, Maker};
 use tokio::sync::{Mutex, OnceCell};
 
@@ -52,10 +52,13 @@ pub fn no_isolation(error: sandbox_isolation::Error) -> Error {
     use sandbox_isolation::Error as Cause;
     match &error {
         Cause::Unavailable { missing, fix } => {
-            Error::new(ErrorKind::IsolationUnavailable, "create", missing.clone()).with_hint(format!(
+            let flags = format!(
                 "{fix}; or give up some of it explicitly: for an ordinary user `--isolation best-effort` keeps what this \
-                 host can, .isolation(IsolationMode::BestEffort), and `--isolation off` nothing, .isolation(IsolationMode::Off)"
-            ))
+                 host can, and `--isolation off` nothing"
+            );
+            let rust = ".isolation(IsolationMode::BestEffort) or .isolation(IsolationMode::Off)";
+            Error::new(ErrorKind::IsolationUnavailable, "create", missing.clone())
+                .with_hint(hint_with_rust(&flags, rust))
         }
         Cause::NoGate { .. } => {
             let message = "network policies other than `none` cannot be enforced on this host";
@@ -63,8 +66,11 @@ pub fn no_isolation(error: sandbox_isolation::Error) -> Error {
                 .with_context("field", "network")
                 .with_hint(error.to_string())
         }
-        Cause::Invalid(message) => Error::new(ErrorKind::InvalidArgument, "create", message.clone()),
-        _ => Error::new(ErrorKind::Unavailable, "create", "the cell could not be made").with_source(error),
+        Cause::Invalid(message) => {
+            Error::new(ErrorKind::InvalidArgument, "create", message.clone())
+        }
+        _ => Error::new(ErrorKind::Unavailable, "create", "the cell could not be made")
+            .with_source(error),
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use futures_core::Stream;
-use sandbox_core::{CommandEvent, Error, Event, EventKind, FailureKind, Result, unix_now};
+use sandbox_core::{
+    CommandEvent, CommandOutcome, Error, Event, EventKind, FailureKind, Result, unix_now,
+};
 use serde::de::DeserializeOwned;
 
 use crate::body::{broken, lost};
@@ -21,11 +24,14 @@ pub(super) struct Events {
     inlet: Option<Inlet>,
     run_id: String,
     seq: u64,
+    /// When the run began, as far as is known, unix seconds.
+    started_at: f64,
 }
 
 impl Events {
     pub(super) fn new(inlet: Inlet, run_id: Option<String>) -> Self {
-        Self { inlet: Some(inlet), run_id: run_id.unwrap_or_default(), seq: 0 }
+        let run_id = run_id.unwrap_or_default();
+        Self { inlet: Some(inlet), run_id, seq: 0, started_at: unix_now() }
     }
 
     fn cut(&mut self, kind: FailureKind, message: &str) -> Event {
@@ -34,7 +40,7 @@ impl Events {
             run_id: std::mem::take(&mut self.run_id),
             seq: self.seq,
             timestamp: unix_now(),
-            kind: EventKind::Finished(event::broken(kind, message)),
+            kind: EventKind::Finished(event::broken(kind, message, self.started_at)),
         }
     }
 }
@@ -61,6 +67,9 @@ impl Stream for Events {
             self.run_id.clone_from(&event.run_id);
         }
         self.seq = event.seq + 1;
+        if matches!(event.kind, EventKind::Started { .. }) {
+            self.started_at = event.timestamp;
+        }
         if matches!(event.kind, EventKind::Finished(_)) {
             self.finish();
         }
@@ -82,11 +91,12 @@ pub(super) struct CommandEvents {
     inlet: Option<Inlet>,
     /// Whether the server waits until they are read.
     awaited: bool,
+    since: Instant,
 }
 
 impl CommandEvents {
     pub(super) fn new(inlet: Inlet, awaited: bool) -> Self {
-        Self { inlet: Some(inlet), awaited }
+        Self { inlet: Some(inlet), awaited, since: Instant::now() }
     }
 }
 
@@ -120,7 +130,9 @@ impl Stream for CommandEvents {
             }
             Err((kind, message)) => {
                 self.inlet = None;
-                CommandEvent::Finished(event::broken_command(kind, message))
+                let duration = self.since.elapsed().as_secs_f64();
+                let end = event::broken_command(kind, message);
+                CommandEvent::Finished(CommandOutcome { duration, ..end })
             }
         }))
     }

@@ -27,6 +27,7 @@ enum WireKind {
     Clear { wait: bool },
     Error(CodeError),
     Finished(Box<WireOutcome>),
+    Hint(String),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -119,11 +120,13 @@ pub(crate) fn encode(event: Event) -> Message {
         }
         EventKind::ClearOutput { wait } => (WireKind::Clear { wait }, Bytes::new()),
         EventKind::Error(error) => (WireKind::Error(error), Bytes::new()),
+        EventKind::Hint { text } => (WireKind::Hint(text), Bytes::new()),
         EventKind::Finished(outcome) => {
             (WireKind::Finished(Box::new(outcome.into())), Bytes::new())
         }
         _ => {
-            let outcome = broken(FailureKind::Protocol, "the run told what this version cannot");
+            let what = "the run told what this version cannot";
+            let outcome = broken(FailureKind::Protocol, what, timestamp);
             (WireKind::Finished(Box::new(outcome.into())), Bytes::new())
         }
     };
@@ -147,17 +150,19 @@ pub(crate) fn decode(message: Message) -> Result<Event, Violation> {
         }
         WireKind::Clear { wait } => EventKind::ClearOutput { wait },
         WireKind::Error(error) => EventKind::Error(error),
+        WireKind::Hint(text) => EventKind::Hint { text },
         WireKind::Finished(outcome) => EventKind::Finished((*outcome).into()),
     };
     Ok(Event { run_id: wire.run, seq: wire.seq, timestamp: wire.at, kind })
 }
 
-/// The end of a run whose real end is not known.
-pub(crate) fn broken(kind: FailureKind, message: &str) -> RunOutcome {
+/// The end of a run whose real end is not known, and which has begun at that moment, unix seconds.
+pub(crate) fn broken(kind: FailureKind, message: &str, started_at: f64) -> RunOutcome {
     RunOutcome {
+        started_at,
         failure: Some(Failure { kind, message: message.into(), signal: None }),
         state: InterpreterState::Lost,
-        completed_at: sandbox_core::unix_now(),
+        completed_at: sandbox_core::unix_now().max(started_at),
         ..RunOutcome::default()
     }
 }
@@ -179,6 +184,7 @@ enum WireCommandEvent {
         network_denied: Vec<NetworkDenial>,
         hint: Option<String>,
     },
+    Hint(String),
 }
 
 /// An event of a command on its way.
@@ -190,6 +196,7 @@ pub(crate) fn encode_command(event: CommandEvent) -> Message {
         CommandEvent::Skipped { stream, bytes } => {
             Message::of(&WireCommandEvent::Skipped { stream, bytes })
         }
+        CommandEvent::Hint { text } => Message::of(&WireCommandEvent::Hint(text)),
         CommandEvent::Finished(outcome) => encode_end(outcome),
         _ => encode_end(broken_command(
             FailureKind::Protocol,
@@ -217,6 +224,7 @@ pub(crate) fn decode_command(message: Message) -> Result<CommandEvent, Violation
     Ok(match message.read()? {
         WireCommandEvent::Output(stream) => CommandEvent::Output { stream, data: message.tail },
         WireCommandEvent::Skipped { stream, bytes } => CommandEvent::Skipped { stream, bytes },
+        WireCommandEvent::Hint(text) => CommandEvent::Hint { text },
         WireCommandEvent::Finished {
             exit_code,
             signal,
@@ -287,6 +295,7 @@ mod tests {
             EventKind::Output { stream: OutputStream::Stderr, data: vec![0, 255, 10].into() },
             EventKind::Display { display: DisplayKind::Update, item, display_id: Some("d".into()) },
             EventKind::ClearOutput { wait: true },
+            EventKind::Hint { text: "é".into() },
             EventKind::Error(CodeError {
                 name: "N".into(),
                 value: "v".into(),
@@ -325,6 +334,7 @@ mod tests {
         for event in [
             CommandEvent::Output { stream: OutputStream::Stdout, data: "x".into() },
             CommandEvent::Skipped { stream: OutputStream::Stderr, bytes: u64::MAX },
+            CommandEvent::Hint { text: "h".into() },
             CommandEvent::Finished(outcome),
         ] {
             assert_eq!(decode_command(encode_command(event.clone())).unwrap(), event);

@@ -294,7 +294,7 @@ mirror! {
 
 mirror! {
     /// [`WriteOptions`]
-    WireWrite of WriteOptions { append: bool, parents: bool, mode: Option<u32>, }
+    WireWrite of WriteOptions { append: bool, parents: bool, mode: Option<u32>, modified: Option<u64>, }
 }
 
 /// [`RunCode`]; the code is here, standard input comes along.

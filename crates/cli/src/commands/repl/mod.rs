@@ -55,7 +55,8 @@ pub(crate) async fn repl(args: ReplArgs, printer: &Printer) -> Result<u8, Proble
     if let Some(code) = program {
         let task = task(code, &ask::language(&found.sandbox).await);
         let Found { sandbox, stays, timeout, extras } = found;
-        let visit = Visit { task, timeout, extras, stays, tty: false, export: Export::default() };
+        let (export, with) = (Export::default(), Vec::new());
+        let visit = Visit { task, timeout, extras, stays, tty: false, export, with };
         return visit.attend(&sandbox, &mut interrupts, printer).await;
     }
     terminal::remember()?;
@@ -90,7 +91,7 @@ fn task(code: String, language: &str) -> Task {
     };
     // One that has no name here has one in its kernel.
     let language = languages::find(language).map_or("other", |language| language.name);
-    Task { source, language, stdin: None }
+    Task::new(source, language, None)
 }
 
 /// A person, an interpreter, and what they have to do with each other.
@@ -282,7 +283,7 @@ impl<'a> Session<'a> {
         let guest = Guest::default();
         guest.follow_code(self.found.extras.context.clone());
         let mut collector = ResultCollector::new();
-        let mut ended = false;
+        let (mut ended, mut hinted) = (false, false);
         let follow = async {
             let mut events = run.stream().await?;
             while let Some(event) = events.next().await {
@@ -298,6 +299,7 @@ impl<'a> Session<'a> {
                 self.screen.note_line(loan.is_at_line_start());
                 self.screen.show(&event.kind).await?;
                 ended |= matches!(event.kind, EventKind::Finished(_));
+                hinted |= matches!(event.kind, EventKind::Hint { .. });
                 if !matches!(event.kind, EventKind::Output { .. } | EventKind::Display { .. }) {
                     collector.push(event);
                 }
@@ -308,7 +310,11 @@ impl<'a> Session<'a> {
             followed = follow => followed?,
             () = guest.heed(&mut self.interrupts, &sandbox, self.printer) => return Ok(Cell::Killed),
         }
-        let result = collector.finish();
+        let mut result = collector.finish();
+        if hinted {
+            // Once is enough.
+            result.hint = None;
+        }
         if !ended {
             let message = "the sandbox did not say how the cell ended";
             return Err(Error::new(ErrorKind::ConnectionLost, "repl", message).into());

@@ -48,6 +48,11 @@ impl<'a> Screen<'a> {
                 self.end_line().await?;
                 self.print(traceback(error).as_bytes()).await
             }
+            EventKind::Hint { text } => {
+                self.end_line().await?;
+                self.printer.hint(text);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

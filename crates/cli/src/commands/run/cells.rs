@@ -70,7 +70,7 @@ pub(super) async fn attend(
     };
     end_unless_it_stays(sandbox, stays, printer).await;
     facts.language.clone_from(&course.language);
-    course.conclude(ended, guest.is_interrupted(), &export, facts, widgets).await
+    course.conclude(ended, &guest, &export, facts, widgets).await
 }
 
 impl<'a> Course<'a> {
@@ -109,10 +109,10 @@ impl<'a> Course<'a> {
             };
             guest.follow_code(self.extras.context.clone());
             let events = run.stream().await?;
-            let report = Report::new(self.printer, self.recording.take());
+            let report = Report::new(self.printer, self.recording.take(), guest);
             let report = report.of_cell(index, number);
             self.current.insert((number, report)).1.follow(events).await?;
-            self.close(guest.is_interrupted());
+            self.close(guest);
             if self.stop.is_some() {
                 break;
             }
@@ -168,9 +168,9 @@ impl<'a> Course<'a> {
     }
 
     /// Takes the result of the cell that ran.
-    fn close(&mut self, interrupted: bool) {
+    fn close(&mut self, guest: &Guest) {
         let Some((number, report)) = self.current.take() else { return };
-        let (result, recording) = report.end(interrupted);
+        let (result, recording) = report.end(guest);
         self.recording = recording;
         self.duration += result.duration().unwrap_or_default();
         let Some(index) = self.cells.get(number - 1).copied() else { return };
@@ -190,13 +190,14 @@ impl<'a> Course<'a> {
     async fn conclude(
         mut self,
         ended: Result<(), Problem>,
-        interrupted: bool,
+        guest: &Guest,
         export: &Export,
         facts: Facts,
         widgets: Option<Value>,
     ) -> Result<u8, Problem> {
         // A cell that was given up in its middle has a result, too.
-        self.close(interrupted);
+        self.close(guest);
+        let interrupted = guest.is_interrupted();
         let mut notebook = mem::take(&mut self.notebook);
         facts.note_in(&mut notebook);
         let name = |number| format!("cell-{number}-");

@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::future;
 use std::io::{self, IsTerminal as _};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use code_sandboxes::{
     ByteStream, CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
-    CommandOutcome, Error, Event, EventKind, EventStream, NetworkDenial, RunOutcome, Sandbox,
-    random_hex, unix_now,
+    CommandOutcome, Error, Event, EventKind, EventStream, FailureKind, InterpreterState,
+    NetworkDenial, RunOutcome, Sandbox, random_hex, unix_now,
 };
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -69,7 +70,7 @@ impl Interrupts {
 #[derive(Debug, Default)]
 pub(crate) struct Guest {
     running: RefCell<Running>,
-    interrupted: Cell<bool>,
+    interrupted: Rc<Cell<bool>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -110,6 +111,11 @@ impl Guest {
     /// Whether Ctrl-C was pressed.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.interrupted.get()
+    }
+
+    /// The same, for what is told of the run while it goes on.
+    pub(super) fn interruption(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.interrupted)
     }
 
     /// Passes the first Ctrl-C on to the program. Returns when there is none to pass it to, and at the second one.
@@ -163,6 +169,7 @@ fn events(command: Command) -> EventStream {
 fn kind(event: CommandEvent) -> Option<EventKind> {
     match event {
         CommandEvent::Output { stream, data } => Some(EventKind::Output { stream, data }),
+        CommandEvent::Hint { text } => Some(EventKind::Hint { text }),
         CommandEvent::Finished(outcome) => Some(EventKind::Finished(finished(outcome))),
         // Nothing that a one-shot run could show.
         _ => None,
@@ -171,7 +178,15 @@ fn kind(event: CommandEvent) -> Option<EventKind> {
 
 fn finished(outcome: CommandOutcome) -> RunOutcome {
     let completed_at = unix_now();
+    let state = match outcome.failure.as_ref().map(|failure| failure.kind) {
+        // The interpreter of the sandbox has gone with it.
+        Some(FailureKind::Terminated | FailureKind::Expired | FailureKind::ConnectionLost) => {
+            InterpreterState::Lost
+        }
+        _ => InterpreterState::Kept,
+    };
     RunOutcome {
+        state,
         started_at: completed_at - outcome.duration,
         completed_at,
         execution_count: 1,

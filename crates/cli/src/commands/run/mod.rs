@@ -1,5 +1,6 @@
 //! `sandboxes run`: one sandbox, one program, and nothing left afterwards.
 
+mod advice;
 mod cells;
 mod export;
 mod guest;
@@ -12,17 +13,19 @@ mod tty;
 mod widgets;
 
 use std::mem;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use code_sandboxes::{
-    CommandBuilder, Error, ErrorKind, EventStream, IsolationMode, RunCodeBuilder, Sandbox, seconds,
+    Command, CommandBuilder, Error, ErrorKind, EventStream, IsolationMode, RunCodeBuilder, Sandbox,
+    seconds,
 };
 use tracing::debug;
 
 pub(crate) use self::export::Export;
 pub(crate) use self::guest::{Guest, Interrupts};
 use self::report::{Facts, Report};
-pub(crate) use self::report::{say_failure, traceback};
+pub(crate) use self::report::{name_sandbox, say_failure, traceback};
 pub(crate) use self::source::{Source, Task};
 pub(crate) use self::tty::check as check_terminal;
 use crate::args::RunArgs;
@@ -45,7 +48,7 @@ pub(crate) async fn run(mut args: RunArgs, printer: &Printer) -> Result<u8, Prob
     let timeout = Some(seconds("timeout", args.sandbox.timeout)?);
     let cpu_time = cpu_time(args.cpu_time)?;
     let stays = args.keep || args.reuse;
-    let purpose = task.source.purpose().filter(|_| !stays);
+    let purpose = task.source.purpose().filter(|_| !stays && args.with.is_empty());
     let mut builder = settings::builder(&args.sandbox, purpose)?;
     let mut extras = Extras::default();
     if stays {
@@ -74,7 +77,8 @@ pub(crate) async fn run(mut args: RunArgs, printer: &Printer) -> Result<u8, Prob
         printer.note(&format!("the sandbox stays: {id} (`sandboxes exec`, `sandboxes rm`)"));
     }
     let task = task.in_sandbox(&sandbox);
-    let visit = Visit { task, timeout, extras, stays, tty: args.tty, export };
+    let (tty, with) = (args.tty, args.with.clone());
+    let visit = Visit { task, timeout, extras, stays, tty, export, with };
     visit.attend(&sandbox, &mut interrupts, printer).await
 }
 
@@ -137,6 +141,60 @@ pub(crate) fn cpu_time(given: Option<f64>) -> Result<Option<Duration>, Problem> 
     Ok(given.map(|given| seconds("cpu_time", given)).transpose()?)
 }
 
+/// Starts a command that goes on when this process has ended. It has no standard input.
+pub(crate) async fn start_in_background(
+    sandbox: &Sandbox,
+    mut task: Task,
+    timeout: Option<Duration>,
+    extras: &Extras,
+    with: &[PathBuf],
+) -> Result<Command, Problem> {
+    carry_along(sandbox, with, extras, &mut task).await?;
+    let command = match task.source {
+        Source::Shell(line) => guest::command(sandbox, line, timeout, None),
+        Source::Command(argv) => guest::command(sandbox, argv, timeout, None),
+        Source::Program(program) => {
+            let place = program::place(sandbox, &program, timeout, extras).await?;
+            place.command(sandbox, program.arguments, timeout, None)
+        }
+        Source::Cell(_) | Source::Script { .. } | Source::Notebook { .. } => {
+            return Err(Problem::usage(
+                "--detach is for commands, and this is code for the interpreter of the sandbox",
+                "run it as a program: copy it with `sandboxes cp`, then `sandboxes exec -d SANDBOX python3 FILE`",
+            ));
+        }
+    };
+    Ok(extras.command(command).background().start().await?)
+}
+
+/// Copies what is given along into the working directory. A program that is part of it runs from there.
+async fn carry_along(
+    sandbox: &Sandbox,
+    with: &[PathBuf],
+    extras: &Extras,
+    task: &mut Task,
+) -> Result<(), Problem> {
+    let to = extras.workdir.as_deref().unwrap_or(".");
+    for local in with {
+        let target = match local.is_dir() {
+            true => to.to_owned(),
+            false => {
+                let name = local.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+                    let message =
+                        format!("--with {} has no name that is UTF-8 text", local.display());
+                    Problem::usage(message, "give it another name")
+                })?;
+                format!("{to}/{name}")
+            }
+        };
+        sandbox.files().upload(local, &target).await?;
+        if let Source::Program(program) = &mut task.source {
+            program.move_into(local);
+        }
+    }
+    Ok(())
+}
+
 /// One run in a sandbox.
 #[derive(Debug)]
 pub(crate) struct Visit {
@@ -149,6 +207,8 @@ pub(crate) struct Visit {
     pub(crate) tty: bool,
     /// What is kept of it on this host.
     pub(crate) export: Export,
+    /// Files and directories of this host that are copied into its working directory first.
+    pub(crate) with: Vec<PathBuf>,
 }
 
 impl Visit {
@@ -160,14 +220,23 @@ impl Visit {
         printer: &Printer,
     ) -> Result<u8, Problem> {
         if let Source::Notebook { .. } = self.task.source {
+            let copied = tokio::select! {
+                copied = carry_along(sandbox, &self.with, &self.extras, &mut self.task) => copied,
+                () = interrupts.next() => Err(interrupted()),
+            };
+            if copied.is_err() {
+                end_unless_it_stays(sandbox, self.stays, printer).await;
+            }
+            copied?;
             return cells::attend(self, sandbox, interrupts, printer).await;
         }
+        let subject = self.task.take_subject();
         let (guest, stays, tty) = (Guest::default(), self.stays, self.tty);
         let (export, language) = (mem::take(&mut self.export), self.task.language);
         let facts = Facts::of(sandbox, language);
         let own = Extras { context: self.extras.context.clone(), ..Extras::default() };
         let notebook = export.notebook_of(&self.task, &facts);
-        let mut report = Report::new(printer, export.recording());
+        let mut report = Report::new(printer, export.recording(), &guest);
         let ended = {
             let work = async {
                 let events = self.start(sandbox, &guest, printer).await?;
@@ -193,11 +262,13 @@ impl Visit {
             true => widgets::states(sandbox, &own, printer).await,
             false => None,
         };
+        let advice = report.advise(&subject, ended.as_ref().err(), sandbox).await;
         end_unless_it_stays(sandbox, stays, printer).await;
-        let (result, recording) = report.end(guest.is_interrupted());
+        let (mut result, recording) = report.end(&guest);
+        result.hint = result.hint.or_else(|| advice.clone());
         let recording = recording.filter(Recording::has_begun);
         let kept = export.keep(recording, notebook, widgets, |_| String::new(), printer);
-        ended?;
+        ended.map_err(|problem| problem.with_advice(advice))?;
         report::show(printer, &facts, &result, &kept).await
     }
 
@@ -208,7 +279,8 @@ impl Visit {
         guest: &Guest,
         printer: &Printer,
     ) -> Result<EventStream, Problem> {
-        let Self { task, timeout, extras, tty, .. } = self;
+        let Self { mut task, timeout, extras, tty, with, .. } = self;
+        carry_along(sandbox, &with, &extras, &mut task).await?;
         let Task { source, stdin, .. } = task;
         let command = |command| tty::prepare(extras.command(command), tty);
         let run = match source {
@@ -229,7 +301,7 @@ impl Visit {
                 return Err(Error::new(ErrorKind::Unexpected, "run", message).into());
             }
             Source::Program(program) => {
-                let place = program::place(sandbox, &program, timeout).await?;
+                let place = program::place(sandbox, &program, timeout, &extras).await?;
                 let prepared = command(place.command(sandbox, program.arguments, timeout, stdin));
                 return Ok(guest.follow_command(prepared.start().await?));
             }

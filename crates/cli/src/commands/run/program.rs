@@ -11,8 +11,8 @@ use code_sandboxes::{
 };
 use tracing::debug;
 
-use super::guest;
 use super::source::{Fetch, Program, Source, Task};
+use super::{Extras, guest};
 use crate::languages::{self, Language, Runner};
 use crate::notebook::{self, plain_language};
 use crate::problem::Problem;
@@ -25,6 +25,13 @@ base=${HOME:-/}
 directory=$(mktemp -d "${base%/}/.sandboxes.XXXXXX")
 cat >"$directory/$1"
 printf '%s\n' "$directory/$1"
+"#;
+
+/// Says where the program `$1` is that was copied into the working directory.
+const WITHIN: &str = r#"set -e
+[ -f "$1" ]
+cat >/dev/null
+printf '%s\n' "$PWD/$1"
 "#;
 
 /// What follows when no runner is usable.
@@ -73,6 +80,8 @@ fn python(code: String, path: &str, arguments: Vec<String>) -> Program {
         name: name.to_owned(),
         arguments,
         dependencies: None,
+        file: None,
+        within: None,
     }
 }
 
@@ -103,9 +112,17 @@ pub(crate) async fn place(
     sandbox: &Sandbox,
     program: &Program,
     timeout: Option<Duration>,
+    extras: &Extras,
 ) -> Result<Place, Problem> {
-    let script = place_script(program.runners);
-    let command = shell(sandbox, &script, &program.name, timeout).stdin(program.text.clone());
+    let (script, name) = match &program.within {
+        Some(within) => (place_script(WITHIN, program.runners), within),
+        None => (place_script(PLACE, program.runners), &program.name),
+    };
+    let command = shell(sandbox, &script, name, timeout).stdin(program.text.clone());
+    let command = match (&program.within, &extras.workdir) {
+        (Some(_), Some(directory)) => command.cwd(directory),
+        _ => command,
+    };
     let answer = succeed(command.await?, "the program could not be put into the sandbox")?;
     let (path, runner) = answer.trim_end().rsplit_once('\n').unwrap_or_default();
     let runner = runner.parse().ok().and_then(|index: usize| program.runners.get(index));
@@ -135,9 +152,9 @@ impl Place {
     }
 }
 
-/// The script of [`PLACE`] that prints, last, the index of the first runner the sandbox has.
-fn place_script(runners: &[Runner]) -> String {
-    let mut script = PLACE.to_owned();
+/// A script such as [`PLACE`] that prints, last, the index of the first runner the sandbox has.
+fn place_script(place: &str, runners: &[Runner]) -> String {
+    let mut script = place.to_owned();
     for (index, runner) in runners.iter().enumerate() {
         let tools = runner.needs.iter().map(|tool| format!("command -v {tool}"));
         let check = (!runner.check.is_empty()).then(|| runner.check.to_owned());
@@ -260,7 +277,7 @@ mod tests {
         let Engine::Tools { runners, .. } = &find("typescript").unwrap().engine else {
             panic!("typescript has tools");
         };
-        insta::assert_snapshot!(place_script(runners), @r#"
+        insta::assert_snapshot!(place_script(PLACE, runners), @r#"
         set -e
         base=${HOME:-/}
         [ -w "$base" ] || base=${TMPDIR:-/tmp}
@@ -291,6 +308,8 @@ mod tests {
                 name: String::new(),
                 arguments: Vec::new(),
                 dependencies: None,
+                file: None,
+                within: None,
             })
         };
         insta::assert_snapshot!(missing_for("typescript").message(), @"typescript programs need one of these, and the sandbox has none: node 22.6 or newer, tsx, ts-node, tsc with node");

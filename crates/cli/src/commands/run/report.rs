@@ -1,18 +1,27 @@
 //! What comes of a run, for people or for programs.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use code_sandboxes::{
-    CodeError, Event, EventKind, EventStream, ExecutionResult, Failure, FailureKind, OutputStream,
-    ResultCollector, ResultItem, Sandbox, Utf8Decoder,
+    CodeError, Error, ErrorKind, Event, EventKind, EventStream, ExecutionResult, Failure,
+    FailureKind, InterpreterState, OutputStream, ResultCollector, ResultItem, Sandbox, Utf8Decoder,
+    unix_now, without_rust,
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
+use super::advice::{Failed, Subject};
 use super::export::Kept;
+use super::guest::Guest;
 use crate::exit;
 use crate::languages::KERNEL;
 use crate::notebook::{Notebook, Recording, plain_language};
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
+
+/// How much of what was printed is kept for advice.
+const MAX_SAID: usize = 8 << 10;
 
 /// Shows the events of one run, and its result.
 #[derive(Debug)]
@@ -26,18 +35,33 @@ pub(crate) struct Report<'a> {
     /// Characters whose bytes come in two pieces, for standard output and standard error.
     decoders: [Utf8Decoder; 2],
     finished: bool,
+    /// The end of what it printed, for advice.
+    said: Vec<u8>,
+    /// Its exit status, and its exception.
+    ended: (Option<i32>, Option<String>),
+    /// Whether the hint of its end was shown already.
+    hinted: bool,
+    /// Whether Ctrl-C was pressed.
+    interruption: Rc<Cell<bool>>,
+    /// When it began, unix seconds, where the run does not say so itself.
+    begun: f64,
 }
 
 impl<'a> Report<'a> {
     /// An empty report.
-    pub(crate) fn new(printer: &'a Printer, recording: Option<Recording>) -> Self {
+    pub(crate) fn new(printer: &'a Printer, recording: Option<Recording>, guest: &Guest) -> Self {
         Self {
+            interruption: guest.interruption(),
+            begun: unix_now(),
             printer,
             collector: ResultCollector::new(),
             recording,
             cell: None,
             decoders: Default::default(),
             finished: false,
+            said: Vec::new(),
+            ended: (None, None),
+            hinted: false,
         }
     }
 
@@ -57,13 +81,20 @@ impl<'a> Report<'a> {
 
     /// Shows every event. A reader that does not keep up holds the program back.
     pub(crate) async fn follow(&mut self, mut events: EventStream) -> Result<(), Problem> {
-        while let Some(event) = events.next().await {
-            self.finished |= matches!(event.kind, EventKind::Finished(_));
+        while let Some(mut event) = events.next().await {
+            if let EventKind::Finished(outcome) = &mut event.kind {
+                self.finished = true;
+                // A command does not know why it got a signal, and stream and result say the same.
+                outcome.interrupted |= self.interruption.get();
+            }
+            in_words_of_flags(&mut event.kind);
+            self.note(&event.kind);
             if let Some(recording) = &mut self.recording {
                 recording.push(&event.kind);
             }
             match self.printer.format() {
                 Format::Text => {
+                    self.hinted |= matches!(event.kind, EventKind::Hint { .. });
                     self.show(&event.kind).await?;
                     // What was printed is not needed again.
                     if matches!(event.kind, EventKind::Output { .. }) {
@@ -78,6 +109,37 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
+    /// Keeps what advice may need.
+    fn note(&mut self, event: &EventKind) {
+        match event {
+            EventKind::Output { data, .. } => {
+                self.said.extend_from_slice(&data[data.len().saturating_sub(MAX_SAID)..]);
+                self.said.drain(..self.said.len().saturating_sub(MAX_SAID));
+            }
+            EventKind::Error(error) => self.ended.1 = Some(error.to_string()),
+            EventKind::Finished(outcome) => self.ended.0 = outcome.exit_code,
+            _ => {}
+        }
+    }
+
+    /// What to do about its failure, when it has failed and did not say that itself.
+    pub(super) async fn advise(
+        &self,
+        subject: &Subject,
+        problem: Option<&Problem>,
+        sandbox: &Sandbox,
+    ) -> Option<String> {
+        let (exit_code, exception) = (self.ended.0, self.ended.1.as_deref());
+        let has_failed =
+            problem.is_some() || exception.is_some() || exit_code.is_some_and(|status| status != 0);
+        if !has_failed || self.interruption.get() {
+            return None;
+        }
+        let said = String::from_utf8_lossy(&self.said);
+        let said = format!("{said}\n{}", exception.unwrap_or_default());
+        subject.advise(&Failed { exit_code, said: &said, problem }, sandbox).await
+    }
+
     async fn show(&self, event: &EventKind) -> Result<(), Problem> {
         match event {
             EventKind::Output { stream: OutputStream::Stdout, data } => {
@@ -88,6 +150,10 @@ impl<'a> Report<'a> {
             }
             EventKind::Display { item, .. } => self.show_item(item).await,
             EventKind::Error(error) => self.printer.stderr(traceback(error).as_bytes()).await,
+            EventKind::Hint { text } => {
+                self.printer.hint(text);
+                Ok(())
+            }
             EventKind::Started { restarted: true, .. } => {
                 self.printer.note("the interpreter is a fresh one: the variables are gone");
                 Ok(())
@@ -148,28 +214,45 @@ impl<'a> Report<'a> {
     }
 
     /// What came of it, and what was recorded.
-    pub(super) fn end(mut self, interrupted: bool) -> (ExecutionResult, Option<Recording>) {
+    pub(super) fn end(mut self, guest: &Guest) -> (ExecutionResult, Option<Recording>) {
         let mut result = self.collector.finish();
+        let interrupted = guest.is_interrupted();
         result.interrupted |= interrupted;
         if !self.finished {
             let failure = no_end(interrupted);
             if let Some(recording) = &mut self.recording {
                 recording.fail(&failure);
             }
+            if !interrupted || guest.command().is_none() {
+                result.state = InterpreterState::Lost;
+            }
+            result.started_at.get_or_insert(self.begun);
+            result.completed_at = Some(unix_now());
             result.execution_error = Some(failure.message.clone());
             result.failure = Some(failure);
+        }
+        if self.hinted {
+            result.hint = None;
         }
         (result, self.recording)
     }
 }
 
 /// Shows how a run ended. Returns the exit status.
+///
+/// # Errors
+/// Code that did not run at all is an error, as a command is that does not start.
 pub(super) async fn show(
     printer: &Printer,
     facts: &Facts,
     result: &ExecutionResult,
     kept: &Kept,
 ) -> Result<u8, Problem> {
+    if let Some(failure) = &result.failure
+        && failure.kind == FailureKind::NotRun
+    {
+        return Err(not_run(failure, result.hint.as_deref()));
+    }
     match printer.format() {
         Format::Text => say_failure(printer, result),
         Format::Json | Format::JsonLines => {
@@ -177,6 +260,32 @@ pub(super) async fn show(
         }
     }
     Ok(kept.status(exit::of_result(result)))
+}
+
+/// Leaves out of hints what is for programs.
+fn in_words_of_flags(kind: &mut EventKind) {
+    match kind {
+        EventKind::Hint { text } => *text = without_rust(text),
+        EventKind::Error(error) => error.value = without_rust(&error.value),
+        EventKind::Finished(outcome) => {
+            outcome.hint = outcome.hint.take().map(|hint| without_rust(&hint));
+        }
+        _ => {}
+    }
+}
+
+/// The error for code that could not begin.
+fn not_run(failure: &Failure, hint: Option<&str>) -> Problem {
+    let kind = match failure.message.to_ascii_lowercase().contains("permission denied") {
+        true => ErrorKind::PermissionDenied,
+        false => ErrorKind::NotFound,
+    };
+    let error = Error::new(kind, "run_code", failure.message.as_str());
+    match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+    .into()
 }
 
 /// What every result says besides what came of the run.
@@ -216,7 +325,7 @@ impl Facts {
         mut object: Value,
         kept: &Kept,
     ) -> Result<(), Problem> {
-        object["sandbox_id"] = json!(self.sandbox_id);
+        name_sandbox(&mut object, self.sandbox_id.as_deref());
         object["variant"] = self.variant.into();
         object["language"] = self.language.as_str().into();
         if printer.format() == Format::JsonLines {
@@ -225,6 +334,12 @@ impl Facts {
         kept.describe(&mut object);
         printer.json(&object).await
     }
+}
+
+/// Says in an object which sandbox it is about, under both names that programs look for.
+pub(crate) fn name_sandbox(object: &mut Value, id: Option<&str>) {
+    object["id"] = json!(id);
+    object["sandbox_id"] = json!(id);
 }
 
 /// The failure of a run whose last event never came.
@@ -267,6 +382,10 @@ pub(super) fn object(result: &ExecutionResult) -> Value {
 
 /// A traceback as the lines to print.
 pub(crate) fn traceback(error: &CodeError) -> String {
-    let text = if error.traceback.is_empty() { error.to_string() } else { error.traceback.clone() };
+    let text = if error.traceback.is_empty() {
+        without_rust(&error.to_string())
+    } else {
+        error.traceback.clone()
+    };
     format!("{}\n", text.trim_end_matches('\n'))
 }

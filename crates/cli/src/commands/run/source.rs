@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use code_sandboxes::{ByteStream, SingleUse};
 
+use super::advice::Subject;
 use crate::args::{RunArgs, is_notebook};
 use crate::input;
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
@@ -18,6 +19,9 @@ use crate::settings::network_mode;
 /// The largest notebook that is read. Most of it are the outputs it was saved with.
 const MOST_NOTEBOOK: u64 = 256 << 20;
 
+/// How much of a file is read to see what runs it.
+const FIRST_LINE: u64 = 256;
+
 /// One thing to run.
 pub(crate) struct Task {
     pub(crate) source: Source,
@@ -25,6 +29,8 @@ pub(crate) struct Task {
     pub(crate) language: &'static str,
     /// Its standard input, unless that was the code.
     pub(crate) stdin: Option<ByteStream>,
+    /// What is known of it for advice about its failures.
+    pub(super) subject: Subject,
 }
 
 impl fmt::Debug for Task {
@@ -93,6 +99,22 @@ pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) arguments: Vec<String>,
     pub(crate) dependencies: Option<Fetch>,
+    /// Its file here, and where that is in the working directory of the sandbox, once it was copied there.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) within: Option<String>,
+}
+
+impl Program {
+    /// Says that a directory was copied into the working directory: if the program is in it, it is there already.
+    pub(super) fn move_into(&mut self, directory: &Path) {
+        let whole = |path: &Path| std::fs::canonicalize(path).ok();
+        let file = self.file.as_deref().and_then(whole);
+        if let (Some(file), Some(directory)) = (file, whole(directory))
+            && let Ok(within) = file.strip_prefix(directory)
+        {
+            self.within = within.to_str().filter(|within| !within.is_empty()).map(str::to_owned);
+        }
+    }
 }
 
 /// Dependencies to fetch first.
@@ -122,6 +144,11 @@ enum Choice {
 }
 
 impl Task {
+    /// One that is no part of the command line.
+    pub(crate) fn new(source: Source, language: &'static str, stdin: Option<ByteStream>) -> Self {
+        Self { source, language, stdin, subject: Subject::default() }
+    }
+
     /// Reads the arguments, and the code that they name.
     ///
     /// # Errors
@@ -130,7 +157,8 @@ impl Task {
         let (code, arguments) = match choose(args)? {
             Choice::Command(source) => {
                 let stdin = if args.tty { None } else { input::for_program()? };
-                return Ok(Self { source, language: "sh", stdin });
+                let subject = Subject::of(args, &source);
+                return Ok(Self { source, language: "sh", stdin, subject });
             }
             Choice::Notebook(path) => return Self::of_notebook(args, path),
             Choice::Code(code, arguments) => (code, arguments),
@@ -159,7 +187,7 @@ impl Task {
                     Code::File(path) => Some(path.as_path()),
                     Code::Inline(_) | Code::Stdin => None,
                 };
-                let name = language.file_name(path);
+                let (name, file) = (language.file_name(path), path.map(Path::to_owned));
                 let is_inline = matches!(code, Code::Inline(_)) && !args.deps && !args.tty;
                 let text = text(code)?.into();
                 let language = language.name;
@@ -172,11 +200,14 @@ impl Task {
                     name,
                     arguments,
                     dependencies,
+                    file,
+                    within: None,
                 })
             }
         };
         let stdin = if is_own && !args.tty { input::for_program()? } else { None };
-        Ok(Self { source, language: language.name, stdin })
+        let subject = Subject::of(args, &source);
+        Ok(Self { source, language: language.name, stdin, subject })
     }
 
     /// A notebook says its language itself, and its cells have no standard input.
@@ -196,7 +227,8 @@ impl Task {
             );
             Problem::usage(message, BY_ENVIRONMENT)
         })?;
-        Ok(Self { source: Source::Notebook { notebook, path }, language: "python", stdin: None })
+        let source = Source::Notebook { notebook, path };
+        Ok(Self::new(source, "python", None))
     }
 }
 
@@ -313,7 +345,7 @@ fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
     let by_file = |path: &Path| languages::of_file(path);
     let found = match (args.lang, code) {
         (Some(language), _) => Some(language),
-        (None, Code::File(path)) => by_file(path),
+        (None, Code::File(path)) => by_file(path).or_else(|| by_first_line(path)),
         (None, Code::Inline(_) | Code::Stdin) => None,
     };
     found.ok_or_else(|| {
@@ -326,6 +358,17 @@ fn language(args: &RunArgs, code: &Code) -> Result<&'static Language, Problem> {
         };
         Problem::usage(what, format!("say the language with --lang: {}", languages::names()))
     })
+}
+
+/// The language of a script that names its interpreter in the first line. What is no regular file is read once only.
+fn by_first_line(path: &Path) -> Option<&'static Language> {
+    if !path.is_file() {
+        return None;
+    }
+    let mut line = Vec::new();
+    File::open(path).ok()?.take(FIRST_LINE).read_to_end(&mut line).ok()?;
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    languages::of_first_line(std::str::from_utf8(line).ok()?)
 }
 
 fn interpreted(code: Code, arguments: Vec<String>) -> Result<Source, Problem> {

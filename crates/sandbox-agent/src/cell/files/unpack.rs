@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, fchmod, futimens,
-    linkat, mkdirat, openat, renameat, renameat_with, statat, symlinkat,
+    AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, linkat, mkdirat, openat, renameat,
+    renameat_with, statat, symlinkat,
 };
 use rustix::io::Errno;
 use sandbox_core::tar::{Decoder, Entry, EntryKind, Item, is_inside};
@@ -20,7 +20,7 @@ use super::path::{Place, Tree, resolve_below};
 use super::pool::{self, User};
 use super::sink::{Sink, drain};
 use super::tree::{entries, kind_of, remove_tree, reopened};
-use super::write::{temporary_name, write_all};
+use super::write::{set_modified, temporary_name, write_all};
 use crate::box_io::Links;
 use crate::files::Target;
 
@@ -40,7 +40,7 @@ struct Unpacking {
     allowed: Links,
     /// Those that have to stay inside.
     links: Vec<Vec<u8>>,
-    directories: Vec<(Vec<u8>, u32)>,
+    directories: Vec<(Vec<u8>, u32, u64)>,
 }
 
 /// The directory that it is unpacked in. Removed when dropped.
@@ -189,7 +189,9 @@ impl Unpacking {
         };
         let file = done.map_err(|errno| self.failed(&entry.path, errno))?;
         match entry.kind {
-            EntryKind::Directory => self.directories.push((entry.path, entry.mode)),
+            EntryKind::Directory => {
+                self.directories.push((entry.path, entry.mode, entry.modified));
+            }
             EntryKind::Symlink(_) if checked => self.links.push(entry.path),
             EntryKind::Symlink(_) => {}
             EntryKind::File(_) => self.file = file.map(|file| (file, entry)),
@@ -234,11 +236,15 @@ impl Unpacking {
             self.check_conflicts(self.draft.root.as_fd(), self.draft.holder.as_fd())?;
         }
         // Last, and the deepest first: a mode may be one that nothing can be added to.
-        self.directories.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
-        for (path, mode) in std::mem::take(&mut self.directories) {
+        self.directories.sort_by_key(|(path, ..)| std::cmp::Reverse(path.len()));
+        for (path, mode, modified) in std::mem::take(&mut self.directories) {
             self.draft
                 .open(&path, READ_DIRECTORY)
-                .and_then(|directory| fchmod(directory, Mode::from_raw_mode(mode | 0o700)))
+                .and_then(|directory| {
+                    fchmod(&directory, Mode::from_raw_mode(mode | 0o700))?;
+                    set_modified(directory, modified);
+                    Ok(())
+                })
                 .map_err(|errno| self.failed(&path, errno))?;
         }
         let (holder, name) = (Arc::clone(&self.draft.holder), self.draft.name.clone());
@@ -333,9 +339,7 @@ impl Sink for Unpacking {
 
 fn close(file: &OwnedFd, entry: &Entry) -> rustix::io::Result<()> {
     fchmod(file, Mode::from_raw_mode(entry.mode))?;
-    let modified = Timespec { tv_sec: i64::try_from(entry.modified).unwrap_or(0), tv_nsec: 0 };
-    // A time that the file system cannot have is no reason to refuse the file.
-    let _ = futimens(file, &Timestamps { last_access: modified, last_modification: modified });
+    set_modified(file, entry.modified);
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! Writing a file: whole and at once, or at its end.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, openat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use sandbox_core::{ByteStream, ErrorKind, Result, WriteOptions, random_hex};
 
@@ -38,6 +40,7 @@ struct Pending {
     place: Arc<Place>,
     name: CString,
     mode: Mode,
+    modified: Option<u64>,
     user: Option<User>,
     moved: bool,
 }
@@ -66,7 +69,7 @@ impl Draft {
         if options.append {
             Self::at_the_end(tree, target, &place, mode)
         } else {
-            Self::replacing(tree, target, place, mode)
+            Self::replacing(tree, target, place, mode, options.modified)
         }
     }
 
@@ -82,7 +85,13 @@ impl Draft {
     }
 
     /// A file beside the one it replaces. What is there must be a file that may be written, and keeps its mode.
-    fn replacing(tree: &Tree, target: Target, place: Place, mode: Mode) -> Result<Self> {
+    fn replacing(
+        tree: &Tree,
+        target: Target,
+        place: Place,
+        mode: Mode,
+        modified: Option<u64>,
+    ) -> Result<Self> {
         let mode = match target.open_regular(tree, OFlags::WRONLY | OFlags::NOFOLLOW) {
             Ok((_, status)) => Mode::from_raw_mode(status.st_mode & 0o777),
             Err(error) if error.kind() == ErrorKind::NotFound => mode,
@@ -92,7 +101,8 @@ impl Draft {
         let name = temporary_name();
         let file = create(&place, &name, Mode::from_raw_mode(0o600))
             .map_err(|errno| target.about.failed(errno))?;
-        let pending = Pending { place: place.into(), name, mode, user: tree.user, moved: false };
+        let (place, user) = (place.into(), tree.user);
+        let pending = Pending { place, name, mode, modified, user, moved: false };
         Ok(Self { target, file, written: 0, pending: Some(pending) })
     }
 
@@ -100,6 +110,9 @@ impl Draft {
     fn put(mut self) -> rustix::io::Result<u64> {
         if let Some(pending) = &mut self.pending {
             fchmod(self.file.as_fd(), pending.mode)?;
+            if let Some(modified) = pending.modified {
+                set_modified(&self.file, modified);
+            }
             let parent = &pending.place.parent;
             renameat(parent, &pending.name, parent, &pending.place.name)?;
             pending.moved = true;
@@ -121,6 +134,12 @@ impl Sink for Draft {
         let target = self.target.clone();
         self.put().map_err(|errno| target.about.failed(errno))
     }
+}
+
+/// Sets when a file or a directory was changed last. A time that the file system cannot have is no reason to refuse it.
+pub(crate) fn set_modified(file: impl AsFd, seconds: u64) {
+    let modified = Timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
+    let _ = futimens(file, &Timestamps { last_access: modified, last_modification: modified });
 }
 
 /// Writes all of it.

@@ -1,0 +1,283 @@
+//! What is told of the network to who runs something: what was refused, and that there is none.
+//!
+//! A program that meets a closed network may try again for minutes before it says so. So it is told while it runs, once.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt as _};
+use sandbox_core::{Command, CommandEvent, Event, EventKind, NetworkDenial, OutputStream};
+use tokio::time::Sleep;
+
+use crate::attempts::Attempts;
+use crate::network::Guard;
+
+/// How long something runs before it is looked after for the first time, and how often from then on.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+const NEXT_LOOK: Duration = Duration::from_secs(2);
+
+/// How much of each output stream is looked through.
+const MAX_LOOKED_THROUGH: usize = 64 << 10;
+
+/// The most bytes of a phrase, which may come in two pieces.
+const MAX_PHRASE: usize = 48;
+
+/// What programs say that meet a network which is closed.
+const PHRASES: [&str; 14] = [
+    "Network is unreachable",
+    "network is unreachable",
+    "Temporary failure in name resolution",
+    "Temporary failure resolving",
+    "Name or service not known",
+    "Could not resolve host",
+    "unable to resolve host",
+    "failed to lookup address",
+    "on 127.0.0.1:53:",
+    "UnknownHostException",
+    "getaddrinfo",
+    "EAI_AGAIN",
+    "ENOTFOUND",
+    "ENETUNREACH",
+];
+
+/// Watches the network of a sandbox while something runs in it.
+pub(crate) struct Lookout {
+    gate: Option<(Arc<dyn Guard>, u64)>,
+    closed: Option<Closed>,
+    /// When to look next. `None`: there is nothing to look for, or it was told.
+    next: Option<Pin<Box<Sleep>>>,
+    told: Option<String>,
+}
+
+impl fmt::Debug for Lookout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lookout").field("closed", &self.closed).finish_non_exhaustive()
+    }
+}
+
+/// A network that leads nowhere, from some moment on.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    attempts: Attempts,
+    before: u64,
+    hint: String,
+    said: [Said; 2],
+}
+
+/// What of one output stream was looked through.
+#[derive(Debug, Default)]
+struct Said {
+    looked_through: usize,
+    end: Vec<u8>,
+    found: bool,
+}
+
+impl Said {
+    fn push(&mut self, data: &[u8]) {
+        let room = MAX_LOOKED_THROUGH.saturating_sub(self.looked_through);
+        let data = &data[..data.len().min(room)];
+        if self.found || data.is_empty() {
+            return;
+        }
+        self.looked_through += data.len();
+        self.end.extend_from_slice(data);
+        let text = String::from_utf8_lossy(&self.end);
+        self.found = PHRASES.iter().any(|phrase| text.contains(phrase));
+        self.end.drain(..self.end.len().saturating_sub(MAX_PHRASE));
+    }
+}
+
+impl Closed {
+    pub(crate) fn from_now(attempts: Attempts, hint: String) -> Self {
+        let before = attempts.count().unwrap_or_default();
+        Self { attempts, before, hint, said: Default::default() }
+    }
+
+    fn is_said(&self) -> bool {
+        self.said.iter().any(|said| said.found)
+    }
+
+    /// Whether something tried to leave. Where nobody counts, programs are taken at their word.
+    fn is_met(&self) -> bool {
+        self.attempts.count().map_or_else(|| self.is_said(), |count| count > self.before)
+    }
+}
+
+impl Lookout {
+    pub(crate) fn new(gate: Option<Arc<dyn Guard>>, closed: Option<Closed>) -> Self {
+        let gate = gate.map(|gate| {
+            let mark = gate.mark();
+            (gate, mark)
+        });
+        let watched = gate.is_some() || closed.is_some();
+        let next = watched.then(|| Box::pin(tokio::time::sleep(FIRST_LOOK)));
+        Self { gate, closed, next, told: None }
+    }
+
+    fn has_nothing_to_tell(&self) -> bool {
+        self.gate.is_none() && self.closed.is_none()
+    }
+
+    fn output(&mut self, stream: OutputStream, data: &[u8]) {
+        if let Some(closed) = &mut self.closed {
+            closed.said[usize::from(stream == OutputStream::Stderr)].push(data);
+        }
+    }
+
+    fn denied(&self) -> Vec<NetworkDenial> {
+        self.gate.as_ref().map(|(gate, mark)| gate.denied_since(*mark)).unwrap_or_default()
+    }
+
+    /// Looks when it is time, and gives what there is to tell, once.
+    fn poll_hint(&mut self, cx: &mut Context<'_>) -> Option<String> {
+        loop {
+            if self.next.as_mut()?.as_mut().poll(cx).is_pending() {
+                return None;
+            }
+            let closed = self.closed.as_ref().filter(|closed| closed.is_met());
+            let hint = closed.map(|closed| closed.hint.clone());
+            if let Some(hint) = hint.or_else(|| NetworkDenial::hint(&self.denied())) {
+                self.next = None;
+                self.told = Some(hint.clone());
+                return Some(hint);
+            }
+            self.next = Some(Box::pin(tokio::time::sleep(NEXT_LOOK)));
+        }
+    }
+
+    /// What the end tells, beside what was refused. What succeeded is told of what it said itself.
+    fn at_end(&self, failed: bool, denied: &[NetworkDenial]) -> Option<String> {
+        if self.told.is_some() {
+            return self.told.clone();
+        }
+        let closed = self.closed.as_ref().filter(|one| (failed || one.is_said()) && one.is_met());
+        let hint = closed.map(|closed| closed.hint.clone());
+        hint.or_else(|| NetworkDenial::hint(denied).filter(|_| failed))
+    }
+}
+
+/// The events of a run, with what there is to tell of the network.
+#[derive(Debug)]
+pub(crate) struct Told<S> {
+    inner: S,
+    lookout: Lookout,
+    failed: bool,
+    run_id: String,
+    /// The number of the next event.
+    seq: u64,
+}
+
+impl<S> Told<S> {
+    pub(crate) fn new(inner: S, lookout: Lookout) -> Self {
+        Self { inner, lookout, failed: false, run_id: String::new(), seq: 0 }
+    }
+}
+
+impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let this = &mut *self;
+        let mut event = match this.inner.poll_next_unpin(cx) {
+            Poll::Ready(Some(event)) => event,
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => match this.lookout.poll_hint(cx) {
+                Some(text) if this.seq > 0 => {
+                    let kind = EventKind::Hint { text };
+                    let (run_id, seq) = (this.run_id.clone(), this.seq);
+                    this.seq += 1;
+                    let timestamp = sandbox_core::unix_now();
+                    return Poll::Ready(Some(Event { run_id, seq, timestamp, kind }));
+                }
+                _ => return Poll::Pending,
+            },
+        };
+        if this.seq == 0 {
+            this.run_id.clone_from(&event.run_id);
+        }
+        event.seq = this.seq;
+        this.seq += 1;
+        match &mut event.kind {
+            EventKind::Output { stream, data } => this.lookout.output(*stream, data),
+            EventKind::Error(_) => this.failed = true,
+            EventKind::Finished(outcome) if !this.lookout.has_nothing_to_tell() => {
+                outcome.network_denied = this.lookout.denied();
+                let failed = this.failed
+                    || outcome.failure.is_some()
+                    || !matches!(outcome.exit_code, None | Some(0));
+                if outcome.hint.is_none() {
+                    outcome.hint = this.lookout.at_end(failed, &outcome.network_denied);
+                }
+            }
+            _ => {}
+        }
+        Poll::Ready(Some(event))
+    }
+}
+
+/// A command, with what there is to tell of the network among its events and in its end.
+pub(crate) fn told(command: Command, lookout: Lookout) -> Command {
+    if lookout.has_nothing_to_tell() {
+        return command;
+    }
+    let events = ToldCommand { inner: command.events, lookout };
+    Command { events: Box::pin(events), ..command }
+}
+
+struct ToldCommand {
+    inner: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
+    lookout: Lookout,
+}
+
+impl Stream for ToldCommand {
+    type Item = CommandEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<CommandEvent>> {
+        let this = &mut *self;
+        let mut event = match this.inner.poll_next_unpin(cx) {
+            Poll::Ready(Some(event)) => event,
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => {
+                return match this.lookout.poll_hint(cx) {
+                    Some(text) => Poll::Ready(Some(CommandEvent::Hint { text })),
+                    None => Poll::Pending,
+                };
+            }
+        };
+        match &mut event {
+            CommandEvent::Output { stream, data } => this.lookout.output(*stream, data),
+            CommandEvent::Finished(outcome) => {
+                outcome.network_denied = this.lookout.denied();
+                let failed = outcome.failure.is_some() || outcome.exit_code != 0;
+                if outcome.hint.is_none() {
+                    outcome.hint = this.lookout.at_end(failed, &outcome.network_denied);
+                }
+            }
+            _ => {}
+        }
+        Poll::Ready(Some(event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phrases_are_found_in_two_pieces_and_not_for_ever() {
+        let mut said = Said::default();
+        for piece in ["x".repeat(1000).as_str(), "curl: (6) Could not res", "olve host: a.example"]
+        {
+            said.push(piece.as_bytes());
+        }
+        assert!(said.found);
+        let mut said = Said::default();
+        said.push(&vec![b'x'; MAX_LOOKED_THROUGH]);
+        said.push(b"EAI_AGAIN");
+        assert!(!said.found);
+        assert!(PHRASES.iter().all(|phrase| phrase.len() <= MAX_PHRASE));
+    }
+}
