@@ -484,6 +484,7 @@ fn in_full(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
         && let Some(tip) = words.clone().nth(1).and_then(|command| familiar::pointer(command, flag))
     {
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
         return error;
     }

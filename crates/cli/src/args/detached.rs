@@ -122,7 +122,7 @@ pub(crate) struct ExecArgs {
         value_name = "TIME",
         value_parser = time::parse_limit,
         default_value_t = 120.0,
-        default_value_if("detach", ArgPredicate::IsPresent, "inf"),
+        default_value_if("detach", ArgPredicate::Equals("true".into()), "inf"),
         allow_negative_numbers = true
     )]
     pub(crate) timeout: f64,

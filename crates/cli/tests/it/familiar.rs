@@ -58,14 +58,14 @@ fn a_command_in_the_background_is_found_again() {
 /// Runs a line for the shell of this host, which fails, and wants that on standard error and in the result.
 #[track_caller]
 fn advises(desk: &Desk, arguments: &str, said: &str) {
-    let outcome = desk.run(&format!("sandboxes {arguments}"));
+    let outcome = desk.run(&format!("cd p && sandboxes {arguments}"));
     assert_ne!(outcome.status, 0, "{arguments}");
     let hints: Vec<_> =
         outcome.stderr.lines().filter(|line| line.starts_with("sandboxes: hint")).collect();
     assert_eq!(hints.len(), 1, "{arguments}: {}", outcome.stderr);
     assert!(hints[0].contains(said), "{arguments}: {hints:?}");
     let (command, rest) = arguments.split_once(' ').unwrap();
-    let object = desk.run(&format!("sandboxes {command} --json {rest}")).json();
+    let object = desk.run(&format!("cd p && sandboxes {command} --json {rest}")).json();
     let hint = object["hint"].as_str().or(object["error"]["hint"].as_str()).unwrap_or_default();
     assert!(hint.contains(said), "{arguments}: {object}");
 }
@@ -73,7 +73,9 @@ fn advises(desk: &Desk, arguments: &str, said: &str) {
 #[test]
 fn what_is_only_here_is_told_with_the_flag_that_brings_it() {
     let desk = Desk::new();
-    let here = desk.0.path();
+    // Of its own, since the directory of the desk has the socket of its supervisor.
+    let here = desk.0.path().join("p");
+    fs::create_dir(&here).unwrap();
     fs::write(here.join("script.py"), "import helper\nprint(open('data.csv').read())\n").unwrap();
     fs::write(here.join("helper.py"), "").unwrap();
     fs::write(here.join("data.csv"), "1,2\n").unwrap();
@@ -84,25 +86,28 @@ fn what_is_only_here_is_told_with_the_flag_that_brings_it() {
     advises(&desk, "run python3 script.py", "--with .");
     advises(&desk, "run 'cat data.csv'", "--with .");
     advises(&desk, "run --file script.py", "--with .");
-    desk.run("sandboxes run --with . --file script.py").assert(0, "1,2\n\n");
-    desk.run("sandboxes run --with data.csv cat data.csv").assert(0, "1,2\n");
-    desk.run("sandboxes exec --with . v 'cat data.csv'").assert(0, "1,2\n");
+    desk.run("cd p && sandboxes run --with . --file script.py").assert(0, "1,2\n\n");
+    desk.run("cd p && sandboxes run --with data.csv cat data.csv").assert(0, "1,2\n");
+    desk.run("cd p && sandboxes exec --with . v 'cat data.csv'").assert(0, "1,2\n");
     if desk.run("command -v node").status == 0 {
         advises(&desk, "run --file main.js", "--with .");
-        desk.run("sandboxes run --with . --file main.js").assert(0, "42\n");
+        desk.run("cd p && sandboxes run --with . --file main.js").assert(0, "42\n");
     }
 }
 
 #[test]
 fn scripts_that_cannot_run_are_told_why() {
     let desk = Desk::new();
-    let here = desk.0.path();
+    // Of its own, since the directory of the desk has the socket of its supervisor.
+    let here = desk.0.path().join("p");
+    fs::create_dir(&here).unwrap();
     fs::write(here.join("windows.sh"), "if true; then\r\n  echo x\r\nfi\r\n").unwrap();
     fs::write(here.join("plain"), "#!/usr/bin/env python3\nprint(6 * 7)\n").unwrap();
     fs::write(here.join("foreign"), "#!/opt/nowhere/ruby\nputs 1\n").unwrap();
     fs::write(here.join("carriage"), "#!/bin/sh\r\necho x\r\n").unwrap();
-    desk.run("chmod +x foreign carriage; sandboxes cp foreign carriage v:bin/").assert(0, "");
-    desk.run("sandboxes run --file plain").assert(0, "42\n");
+    desk.run("cd p && chmod +x foreign carriage; sandboxes cp foreign carriage v:bin/")
+        .assert(0, "");
+    desk.run("cd p && sandboxes run --file plain").assert(0, "42\n");
     advises(&desk, "run --file windows.sh", "line ends of Windows");
     advises(&desk, "exec v bin/foreign x", "/opt/nowhere/ruby is not in the sandbox");
     advises(&desk, "exec v bin/carriage", "line ends of Windows");
@@ -112,6 +117,7 @@ fn scripts_that_cannot_run_are_told_why() {
 #[test]
 fn a_full_disk_is_told_with_its_flag() {
     let desk = Desk::new();
+    fs::create_dir(desk.0.path().join("p")).unwrap();
     advises(&desk, "run --disk 16m 'head -c 40m /dev/zero > x'", "--disk SIZE");
     let code = "run --disk 16m --lang python 'open(\"x\", \"wb\").write(bytes(40 << 20))'";
     advises(&desk, code, "--disk SIZE");

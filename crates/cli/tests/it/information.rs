@@ -94,8 +94,9 @@ fn the_help_of_run_tells_every_flag() {
 
     Options:
       -f, --file <FILE>      Run the program in a file of this host; `-` is standard input
-          --lang <LANGUAGE>  Language of the code; by default the extension of the file says it [alias:
-                             --language]
+          --with <PATH>      Copy this directory, or file, of this host into the working directory first
+          --lang <LANGUAGE>  Language of the code; by default the file says it, by its extension or its
+                             first line [alias: --language]
           --deps             Download the modules of the go.mod beside the file first
           --keep             Keep the sandbox, for `sandboxes exec` and until its lifetime is over
           --reuse            Use a running sandbox with these labels if there is one, and keep it
@@ -107,41 +108,41 @@ fn the_help_of_run_tells_every_flag() {
       -h, --help             Print help (see more with '--help')
 
     Sandbox:
-      -p, --provider <NAME>         Where to run: local-eval, local-docker, e2b ..; `sandboxes
-                                    providers` lists them; auto: the first one that there are
-                                    credentials for [alias: --variant]
-      -e, --env <NAME[=VALUE]>      Set an environment variable; without a value, take that of this host
-      -t, --timeout <TIME>          Time the program may run: seconds, or such as 90s, 5m, 1h30m [default:
-                                    120]
-      -w, --workdir <DIR>           Working directory in the sandbox
-          --isolation <MODE>        How hard the code is kept in: strict, best-effort or off [default:
-                                    strict]
-          --network <MODE>          Network of the code: inherit, none, allowlist or all [default:
-                                    inherit, with --allow allowlist]
-          --allow <HOST[:PORT]>     Host that an allowlist has, such as pypi.org, *.example.com:443 or
-                                    203.0.113.0/24
-          --deny <HOST[:PORT]>      Host that is refused although others are allowed; written as with
-                                    --allow
-          --mount <SRC:DST[:rw]>    File or directory of this host that the code sees, by absolute
-                                    paths; it changes nothing there without :rw [alias: --volume]
-          --memory <SIZE>           Memory of the sandbox, such as 512m or 2g
-          --cpus <CORES>            CPU cores of the sandbox, such as 0.5
-          --disk <SIZE>             Disk of the sandbox, such as 1g
-          --processes <COUNT>       Processes and threads at one time
-          --disk-files <COUNT>      Files and directories on its disk
-          --open-files <COUNT>      Descriptors that each process may have open
-          --output-limit <SIZE>     Bytes that each run may put out, such as 10m; one that puts out more
-                                    is ended
-          --gpu <TYPE>              GPU type, such as T4
-          --environment <NAME>      Environment to start from; `sandboxes environments` lists them
-      -i, --image <IMAGE>           Container image to start from
-          --pull                    Fetch that image first if the container engine does not have it
-          --snapshot <NAME>         Snapshot to start from; `sandboxes snapshot ls` lists them
-      -l, --label <KEY=VALUE>       Label of the sandbox
-          --lifetime <TIME>         Time the sandbox lives at most
-          --idle-timeout <TIME>     Time without use after which the sandbox ends
-          --cpu-time <TIME>         CPU time that it may take with all that it starts, each cell of a
-                                    notebook by itself
+      -p, --provider <NAME>       Where to run: local-eval, local-docker, e2b ..; `sandboxes providers`
+                                  lists them; auto: the first one that there are credentials for [alias:
+                                  --variant]
+      -e, --env <NAME[=VALUE]>    Set an environment variable; without a value, take that of this host
+      -t, --timeout <TIME>        Time the program may run: seconds, or such as 90s, 5m, 1h30m [default:
+                                  120]
+      -w, --workdir <DIR>         Working directory in the sandbox
+          --isolation <MODE>      How hard the code is kept in: strict, best-effort or off [default:
+                                  strict]
+          --network <MODE>        Network of the code: inherit, none, allowlist or all [default:
+                                  inherit, with --allow allowlist]
+          --allow <HOST[:PORT]>   Host that an allowlist has, such as pypi.org, *.example.com:443 or
+                                  203.0.113.0/24
+          --deny <HOST[:PORT]>    Host that is refused although others are allowed; written as with
+                                  --allow
+          --mount <SRC:DST[:rw]>  File or directory of this host that the code sees, by absolute paths;
+                                  it changes nothing there without :rw [alias: --volume]
+          --memory <SIZE>         Memory of the sandbox, such as 512m or 2g
+          --cpus <CORES>          CPU cores of the sandbox, such as 0.5
+          --disk <SIZE>           Disk of the sandbox, such as 1g
+          --processes <COUNT>     Processes and threads at one time
+          --disk-files <COUNT>    Files and directories on its disk
+          --open-files <COUNT>    Descriptors that each process may have open
+          --output-limit <SIZE>   Bytes that each run may put out, such as 10m; one that puts out more
+                                  is ended
+          --gpu <TYPE>            GPU type, such as T4
+          --environment <NAME>    Environment to start from; `sandboxes environments` lists them
+      -i, --image <IMAGE>         Container image to start from
+          --pull                  Fetch that image first if the container engine does not have it
+          --snapshot <NAME>       Snapshot to start from; `sandboxes snapshot ls` lists them
+      -l, --label <KEY=VALUE>     Label of the sandbox
+          --lifetime <TIME>       Time the sandbox lives at most
+          --idle-timeout <TIME>   Time without use after which the sandbox ends
+          --cpu-time <TIME>       CPU time that it may take with all that it starts, each cell of a
+                                  notebook by itself
 
     Jupyter:
           --kernel <NAME>           Jupyter kernel that runs the code, such as python3; `sandboxes

@@ -36,7 +36,7 @@ fn wrong_usage_is_refused_with_status_2() {
         (&["-t", "0", "ls"], "`timeout` must be more than 0"),
         (&["-t", "-1", "ls"], "`timeout` must be more than 0"),
         (&["-t", "nan", "ls"], "`timeout` must be a finite number"),
-        (&["-t", "soon", "ls"], "invalid float"),
+        (&["-t", "soon", "ls"], "500ms, 90s, 5m"),
         (&["--memory", "1.5g", "ls"], "is not a size"),
         (&["--memory", "1k", "ls"], "`memory` must be from"),
         (&["--cpus", "-1", "ls"], "`cpu` must be from"),
