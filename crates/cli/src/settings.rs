@@ -1,6 +1,7 @@
 //! From flags to a sandbox. The core checks the values, and enforces or refuses them.
 
 use std::env::{self, VarError};
+use std::path::Path;
 use std::time::Duration;
 
 use code_sandboxes::{
@@ -264,6 +265,17 @@ fn label(item: &str) -> Result<(&str, &str), Problem> {
         Some((key, value)) if !key.is_empty() => Ok((key, value)),
         _ => Err(Problem::usage(format!("--label `{item}` is not KEY=VALUE"), "use -l KEY=VALUE")),
     }
+}
+
+/// Returns the place in the sandbox of a file of this host that one of the mounts shows there.
+pub(crate) fn mounted_place(file: &Path, mounts: &[String]) -> Option<String> {
+    let file = file.canonicalize().ok()?;
+    mounts.iter().rev().filter_map(|item| mount(item).ok()).find_map(|mount| {
+        let below = file.strip_prefix(mount.source.canonicalize().ok()?).ok()?;
+        let place = Path::new(&mount.target).join(below);
+        // Joining nothing to the place of a file leaves a slash at its end.
+        place.to_str().map(|place| place.trim_end_matches('/').to_owned())
+    })
 }
 
 /// `SRC:DST`, with `:rw` for what code may change and `:ro` for what it may not.

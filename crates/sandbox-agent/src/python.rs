@@ -44,12 +44,16 @@ pub(crate) const PRELUDE: &str = include_str!("python/parts.py");
 pub(crate) const COMPILED: &str = include_str!("python/compiled.py");
 
 /// Sources that a program compiles when it first needs them, by name.
-pub(crate) const PARTS: [(&str, &str); 25] = [
+pub(crate) const PARTS: [(&str, &str); 29] = [
     ("codec", include_str!("python/codec.py")),
     ("compiled", COMPILED),
     ("worker", include_str!("python/worker.py")),
     ("driver", include_str!("python/driver.py")),
     ("streams", include_str!("python/streams.py")),
+    ("library", include_str!("python/library.py")),
+    ("directory", include_str!("python/directory.py")),
+    ("startup", include_str!("python/startup.py")),
+    ("scripts", include_str!("python/scripts.py")),
     ("cell", include_str!("python/cell.py")),
     ("errors", include_str!("python/errors.py")),
     ("awaits", include_str!("python/awaits.py")),

@@ -5,8 +5,20 @@ use sandbox_agent::python::part;
 use serde_json::{Map, Value, json};
 
 /// Parts of the worker that the program uses too.
-const PARTS: [&str; 9] =
-    ["codec", "streams", "tools", "offers", "variables", "errors", "hooks", "installed", "magics"];
+const PARTS: [&str; 12] = [
+    "codec",
+    "streams",
+    "library",
+    "directory",
+    "scripts",
+    "tools",
+    "offers",
+    "variables",
+    "errors",
+    "hooks",
+    "installed",
+    "magics",
+];
 
 /// Parts of its own.
 const OWN_PARTS: [(&str, &str); 4] = [

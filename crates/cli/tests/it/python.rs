@@ -52,7 +52,8 @@ fn a_file_is_a_script() {
     let directory = tempfile::tempdir().unwrap();
     let code = "import sys\nprint(sys.argv, __file__, __name__)\n'not echoed'\n";
     fs::write(directory.path().join("script.py"), code).unwrap();
-    let printed = |arguments: &str| format!("['script.py'{arguments}] script.py __main__\n");
+    let printed =
+        |arguments: &str| format!("['script.py'{arguments}] /workspace/script.py __main__\n");
     for (arguments, argv) in [
         (&["--file", "script.py"][..], ""),
         (&["--file", "script.py", "a", "b c"], ", 'a', 'b c'"),
@@ -63,6 +64,19 @@ fn a_file_is_a_script() {
     ] {
         run(arguments).directory(directory.path()).output().assert(0, &printed(argv));
     }
+}
+
+#[test]
+fn a_mounted_script_finds_what_is_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("beside.py"), "x = 5\n").unwrap();
+    let code = "import sys, beside\nprint(beside.x, __file__, sys.argv, sys.path[0])\n";
+    fs::write(directory.path().join("script.py"), code).unwrap();
+    let mount = format!("{}:/project", directory.path().display());
+    run(&["--mount", &mount, "--file", "script.py"])
+        .directory(directory.path())
+        .output()
+        .assert(0, "5 /project/script.py ['/project/script.py'] /project\n");
 }
 
 #[test]

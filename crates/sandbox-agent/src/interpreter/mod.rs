@@ -5,6 +5,7 @@ mod contexts;
 mod feed;
 mod inbox;
 mod json;
+mod lines;
 mod marks;
 pub mod outcome;
 mod paused;

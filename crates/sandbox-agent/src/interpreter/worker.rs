@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{io, mem};
 
 use bytes::Bytes;
 use sandbox_core::{Effect, Error, ErrorKind, OutputStream, Result};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::inbox::{CHUNK, Heard, Inbox, Told};
+use super::lines::Lines;
 use super::outcome::EndReason;
 use super::text::Text;
 use super::tools::Outbox;
@@ -68,6 +69,7 @@ pub(crate) struct Worker {
     last: Option<Happening>,
     ending: bool,
     dying: Option<Pin<Box<Sleep>>>,
+    lines: Lines,
 }
 
 /// Why a worker does not become ready.
@@ -148,6 +150,7 @@ impl Worker {
             last: None,
             ending: false,
             dying: None,
+            lines: Lines::default(),
         };
         match timeout(START_BOUND, worker.ready()).await {
             Ok(Ok(pid)) => {
@@ -270,7 +273,13 @@ impl Worker {
     /// # Cancellation
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Happening {
-        poll_fn(|cx| self.poll_next(cx)).await
+        poll_fn(|cx| {
+            let mut lines = mem::take(&mut self.lines);
+            let polled = lines.poll(cx, |cx| self.poll_next(cx));
+            self.lines = lines;
+            polled
+        })
+        .await
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Happening> {
@@ -445,7 +454,7 @@ impl Worker {
 
     /// Whether it lives and waits for a request, with nothing left to say about an earlier one.
     pub(crate) fn is_fit(&self) -> bool {
-        !self.io.process.is_dead() && self.inbox.is_idle()
+        !self.io.process.is_dead() && self.inbox.is_idle() && self.lines.is_empty()
     }
 
     /// Ends it and whatever it started, and says how it ended. Bounded in time.

@@ -7,6 +7,7 @@ from posix import getpid
 import _ast
 
 codec = load("codec")
+Script = load("scripts")["Script"]
 text, number, frame = codec["text"], codec["number"], codec["frame"]
 
 ERROR, EXIT = 20, 21
@@ -52,6 +53,7 @@ class Cells:
     def run(self, run):
         """Runs one request; returns the frames that end it, all but the last."""
         error = None
+        run.sent = run.code
         run.code = run.code[1:] if run.code.startswith("\ufeff") else run.code
         if run.script:
             run.filename = run.filename or "<stdin>"
@@ -67,6 +69,8 @@ class Cells:
         if "matplotlib.pyplot" in sys.modules:
             _, failure = self.driver.user(load("rich")["show_wanted_figures"], self.driver)
             error = error or failure
+        if not self.driver.streams.are_own():
+            self.driver.user(self.driver.streams.flush_replaced)
         return (shown or b"") + self.ending(run, error)
 
     def remember(self, run):
@@ -224,15 +228,10 @@ class Cells:
 
     def run_script(self, run):
         module = new_main()
-        directory = ""
-        if not run.filename.startswith("<"):
-            module.__file__ = run.filename
-            directory = run.filename.rpartition("/")[0]
-        former = list(sys.path)
-        if sys.path and sys.path[0] == "":
-            sys.path[0] = directory
+        script = Script(run.filename, run.sent, self.driver.work_dir)
         self.hook_up(module)
         try:
+            script.begin(module)
             code, error = self.driver.user(
                 compile, run.code, run.filename, "exec", 0, True
             )
@@ -241,8 +240,8 @@ class Cells:
             error = self.finish_script(run, error)
         finally:
             self.hook_up(self.main)
-            if type(sys.path) is list and sys.path[:1] == [directory]:
-                sys.path[0] = former[0]
+            if getpid() == self.driver.pid:
+                script.end()
         return None, error
 
     def finish_script(self, run, error):

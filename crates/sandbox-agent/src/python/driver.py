@@ -14,7 +14,7 @@ from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import F_OK, _exit, access, chdir, getcwd, getpid, kill, mkdir, register_at_fork, stat, write
+from posix import F_OK, _exit, access, chdir, getpid, kill, register_at_fork, stat, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET, socket
@@ -23,6 +23,7 @@ codec = load("codec")
 cell = load("cell")
 streams = load("streams")
 orphan = load("orphan")
+enter_directory, follow = load("directory")["enter"], load("library")["follow"]
 BUILTINS = __builtins__
 
 PROTOCOL = 1
@@ -138,7 +139,7 @@ class Driver:
         self.work_dir = request.work_dir
         self.pid = getpid()
         self.streams.adopt()
-        self.streams.burst.deliver_interrupt = self.deliver
+        self.streams.deliver_by(self.deliver)
         self.cells.adopt()
         self.isolated = request.isolated
         self.modules = len(sys.modules)
@@ -451,17 +452,26 @@ class Driver:
                 self.streams.reconnect()
             else:
                 self.streams.restore()
+                _, error = self.user(self.streams.put_in_place)
+                self.pending = self.pending or type(error) is KeyboardInterrupt
         self.look_for_packages()
+        if run.script:
+            undo.append(self.streams.lend())
         if stdin is not None:
-            self.streams.give_stdin(stdin)
-            undo.append(self.streams.take_stdin)
-        sys.argv = run.argv or [run.filename or ("-" if run.script else "")]
-        former = self.enter_directory(run.cwd)
+            undo.append(self.streams.give_stdin(stdin))
+        if run.script or run.argv:
+            undo.append(lambda former=vars(sys).get("argv"): setattr(sys, "argv", former))
+            sys.argv = run.argv or [run.filename or "-"]
+        former = enter_directory(run.cwd, self.work_dir)
         if run.cwd:
             undo.append(lambda: chdir(former))
-        for key, value in run.env:
-            undo.append(lambda key=key, value=environ.get(key): set_variable(key, value))
-            environ[key] = value
+        if run.env:
+            names = [key for key, _ in run.env]
+            undo.append(lambda: follow(names))
+            for key, value in run.env:
+                undo.append(lambda key=key, value=environ.get(key): set_variable(key, value))
+                environ[key] = value
+            follow(names)
 
     def look_for_packages(self):
         """What was installed since the last run becomes importable."""
@@ -478,25 +488,6 @@ class Driver:
                 load("installed")["show"](self.site)
             except Exception as error:
                 self.streams.note("packages cannot be shown: %s" % error)
-
-    def enter_directory(self, path):
-        try:
-            former = getcwd()
-        except OSError:
-            # The directory was removed under the worker.
-            try:
-                mkdir(self.work_dir)
-            except OSError:
-                pass
-            chdir(self.work_dir)
-            former = self.work_dir
-        if path:
-            try:
-                chdir(path)
-            except OSError as error:
-                problem = "%s (os error %d)" % (error.strerror, error.errno)
-                raise OSError("working directory %s: %s" % (path, problem)) from None
-        return former
 
     def leave_copy(self, outcome):
         """User code that forked and did not exit ends here, as it would at the end of a program."""
@@ -592,7 +583,8 @@ def serve(request):
     set_signal(SIGURG, nudged)
     load("hooks")["attach"](DRIVER)
     register_at_fork(before=DRIVER.streams.flush, after_in_child=in_copy)
-    sys.path.insert(0, "")
+    load("startup")["show"](environ)
+    sys.argv = [""]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.executable]
     DRIVER.tidy()

@@ -153,6 +153,8 @@ def install(sys_module):
 
 def attach(driver):
     STATE["driver"] = driver
+    for name in ("_exit", "abort"):
+        driver.streams.burst.end_before(sys.modules["os"], name)
     if "matplotlib" in sys.modules and "MPLBACKEND" in environ:
         # Imported by the zygote, which did not know this worker's environment.
         sys.modules["matplotlib"].rcParams["backend"] = environ["MPLBACKEND"]

@@ -1,10 +1,10 @@
 """Standard input, output and error of user code.
 
-Standard output is written line by line, so a line is with the host before the next statement
-runs. A burst of lines would pay one system call each, so during a burst output is collected in
-blocks, and a thread writes out what is there every few milliseconds. The thread ends with the
-burst. Before a process is started, collected output is written first, so that its output comes
-after it. A program with threads of its own always writes lines.
+What is written is with the host before the next statement runs, whether a line is complete or not: code may end in ways
+that leave nothing more to be done. A burst would pay system calls for every piece, so during a burst standard output is
+collected in blocks, and a thread writes out what is there every few milliseconds. The thread ends with the burst. Before a
+process is started, collected output is written first, so that its output comes after it. A program with threads of its own
+always writes piece by piece.
 
 What is displayed goes another way. So that it keeps its place, marks are written before it.
 """
@@ -19,10 +19,14 @@ from time import monotonic
 
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-BURST_LINES = 32
+flush_c = load("library")["flush"]
+
+BURST_WRITES = 32
 BURST_SECONDS = 0.005
 FLUSH_SECONDS = 0.005
 QUIET_ROUNDS = 4
+STREAMS = {"stdin": "surrogateescape", "stdout": "strict", "stderr": "backslashreplace"}
+OUTPUTS = ("stdout", "stderr")
 MARK = b"\xfemark\xfe"
 # While two threads write blocks, interpreters before 3.12.4 lose lines.
 ENDS_BURST = frozenset(
@@ -33,6 +37,13 @@ ENDS_BURST = frozenset(
         "os.fork",
         "os.forkpty",
         "os.exec",
+        "os.kill",
+        "os.killpg",
+        "signal.pthread_kill",
+        # Functions of C have streams of their own.
+        "ctypes.string_at",
+        "ctypes.dlopen",
+        "ctypes.dlsym",
         "_thread.start_new_thread",
         "_thread.start_joinable_thread",
     )
@@ -43,27 +54,43 @@ class Lost(Exception):
     """A standard stream cannot be had back, so what code prints would go nowhere."""
 
 
-class _Output(FileIO):
-    """Descriptor 1, counting how fast it is written to."""
+class _Standard(FileIO):
+    """Descriptor 1 or 2. Both are pipes in a worker, whatever they are where this is made."""
 
-    def __init__(self, burst):
-        FileIO.__init__(self, 1, "w", closefd=False)
-        self._burst = burst
+    def seekable(self):
+        return False
+
+
+class _Output(BufferedWriter):
+    """Writes what it gets at once, but for bursts."""
+
+    __slots__ = ("_burst",)
 
     def write(self, data):
+        count = _collect(self, data)
         # An interrupt that met this method had to wait, because raising after the bytes are out
-        # would send them twice. Here nothing is out yet.
+        # would send them twice. Here they are kept, and not out yet.
         self._burst.deliver_interrupt()
         self._burst.wrote()
-        return FileIO.write(self, data)
+        if self._burst.wake is None:
+            _write_out(self)
+        return count
 
 
+_collect, _write_out = BufferedWriter.write, BufferedWriter.flush
 # By this a handler of interrupts knows that bytes may be out. That of workers raises in nothing of the driver's anyway.
 WRITE = _Output.write.__code__
 
 
+class Steady:
+    """What a stream has instead of a burst that collects nothing."""
+
+    wake = None
+    wrote = deliver_interrupt = int  # nothing
+
+
 class Burst:
-    """Switches one text stream between lines and blocks."""
+    """Switches one text stream between pieces and blocks."""
 
     def __init__(self):
         self.stream = None
@@ -77,7 +104,7 @@ class Burst:
 
     def wrote(self):
         self.writes += 1
-        if self.wake is None and self.writes % BURST_LINES == 0:
+        if self.wake is None and self.writes % BURST_WRITES == 0:
             now = monotonic()
             if now - self.since < BURST_SECONDS and not self.starting and thread_count() == 0:
                 self.begin()
@@ -98,7 +125,7 @@ class Burst:
         try:
             self.start_thread(self.flush_often, self.stream, wake, ended, interval)
         except Exception:
-            setswitchinterval(interval)  # no thread to be had; lines it is
+            setswitchinterval(interval)  # no thread to be had; pieces it is
             self.wake = None
 
     def start_thread(self, function, *arguments):
@@ -110,9 +137,11 @@ class Burst:
             self.starting = former
 
     def flush_often(self, stream, wake, ended, interval):
+        buffer = None
         try:
+            buffer, lines = stream.buffer, stream.line_buffering
             try:
-                stream.reconfigure(line_buffering=False)
+                stream.reconfigure(line_buffering=False, write_through=False)
             finally:
                 setswitchinterval(interval)
             quiet = 0
@@ -120,16 +149,21 @@ class Burst:
                 before = self.writes
                 stream.flush()
                 quiet = quiet + 1 if self.writes == before else 0
-            stream.reconfigure(line_buffering=True)
+            stream.reconfigure(line_buffering=lines, write_through=True)
         except BaseException:
             pass  # closed or replaced under way; the next run makes a new one
         finally:
             if self.wake is wake:
                 self.wake = None
+            try:
+                # From now on the buffer writes by itself, and no longer waits for this.
+                buffer.flush()
+            except Exception:
+                pass
             ended.release()
 
     def settle(self):
-        """Ends the burst; everything is written out and lines are lines again."""
+        """Ends the burst; everything is written out, and pieces are written at once again."""
         wake = self.wake
         if wake is not None and not self.starting:
             ended = self.ended
@@ -144,18 +178,33 @@ class Burst:
         if self.wake is not None and event in ENDS_BURST:
             self.settle()
 
+    def end_before(self, module, name):
+        """What ends the process without a word gets the burst written out before."""
+        function = getattr(module, name)
+
+        def leave(*arguments, **options):
+            self.settle()
+            flush_c()
+            return function(*arguments, **options)
+
+        leave.__name__ = leave.__qualname__ = name
+        leave.__module__, leave.__doc__ = function.__module__, function.__doc__
+        setattr(module, name, leave)
+
     def forget(self):
         """In a forked child the thread does not exist."""
         self.wake = None
 
 
 class Streams:
-    """The three streams; `restore` before each run undoes what the last one did to them."""
+    """The three streams. `restore` undoes before each run what the last one broke; a stream that code has put in the place
+    of one of them stays there."""
 
     def __init__(self):
         self.burst = Burst()
+        self.errors = Steady()
         self.spares = self.identities = ()
-        self.stdout = self.stderr = self.stdin = None
+        self.stdout = self.stderr = self.stdin = self.notes = None
         self.open()
 
     def adopt(self):
@@ -169,6 +218,10 @@ class Streams:
             close(spare)
         self.spares = self.identities = ()
 
+    def deliver_by(self, deliver_interrupt):
+        """Interrupts that wait are raised by this before something is written."""
+        self.burst.deliver_interrupt = self.errors.deliver_interrupt = deliver_interrupt
+
     def restore(self):
         self.burst.writes = 0
         self.burst.since = 0.0
@@ -180,13 +233,45 @@ class Streams:
         otherwise."""
         try:
             return (
-                sys.stdout is sys.__stdout__ is self.stdout
-                and sys.stderr is sys.__stderr__ is self.stderr
-                and sys.stdin is sys.__stdin__ is self.stdin
+                self.are_own()
+                and sys.__stdout__ is self.stdout
+                and sys.__stderr__ is self.stderr
+                and sys.__stdin__ is self.stdin
                 and not (self.stdout.closed or self.stderr.closed or self.stdin.closed)
             )
         except Exception:
             return False  # taken apart
+
+    def are_own(self):
+        """Whether code has put nothing in their place."""
+        streams = vars(sys)
+        return all(streams.get(name) is getattr(self, name) for name in STREAMS)
+
+    def put_in_place(self):
+        """Has the interpreter use these again, but for what code has replaced by a stream that works. Runs user code."""
+        for name in STREAMS:
+            if vars(sys).get(name) is not getattr(self, name) and not _works(name):
+                setattr(sys, name, getattr(self, name))
+
+    def lend(self):
+        """Has the interpreter use these for one program. Returns what undoes that."""
+        replaced = {name: vars(sys).get(name) for name in STREAMS if vars(sys).get(name) is not getattr(self, name)}
+
+        def give_back():
+            for name in STREAMS:
+                stream = replaced.get(name)
+                setattr(sys, name, getattr(self, name) if stream is None else stream)
+
+        for name in STREAMS:
+            setattr(sys, name, getattr(self, name))
+        return give_back
+
+    def flush_replaced(self):
+        """What waits in the streams that code has put in the place of these is output of this run. Runs user code."""
+        for name in OUTPUTS:
+            stream = vars(sys).get(name)
+            if stream is not None and stream is not getattr(self, name):
+                stream.flush()
 
     def reconnect(self):
         """The descriptors lead where they led at first; or `Lost`."""
@@ -207,30 +292,42 @@ class Streams:
     def open(self):
         """Makes the streams that are missing or were altered. They name descriptors by number
         only, so the zygote can make them for its workers."""
-        if not _is_usable(self.stdout, "strict"):
-            self.stdout = _text(BufferedWriter(_Output(self.burst)), "<stdout>", "w", "strict")
-            self.burst.stream = self.stdout
-        if not _is_usable(self.stderr, "backslashreplace"):
-            raw = BufferedWriter(FileIO(2, "w", closefd=False))
-            self.stderr = _text(raw, "<stderr>", "w", "backslashreplace")
-        if not _is_usable(self.stdin, "surrogateescape"):
-            self.stdin = _open_stdin()
-        sys.stdout = sys.__stdout__ = self.stdout
-        sys.stderr = sys.__stderr__ = self.stderr
-        sys.stdin = sys.__stdin__ = self.stdin
+        for name, errors in STREAMS.items():
+            own = getattr(self, name)
+            if not _is_usable(own, errors):
+                made = self.make(name)
+                setattr(self, name, made)
+                if own is None or vars(sys).get(name) is own:
+                    setattr(sys, name, made)
+            setattr(sys, "__%s__" % name, getattr(self, name))
+        self.burst.stream = self.stdout
+        self.notes = self.notes or self.make("stderr")
+
+    def make(self, name):
+        if name == "stdin":
+            return _open_stdin()
+        buffer = _Output(_Standard(1 if name == "stdout" else 2, "w", closefd=False))
+        buffer._burst = self.burst if name == "stdout" else self.errors
+        return _text(buffer, "<%s>" % name, "w", STREAMS[name])
 
     def give_stdin(self, file):
-        """Standard input of one run is this descriptor."""
+        """Standard input of one run is this descriptor. Returns what undoes that."""
+        former = None if vars(sys).get("stdin") is self.stdin else vars(sys).get("stdin")
         dup2(file, 0)
         close(file)
-        sys.stdin = sys.__stdin__ = self.stdin = _open_stdin()
+        given = sys.stdin = sys.__stdin__ = self.stdin = _open_stdin()
 
-    def take_stdin(self):
-        dup2(self.spares[0], 0)
-        self.stdin = None
+        def take_back():
+            dup2(self.spares[0], 0)
+            self.stdin = sys.__stdin__ = _open_stdin()
+            if vars(sys).get("stdin") is given:
+                sys.stdin = self.stdin if former is None else former
+
+        return take_back
 
     def flush(self):
         self.burst.settle()
+        flush_c()
         for stream in (self.stdout, self.stderr):
             try:
                 stream.flush()
@@ -251,6 +348,7 @@ class Streams:
     def mark(self, run, number):
         """Marks what was written so far, in both pipes: user code may have led the streams elsewhere. Returns the
         number of the mark in each, and 0 where there is none."""
+        flush_c()
         mark = MARK + run.to_bytes(8, "little", signed=True) + number.to_bytes(8, "little")
         return [
             number if self.write_mark(stream, standard, mark) else 0
@@ -276,11 +374,28 @@ class Streams:
             return False  # nobody reads any more
 
     def note(self, line):
-        """A line of ours on standard error."""
+        """A line of ours on standard error, whatever code has made of the stream of that name."""
         try:
-            self.stderr.write(line + "\n")
+            self.stderr.flush()
+        except Exception:
+            pass  # closed by user code
+        try:
+            self.notes.write(line + "\n")
+            self.notes.flush()
         except Exception:
             pass
+
+
+def _works(name):
+    """Whether a stream of code's own can be used. It runs code."""
+    stream = vars(sys).get(name)
+    try:
+        usable = callable(stream.readline if name == "stdin" else stream.write)
+        return usable and not getattr(stream, "closed", False)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
 
 
 def _identity(number):
@@ -299,7 +414,7 @@ def _wait_for_room(pipe):
 
 
 def _text(buffer, name, mode, errors):
-    stream = TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=mode == "w")
+    stream = TextIOWrapper(buffer, "utf-8", errors, "\n", line_buffering=mode == "w", write_through=mode == "w")
     stream.mode = mode
     getattr(buffer, "raw", buffer).name = name
     return stream
@@ -312,7 +427,7 @@ def _is_usable(stream, errors):
             not stream.closed
             and stream.encoding == "utf-8"
             and stream.errors == errors
-            and stream.line_buffering == (stream.mode == "w")
+            and stream.line_buffering == stream.write_through == (stream.mode == "w")
             and len(vars(stream)) == 1
             and not vars(stream.buffer)
         )

@@ -157,7 +157,7 @@ def prepare(forgets_home=True):
     LAST_CAPABILITY[0] = int(read(file, 16))
     close(file)
     # Nothing of the zygote's environment is for a worker, which gets all of its own.
-    environ.clear()
+    load("library")["forget"]()
     site = sys.modules.get("site")
     if site is not None and forgets_home:
         # Found from the home of whoever started this; a worker finds its own when it asks.
@@ -222,6 +222,7 @@ def _enter(request, step):
     step[0] = "environment"
     for name, value in request.environment():
         environ[name] = value
+    load("library")["follow_all"]()
     _reseed()
     _forget_host()
 

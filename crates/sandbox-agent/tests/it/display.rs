@@ -175,7 +175,7 @@ fn marks_part_the_text() {
 fn marks_survive_what_code_does_to_its_streams() {
     let file = "/tmp/code-sandboxes-marks";
     for (code, expected) in [
-        ("import sys, io\nsys.stdout = io.StringIO()\nprint('a')", ["b", "c"]),
+        ("import sys, io\nsys.stdout = io.StringIO()\nprint('a')\nsys.stdout = None", ["b", "c"]),
         ("import sys\nsys.stdout.close()", ["b", "c"]),
         ("import sys\nsys.stdout.detach()", ["b", "c"]),
         ("import os\nos.set_blocking(1, False)", ["b", "c"]),

@@ -12,6 +12,7 @@ pub(crate) const CASES: &[Case] = &[
     ("lines_are_live", lines_are_live),
     ("order_is_exact", order_is_exact),
     ("a_burst_loses_nothing", a_burst_loses_nothing),
+    ("streams_are_what_they_are_on_pipes", streams_are_what_they_are_on_pipes),
     ("streams_taken_apart_are_made_anew", streams_taken_apart_are_made_anew),
     ("c_code_and_children_are_captured", c_code_and_children_are_captured),
 ];
@@ -37,6 +38,22 @@ fn bytes_are_exact() {
     let both = worker.run("print('o'); print('e', file=sys.stderr); sys.stdout.encoding, sys.stdout.name, sys.stdout.fileno(), sys.stdout.isatty(), sys.stderr.errors");
     assert_eq!((both.stdout(), both.stderr()), ("o\n".into(), "e\n".into()));
     assert_eq!(both.text(), Some("('utf-8', '<stdout>', 1, False, 'backslashreplace')"));
+}
+
+fn streams_are_what_they_are_on_pipes() {
+    let mut worker = Worker::new();
+    let code = "import io, sys\nfor s in (sys.stdout, sys.stderr):\n    s.reconfigure(encoding='utf-8')\n    \
+                try: s.tell()\n    except io.UnsupportedOperation as e: print(e)\n    \
+                print(s.seekable(), s.buffer.seekable(), s.buffer.raw.seekable(), s.isatty(), s.fileno(), s.readable(), s.writable(), s.closed, s.errors)\n\
+                sys.stdout.reconfigure(line_buffering=True, errors='replace')";
+    let pipe = "underlying stream is not seekable\nFalse False False False";
+    let expected =
+        format!("{pipe} 1 False True False strict\n{pipe} 2 False True False backslashreplace\n");
+    assert_eq!(worker.run(code).stdout(), expected);
+    let wrap = "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')\nprint('wrapped', end='')";
+    for code in [wrap, "print('wrapped', end='')"] {
+        assert_eq!(worker.run(code).stdout(), "wrapped", "{code}");
+    }
 }
 
 fn streams_taken_apart_are_made_anew() {
@@ -76,11 +93,15 @@ fn delay(worker: &mut Worker, code: &str, length: usize) -> Duration {
 fn lines_are_live() {
     let mut worker = Worker::new();
     for (code, length) in [
-        ("print('x'); import time; time.sleep(1)", 2),
+        ("print('x'); import sys, time; time.sleep(1)", 2),
         ("for i in range(40): print('x')\ntime.sleep(1)", 80),
         ("for i in range(5000): print('x')\ntime.sleep(1)", 10000),
         ("for i in range(5000): print('x')\n!sleep 1", 10000),
         ("print('x', end='', flush=True); time.sleep(1)", 1),
+        ("print('x', end=''); time.sleep(1)", 1),
+        ("sys.stdout.buffer.write(b'x'); time.sleep(1)", 1),
+        ("print('x', end='', file=sys.stderr); print('y', end=''); time.sleep(1)", 1),
+        ("for i in range(5000): print('x', end=' ')\ntime.sleep(1)", 10000),
     ] {
         let took = delay(&mut worker, code, length);
         assert!(took < Duration::from_millis(600), "{code}: {took:?}");

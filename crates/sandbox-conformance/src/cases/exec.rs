@@ -24,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         env_of_one_run_is_gone_after_it;
         env_of_the_sandbox_and_secrets_are_seen;
         odd_env_values_are_exact;
+        variables_that_are_read_once_count;
         cwd_of_one_run_is_gone_after_it;
         the_working_directory_is_private_and_writable;
         modules_of_the_working_directory_import;
@@ -32,6 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
         future_imports_persist;
         an_unknown_language_is_refused;
         a_script_has_arguments needs run_script;
+        a_script_is_a_file_while_it_runs needs run_script;
         a_script_without_a_file_name needs run_script;
         a_script_error_names_its_line needs run_script;
         stdin_is_read needs run_stdin;
@@ -205,6 +207,17 @@ async fn env_of_the_sandbox_and_secrets_are_seen(f: Fixture) -> Checked {
     Ok(())
 }
 
+async fn variables_that_are_read_once_count(f: Fixture) -> Checked {
+    let sandbox = f.create(|b| b.env("TZ", "UTC-3").env("PYTHONPATH", "lib:/tmp/lib")).await?;
+    let hour = "import time; time.localtime(0).tm_hour";
+    ensure_eq!(text(&sandbox, hour).await?, "3");
+    ensure_eq!(sandbox.run_code(hour).env("TZ", "UTC-9").await?.text(), Some("9"));
+    ensure_eq!(text(&sandbox, hour).await?, "3");
+    let looked = "import sys; '/tmp/lib' in sys.path and any(p.endswith('/lib') and p != '/tmp/lib' for p in sys.path)";
+    ensure_eq!(text(&sandbox, looked).await?, "True");
+    Ok(())
+}
+
 async fn odd_env_values_are_exact(f: Fixture) -> Checked {
     let odd = "a=b 'c' \"d\" $HOME `id` \\ \n\t é 🎉 ";
     let sandbox = f.create(|b| b.env("ODD", odd).env("EMPTY", "")).await?;
@@ -304,6 +317,40 @@ async fn a_script_has_arguments(f: Fixture) -> Checked {
     ensure_eq!(result.results.len(), 0, "a script echoes nothing");
     let exit = sandbox.run_code("import sys; sys.exit(3)").script("x.py", [""; 0]).await?;
     ensure_eq!(exit.exit_code, Some(3));
+    Ok(())
+}
+
+async fn a_script_is_a_file_while_it_runs(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "import inspect, multiprocessing, os, sys\n\
+                def twice(n): return 2 * n\n\
+                if __name__ == '__main__':\n    \
+                print(os.path.isabs(__file__), os.path.basename(__file__), open(__file__).readline().split()[0])\n    \
+                print(sys.path[0] == os.path.dirname(__file__), os.path.samefile(sys.argv[0], __file__))\n    \
+                print(inspect.getsource(twice), end='')\n    \
+                with multiprocessing.get_context('spawn').Pool(1) as pool: print(pool.map(twice, [1, 2]))\n    \
+                n = open('where', 'w').write(__file__)";
+    let result = sandbox.run_code(code).script("tool.py", [""; 0]).await?;
+    let expected = "True tool.py import\nTrue True\ndef twice(n): return 2 * n\n[2, 4]\n";
+    ensure_eq!(result.logs.stdout_exact(), expected, "{result:?}");
+    ensure_eq!(
+        text(&sandbox, "import os, sys\nos.path.exists(open('where').read())").await?,
+        "False"
+    );
+    // One that is there already is the one, and modules are looked for beside it.
+    let prepare = "os.makedirs('app', exist_ok=True)\nfor name, text in (('main', 'import beside\\nprint(beside.x, __file__)'), ('beside', 'x = 5')):\n    n = open(f'app/{name}.py', 'w').write(text)\nos.path.abspath('app/main.py')";
+    let path = text(&sandbox, prepare).await?;
+    let code = "import beside\nprint(beside.x, __file__)";
+    let result = sandbox.run_code(code).script("app/main.py", [""; 0]).await?;
+    ensure_eq!(result.stdout(), format!("5 {}", path.trim_matches('\'')));
+    // And another one of that name stays as it is.
+    let result =
+        sandbox.run_code("print(open(__file__).read())").script("app/main.py", [""; 0]).await?;
+    ensure_eq!(result.stdout(), "print(open(__file__).read())");
+    ensure_eq!(
+        text(&sandbox, "open('app/main.py').read()").await?,
+        "'import beside\\nprint(beside.x, __file__)'"
+    );
     Ok(())
 }
 

@@ -27,6 +27,9 @@ pub(super) fn cases() -> Vec<Case> {
         a_stream_is_lossless_with_a_slow_reader;
         limits_hold_while_nobody_reads;
         output_before_a_crash_is_kept;
+        parts_of_lines_before_a_crash_are_kept needs live_output;
+        output_of_c_code_is_of_its_run;
+        replaced_streams_and_arguments_stay;
     });
     all.extend(
         cases!("streams", [run_code, local], {
@@ -74,10 +77,10 @@ async fn output_without_a_newline(f: Fixture) -> Checked {
 
 async fn output_of_descriptors_and_children_is_caught(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let code = "import os, sys, subprocess\nprint('one', flush=True)\nos.write(1, b'two\\n')\n\
+    let code = "import os, sys, subprocess\nprint('zero', end=' ')\nsubprocess.run(['echo', 'and'])\nprint('one', flush=True)\nos.write(1, b'two\\n')\n\
                 subprocess.run(['echo', 'three'])\nprint('four')\nn = os.write(2, b'five\\n')";
     let result = ok(&sandbox, code).await?;
-    ensure_eq!(result.logs.stdout_exact(), "one\ntwo\nthree\nfour\n");
+    ensure_eq!(result.logs.stdout_exact(), "zero and\none\ntwo\nthree\nfour\n");
     ensure_eq!(result.logs.stderr_exact(), "five\n");
     Ok(())
 }
@@ -102,7 +105,7 @@ async fn lines_arrive_while_the_code_runs(f: Fixture) -> Checked {
 }
 
 async fn parts_of_lines_arrive_while_the_code_runs(f: Fixture) -> Checked {
-    let lead = lead(&f, "print('50%', end='', flush=True)\nimport time; time.sleep(1.5)").await?;
+    let lead = lead(&f, "print('50%', end='')\nimport time; time.sleep(1.5)").await?;
     ensure!(lead > 0.7, "the text came {lead:.2} s before the end, not 1.5 s");
     Ok(())
 }
@@ -240,6 +243,55 @@ async fn output_before_a_crash_is_kept(f: Fixture) -> Checked {
     let result = sandbox.run_code(code).await?;
     failed_with(&result, FailureKind::KernelDied)?;
     ensure_eq!(result.stdout(), "before");
+    Ok(())
+}
+
+/// What is published on its way out of a kernel may be lost with it; what goes into a pipe at once is not.
+async fn parts_of_lines_before_a_crash_are_kept(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let lines: String = (0..300).map(|number| format!("{number}\n")).collect();
+    for (code, kept) in [
+        (
+            "import os, sys\nn = sys.stdout.write('progress 40%')\nos.kill(os.getpid(), 9)",
+            "progress 40%",
+        ),
+        ("import os, sys\nn = sys.stdout.buffer.write(b'bytes')\nos._exit(3)", "bytes"),
+        ("import os\nfor i in range(300): print(i)\nos._exit(3)", &lines),
+    ] {
+        let result = sandbox.run_code(code).await?;
+        failed_with(&result, FailureKind::KernelDied)?;
+        ensure_eq!(result.logs.stdout_exact(), kept, "of {code:?}");
+    }
+    let code = "print('40%', end='')\nwhile True: pass";
+    let result = sandbox.run_code(code).timeout(Duration::from_millis(500)).await?;
+    failed_with(&result, FailureKind::Timeout)?;
+    ensure_eq!(result.logs.stdout_exact(), "40%");
+    Ok(())
+}
+
+async fn output_of_c_code_is_of_its_run(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    let code = "import ctypes\nlibc = ctypes.CDLL(None)\nn = libc.puts(b'from C')\nprint('from Python')\nn = libc.printf(b'a part')";
+    let said = ok(&sandbox, code).await?.logs.stdout_exact();
+    for part in ["from C\n", "from Python\n", "a part"] {
+        ensure!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+    ensure_eq!(printed(&sandbox, "print('next')").await?, "next\n");
+    Ok(())
+}
+
+async fn replaced_streams_and_arguments_stay(f: Fixture) -> Checked {
+    let sandbox = f.sandbox().await?;
+    ok(&sandbox, "import io, sys\nown = sys.stdout, sys.stderr\nsys.stdout = kept = io.StringIO()\nsys.stderr = errors = io.StringIO()\nsys.argv = ['a', 'b']").await?;
+    let result = ok(&sandbox, "print('kept')\nprint('error', file=sys.stderr)\nkept.getvalue(), errors.getvalue(), sys.argv").await?;
+    ensure_eq!((result.stdout(), result.stderr()), (String::new(), String::new()));
+    ensure_eq!(result.text(), Some(r"('kept\n', 'error\n', ['a', 'b'])"));
+    // A wrapper holds back what it gets, and its text is of the run that wrote it.
+    let wrap = "sys.stdout, sys.stderr = own\nsys.stdout = io.StringIO()\n\
+                class Later(io.StringIO):\n    def flush(self): own[0].write(self.getvalue()); self.truncate(0); self.seek(0)\n\
+                sys.stdout = Later()\nprint('late')";
+    ensure_eq!(printed(&sandbox, wrap).await?, "late\n");
+    ensure_eq!(printed(&sandbox, "sys.stdout = own[0]\nprint('back')").await?, "back\n");
     Ok(())
 }
 

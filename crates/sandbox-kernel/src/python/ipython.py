@@ -10,17 +10,51 @@ from time import sleep
 
 from IPython.core.autocall import IPyAutocall
 
+flush_c = load("library")["flush"]
 MAIN_THREAD = load("driver")["MAIN_THREAD"]
+
+
+STARTS = frozenset(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"))
 
 
 class Published:
     """Standard streams of a kernel that publishes what is written."""
 
+    def __init__(self):
+        self.own, self.pid = (sys.stdout, sys.stderr), os.getpid()
+        sys.addaudithook(self.before)
+
+    def before(self, event, arguments):
+        """What a process writes comes after what was written before it was started."""
+        if event in STARTS and os.getpid() == self.pid:
+            for stream in self.own:
+                try:
+                    stream.flush()
+                except Exception:
+                    pass  # closed by user code
+
     def restore(self):
         pass
 
+    def put_in_place(self):
+        pass
+
+    def flush_replaced(self):
+        pass
+
+    def lend(self):
+        """Has the interpreter use the kernel's own streams for one program. Returns what undoes that."""
+        former = sys.stdin, sys.stdout, sys.stderr
+
+        def give_back():
+            sys.stdin, sys.stdout, sys.stderr = former
+
+        sys.stdout, sys.stderr = self.own
+        return give_back
+
     def flush(self):
-        for stream in (sys.stdout, sys.stderr):
+        flush_c()
+        for stream in (*self.own, sys.stdout, sys.stderr):
             try:
                 self.settle(stream)
                 stream.flush()
@@ -41,20 +75,27 @@ class Published:
 
     def note(self, line):
         try:
-            sys.stderr.write(line + "\n")
+            self.own[1].write(line + "\n")
         except Exception:
             pass
 
     def give_stdin(self, file):
-        self.spare = os.dup(0)
+        spare, former = os.dup(0), sys.stdin
         os.dup2(file, 0)
         os.close(file)
-        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+        given = sys.stdin = sys.__stdin__ = self.standard_input()
 
-    def take_stdin(self):
-        os.dup2(self.spare, 0)
-        os.close(self.spare)
-        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+        def take_back():
+            os.dup2(spare, 0)
+            os.close(spare)
+            sys.__stdin__ = self.standard_input()
+            if sys.stdin is given:
+                sys.stdin = former
+
+        return take_back
+
+    def standard_input(self):
+        return open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
 
 
 MARKS = "sandbox_marks"

@@ -49,6 +49,7 @@ def load(name):
 codec = load("codec")
 ipython = load("ipython")
 described, is_formatter = ipython["described"], ipython["is_formatter"]
+follow = load("library")["follow"]
 split, as_number = codec["split"], codec["as_number"]
 
 
@@ -73,7 +74,7 @@ class Driver:
         self.site_changed = None
         self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
         if OWN_STREAMS:
-            self.streams.burst.deliver_interrupt = self.deliver
+            self.streams.deliver_by(self.deliver)
         self.baseline = set()
         self.request, self.published = None, count()
         self.marks, self.marking = count(1), allocate_lock()
@@ -252,19 +253,26 @@ class Driver:
 
     def prepare(self, asked, undo):
         self.streams.restore()
+        self.streams.put_in_place()
         self.look_for_packages()
-        sys.argv = asked.get("argv") or [""]
+        if "script" in asked:
+            undo.append(self.streams.lend())
+        if "script" in asked or "argv" in asked:
+            undo.append(lambda former=vars(sys).get("argv"): setattr(sys, "argv", former))
+            sys.argv = asked.get("argv") or [asked.get("script") or "-"]
         if "stdin" in asked:
             read, write = os.pipe()
-            self.streams.give_stdin(read)
-            undo.append(self.streams.take_stdin)
+            undo.append(self.streams.give_stdin(read))
             undo.append(self.opened().feed(write))
-        former = self.enter_directory(asked.get("cwd"))
+        former = load("directory")["enter"](asked.get("cwd"), SETTINGS["cwd"])
         if asked.get("cwd"):
             undo.append(lambda: os.chdir(former))
+        names = list(asked.get("env", {}))
+        undo.append(lambda: follow(names))
         for key, value in asked.get("env", {}).items():
             undo.append(lambda key=key, value=os.environ.get(key): set_variable(key, value))
             os.environ[key] = value
+        follow(names)
 
     def look_for_packages(self):
         """What was installed since the last run becomes importable."""
@@ -278,25 +286,6 @@ class Driver:
                 load("installed")["show"](self.site)
             except Exception as error:
                 self.streams.note("packages cannot be shown: %s" % error)
-
-    def enter_directory(self, path):
-        try:
-            former = os.getcwd()
-        except OSError:
-            # The directory was removed under the kernel.
-            former = SETTINGS["cwd"]
-            try:
-                os.mkdir(former)
-            except OSError:
-                pass
-            os.chdir(former)
-        if path:
-            try:
-                os.chdir(path)
-            except OSError as error:
-                problem = "%s (os error %d)" % (error.strerror, error.errno)
-                raise OSError("working directory %s: %s" % (path, problem)) from None
-        return former
 
     def limited(self, bundle):
         """The representations that are not over the limits; each that is says so."""
@@ -371,18 +360,14 @@ class Driver:
         """Runs a program: a fresh `__main__`, no echo. Its directory is the first where imports are looked for."""
         module = type(sys)("__main__")
         module.__builtins__ = builtins
-        directory = ""
-        if not filename.startswith("<"):
-            module.__file__ = filename
-            directory = filename.rpartition("/")[0]
-        former, path = sys.modules.get("__main__"), sys.path[0] if sys.path else None
-        if path == "":
-            sys.path[0] = directory
+        script = load("scripts")["Script"](filename, code, SETTINGS["cwd"])
+        former = sys.modules.get("__main__")
         load("hooks")["remember_source"](filename, code)
         sys.modules["__main__"] = module
         self.exits.active = True
         error = None
         try:
+            script.begin(module)
             program = compile(code[1:] if code.startswith("\ufeff") else code, filename, "exec", 0, True)
             exec(program, module.__dict__)
         except BaseException as raised:
@@ -395,8 +380,8 @@ class Driver:
                     error = error or raised
         self.exits.active = False
         sys.modules["__main__"] = former
-        if path is not None and sys.path[:1] == [directory]:
-            sys.path[0] = path
+        if os.getpid() == self.pid:
+            script.end()
         self.show_figures()
         reply = {"status": "ok", "user_expressions": {}, "payload": []}
         if error is not None:
@@ -534,6 +519,7 @@ def attach():
     for name in ("exit", "quit"):
         shell.user_ns[name] = shell.user_ns_hidden[name] = ipython["Exit"](shell)
         setattr(builtins, name, shell.user_ns[name])
+    sys.argv = [""]
     if "" not in sys.path:
         sys.path.insert(0, "")
     driver.opened()

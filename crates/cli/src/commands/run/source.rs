@@ -14,7 +14,7 @@ use crate::input;
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
 use crate::notebook::{self, Notebook, Parameter};
 use crate::problem::Problem;
-use crate::settings::network_mode;
+use crate::settings::{mounted_place, network_mode};
 
 /// The largest notebook that is read. Most of it are the outputs it was saved with.
 const MOST_NOTEBOOK: u64 = 256 << 20;
@@ -169,14 +169,16 @@ impl Task {
         let source = match &language.engine {
             Engine::Interpreter => {
                 refuse_dependencies(args, language)?;
-                interpreted(code, arguments)?
+                interpreted(code, arguments, args)?
             }
             Engine::Kernel => {
                 refuse_dependencies(args, language)?;
                 as_cell(code, &arguments)?
             }
             // A kernel that is named runs what is typed for it, whatever its language.
-            Engine::Tools { .. } if is_for_kernel(args, &code) => interpreted(code, arguments)?,
+            Engine::Tools { .. } if is_for_kernel(args, &code) => {
+                interpreted(code, arguments, args)?
+            }
             Engine::Tools { runners, install, dependencies } => {
                 let dependencies = match (args.deps, dependencies) {
                     (true, Some(how)) => Some(fetch(args, how, &code)?),
@@ -371,10 +373,13 @@ fn by_first_line(path: &Path) -> Option<&'static Language> {
     languages::of_first_line(std::str::from_utf8(line).ok()?)
 }
 
-fn interpreted(code: Code, arguments: Vec<String>) -> Result<Source, Problem> {
+fn interpreted(code: Code, arguments: Vec<String>, args: &RunArgs) -> Result<Source, Problem> {
     let name = match &code {
         Code::Inline(_) => None,
-        Code::File(path) => Some(path.to_string_lossy().into_owned()),
+        Code::File(path) => Some(
+            mounted_place(path, &args.sandbox.mount)
+                .unwrap_or_else(|| path.to_string_lossy().into_owned()),
+        ),
         Code::Stdin => Some(String::new()),
     };
     let code = unicode(code)?;

@@ -1,0 +1,135 @@
+//! Pieces of lines that were written right after each other, as one event.
+//!
+//! An interpreter writes each piece at once, and `print("a", "b")` has four of them.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sandbox_core::OutputStream;
+use tokio::time::{Sleep, sleep};
+
+use super::worker::Happening;
+
+/// How long the rest of a line may take to come along with its beginning.
+const REST_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// Bytes from which on a piece is large enough by itself.
+const MAX_PART: usize = 1024;
+
+/// A line whose end has not come yet.
+#[derive(Debug)]
+struct Part {
+    stream: OutputStream,
+    text: BytesMut,
+    late: Pin<Box<Sleep>>,
+}
+
+/// What has been heard and is not reported yet.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    part: Option<Part>,
+    /// Comes after the part.
+    next: Option<Happening>,
+}
+
+impl Lines {
+    /// Returns whether nothing is left to report.
+    pub(super) fn is_empty(&self) -> bool {
+        self.part.is_none() && self.next.is_none()
+    }
+
+    /// Waits for what `hear` gives, pieces of one line together. The order stays as it is.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut hear: impl FnMut(&mut Context<'_>) -> Poll<Happening>,
+    ) -> Poll<Happening> {
+        loop {
+            let heard = self.next.take().map_or_else(|| hear(cx), Poll::Ready);
+            let Some(part) = &mut self.part else {
+                match ready!(heard) {
+                    Happening::Output(stream, text) if is_part(&text) => {
+                        let late = Box::pin(sleep(REST_TIMEOUT));
+                        self.part = Some(Part { stream, text: BytesMut::from(text), late });
+                        continue;
+                    }
+                    other => return Poll::Ready(other),
+                }
+            };
+            match heard {
+                Poll::Ready(Happening::Output(stream, text)) if stream == part.stream => {
+                    part.text.extend_from_slice(&text);
+                    if is_part(&part.text) {
+                        continue;
+                    }
+                }
+                Poll::Ready(other) => self.next = Some(other),
+                Poll::Pending => ready!(part.late.as_mut().poll(cx)),
+            }
+            if let Some(part) = self.part.take() {
+                return Poll::Ready(Happening::Output(part.stream, part.text.freeze()));
+            }
+        }
+    }
+}
+
+fn is_part(text: &[u8]) -> bool {
+    text.len() < MAX_PART && !text.ends_with(b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// All that is reported, where `None` stands for a moment in which nothing comes.
+    async fn reported(
+        pieces: &[Option<(OutputStream, &'static str)>],
+    ) -> Vec<(OutputStream, String)> {
+        let mut pieces: VecDeque<_> = pieces.iter().copied().collect();
+        let (mut lines, mut all) = (Lines::default(), Vec::new());
+        loop {
+            let next = poll_fn(|cx| {
+                lines.poll(cx, |_| match pieces.pop_front() {
+                    Some(Some((stream, text))) => {
+                        Poll::Ready(Happening::Output(stream, Bytes::from_static(text.as_bytes())))
+                    }
+                    Some(None) => Poll::Pending,
+                    None => Poll::Ready(Happening::Dead),
+                })
+            });
+            match next.await {
+                Happening::Output(stream, text) => {
+                    all.push((stream, String::from_utf8(text.to_vec()).unwrap()));
+                }
+                _ => {
+                    assert!(lines.is_empty());
+                    return all;
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn pieces_of_a_line_come_together_and_wait_for_no_more() {
+        use OutputStream::{Stderr, Stdout};
+        let out = |text| Some((Stdout, text));
+        let told = |all: &[(OutputStream, &str)]| {
+            all.iter().map(|(stream, text)| (*stream, (*text).to_owned())).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            reported(&[out("a"), out(" "), out("b\n"), out("c\n")]).await,
+            told(&[(Stdout, "a b\n"), (Stdout, "c\n")])
+        );
+        assert_eq!(
+            reported(&[out("a"), Some((Stderr, "e")), out("b\n"), out("c")]).await,
+            told(&[(Stdout, "a"), (Stderr, "e"), (Stdout, "b\n"), (Stdout, "c")])
+        );
+        // Once the time is over, what is there is reported.
+        assert_eq!(reported(&[out("a"), None, None]).await, told(&[(Stdout, "a")]));
+    }
+}
