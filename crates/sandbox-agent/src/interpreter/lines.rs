@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use sandbox_core::OutputStream;
 use tokio::time::{Sleep, sleep};
 
@@ -83,6 +83,8 @@ fn is_part(text: &[u8]) -> bool {
 mod tests {
     use std::collections::VecDeque;
     use std::future::poll_fn;
+
+    use bytes::Bytes;
 
     use super::*;
 
