@@ -16,6 +16,7 @@ mod image;
 mod lanes;
 mod ordinary_user;
 mod podman;
+mod programs;
 mod setup;
 mod suites;
 mod tally;
@@ -45,6 +46,8 @@ Tasks:
   bench    the speed and memory table (--quick, --only NAME, --peers, --containers, --markdown, --json FILE)
   fuzz     every parser of bytes from elsewhere, with bytes that a fuzzer makes up (--seconds N, TARGET..)
   test-cpython  modules of CPython's own tests in a cell and outside, and every difference
+  test-programs  everyday programs in a cell and outside, and every difference
+           (NAME.., --variant NAME; --no-setup: install nothing)
   vectors  the test vectors of jupyter-protocol, made anew by the reference
   dist     the program as people download it: archive, completions, manual pages, checksums
   image    the image of local-docker, from Debian's packages and no registry (as root)
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "bench" => bench_task::run(&rest),
         "test-cpython" => cpython::run(&rest),
+        "test-programs" => programs::run(&rest),
         "dist" => dist::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "vectors" => vectors::run(&rest),

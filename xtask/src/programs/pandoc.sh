@@ -1,0 +1,6 @@
+# Converts text with pandoc: HTML, an office document and back.
+# has: pandoc
+# apt: pandoc
+
+printf '# Größe\n\n- *one*\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n' > t.md
+pandoc t.md -t html; pandoc t.md -o t.docx && pandoc t.docx -t markdown | head -3; rm t.docx
