@@ -67,7 +67,7 @@ fn a_file_is_a_script() {
 }
 
 #[test]
-fn a_mounted_script_finds_what_is_beside_it() {
+fn a_script_finds_what_is_mounted_or_copied_beside_it() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("beside.py"), "x = 5\n").unwrap();
     let code = "import sys, beside\nprint(beside.x, __file__, sys.argv, sys.path[0])\n";
@@ -77,6 +77,10 @@ fn a_mounted_script_finds_what_is_beside_it() {
         .directory(directory.path())
         .output()
         .assert(0, "5 /project/script.py ['/project/script.py'] /project\n");
+    let file = directory.path().join("script.py");
+    run(&["--with", directory.path().to_str().unwrap(), "--file", file.to_str().unwrap()])
+        .output()
+        .assert(0, "5 /workspace/script.py ['script.py'] /workspace\n");
 }
 
 #[test]

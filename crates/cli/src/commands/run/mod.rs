@@ -13,7 +13,7 @@ mod tty;
 mod widgets;
 
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use code_sandboxes::{
@@ -190,6 +190,12 @@ async fn carry_along(
         sandbox.files().upload(local, &target).await?;
         if let Source::Program(program) = &mut task.source {
             program.move_into(local);
+        }
+        if let Source::Script { name, .. } = &mut task.source
+            && let Some(within) = source::path_within(Path::new(name), local)
+            && !within.is_empty()
+        {
+            *name = within;
         }
     }
     Ok(())

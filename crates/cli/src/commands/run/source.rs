@@ -107,14 +107,16 @@ pub(crate) struct Program {
 impl Program {
     /// Says that a directory was copied into the working directory: if the program is in it, it is there already.
     pub(super) fn move_into(&mut self, directory: &Path) {
-        let whole = |path: &Path| std::fs::canonicalize(path).ok();
-        let file = self.file.as_deref().and_then(whole);
-        if let (Some(file), Some(directory)) = (file, whole(directory))
-            && let Ok(within) = file.strip_prefix(directory)
-        {
-            self.within = within.to_str().filter(|within| !within.is_empty()).map(str::to_owned);
+        if let Some(within) = self.file.as_deref().and_then(|file| path_within(file, directory)) {
+            self.within = Some(within).filter(|within| !within.is_empty());
         }
     }
+}
+
+/// Returns the path of a file in a directory of this host, when the file is in the directory.
+pub(super) fn path_within(file: &Path, directory: &Path) -> Option<String> {
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    Some(whole(file)?.strip_prefix(whole(directory)?).ok()?.to_str()?.to_owned())
 }
 
 /// Dependencies to fetch first.
