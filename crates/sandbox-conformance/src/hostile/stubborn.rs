@@ -388,7 +388,7 @@ async fn a_pause_holds_what_does_not_want_it(f: Fixture) -> Checked {
     const HELD: Duration = Duration::from_millis(700);
     let sandbox = f.sandbox().await?;
     let begun = sandbox.commands().run(["python3", "-c", RESTLESS]).await?;
-    ensure_eq!(begun.exit_code, Some(0), "{begun:?}");
+    ensure_eq!(begun.exit_code, 0, "{begun:?}");
     let beats = async || -> Checked<Vec<f64>> {
         let text = sandbox.files().read_text("beats").await.unwrap_or_default();
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
