@@ -12,8 +12,18 @@ use sandbox_core::Backend;
 use support::differences::{KERNELS, LATER, of_kernels};
 
 /// The other groups in which a kernel in a cell can differ from a worker in one.
-const IN_CELLS: [&str; 7] =
-    ["cleanup", "driver", "errors", "fidelity", "honesty", "isolation", "lifecycle"];
+const IN_CELLS: [&str; 10] = [
+    "cleanup",
+    "driver",
+    "errors",
+    "fidelity",
+    "honesty",
+    "isolation",
+    "lifecycle",
+    "metrics",
+    "pause",
+    "ports",
+];
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;

@@ -113,11 +113,12 @@ fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
         let mut moving = 0;
         for at in 0..all.count() {
             let process = all.get(at);
-            if !process.is_still() && scope.has(all, process.pid) {
-                moving += 1;
-                if !scope.strict {
-                    let _ = sys::kill(process.pid, SIGSTOP);
-                }
+            if process.is_stopped() || process.dead || !scope.has(all, process.pid) {
+                continue;
+            }
+            moving += u32::from(!process.is_still());
+            if !scope.strict {
+                let _ = sys::kill(process.pid, SIGSTOP);
             }
         }
         // One that was not seen may have been made while the others were looked at.
@@ -134,17 +135,24 @@ fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
 
 /// The youngest of a family first: one that waits for another goes on after it, and so never meets it while it is stopped.
 fn let_go_of(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
-    let deepest = (0..all.count()).map(|at| all.depth(all.get(at).pid)).max().unwrap_or(0);
-    for depth in (0..=deepest).rev() {
-        for at in 0..all.count() {
-            let process = all.get(at);
-            if all.depth(process.pid) == depth
-                && process.is_stopped()
-                && scope.has(all, process.pid)
-                && !before.contains(&process.pid)
-            {
-                let _ = sys::kill(process.pid, SIGCONT);
-            }
+    let go_on = |at: usize| {
+        let pid = all.get(at).pid;
+        // Also one that is not stopped yet: it waits for the kernel, and would be when it has what it waits for.
+        if scope.has(all, pid) && !before.contains(&pid) {
+            let _ = sys::kill(pid, SIGCONT);
         }
+    };
+    // SAFETY: zero is a number.
+    let Ok(depths) = (unsafe { sys::table::<usize>(all.count().max(1)) }) else {
+        return (0..all.count()).for_each(go_on);
+    };
+    let mut deepest = 0;
+    for at in 0..all.count() {
+        depths[at] = all.depth(all.get(at).pid);
+        deepest = deepest.max(depths[at]);
     }
+    for depth in (0..=deepest).rev() {
+        (0..all.count()).filter(|at| depths[*at] == depth).for_each(go_on);
+    }
+    sys::unmap_table(depths);
 }
