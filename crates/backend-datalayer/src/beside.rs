@@ -27,8 +27,12 @@ pub(crate) type Rest = LocalInstance<Elsewhere>;
 pub(crate) struct Elsewhere;
 
 impl LocalKind for Elsewhere {
-    const SYSTEM_PACKAGES: &'static str =
-        "run what installs them as a command, such as `apt-get install`, if its user may";
+    fn system_packages_hint(names: &[String]) -> String {
+        let names = names.join(" ");
+        format!(
+            "run what installs them as a command, such as `apt-get install -y {names}`, if its user may"
+        )
+    }
 }
 
 /// The files and programs of one sandbox. Nothing is started before they are asked for.

@@ -10,9 +10,11 @@ use sandbox_core::{
     Capabilities, CreateSpec, Error, IsolationInfo, Result, SandboxId, Variant, resolve_directory,
 };
 use sandbox_kernel::KernelBox;
-use sandbox_kernel::launch::{Kernels, Over};
+use sandbox_kernel::launch::{Kernels, Over, Room};
+use sandbox_local::environment::add_defaults;
 use sandbox_local::network::Network;
 use sandbox_local::programs::on_path;
+
 use sandbox_local::{Packages, Place, PlaceSpec, Snapshots, Stored};
 use serde_json::json;
 use tokio::process::Command;
@@ -27,7 +29,7 @@ use crate::engine::{About, Daemon};
 use crate::gpus::Gpus;
 use crate::images::Images;
 use crate::installed::{Installed, find_kernel};
-use crate::instance::{Container, DockerInstance};
+use crate::instance::{Container, DockerInstance, System};
 use crate::kernels::Tunnels;
 use crate::label::engine_of;
 use crate::mounts::HostFiles;
@@ -198,6 +200,7 @@ impl DockerBackend {
         let here = if installs { installer(made.pipe().python()).await } else { None };
         let capabilities = Capabilities {
             install_python: here.is_some(),
+            install_system: options.writable_root,
             ..capabilities(&options.engine, ipython)
         };
         // It lives from when it can be used, however long its interpreter takes to start.
@@ -257,7 +260,7 @@ impl DockerBackend {
                 over: Over::new(transport),
                 parent: KERNEL_FILES.to_owned(),
                 home: env.get("HOME").map_or(HOME, String::as_str).to_owned(),
-                isolated: place.network.is_closed(),
+                room: Room::of_create(spec),
             };
             interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
         }
@@ -278,6 +281,7 @@ impl DockerBackend {
             freezer: made.freezer(),
             writable_root: options.writable_root,
             engine: daemon.host.clone(),
+            system: System { docker: daemon.docker.clone(), container: made.name().to_owned() },
         }
     }
 }
@@ -301,6 +305,7 @@ fn environment(spec: &CreateSpec, image: &[String]) -> BTreeMap<String, String> 
     env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
     let secrets = spec.secrets.iter();
     env.extend(secrets.map(|(name, value)| (name.clone(), value.expose().to_owned())));
+    add_defaults(&mut env, spec);
     env
 }
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bollard::Docker;
 use sandbox_agent::pipe::PipeUsage;
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
 use sandbox_local::{EngineImage, LocalInstance, LocalKind, Place, Ports, Snapshots};
 
 use crate::boxed::Freezer;
+use crate::system;
 
 /// One sandbox.
 pub(crate) type DockerInstance = LocalInstance<Container>;
@@ -23,15 +25,37 @@ pub(crate) struct Container {
     pub(crate) writable_root: bool,
     /// Where its engine is.
     pub(crate) engine: String,
+    pub(crate) system: System,
+}
+
+/// What system packages take.
+const HINT_OF_SYSTEM_PACKAGES: &str = "create the sandbox with a root that can be written to, and with a network: `--writable-root --network all`, or the \
+     provider option `writable_root`, which gives up the read-only root and the limit of the disk; or put them into an \
+     image of your own, and name it with `--image` or .image(..)";
+
+/// Where the engine starts a package manager.
+#[derive(Clone, Debug)]
+pub(crate) struct System {
+    pub(crate) docker: Docker,
+    pub(crate) container: String,
 }
 
 #[async_trait]
 impl LocalKind for Container {
-    const SYSTEM_PACKAGES: &'static str =
-        "put them into an image of your own, and name it with `--image` or .image(..)";
+    fn system_packages_hint(_: &[String]) -> String {
+        HINT_OF_SYSTEM_PACKAGES.to_owned()
+    }
 
     fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
         place.check_run_of_kernel(request)
+    }
+
+    async fn install_system_packages(instance: &DockerInstance, names: &[String]) -> Result<()> {
+        if instance.place.capabilities.install_system {
+            return system::install(instance, names).await;
+        }
+        let error = instance.place.unsupported("install_system_packages");
+        Err(error.with_hint(HINT_OF_SYSTEM_PACKAGES))
     }
 
     async fn create_snapshot(

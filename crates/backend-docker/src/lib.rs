@@ -63,6 +63,7 @@ mod proof;
 mod refusal;
 mod seccomp;
 mod sweep;
+mod system;
 mod tls;
 
 pub use backend::DockerBackend;

@@ -13,6 +13,8 @@ mod downloads;
 mod elsewhere;
 #[path = "engine/swept.rs"]
 mod swept;
+#[path = "engine/system.rs"]
+mod system;
 
 use std::process::Stdio;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use sandbox_core::{Metrics, Result, SnapshotInfo, TunnelInfo};
+use sandbox_local::system_packages;
 use sandbox_local::{InCell, LocalInstance, LocalKind, Snapshots};
 
 /// One sandbox.
@@ -16,8 +17,9 @@ pub(crate) struct Worker {
 
 #[async_trait]
 impl LocalKind for Worker {
-    const SYSTEM_PACKAGES: &'static str =
-        "install them on this host, with apt-get or its like: a sandbox sees what is below /usr";
+    fn system_packages_hint(names: &[String]) -> String {
+        system_packages::hint_of_host(names)
+    }
 
     async fn create_snapshot(
         EvalInstance { place, contexts, kind }: &EvalInstance,

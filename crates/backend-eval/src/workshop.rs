@@ -84,7 +84,9 @@ impl Workshop {
             place.unseen = layout.unseen().into_iter().filter(|path| !is_mounted(path)).collect();
         }
         let version = layout.map(|layout| layout.version);
-        place.packages = Some(Packages::new(python.executable.clone(), options.pip.clone()));
+        let packages = Packages::new(python.executable.clone(), options.pip.clone());
+        let virtual_version = version.clone().filter(|_| python.virtual_environment().is_some());
+        place.packages = Some(packages.of_virtual_environment(virtual_version));
         place.describe("python", json!(python.executable.to_string_lossy()));
         let cell = InCell::new(&cell_box);
         let box_io: Arc<dyn BoxIo> = cell_box;

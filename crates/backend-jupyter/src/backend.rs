@@ -15,7 +15,7 @@ use sandbox_core::{
 };
 use sandbox_isolation::{Cell, CellSpec, Maker, host_limits};
 use sandbox_kernel::KernelBox;
-use sandbox_kernel::launch::Over;
+use sandbox_kernel::launch::{Over, Room};
 use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
 use sandbox_local::makers::{Makers, isolation_info};
 use sandbox_local::mounts;
@@ -194,16 +194,18 @@ impl JupyterBackend {
         };
         let mut place = Place::in_cell(Arc::clone(&cell_box), place)?;
         if let Some(python) = installed.python.as_ref().filter(|_| capabilities.install_python) {
-            place.packages = Some(Packages::new(python.executable.clone(), options.pip));
+            let packages = Packages::new(python.executable.clone(), options.pip);
+            let (major, minor) = python.version;
+            let virtual_version = python.is_virtual.then(|| format!("{major}.{minor}"));
+            place.packages = Some(packages.of_virtual_environment(virtual_version));
         }
         let command = installed.command;
         place.describe("kernel", json!(command.name));
         place.describe("language", json!(command.language));
         let cell = InCell::new(&cell_box);
         let language = command.language.clone();
-        let isolated = place.network.hint().is_some();
         let over = Over::new(options.transport.map(Into::into));
-        let kernels = kernels_of(&cell_box, command, warm, over, home, isolated)?;
+        let kernels = kernels_of(&cell_box, command, warm, over, home, Room::of_create(&spec))?;
         let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
         let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
         let box_of = move |_: &str| Arc::clone(&box_io);

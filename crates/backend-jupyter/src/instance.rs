@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_core::{ContextSpec, Error, Metrics, Result, RunCode, TunnelInfo};
+use sandbox_local::system_packages;
 use sandbox_local::{InCell, LocalInstance, LocalKind, Place};
 
 use crate::away::Away;
@@ -41,8 +42,9 @@ impl Drop for Kernel {
 
 #[async_trait]
 impl LocalKind for Kernel {
-    const SYSTEM_PACKAGES: &'static str =
-        "install them on this host, with apt-get or its like: a sandbox sees what is below /usr";
+    fn system_packages_hint(names: &[String]) -> String {
+        system_packages::hint_of_host(names)
+    }
 
     /// A kernel without the program of ours starts where it starts.
     fn check_context(&self, place: &Place, spec: &ContextSpec) -> Result<()> {

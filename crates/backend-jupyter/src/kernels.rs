@@ -9,7 +9,7 @@ use sandbox_agent::box_io::Process;
 use sandbox_agent::cell::{CellBox, CellFiles};
 use sandbox_core::Result;
 use sandbox_isolation::CellKind;
-use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Warm, Way, failed};
+use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Room, Warm, Way, failed};
 
 use crate::connection::{CellDialer, free_ports};
 
@@ -20,7 +20,7 @@ pub(crate) fn kernels_of(
     warm: Option<Box<dyn Warm>>,
     over: Over,
     home: String,
-    isolated: bool,
+    room: Room,
 ) -> Result<Kernels> {
     let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
     let files = Arc::new(CellFiles::new(cell.cell(), &work_dir)?);
@@ -28,7 +28,7 @@ pub(crate) fn kernels_of(
     let parent = if is_strict { "/tmp".to_owned() } else { work_dir };
     let way = Box::new(IntoCell { cell: Arc::clone(cell) });
     let box_io = Arc::<CellBox>::clone(cell);
-    Ok(Kernels { box_io, files, command, warm, way, over, parent, home, isolated })
+    Ok(Kernels { box_io, files, command, warm, way, over, parent, home, room })
 }
 
 /// The way into a cell. Without isolation it is this host's own.

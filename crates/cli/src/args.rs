@@ -5,6 +5,7 @@ mod export;
 mod familiar;
 #[cfg(feature = "docker")]
 mod image;
+mod install;
 mod interactive;
 mod kernel;
 mod snapshot;
@@ -27,6 +28,8 @@ pub(crate) use self::export::ExportArgs;
 use self::image::IMAGE_EXAMPLES;
 #[cfg(feature = "docker")]
 pub(crate) use self::image::{BuildArgs, ImageArgs, ImageCommand};
+use self::install::INSTALL_EXAMPLES;
+pub(crate) use self::install::InstallArgs;
 pub(crate) use self::interactive::{Place, ReplArgs, ShellArgs};
 use self::interactive::{REPL_EXAMPLES, SHELL_EXAMPLES, without_limit};
 pub(crate) use self::kernel::KernelArgs;
@@ -134,6 +137,9 @@ pub(crate) enum Command {
     /// Copy a file or a directory to a sandbox, or from it
     #[command(after_help = CP_EXAMPLES)]
     Cp(CopyArgs),
+    /// Install packages in a sandbox
+    #[command(after_help = INSTALL_EXAMPLES)]
+    Install(InstallArgs),
     /// Make a port of a sandbox reachable, and print its address
     Expose(ExposeArgs),
     /// Show what was run in a sandbox, and what it printed
@@ -348,6 +354,11 @@ pub(crate) struct SandboxArgs {
     #[arg(short, long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
 
+    /// Let code change files of the image, and let system packages be installed; it costs the read-only
+    /// root and the limit of the disk
+    #[arg(long)]
+    pub(crate) writable_root: bool,
+
     /// Fetch that image first if the container engine does not have it
     #[cfg(feature = "docker")]
     #[arg(long)]
@@ -396,6 +407,7 @@ impl SandboxArgs {
             gpu: None,
             environment: None,
             image: None,
+            writable_root: false,
             #[cfg(feature = "docker")]
             pull: false,
             snapshot: None,

@@ -35,6 +35,8 @@ pub(crate) enum Engine {
         install: &'static str,
         /// What `--deps` does.
         dependencies: Option<&'static Dependencies>,
+        /// Whether a program finds its modules from the directory that it is in: it is put into the working directory.
+        beside: bool,
     },
 }
 
@@ -127,17 +129,19 @@ const TYPESCRIPT: &[Runner] = &[
         // Types are not checked, as with the runners above; only code that does not parse (errors TS1nnn) is refused.
         script: r#"directory=${1%/*} file=${1##*/}
 shift
+compiled=$(mktemp -d "${HOME:-/tmp}/.sandboxes.XXXXXX") || exit 1
 cd_and_compile() {
-    cd "$directory" && tsc --outDir .program --target es2022 --module commonjs --esModuleInterop \
+    cd "$directory" && tsc --outDir "$compiled" --target es2022 --module commonjs --esModuleInterop \
         --skipLibCheck --pretty false "$file" </dev/null
 }
 report=$(cd_and_compile)
-program="$directory/.program/${file%ts}js"
+program="$compiled/${file%ts}js"
 case "$report" in *'error TS1'[0-9][0-9][0-9]:*) unparsable=yes ;; *) unparsable= ;; esac
 if [ -n "$unparsable" ] || ! [ -e "$program" ]; then
     printf '%s\n' "$report" >&2
     exit 1
 fi
+export NODE_PATH="$directory/node_modules${NODE_PATH:+:$NODE_PATH}"
 exec node "$program" "$@""#,
     },
 ];
@@ -166,6 +170,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             runners: &[exec(&["node"], r#"exec node "$@""#)],
             install: "install Node.js (package nodejs)",
             dependencies: None,
+            beside: true,
         },
     },
     Language {
@@ -177,6 +182,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             runners: TYPESCRIPT,
             install: "install Node.js 22.6 or newer, or `npm install --global tsx`",
             dependencies: None,
+            beside: true,
         },
     },
     Language {
@@ -188,6 +194,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             runners: GO,
             install: "install Go (package golang-go)",
             dependencies: Some(&GO_MODULES),
+            beside: false,
         },
     },
     Language {
@@ -199,6 +206,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             runners: RUST,
             install: "install Rust from https://rustup.rs (or the package rustc) and gcc",
             dependencies: None,
+            beside: false,
         },
     },
     Language {
@@ -210,6 +218,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             runners: &[exec(&["bash"], r#"exec bash "$@""#)],
             install: "install bash, or use --lang sh",
             dependencies: None,
+            beside: false,
         },
     },
     Language {
@@ -221,6 +230,7 @@ pub(crate) const LANGUAGES: &[Language] = &[
             runners: &[exec(&["sh"], r#"exec sh "$@""#)],
             install: "choose an environment that has a shell",
             dependencies: None,
+            beside: false,
         },
     },
     Language { name: KERNEL, aliases: &[], extensions: &[], file: "main", engine: Engine::Kernel },

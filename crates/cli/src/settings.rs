@@ -93,6 +93,14 @@ pub(crate) fn builder(
     for item in &args.mount {
         builder = builder.mount(mount(item)?);
     }
+    if args.writable_root {
+        if variant_of(args)? != Variant::LocalDocker {
+            let message =
+                "--writable-root is for containers: elsewhere there is no root of an image";
+            return Err(Problem::usage(message, "add `-p local-docker`, or leave it out"));
+        }
+        builder = builder.provider_option("writable_root", true);
+    }
     resources(places(kernel(builder, variant_of(args)?, &args.kernel)?, args), args)
 }
 

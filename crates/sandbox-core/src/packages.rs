@@ -23,6 +23,18 @@ impl Sandbox {
         self.install(InstallPackages::Python(packages.into_iter().map(Into::into).collect())).await
     }
 
+    /// Installs Python packages as [`Sandbox::install_packages`] does, in the newest version that fits, also where an older
+    /// one is there.
+    ///
+    /// # Errors
+    /// As [`Sandbox::install_packages`].
+    pub async fn upgrade_packages<S: Into<String>>(
+        &self,
+        packages: impl IntoIterator<Item = S>,
+    ) -> Result<()> {
+        self.install(InstallPackages::Upgrade(packages.into_iter().map(Into::into).collect())).await
+    }
+
     /// Installs packages of the system's package manager.
     ///
     /// # Errors

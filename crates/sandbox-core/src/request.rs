@@ -342,6 +342,8 @@ pub struct FoundFile {
 pub enum InstallPackages {
     /// Python packages, as pip names them.
     Python(Vec<String>),
+    /// Python packages in the newest version that fits, also where an older one is installed.
+    Upgrade(Vec<String>),
     /// Packages of the system's package manager.
     System(Vec<String>),
 }

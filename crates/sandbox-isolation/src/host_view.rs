@@ -1,39 +1,28 @@
 //! What of the host's system every strict cell can read.
 
+mod credentials;
+mod etc;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::thread;
 
 use rustix::io::Errno;
 use rustix::thread::{SecureComputingMode, set_secure_computing_mode};
 
+use self::etc::Configuration;
+pub use self::etc::Hidden;
 use crate::spec::Bind;
 
 /// Directories of programs and libraries. On most systems all but the first are links into it.
 const SYSTEM: [&str; 8] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
 
-/// What programs expect in `/etc` and that says nothing private about the host. Directories of
-/// private keys are left out.
-const CONFIGURATION: [&str; 18] = [
-    "alternatives",
-    "ca-certificates",
-    "ca-certificates.conf",
-    "fonts",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "pki/ca-trust",
-    "pki/tls/cert.pem",
-    "pki/tls/certs",
-    "pki/tls/openssl.cnf",
-    "ssl/cert.pem",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-    "terminfo",
-    "timezone",
-];
+/// Where package managers keep records, and where units and scripts of services are.
+const RECORDS: &str = "/var/lib";
+const UNITS: [&str; 4] =
+    ["/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system", "/etc/init.d"];
 
 const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
 
@@ -61,7 +50,8 @@ pub(crate) struct HostView {
     /// An existing directory over which the new root is first mounted.
     pub(crate) base: PathBuf,
     pub(crate) system: Vec<Entry>,
-    pub(crate) configuration: Vec<Entry>,
+    /// `None` stands for that of this host, which is looked through when it is needed.
+    pub(crate) configuration: Option<Vec<Entry>>,
     pub(crate) devices: Vec<&'static str>,
     /// The version of Landlock that the kernel has, 0 for none.
     pub(crate) landlock: i32,
@@ -74,14 +64,10 @@ pub(crate) struct HostView {
 impl HostView {
     pub(crate) fn detect(landlock: i32) -> Self {
         let base = ["/tmp", "/usr", "/proc"].into_iter().map(Path::new).find(|dir| dir.is_dir());
-        let in_etc = |name: &&str| Path::new("/etc").join(name);
         Self {
             base: base.unwrap_or(Path::new("/proc")).to_owned(),
             system: SYSTEM.iter().filter_map(|path| entry(Path::new(path))).collect(),
-            configuration: CONFIGURATION
-                .iter()
-                .filter_map(|name| configuration(&in_etc(name)))
-                .collect(),
+            configuration: None,
             devices: DEVICES.to_vec(),
             landlock,
             is_root: fs::read_to_string("/proc/self/status")
@@ -89,6 +75,31 @@ impl HostView {
             filters: has_filters(),
         }
     }
+
+    /// What of `/etc` is shown.
+    pub(crate) fn configuration(&self) -> &[Entry] {
+        self.configuration.as_deref().unwrap_or_else(|| &host_configuration().shown)
+    }
+}
+
+/// Begins to look through the configuration of this host, so that nothing waits for that when it is needed.
+pub(crate) fn begin_to_look() {
+    // Where no thread can be started, the first who needs it looks.
+    let _ = thread::Builder::new().spawn(host_configuration);
+}
+
+/// What was found in `/etc`, once per process.
+fn host_configuration() -> &'static Configuration {
+    static FOUND: OnceLock<Configuration> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        Configuration::detect(Path::new("/etc"), Path::new(RECORDS), &UNITS.map(Path::new))
+    })
+}
+
+/// Configuration of installed packages in this host's `/etc` that no strict cell shows, and why.
+#[must_use]
+pub fn hidden_configuration() -> Vec<Hidden> {
+    host_configuration().hidden.clone()
 }
 
 /// A kernel that has filters looks for one where there is none; any other says that it does not know what is meant.

@@ -64,7 +64,7 @@ pub use clock::ProcessClock;
 pub use error::{Error, SpawnStage};
 pub use gate::GateSockets;
 pub use groups::{Enforcer, HostLimits, host_limits};
-pub use host_view::{is_of_system, system_binds};
+pub use host_view::{Hidden, hidden_configuration, is_of_system, system_binds};
 pub use maker::{Maker, MakerProcess, Privilege, ProcessSpec};
 pub use mount::HostMount;
 pub use plan::Plan;

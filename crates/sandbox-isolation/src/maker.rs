@@ -15,7 +15,7 @@ use crate::diagnosis;
 use crate::error::{Error, SpawnStage};
 use crate::groups::Groups;
 use crate::helper;
-use crate::host_view::{Entry, HostView, What};
+use crate::host_view::{Entry, HostView, What, begin_to_look};
 use crate::memory::{Wanted, Watched};
 use crate::memory_file;
 use crate::mount::HostMount;
@@ -170,6 +170,9 @@ impl Maker {
     async fn start_kind(kind: CellKind) -> Result<Self, Error> {
         let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
         let child = helper::start(theirs, kind)?;
+        if kind == CellKind::Strict {
+            begin_to_look();
+        }
         let link = Arc::new(Link { socket, replies: Replies::new() });
         let mut inner = Inner {
             link: Arc::clone(&link),

@@ -64,9 +64,10 @@ pub(crate) fn strict(
     for entry in &host.system {
         plan.entry(entry);
     }
-    for entry in host.configuration.iter().chain(binds) {
+    for entry in host.configuration().iter().chain(binds) {
         plan.entry(entry);
     }
+    plan.own_files(&spec.files)?;
     plan.configuration(spec);
     plan.devices(&shown_devices(host, purpose), spec.shm_bytes);
     plan.processes();
@@ -141,7 +142,7 @@ pub(crate) fn confined(
     if !host.filters {
         return Err(no_filters());
     }
-    let shown = host.system.iter().chain(&host.configuration).map(|entry| entry.target.clone());
+    let shown = host.system.iter().chain(host.configuration()).map(|entry| entry.target.clone());
     let own = OWN_CONFIGURATION.iter().map(PathBuf::from);
     let bound = binds.iter().map(|entry| match &entry.what {
         What::Directory(source) | What::File(source) => source.clone(),
@@ -345,6 +346,23 @@ impl Builder {
 
     fn file(&mut self, path: &str, contents: impl Into<String>) {
         self.op(Op::File { path: path.into(), mode: 0o644, contents: contents.into() });
+    }
+
+    /// Files of the cell alone, beside what is shown of the host and not in it.
+    fn own_files(&mut self, files: &[(PathBuf, String)]) -> Result<(), Error> {
+        for (path, contents) in files {
+            let kernel = ["/proc", "/sys", "/dev", "/etc"].iter().any(|own| path.starts_with(own));
+            let bound = self.ops.iter().any(|op| match op {
+                Op::Bind { target, .. } => path.starts_with(target),
+                _ => false,
+            });
+            if !is_plain(path) || kernel || bound {
+                return Err(Error::Invalid(format!("no file can be made at {}", path.display())));
+            }
+            self.parents(path, Owner::Outside);
+            self.op(Op::File { path: path.clone(), mode: 0o644, contents: contents.clone() });
+        }
+        Ok(())
     }
 
     fn link(&mut self, path: &str, target: &str) {

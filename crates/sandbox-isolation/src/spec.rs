@@ -117,6 +117,8 @@ pub struct CellSpec {
     pub own: Vec<PathBuf>,
     /// What it is given of the host besides. None is in another. Strict only.
     pub mounts: Vec<HostMount>,
+    /// Small text files of its own, which it can read, and where they are. Strict only.
+    pub files: Vec<(PathBuf, String)>,
     /// Bytes that all its files together may take, but for those in `/dev/shm`, held in memory. Strict only.
     pub disk_bytes: u64,
     /// How many files and directories it may have. Strict only.
@@ -159,6 +161,7 @@ impl CellSpec {
             binds: Vec::new(),
             own: Vec::new(),
             mounts: Vec::new(),
+            files: Vec::new(),
             disk_bytes,
             disk_inodes: 256 * 1024,
             shm_bytes: 64 * MIB,

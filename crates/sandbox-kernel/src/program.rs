@@ -43,8 +43,6 @@ pub struct Program {
     pub(crate) key: &'static str,
     /// Whether the descriptors of the process lead to the host.
     pub own_streams: bool,
-    /// Whether the network is closed, which `%pip` has to say.
-    pub isolated: bool,
     /// The home directory, below which packages are installed.
     pub home: String,
     /// The working directory.
@@ -58,7 +56,6 @@ impl Program {
             word: format!("sandbox-{}:", sandbox_core::random_hex(16)),
             key: "sandbox",
             own_streams: false,
-            isolated: false,
             home: home.into(),
             cwd: cwd.into(),
         }
@@ -75,7 +72,6 @@ impl Program {
             "word": self.word,
             "key": self.key,
             "own_streams": self.own_streams,
-            "isolated": self.isolated,
             "home": self.home,
             "cwd": self.cwd,
         });

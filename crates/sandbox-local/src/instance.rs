@@ -22,6 +22,7 @@ use crate::hold::{Held, pause_contexts};
 use crate::lookout::Told;
 use crate::place::{Place, Using};
 use crate::snapshots::{Stored, load_variables};
+use crate::system_packages;
 
 /// What works with the files of a sandbox.
 type Files = Arc<dyn BoxFiles>;
@@ -29,8 +30,20 @@ type Files = Arc<dyn BoxFiles>;
 /// What one kind of local sandbox does in its own way. Everything else is the same for all of them.
 #[async_trait]
 pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
-    /// How to get packages of the system, which no sandbox installs while it runs.
-    const SYSTEM_PACKAGES: &'static str;
+    /// Says how to get those packages of the system where no sandbox installs them while it runs.
+    fn system_packages_hint(names: &[String]) -> String;
+
+    /// Installs packages of the system, whose names have been checked.
+    ///
+    /// # Errors
+    /// `Unsupported` where there are none but those of the host or the image.
+    async fn install_system_packages(
+        instance: &LocalInstance<Self>,
+        names: &[String],
+    ) -> Result<()> {
+        let error = instance.place.unsupported("install_system_packages");
+        Err(error.with_hint(Self::system_packages_hint(names)))
+    }
 
     /// Refuses a run that its interpreters cannot do as it was asked for.
     ///
@@ -312,15 +325,20 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
+        let upgrade = matches!(packages, InstallPackages::Upgrade(_));
         match packages {
-            InstallPackages::Python(names) => {
+            InstallPackages::Python(names) | InstallPackages::Upgrade(names) => {
                 self.needs(self.place.capabilities.install_python, "install_packages")?;
-                self.place.install_python(names).await
+                self.place.install_python(names, upgrade).await
             }
-            InstallPackages::System(_) => {
+            InstallPackages::System(names) => {
                 self.place.alive("install_packages")?;
-                let error = self.place.unsupported("install_system_packages");
-                Err(error.with_hint(K::SYSTEM_PACKAGES))
+                let names = system_packages::checked(names)?;
+                if names.is_empty() {
+                    return Ok(());
+                }
+                let _in_use = self.place.expiry.in_use();
+                K::install_system_packages(self, &names).await
             }
         }
     }

@@ -14,6 +14,7 @@ mod cache_directory;
 #[cfg(feature = "cells")]
 mod cells;
 pub mod checks;
+pub mod environment;
 mod expiry;
 mod files;
 mod hold;
@@ -28,6 +29,7 @@ mod ports;
 pub mod programs;
 mod snapshots;
 mod spares;
+pub mod system_packages;
 
 pub use attempts::Attempts;
 pub use background::background;

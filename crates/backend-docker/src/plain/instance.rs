@@ -23,8 +23,9 @@ pub(crate) struct Plain;
 
 #[async_trait]
 impl LocalKind for Plain {
-    const SYSTEM_PACKAGES: &'static str =
-        "put them into an image of your own, and name it with `--image` or .image(..)";
+    fn system_packages_hint(_: &[String]) -> String {
+        "put them into an image of your own, and name it with `--image` or .image(..)".to_owned()
+    }
 
     fn check_run(&self, place: &Place, _request: &RunCode) -> Result<()> {
         Err(place.unsupported("run_code"))

@@ -255,6 +255,22 @@ async fn a_kernel_that_exits_at_once_says_why() {
     }
 }
 
+/// It would fail in the middle of its start, or be silent for a minute.
+#[tokio::test]
+async fn limits_that_no_kernel_starts_with_are_refused_at_once() {
+    let Some(builder) = builder() else { return };
+    let began = std::time::Instant::now();
+    let few = builder.processes(8).create().await.unwrap_err();
+    assert_eq!(few.kind(), ErrorKind::InvalidArgument, "{few}");
+    assert!(few.to_string().contains("the kernel needs about 16"), "{few}");
+    let little = self::builder().unwrap().memory(ByteSize::mib(64)).create().await.unwrap_err();
+    assert!(little.to_string().contains("the kernel needs about 128"), "{little}");
+    assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
+    // With exactly that it starts.
+    let enough = self::builder().unwrap().processes(16).create().await.unwrap();
+    assert_eq!(enough.run_code("6 * 7").await.unwrap().text(), Some("42"));
+}
+
 /// IPython calls callbacks first, and takes an interrupt that meets one for an error of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_before_code_begins_ends_it() {

@@ -88,6 +88,8 @@ impl SandboxArgs {
             ("--environment", self.environment.is_some()),
             ("--image", self.image.is_some()),
             #[cfg(feature = "docker")]
+            ("--writable-root", self.writable_root),
+            #[cfg(feature = "docker")]
             ("--pull", self.pull),
             ("--snapshot", self.snapshot.is_some()),
             ("--label", !self.label.is_empty()),

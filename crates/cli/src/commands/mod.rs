@@ -13,6 +13,7 @@ mod expose;
 mod hold;
 #[cfg(feature = "docker")]
 mod image;
+mod install;
 mod list;
 mod logs;
 mod man;
@@ -103,6 +104,7 @@ async fn dispatch(command: Command, printer: &Printer) -> Result<u8, Problem> {
         Command::Repl(args) => repl::repl(*args, printer).await,
         Command::Shell(args) => shell::shell(&args, printer).await,
         Command::Cp(args) => cp::cp(&args, printer).await,
+        Command::Install(args) => install::install(&args, printer).await,
         Command::Expose(args) => expose::expose(&args, printer).await,
         Command::Logs(args) => logs::logs(&args, printer).await,
         Command::Metrics(args) => metrics::metrics(&args, printer).await,

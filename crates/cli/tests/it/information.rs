@@ -24,6 +24,7 @@ fn the_help_has_examples_and_exit_statuses() {
       repl          Type code and see what comes of it
       shell         Open a shell on this terminal
       cp            Copy a file or a directory to a sandbox, or from it
+      install       Install packages in a sandbox
       expose        Make a port of a sandbox reachable, and print its address
       logs          Show what was run in a sandbox, and what it printed
       metrics       Show what sandboxes use: CPU time, memory, disk, processes
@@ -136,6 +137,8 @@ fn the_help_of_run_tells_every_flag() {
           --gpu <TYPE>            GPU type, such as T4
           --environment <NAME>    Environment to start from; `sandboxes environments` lists them
       -i, --image <IMAGE>         Container image to start from
+          --writable-root         Let code change files of the image, and let system packages be
+                                  installed; it costs the read-only root and the limit of the disk
           --pull                  Fetch that image first if the container engine does not have it
           --snapshot <NAME>       Snapshot to start from; `sandboxes snapshot ls` lists them
       -l, --label <KEY=VALUE>     Label of the sandbox

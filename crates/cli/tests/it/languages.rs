@@ -4,6 +4,7 @@
 use std::env;
 use std::fs;
 
+use crate::detached::World;
 use crate::support::{Outcome, run};
 
 const DEMANDED: &str = "SANDBOX_TEST_LANGUAGES";
@@ -192,4 +193,55 @@ fn a_manifest_without_requirements_needs_no_network() {
         return;
     }
     outcome.assert(0, "42\n");
+}
+
+/// As with `node` there: what is installed in the working directory, and files beside the program.
+#[test]
+fn programs_find_modules_of_the_working_directory() {
+    let world = World::new();
+    let project = world.path().join("project");
+    fs::create_dir_all(project.join("node_modules/tiny")).unwrap();
+    fs::write(project.join("node_modules/tiny/index.js"), "exports.tiny = 40\n").unwrap();
+    fs::write(project.join("beside.js"), "exports.two = 2\n").unwrap();
+    let program = "const {tiny} = require('tiny'), {two} = require('./beside')\n\
+                   console.log(tiny + two, __dirname)\n";
+    let file = world.path().join("x.js");
+    fs::write(&file, program).unwrap();
+    world.create(&["--name", "lab"]);
+    world.ok(&["cp", project.to_str().unwrap(), "lab:"]);
+    let file = file.to_str().unwrap();
+    let outcome = world.run(&["exec", "lab", "-w", "project", "--file", file]);
+    if lacks_tools(&outcome) && !is_demanded("node") {
+        eprintln!("SKIPPED node: {}", outcome.stderr.trim());
+        return;
+    }
+    outcome.assert(0, "42 /workspace/project\n");
+    let inline = ["exec", "lab", "-w", "project", "--lang", "node", program];
+    world.run(&inline).assert(0, "42 /workspace/project\n");
+    let module = "import { tiny } from 'tiny'\nconsole.log(tiny)\n";
+    let typed = ["exec", "lab", "-w", "project", "--lang", "typescript", module];
+    let outcome = world.run(&typed);
+    if !lacks_tools(&outcome) || is_demanded("typescript") {
+        outcome.assert(0, "40\n");
+    }
+    // Nothing of ours is left there, however it ended.
+    assert_eq!(world.run(&["exec", "lab", "-w", "project", "--lang", "node", "throw 1"]).status, 1);
+    assert_eq!(world.ok(&["exec", "lab", "ls -A project"]), "beside.js\nnode_modules\n");
+    // Where nothing can be written it runs all the same.
+    world.run(&["exec", "lab", "-w", "/", "--lang", "node", "console.log(1)"]).assert(0, "1\n");
+}
+
+/// LeakSanitizer, which comes with it, traces its own process, and no cell lets it.
+#[test]
+fn a_program_with_address_sanitizer_ends_with_its_own_status() {
+    let line = "echo 'int main(void) { return 7; }' >a.c && gcc -fsanitize=address a.c -o a || exit 99; ./a";
+    let outcome = run([line]).output();
+    if outcome.status == 99 && !is_demanded("c") {
+        eprintln!("SKIPPED AddressSanitizer: {}", outcome.stderr.trim());
+        return;
+    }
+    outcome.assert(7, "");
+    // What the caller sets holds, and shows that the default is needed.
+    let own = run(["-e", "LSAN_OPTIONS=detect_leaks=1", line]).output();
+    assert_ne!(own.status, 7, "{}", own.transcript());
 }

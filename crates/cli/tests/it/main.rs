@@ -10,6 +10,7 @@ mod detached_truth;
 mod documents;
 mod familiar;
 mod information;
+mod install;
 mod json;
 mod jupyter;
 mod languages;

@@ -14,7 +14,7 @@ from _signal import signal as set_signal
 from _thread import _count as thread_count
 from _thread import allocate_lock, get_ident
 from os import environ
-from posix import F_OK, _exit, access, chdir, getpid, kill, register_at_fork, stat, write
+from posix import _exit, chdir, getpid, kill, register_at_fork, write
 from time import sleep
 
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET, socket
@@ -24,6 +24,7 @@ cell = load("cell")
 streams = load("streams")
 orphan = load("orphan")
 enter_directory, follow = load("directory")["enter"], load("library")["follow"]
+ARRIVALS = load("installed")["Arrivals"]
 BUILTINS = __builtins__
 
 PROTOCOL = 1
@@ -105,9 +106,7 @@ class Driver:
         self.socket = None
         self.control = None
         self.work_dir = None
-        self.isolated = True
-        self.site = ""  # known once this is a worker
-        self.site_changed = None
+        self.arrivals = ARRIVALS(None, None)  # known once this is a worker
         self.pid = None
         self.buffer = b""
         self.files = []
@@ -141,7 +140,6 @@ class Driver:
         self.streams.adopt()
         self.streams.deliver_by(self.deliver)
         self.cells.adopt()
-        self.isolated = request.isolated
         self.modules = len(sys.modules)
 
     def retire(self):
@@ -454,7 +452,7 @@ class Driver:
                 self.streams.restore()
                 _, error = self.user(self.streams.put_in_place)
                 self.pending = self.pending or type(error) is KeyboardInterrupt
-        self.look_for_packages()
+        self.arrivals.look()
         if run.script:
             undo.append(self.streams.lend())
         if stdin is not None:
@@ -472,22 +470,6 @@ class Driver:
                 undo.append(lambda key=key, value=environ.get(key): set_variable(key, value))
                 environ[key] = value
             follow(names)
-
-    def look_for_packages(self):
-        """What was installed since the last run becomes importable."""
-        # Most have none, and an exception each time would take longer than what a small run does.
-        if not access(self.site, F_OK):
-            return
-        try:
-            changed = stat(self.site).st_mtime_ns
-        except OSError:
-            return
-        if changed != self.site_changed:
-            self.site_changed = changed
-            try:
-                load("installed")["show"](self.site)
-            except Exception as error:
-                self.streams.note("packages cannot be shown: %s" % error)
 
     def leave_copy(self, outcome):
         """User code that forked and did not exit ends here, as it would at the end of a program."""
@@ -578,7 +560,8 @@ def in_copy():
 def serve(request):
     """The whole life of a worker after it entered its cell."""
     DRIVER.adopt(request)
-    DRIVER.site = environ.get("HOME", "/home/sandbox") + "/.packages"
+    DRIVER.arrivals = ARRIVALS(environ.get("HOME", "/home/sandbox"), DRIVER.streams.note)
+    sys.meta_path.append(DRIVER.arrivals)
     set_signal(SIGINT, DRIVER.on_interrupt)
     set_signal(SIGURG, nudged)
     load("hooks")["attach"](DRIVER)

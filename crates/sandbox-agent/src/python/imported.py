@@ -17,7 +17,7 @@ def names(driver):
         found.update(dict.fromkeys(name for name in new if "." not in name))
         found.update(dict.fromkeys(name for name in new if name.count(".") == 1 and "._" not in name))
         at_first = set(known[: driver.modules])
-        places = tuple(place.rstrip("/") + "/" for place in (driver.work_dir, driver.site) if place)
+        places = tuple(place.rstrip("/") + "/" for place in (driver.work_dir, *driver.arrivals.changed) if place)
         wanted = [name for name in found if name not in at_first and is_elsewhere(name, places)]
         return wanted[:MOST]
     except Exception:

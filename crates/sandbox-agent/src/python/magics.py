@@ -5,11 +5,13 @@ the compiler points at. So what is valid Python, and what stands in strings, nev
 """
 
 import builtins
+import os
 import sys
+from os import environ
 
 SHELL = "__sandbox_shell__"
 ABOUT = "__sandbox_about__"
-INSTALL = "install from outside, with `sandbox.install_packages([...])`"
+INSTALL = "install from outside, with `sandboxes install SANDBOX %s`, or .install_packages([%s])"
 HINT = "run it with the jupyter engine, which has IPython"
 
 
@@ -74,20 +76,17 @@ def shell(command, collect):
 
     caller = sys._getframe(1)
     command = interpolate(command, caller.f_globals, caller.f_locals)
-    pip = command.startswith("%pip")
-    if pip:
-        check_pip(command.split()[1:])
     arguments = ["/bin/sh", "-c", command]
-    if pip:
-        arguments[2] = 'exec "$0" -m pip ' + command[len("%pip") :]
+    if command.startswith("%pip"):
+        words = command.split()[1:]
+        check_pip(words)
+        arguments[2] = 'exec "$0" -m pip ' + command[len("%pip") :] + place_of_pip(words)
         arguments.append(sys.executable)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     done = subprocess.run(arguments, stdout=subprocess.PIPE if collect else None)
-    if pip:
-        from importlib import invalidate_caches
-
-        invalidate_caches()
+    # Whatever the command has installed is there for the next line.
+    load("hooks")["STATE"]["driver"].arrivals.look()
     if collect:
         return done.stdout.decode("utf-8", "replace").splitlines()
     return None
@@ -131,21 +130,55 @@ def fact(name, get):
 
 
 def check_pip(words):
-    """In a cell pip has no network and cannot write where it would install; a container may have one."""
-    verb = [word for word in words if not word.startswith("-")][:1]
-    if "--no-index" in words or verb not in (["install"], ["download"]):
+    """Refuses what pip would try for a long time: to reach an index without a network."""
+    named = [word for word in words if not word.startswith("-")]
+    if named[:1] not in (["install"], ["download"]) or finds_elsewhere(words) or leads_out():
         return
-    if load("hooks")["STATE"]["driver"].isolated or not has_routes():
-        raise RuntimeError("%pip {} has no network here; {}".format(verb[0], INSTALL))
+    missing = [word for word in named[1:] if not is_file(word)]
+    if missing:
+        install = INSTALL % (" ".join(missing), ", ".join('"%s"' % word for word in missing))
+        raise RuntimeError("%%pip %s has no network here; %s" % (named[0], install))
 
 
-def has_routes():
-    """Whether anything leads out of this machine. Where nobody can tell, it may."""
-    try:
-        with open("/proc/net/route") as old, open("/proc/net/ipv6_route") as new:
-            return len(old.readlines()) > 1 or any(not line.endswith(" lo\n") for line in new)
-    except OSError:
+def finds_elsewhere(words):
+    """Tells whether pip is told where packages are, which may be files."""
+    told = ("--no-index", "--find-links", "-f", "--index-url", "-i", "--extra-index-url")
+    if any(word.split("=")[0] in told for word in words):
         return True
+    variables = [name.lstrip("-").replace("-", "_").upper() for name in told if name.startswith("--")]
+    return any(environ.get("PIP_" + name) for name in variables)
+
+
+def is_file(word):
+    """Tells whether that names a wheel, a project, or a list of packages in this sandbox, and no package of an index."""
+    path = word.split("[")[0]
+    return os.path.isfile(path) or (os.sep in path and os.path.isdir(path)) or path == "."
+
+
+def leads_out():
+    """Tells whether a packet could leave this sandbox: a datagram socket that is connected sends none."""
+    import socket
+
+    if any(environ.get(name) for name in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY", "PIP_PROXY")):
+        return True
+    for family, address in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))
+                return True
+        except OSError:
+            pass
+    return False
+
+
+def place_of_pip(words):
+    """Where pip installs for a virtual environment that cannot be changed: among the packages of the user."""
+    own = ("--target", "-t", "--prefix", "--root", "--user")
+    if "install" not in words or sys.prefix == sys.base_prefix:
+        return ""
+    if os.access(sys.prefix, os.W_OK) or any(word.split("=")[0] in own for word in words):
+        return ""
+    return ' --prefix "${PYTHONUSERBASE:-$HOME/.local}"'
 
 
 def interpolate(command, global_names, local_names):

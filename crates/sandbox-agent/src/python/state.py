@@ -30,7 +30,7 @@ codec, orphan = load("codec"), load("orphan")
 def values(driver):
     """The part that knows pickle. What it imports is Python's, whatever files of that name are in the sandbox."""
     path = sys.path[:]
-    sys.path[:] = [place for place in path if place not in ("", driver.work_dir, driver.site)]
+    sys.path[:] = [place for place in path if place not in ("", driver.work_dir, *driver.arrivals.changed)]
     try:
         return load("values")
     finally:
@@ -188,7 +188,7 @@ def restore(driver, fields):
     """Answers a request to begin with what comes on the channel."""
     channel = driver.files.pop(0)
     driver.begin(codec["as_number"](fields[0]))
-    driver.look_for_packages()
+    driver.arrivals.look()
     _, error = driver.user(take, channel, values(driver)["Unpickler"], driver.cells.main)
     driver.settle_interrupts()
     close(channel)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sandbox_core::{ByteSize, ErrorKind, Sandbox};
 
-use crate::case::{Case, Checked, cases, ensure, ensure_eq};
+use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
     PATIENCE, is_usable, ok, raises, refused, run, text, until_executing, within,
@@ -37,6 +37,10 @@ pub(super) fn cases() -> Vec<Case> {
         they_survive_a_reset needs restart;
         after_the_end_there_is_none;
         the_magic_names_the_verb needs strict;
+        the_magic_installs_for_the_next_line needs strict, files;
+        what_pip_installs_is_found_in_the_same_run needs strict, files;
+        what_a_command_installs_is_there_for_code needs strict, files, commands;
+        an_upgrade_is_of_what_is_named;
     })
 }
 
@@ -379,8 +383,90 @@ async fn the_magic_names_the_verb(f: Fixture) -> Checked {
     for line in ["%pip install tinya", "%pip -q install tinya", "%pip download tinya"] {
         let result = raises(&sandbox, line, "RuntimeError").await?;
         let said = result.code_error.map(|error| error.value).unwrap_or_default();
+        ensure!(said.contains("sandboxes install SANDBOX tinya"), "it says {said:?}");
         ensure!(said.contains("install_packages"), "it says {said:?}");
     }
     ok(&sandbox, "%pip --version").await?;
+    Ok(())
+}
+
+/// Installs wheels of the working directory as pip does by itself, and where an interpreter is of a virtual environment
+/// that nothing here can change, as its user would have to say it.
+const PIP: &str = "pip() { python3 -m pip install --quiet --no-index --disable-pip-version-check \"$@\"; }; \
+                   install() { pip \"$@\" 2>error || pip --prefix \"$HOME/.local\" \"$@\" || cat error; }; ";
+
+/// A sandbox with a wheel of a module and one of a program in its working directory.
+async fn with_wheels(f: &Fixture) -> Checked<Sandbox> {
+    let wheels = Wheelhouse::new()?;
+    wheels.module("tinya", "1.0", &[])?;
+    let main = b"import sys\ndef main():\n    print('ran', sys.argv[1:])\n".as_slice();
+    wheels.wheel(&Wheel {
+        name: "tinyprogram",
+        version: "1.0",
+        needs: &[],
+        files: &[("tinyprogram.py", main)],
+        program: Some(("tiny-program", "tinyprogram:main")),
+    })?;
+    let sandbox = f.sandbox().await?;
+    for name in ["tinya-1.0-py3-none-any.whl", "tinyprogram-1.0-py3-none-any.whl"] {
+        let wheel = std::fs::read(Path::new(&wheels.path()).join(name));
+        let wheel = wheel.map_err(|error| Failure::new(error.to_string()))?;
+        sandbox.files().write(name, wheel).await?;
+    }
+    Ok(sandbox)
+}
+
+async fn the_magic_installs_for_the_next_line(f: Fixture) -> Checked {
+    let sandbox = with_wheels(&f).await?;
+    let cell =
+        "%pip install --quiet --no-index ./tinya-1.0-py3-none-any.whl\nimport tinya\ntinya.VERSION";
+    ensure_eq!(text(&sandbox, cell).await?, "'1.0'");
+    // A file needs no network, and so nothing is refused for want of one.
+    ok(&sandbox, "%pip install --quiet ./tinyprogram-1.0-py3-none-any.whl").await?;
+    let output = ok(&sandbox, "!tiny-program a").await?;
+    ensure!(output.stdout().contains("ran ['a']"), "the program says {:?}", output.stdout());
+    Ok(())
+}
+
+async fn what_pip_installs_is_found_in_the_same_run(f: Fixture) -> Checked {
+    let sandbox = with_wheels(&f).await?;
+    raises(&sandbox, "import tinya", "ModuleNotFoundError").await?;
+    let code = format!(
+        "import subprocess\n\
+         subprocess.run(['sh', '-c', {:?}], check=True)\n\
+         import tinya\ntinya.VERSION",
+        format!("{PIP}install ./tinya-1.0-py3-none-any.whl")
+    );
+    ensure_eq!(text(&sandbox, &code).await?, "'1.0'");
+    Ok(())
+}
+
+async fn what_a_command_installs_is_there_for_code(f: Fixture) -> Checked {
+    let sandbox = with_wheels(&f).await?;
+    ok(&sandbox, "1").await?;
+    let line =
+        format!("{PIP}install ./tinyprogram-1.0-py3-none-any.whl ./tinya-1.0-py3-none-any.whl");
+    let installed = sandbox.commands().run(line).await?;
+    ensure_eq!((installed.exit_code, installed.stderr.as_str()), (0, ""));
+    ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'1.0'");
+    let other = sandbox.run_code("import tinya; tinya.VERSION").context("other").await?;
+    ensure_eq!(other.text(), Some("'1.0'"));
+    let command = sandbox.commands().run("python3 -c 'import tinya' && tiny-program a b").await?;
+    ensure_eq!((command.stdout.as_str(), command.stderr.as_str()), ("ran ['a', 'b']\n", ""));
+    let child = "import subprocess; subprocess.run(['tiny-program'], check=True)";
+    ensure_eq!(ok(&sandbox, child).await?.stdout(), "ran []");
+    Ok(())
+}
+
+async fn an_upgrade_is_of_what_is_named(f: Fixture) -> Checked {
+    let wheels = Wheelhouse::new()?;
+    wheels.module("pip", "99999.0", &[])?;
+    let sandbox = sandbox(&f, &wheels).await?;
+    let version = "import importlib.metadata as m; m.version('pip') == '99999.0'";
+    // The interpreter has one, and any will do.
+    sandbox.install_packages(["pip"]).await?;
+    ensure_eq!(text(&sandbox, version).await?, "False");
+    sandbox.upgrade_packages(["pip"]).await?;
+    ensure_eq!(text(&sandbox, version).await?, "True");
     Ok(())
 }

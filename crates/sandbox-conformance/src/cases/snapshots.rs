@@ -36,6 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
         while_code_runs_there_is_none needs restore_snapshot;
         commands_are_named_and_end needs restore_snapshot, command_background;
         packages_come_along needs restore_snapshot, install_python, local;
+        what_the_user_installs_comes_along needs restore_snapshot, strict;
         a_disk_too_small_is_told needs limit_disk;
         going_back_without_room_changes_nothing needs restore_snapshot, limit_disk;
         a_file_that_nobody_can_read_is_an_error needs strict;
@@ -509,6 +510,32 @@ async fn packages_come_along(f: Fixture) -> Checked {
     );
     other.restore_snapshot(&name.0).await?;
     ensure_eq!(text(&other, "import tinya; tinya.VERSION").await?, "'1.0'");
+    raises(&other, "import tinyb", "ModuleNotFoundError").await?;
+    name.delete(&f).await
+}
+
+async fn what_the_user_installs_comes_along(f: Fixture) -> Checked {
+    let (sandbox, name) = (f.sandbox().await?, Name::new());
+    let install = |module: &str| {
+        format!(
+            "import pathlib, sys\n\
+             home = pathlib.Path.home()\n\
+             site = home / '.local/lib' / ('python%d.%d' % sys.version_info[:2]) / 'site-packages'\n\
+             site.mkdir(parents=True, exist_ok=True)\n\
+             n = (site / '{module}.py').write_text('VERSION = 1')"
+        )
+    };
+    ok(&sandbox, &install("tinya")).await?;
+    ok(&sandbox, "import tinya; n = (home / 'notes.txt').write_text('x')").await?;
+    let taken = sandbox.create_snapshot(&name.0).await?;
+    let names_it = |told: &String| told.contains("notes.txt");
+    ensure!(taken.left_out.iter().any(names_it), "not told: {:?}", taken.left_out);
+    let other = f.create(|builder| builder.snapshot_name(&name.0)).await?;
+    ensure_eq!(text(&other, "import tinya; tinya.VERSION").await?, "1");
+    ok(&other, &install("tinyb")).await?;
+    ok(&other, "import tinyb").await?;
+    other.restore_snapshot(&name.0).await?;
+    ensure_eq!(text(&other, "import tinya; tinya.VERSION").await?, "1");
     raises(&other, "import tinyb", "ModuleNotFoundError").await?;
     name.delete(&f).await
 }

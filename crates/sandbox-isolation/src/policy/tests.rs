@@ -10,7 +10,10 @@ fn host() -> HostView {
     HostView {
         base: "/tmp".into(),
         system: vec![directory("/usr"), link("/bin", "usr/bin")],
-        configuration: vec![directory("/etc/ssl/certs"), link("/etc/localtime", "/usr/share/x")],
+        configuration: Some(vec![
+            directory("/etc/ssl/certs"),
+            link("/etc/localtime", "/usr/share/x"),
+        ]),
         devices: vec!["null"],
         landlock: 7,
         is_root: false,
@@ -22,6 +25,7 @@ fn small() -> CellSpec {
     CellSpec {
         own: Vec::new(),
         mounts: Vec::new(),
+        files: Vec::new(),
         isolation: CellKind::Strict,
         binds: Vec::new(),
         disk_bytes: 1 << 20,
@@ -33,6 +37,23 @@ fn small() -> CellSpec {
         no_network: false,
         gate: false,
         rlimits: vec![Rlimit::fixed(Resource::Processes, 10)],
+    }
+}
+
+#[test]
+fn a_file_of_its_own_is_where_nothing_of_the_host_is() {
+    let binds =
+        [Entry { target: "/srv/venv/bin".into(), what: What::Directory("/srv/venv/bin".into()) }];
+    let made = |path: &str| {
+        let files = vec![(path.into(), "text".to_owned())];
+        strict(&CellSpec { files, ..small() }, &binds, &host(), Purpose::default())
+    };
+    let plan = format!("{:?}", made("/srv/venv/pip.conf").unwrap());
+    assert!(plan.contains("/srv/venv/pip.conf"), "{plan}");
+    for taken in
+        ["/srv/venv/bin/x", "/usr/x", "/srv/venv/../x", "relative", "/proc/x", "/etc/passwd"]
+    {
+        assert!(matches!(made(taken), Err(Error::Invalid(_))), "{taken}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::PathBuf;
 
 use sandbox_isolation::{Bind, CellSpec, Error, Maker, Privilege};
 
@@ -357,4 +358,68 @@ async fn what_runs_in_a_cell_is_ended_before_the_host_when_memory_runs_out() {
         assert_eq!(inside.trim().parse::<i32>().unwrap(), before.max(500));
     }
     assert_eq!(score("/proc/self/oom_score_adj"), before);
+}
+
+/// A file that an administrator has put into `/etc`, for everybody to read. It is removed with this.
+struct Planted(PathBuf);
+
+impl Planted {
+    /// `None` for who may not write there.
+    fn new(text: &str) -> Option<Self> {
+        let path = PathBuf::from(format!("/etc/{text}.conf"));
+        fs::write(&path, format!("remark = {text}\n")).ok().map(|()| Self(path))
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn of_etc_programs_see_what_is_theirs_and_nothing_private() {
+    const PRIVATE: [&str; 24] = [
+        "shadow",
+        "shadow-",
+        "gshadow",
+        "sudoers",
+        "sudoers.d",
+        "machine-id",
+        "pip.conf",
+        "npmrc",
+        "gitconfig",
+        "netrc",
+        "environment",
+        "fstab",
+        "crontab",
+        "docker",
+        "kubernetes",
+        "rancher",
+        "NetworkManager",
+        "wireguard",
+        "apt",
+        "ssh",
+        "mysql",
+        "systemd",
+        "cloud",
+        "letsencrypt",
+    ];
+    let text = format!("canary-{}", std::process::id());
+    let planted = Planted::new(&text);
+    let cell = strict_cell().await;
+    let found =
+        output(&cell, shell("cd /etc && ls -A && find . -type f -exec cat {} + 2>/dev/null")).await;
+    let names: Vec<&str> = found.lines().collect();
+    assert!(names.contains(&"ld.so.cache"), "the control is missing: {names:?}");
+    for name in PRIVATE {
+        assert!(!names.contains(&name), "{name} is there");
+    }
+    if planted.is_some() {
+        let own = fs::read_to_string(format!("/etc/{text}.conf")).unwrap();
+        assert!(own.contains(&text), "the control says {own:?}");
+    }
+    assert!(!found.contains(&text), "what nothing on this host owns is shown");
+    let keys = output(&cell, shell("ls /etc/ssl/private /etc/shadow /etc/ssh 2>&1 || true")).await;
+    assert_eq!(keys.matches("No such file").count(), 3, "{keys}");
 }

@@ -6,6 +6,7 @@
 mod command;
 mod folder;
 mod over;
+mod room;
 mod said;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 pub use self::command::KernelCommand;
 use self::folder::Folder;
 pub use self::over::Over;
+pub use self::room::Room;
 use self::said::Said;
 use crate::kernel_box::{KernelSource, StartedKernel, Streams, Unwanted};
 use crate::process::{Interrupt, KernelProcess};
@@ -88,13 +90,16 @@ pub struct Kernels {
     pub parent: String,
     /// The home directory.
     pub home: String,
-    /// Whether the network is closed.
-    pub isolated: bool,
+    /// The limits of the sandbox.
+    pub room: Room,
 }
 
 #[async_trait]
 impl KernelSource for Kernels {
     async fn start(&self, spec: WorkerSpec) -> Result<StartedKernel> {
+        if self.command.looks_like_ipython() {
+            self.room.check()?;
+        }
         let transport = self.over.now();
         let failed = match self.start_over(transport, &spec).await {
             Ok(started) => return Ok(started),
@@ -180,7 +185,7 @@ impl Kernels {
         tracing::debug!(ipython, "the kernel answers");
         let program = (ipython && self.command.looks_like_ipython()).then(|| {
             let mut program = Program::new(&self.home, &spec.cwd);
-            (program.own_streams, program.isolated) = (true, self.isolated);
+            program.own_streams = true;
             program
         });
         unwanted.keep();

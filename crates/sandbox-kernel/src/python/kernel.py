@@ -63,18 +63,17 @@ class Driver:
         self.lock = allocate_lock()
         self.current = None
         self.calls = None
-        self.isolated = SETTINGS["isolated"]
         self.masked = 0
         self.pending = self.interrupted = self.nagging = False
         self.gate = allocate_lock()
         self.interruptible = self.cancelled = None
         self.buffer = b""
         self.link = None
-        self.site = HOME + "/.packages"
-        self.site_changed = None
         self.streams = own_streams() if OWN_STREAMS else ipython["Published"]()
         if OWN_STREAMS:
             self.streams.deliver_by(self.deliver)
+        self.arrivals = load("installed")["Arrivals"](HOME, self.streams.note)
+        sys.meta_path.append(self.arrivals)
         self.baseline = set()
         self.request, self.published = None, count()
         self.marks, self.marking = count(1), allocate_lock()
@@ -254,7 +253,7 @@ class Driver:
     def prepare(self, asked, undo):
         self.streams.restore()
         self.streams.put_in_place()
-        self.look_for_packages()
+        self.arrivals.look()
         if "script" in asked:
             undo.append(self.streams.lend())
         if "script" in asked or "argv" in asked:
@@ -273,19 +272,6 @@ class Driver:
             undo.append(lambda key=key, value=os.environ.get(key): set_variable(key, value))
             os.environ[key] = value
         follow(names)
-
-    def look_for_packages(self):
-        """What was installed since the last run becomes importable."""
-        try:
-            changed = os.stat(self.site).st_mtime_ns
-        except OSError:
-            return
-        if changed != self.site_changed:
-            self.site_changed = changed
-            try:
-                load("installed")["show"](self.site)
-            except Exception as error:
-                self.streams.note("packages cannot be shown: %s" % error)
 
     def limited(self, bundle):
         """The representations that are not over the limits; each that is says so."""

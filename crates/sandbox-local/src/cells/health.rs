@@ -1,7 +1,11 @@
 //! What this host has for cells.
 
+use std::collections::BTreeSet;
+
 use sandbox_core::{Check, Health, IsolationMode};
-use sandbox_isolation::{CellSpec, Enforcer, Layer, Probe, host_limits, probe};
+use sandbox_isolation::{
+    CellSpec, Enforcer, Hidden, Layer, Probe, hidden_configuration, host_limits, probe,
+};
 
 use super::gate;
 use super::makers::{Makers, no_isolation};
@@ -19,6 +23,7 @@ pub async fn health_in_cells(content: Check, what: &str, makers: &Makers) -> Hea
         health.checks.push(best_effort(makers).await);
     }
     health.checks.extend(further);
+    health.checks.push(configuration(&hidden_configuration()));
     // Told, and no reason against the variant: most sandboxes have no network.
     if health.usable {
         health.checks.push(gate::check(makers).await);
@@ -72,6 +77,28 @@ async fn best_effort(makers: &Makers) -> Check {
             Check { name, ok: false, detail: error.to_string(), fix }
         }
     }
+}
+
+/// What of the configuration of installed packages cells do not show. Most is hidden for what it is about; what is hidden
+/// for what is in it is named, because a program may miss it.
+fn configuration(hidden: &[Hidden]) -> Check {
+    const MAX_NAMED: usize = 12;
+    let (about, found): (Vec<_>, Vec<_>) = hidden.iter().partition(|hidden| hidden.is_by_name);
+    let names = |all: &[&Hidden]| {
+        let shown = all.iter().take(MAX_NAMED).map(|hidden| hidden.path.display().to_string());
+        let more = all.len().saturating_sub(MAX_NAMED);
+        let more = (more > 0).then(|| format!("{more} more"));
+        shown.chain(more).collect::<Vec<_>>().join(", ")
+    };
+    let mut detail = "cells show what packages have put into /etc for programs".to_owned();
+    if !about.is_empty() {
+        detail += &format!("; hidden for what they are about: {}", names(&about));
+    }
+    for why in found.iter().map(|hidden| hidden.why).collect::<BTreeSet<_>>() {
+        let all: Vec<_> = found.iter().copied().filter(|hidden| hidden.why == why).collect();
+        detail += &format!("; hidden because {why}: {}", names(&all));
+    }
+    Check { name: "configuration".to_owned(), ok: true, detail, fix: None }
 }
 
 /// What is good to have, and without which sandboxes are isolated all the same.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use sandbox_core::{ByteSize, CreateSpec, IsolationMode};
@@ -10,6 +11,7 @@ use sandbox_isolation::{CellSpec, Resource, Rlimit, is_of_system};
 use super::gate::needs_gate;
 pub use super::toolchains::shown_for_program;
 use super::toolchains::toolchains;
+use crate::environment::{add_defaults, add_user_programs};
 use crate::host_files::has_credentials;
 
 /// Directories that many things share. Showing one as a whole would show what has nothing to do with a program in it.
@@ -20,6 +22,12 @@ const SHARED: [&str; 16] = [
 
 /// The same in anybody's home.
 const SHARED_IN_HOME: [&str; 6] = [".local", ".config", ".cache", ".cargo", ".ssh", "bin"];
+
+/// The home of the user of a cell.
+const HOME: &str = "/home/sandbox";
+
+/// The settings of pip in a virtual environment, which hold for that one alone.
+const PIP_SETTINGS: &str = "pip.conf";
 
 /// Whether a directory of an interpreter or a toolchain may be shown as a whole.
 pub fn may_show(directory: &Path) -> bool {
@@ -46,8 +54,17 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
         IsolationMode::Strict => CellSpec::strict(),
     };
     cell.gate = needs_gate(spec);
+    let home = spec.env.get("HOME").map_or(HOME, String::as_str);
     for path in shown_paths(directories) {
-        cell = cell.bind(path);
+        let parts = (spec.isolation == IsolationMode::Strict).then(|| parts_of_environment(&path));
+        match parts.flatten() {
+            Some(parts) => {
+                cell = parts.into_iter().fold(cell, CellSpec::bind);
+                let contents = format!("[install]\nprefix = {home}/.local\n");
+                cell.files.push((path.join(PIP_SETTINGS), contents));
+            }
+            None => cell = cell.bind(path),
+        }
     }
     cell.own = spec.working_dir.iter().filter_map(|path| top(Path::new(path))).collect();
     cell.memory = spec.memory.map(ByteSize::as_u64);
@@ -68,6 +85,20 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
         cell = cell.limit(Rlimit::fixed(Resource::Processes, u64::from(processes)));
     }
     cell
+}
+
+/// What is in a virtual environment of Python, each by itself: beside it the cell has settings of pip, which could not
+/// install there. Those of the host are not shown, with the addresses of indexes that they may have. `None`: it is
+/// something else.
+fn parts_of_environment(root: &Path) -> Option<Vec<PathBuf>> {
+    const MAX_PARTS: usize = 32;
+    if !root.join("pyvenv.cfg").is_file() {
+        return None;
+    }
+    let entries = fs::read_dir(root).ok()?.flatten().map(|entry| entry.path());
+    let is_shown = |path: &PathBuf| !path.ends_with(PIP_SETTINGS) && path.exists();
+    let parts: Vec<_> = entries.filter(is_shown).take(MAX_PARTS + 1).collect();
+    (parts.len() <= MAX_PARTS).then_some(parts)
 }
 
 /// The directory below the root that an absolute path begins with.
@@ -142,6 +173,11 @@ pub fn environment(
     }
     env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
     env.extend(spec.secrets.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
+    if spec.isolation == IsolationMode::Off {
+        add_user_programs(&mut env, spec);
+    } else {
+        add_defaults(&mut env, spec);
+    }
     env
 }
 

@@ -91,7 +91,10 @@ impl Wheels {
 pub(super) fn requirements(names: Vec<String>) -> Result<Vec<String>> {
     let invalid = |name: &str, why: &str| {
         Err(Error::invalid("packages", format!("{why}, got {name:.100?}"))
-            .with_hint("name packages as in `requests>=2,<3`; of sources make a wheel first"))
+            .with_hint(
+                "name packages as in `requests>=2,<3`; of sources make a wheel, copy that into the sandbox, and install it \
+                 there: `sandboxes cp x.whl SANDBOX:`, then `sandboxes exec SANDBOX 'pip install ./x.whl'`",
+            ))
     };
     if names.len() > MOST_NAMES {
         return Err(Error::invalid("packages", format!("must be at most {MOST_NAMES}")));
@@ -173,8 +176,13 @@ impl Pip {
     }
 
     /// The program that writes a report of what would be installed.
-    pub(super) fn resolving(&self, report: &str, requirements: &[String]) -> Vec<String> {
-        self.program("install", self.resolution(report, requirements))
+    pub(super) fn resolving(
+        &self,
+        report: &str,
+        requirements: &[String],
+        upgrade: bool,
+    ) -> Vec<String> {
+        self.program("install", self.resolution(report, requirements, upgrade))
     }
 
     /// The program that fetches the wheels of exactly those into a directory.
@@ -182,18 +190,24 @@ impl Pip {
         self.program("download", downloading(directory, pinned))
     }
 
-    fn resolution(&self, report: &str, requirements: &[String]) -> Vec<String> {
+    fn resolution(&self, report: &str, requirements: &[String], upgrade: bool) -> Vec<String> {
+        let upgrading = upgrade.then(|| "--upgrade".to_owned());
         let ignoring = self.is_elsewhere.then(|| "--ignore-installed".to_owned());
         let fixed = ["--dry-run".to_owned(), format!("--report={report}")];
         let requirements = requirements.iter().cloned();
-        fixed.into_iter().chain(ignoring).chain(["--".to_owned()]).chain(requirements).collect()
+        let options = fixed.into_iter().chain(ignoring).chain(upgrading);
+        options.chain(["--".to_owned()]).chain(requirements).collect()
     }
 
     /// Everything that has to be installed beside what the interpreter has.
-    pub(super) async fn resolve(&self, requirements: &[String]) -> Result<Vec<Pinned>> {
+    pub(super) async fn resolve(
+        &self,
+        requirements: &[String],
+        upgrade: bool,
+    ) -> Result<Vec<Pinned>> {
         let directory = tempfile::tempdir().map_err(host_problem)?;
         let report = directory.path().join("report.json");
-        let arguments = self.resolution(&report.display().to_string(), requirements);
+        let arguments = self.resolution(&report.display().to_string(), requirements, upgrade);
         self.run("install", directory.path(), &arguments).await?;
         pinned(&fs::read(&report).map_err(host_problem)?)
     }
@@ -352,7 +366,7 @@ mod tests {
     #[test]
     fn what_this_host_has_counts_only_where_it_is_there_too() {
         let ignores = |pip: Pip| {
-            let words = pip.resolving("report.json", &["numpy".to_owned()]);
+            let words = pip.resolving("report.json", &["numpy".to_owned()], false);
             let (at, end) =
                 (words.iter().position(|word| word == "--ignore-installed"), words.len());
             assert_eq!(words[end - 2..], ["--", "numpy"]);

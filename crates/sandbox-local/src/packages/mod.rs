@@ -26,6 +26,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::Mutex;
 
 use self::fetch::{Pinned, Pip};
+use crate::environment::user_site;
 use crate::place::Place;
 
 const OPERATION: &str = "install_packages";
@@ -56,6 +57,8 @@ pub struct Packages {
     inside: bool,
     /// Where they are put, if not below the home directory.
     site: Option<String>,
+    /// The version of an interpreter of a virtual environment, which has no packages of its user unless it is told so.
+    virtual_version: Option<String>,
     /// Everything that was asked for so far. What is asked for next has to fit it. Held while packages are installed.
     pub(crate) wanted: Mutex<Vec<String>>,
     pub(crate) any: AtomicBool,
@@ -73,14 +76,21 @@ impl Packages {
     }
 
     fn with(pip: Pip, there: PathBuf) -> Self {
-        let (inside, site, wanted, any) = (false, None, Mutex::default(), AtomicBool::new(false));
-        Self { pip, executable: there, inside, site, wanted, any }
+        let (wanted, any) = (Mutex::default(), AtomicBool::new(false));
+        let (inside, site, virtual_version) = (false, None, None);
+        Self { pip, executable: there, inside, site, virtual_version, wanted, any }
     }
 
     /// The same, fetched in the box by that interpreter, into that directory.
     pub fn inside(there: PathBuf, site: String, options: Vec<String>) -> Self {
         let packages = Self::new(there, options);
         Self { inside: true, site: Some(site), ..packages }
+    }
+
+    /// The same for the interpreter of a virtual environment, which is of that version.
+    #[must_use]
+    pub fn of_virtual_environment(self, version: Option<String>) -> Self {
+        Self { virtual_version: version, ..self }
     }
 }
 
@@ -125,31 +135,38 @@ impl Place {
     /// The environment of commands, which find what was installed.
     pub fn command_env(&self) -> BTreeMap<String, String> {
         let mut env = self.env.clone();
-        if self.packages.as_ref().is_some_and(|packages| packages.any.load(Ordering::Acquire)) {
+        let mut put_first = |name: &str, path: &str| {
+            let entry = env.entry(name.to_owned()).or_default();
+            *entry = if entry.is_empty() { path.to_owned() } else { format!("{path}:{entry}") };
+        };
+        let packages = self.packages.as_ref();
+        let version = packages.and_then(|packages| packages.virtual_version.as_deref());
+        if let Some(user) =
+            version.zip(self.env.get("HOME")).and_then(|(v, home)| user_site(home, v))
+        {
+            put_first("PYTHONPATH", &user);
+        }
+        if packages.is_some_and(|packages| packages.any.load(Ordering::Acquire)) {
             let site = self.site();
-            let join = |first: &str, second: Option<&String>| match second {
-                Some(second) if !second.is_empty() => format!("{first}:{second}"),
-                _ => first.to_owned(),
-            };
-            let path = join(&format!("{site}/bin"), env.get("PATH"));
-            let modules = join(&site, env.get("PYTHONPATH"));
-            env.extend([("PATH".to_owned(), path), ("PYTHONPATH".to_owned(), modules)]);
+            put_first("PATH", &format!("{site}/bin"));
+            put_first("PYTHONPATH", &site);
         }
         env
     }
 
-    /// Installs what is missing of those packages and of what they need.
+    /// Installs what is missing of those packages and of what they need; with `upgrade`, also what is older than the newest
+    /// that fits.
     ///
     /// # Errors
     /// `InvalidArgument` for what is no name of a package or does not fit what is there, `NotFound`, and whatever pip fails with.
-    pub async fn install_python(&self, names: Vec<String>) -> Result<()> {
+    pub async fn install_python(&self, names: Vec<String>, upgrade: bool) -> Result<()> {
         let names = fetch::requirements(names)?;
         if names.is_empty() {
             return Ok(());
         }
         let packages = self.packages()?;
         let mut wanted = packages.wanted.lock().await;
-        if self.has_all(packages, &names).await? {
+        if !upgrade && self.has_all(packages, &names).await? {
             return Ok(());
         }
         // The last word about a package counts.
@@ -158,11 +175,11 @@ impl Place {
         all.extend(names.iter().cloned());
         let incoming = format!("{}/{INCOMING}", self.site());
         if packages.inside {
-            let done = self.install_inside(packages, &incoming, &all).await;
+            let done = self.install_inside(packages, &incoming, &all, upgrade).await;
             let removed = self.remove(&incoming).await;
             done.and(removed)?;
         } else {
-            let pinned = packages.pip.resolve(&all).await?;
+            let pinned = packages.pip.resolve(&all, upgrade).await?;
             let missing = self.missing(pinned).await?;
             if !missing.is_empty() {
                 let wheels = packages.pip.download(&missing).await?;
@@ -236,13 +253,14 @@ impl Place {
         packages: &Packages,
         incoming: &str,
         wanted: &[String],
+        upgrade: bool,
     ) -> Result<()> {
         self.remove(incoming).await?;
         let make =
             |files: Arc<dyn BoxFiles>| async move { files.make_directory(incoming, true).await };
         self.with_files(OPERATION, make).await?;
         let report = format!("{incoming}/report.json");
-        self.run(packages.pip.resolving(&report, wanted), fetch::refused).await?;
+        self.run(packages.pip.resolving(&report, wanted, upgrade), fetch::refused).await?;
         let read = |files: Arc<dyn BoxFiles>| async move {
             let mut content = files.read(&report, ByteRange::default()).await?;
             let mut all = Vec::new();

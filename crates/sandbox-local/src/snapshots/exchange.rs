@@ -20,9 +20,17 @@ type Files = Arc<dyn BoxFiles>;
 pub(super) struct Layout {
     pub(super) work_dir: String,
     pub(super) home: String,
-    pub(super) site: String,
+    /// What is beside the working directory: parts of a snapshot, and their directories below the home.
+    pub(super) beside: [(&'static str, String); 2],
     /// Whether the packages are in the working directory, which then has them all by itself.
     pub(super) packages_inside: bool,
+}
+
+impl Layout {
+    /// Where a directory beside the working directory would be in another directory.
+    pub(super) fn inside(&self, directory: &str, beside: &str) -> String {
+        moved(beside, directory)
+    }
 }
 
 /// Files beside those that there are. Removed when they do not take their place.
@@ -31,8 +39,6 @@ pub(super) struct Staged {
     layout: Layout,
     /// What will be the content of the working directory.
     pub(super) fresh: String,
-    /// What will be the packages, where those are outside of it.
-    pub(super) fresh_site: String,
     mark: String,
     /// An archive that is being unpacked, which ends early when nobody wants it any more.
     unpacking: Option<JoinHandle<Result<()>>>,
@@ -44,9 +50,28 @@ impl Staged {
     pub(super) fn new(files: Files, layout: Layout) -> Self {
         let mark = random_hex(4);
         let fresh = format!("{}/.restored-{mark}", layout.work_dir);
-        let fresh_site = format!("{}/.restored-{mark}.packages", layout.home);
         let (unpacking, unwanted) = (None, Arc::default());
-        Self { files, layout, fresh, fresh_site, mark, unpacking, unwanted, given_up: true }
+        Self { files, layout, fresh, mark, unpacking, unwanted, given_up: true }
+    }
+
+    /// The parts beside the working directory: where each is staged if it is inside of that, and if it is outside.
+    pub(super) fn places(&self) -> Vec<(&'static str, String, String)> {
+        let place = |(part, path): &(&'static str, String)| {
+            (*part, self.layout.inside(&self.fresh, path), self.beside("restored", path))
+        };
+        self.layout.beside.iter().map(place).collect()
+    }
+
+    /// Where something beside the working directory is staged, or put out of the way.
+    fn beside(&self, what: &str, path: &str) -> String {
+        let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+        format!("{}/.{what}-{}{name}", self.layout.home, self.mark)
+    }
+
+    /// Everything that is staged.
+    fn all(&self) -> Vec<String> {
+        let beside = self.places().into_iter().map(|(_, _, beside)| beside);
+        [self.fresh.clone()].into_iter().chain(beside).collect()
     }
 
     /// Unpacks an archive there.
@@ -65,7 +90,7 @@ impl Staged {
     /// Removes them now.
     pub(super) async fn give_up(mut self) {
         self.given_up = false;
-        remove(&self.files, &[&self.fresh, &self.fresh_site]).await;
+        remove(&self.files, &self.all()).await;
     }
 
     /// Puts them in the place of those that are there: all, or none.
@@ -73,7 +98,7 @@ impl Staged {
         self.given_up = false;
         let exchanged = tokio::spawn(async move {
             if let Err(error) = self.swap().await {
-                remove(&self.files, &[&self.fresh, &self.fresh_site]).await;
+                remove(&self.files, &self.all()).await;
                 return Err(error);
             }
             self.finish().await.map_err(|error| error.with_effect(Effect::Applied))
@@ -112,10 +137,12 @@ impl Staged {
     /// The packages, where those are outside of the working directory, and what was there before.
     async fn finish(&self) -> Result<()> {
         if !self.layout.packages_inside {
-            let former = format!("{}/.former-{}.packages", self.layout.home, self.mark);
-            unless_missing(self.files.rename(&self.layout.site, &former).await)?;
-            unless_missing(self.files.rename(&self.fresh_site, &self.layout.site).await)?;
-            discard(&self.files, &former).await?;
+            for (_, path) in &self.layout.beside {
+                let former = self.beside("former", path);
+                unless_missing(self.files.rename(path, &former).await)?;
+                unless_missing(self.files.rename(&self.beside("restored", path), path).await)?;
+                discard(&self.files, &former).await?;
+            }
         }
         discard(&self.files, &self.former()).await
     }
@@ -126,12 +153,12 @@ impl Drop for Staged {
         let Some(runtime) = Handle::try_current().ok().filter(|_| self.given_up) else { return };
         self.unwanted.store(true, Ordering::Release);
         let (files, unpacking) = (Arc::clone(&self.files), self.unpacking.take());
-        let (fresh, fresh_site) = (self.fresh.clone(), self.fresh_site.clone());
+        let all = self.all();
         runtime.spawn(async move {
             if let Some(unpacking) = unpacking {
                 drop(unpacking.await);
             }
-            remove(&files, &[&fresh, &fresh_site]).await;
+            remove(&files, &all).await;
         });
     }
 }
@@ -142,7 +169,7 @@ fn not_to_the_end(error: JoinError) -> Error {
 }
 
 /// The error that counts came before.
-async fn remove(files: &Files, paths: &[&str]) {
+async fn remove(files: &Files, paths: &[String]) {
     for path in paths {
         let _ = discard(files, path).await;
     }

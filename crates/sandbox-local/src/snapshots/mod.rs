@@ -31,6 +31,11 @@ type Files = Arc<dyn BoxFiles>;
 
 const WORKSPACE: &str = "workspace.tar";
 const PACKAGES: &str = "packages.tar";
+/// What the user of the sandbox has installed, as `pip install` does: `~/.local`.
+const USER: &str = "user.tar";
+
+/// Most files outside of a snapshot that are named one by one.
+const MAX_NAMED_FILES: usize = 8;
 
 /// Bytes of an archive that are kept in memory, and not written while the sandbox is held up.
 const READ_AHEAD: usize = 1 << 20;
@@ -98,7 +103,8 @@ impl Place {
         let home = site.rsplit_once('/').map_or("/", |(home, _)| home).to_owned();
         let packages_inside =
             site.strip_prefix(&work_dir).is_some_and(|rest| rest.starts_with('/'));
-        Layout { work_dir, home, site, packages_inside }
+        let user = format!("{}/.local", home.trim_end_matches('/'));
+        Layout { work_dir, home, beside: [(PACKAGES, site), (USER, user)], packages_inside }
     }
 
     /// Whether its files can be those of a snapshot: a snapshot has what belongs to the sandbox, and nothing of the host.
@@ -108,7 +114,8 @@ impl Place {
     pub fn check_snapshot(&self, operation: &'static str) -> Result<()> {
         self.alive(operation)?;
         let layout = self.layout();
-        let of_snapshots = [&layout.work_dir, &layout.site].map(Path::new);
+        let [(_, site), (_, user)] = &layout.beside;
+        let of_snapshots = [&layout.work_dir, site, user].map(Path::new);
         let meets = |target: &Path| {
             of_snapshots.iter().any(|own| own.starts_with(target) || target.starts_with(own))
         };
@@ -131,22 +138,27 @@ impl Place {
     /// `PermissionDenied` for a file that nobody in the sandbox can read, and what else keeps them from being read.
     pub(crate) async fn read_files(&self, operation: &'static str) -> Result<SavedFiles> {
         let layout = self.layout();
-        let (work, site) = tokio::join!(
+        let [(_, site), (_, user)] = &layout.beside;
+        let (work, site, user) = tokio::join!(
             self.pack(operation, &layout.work_dir),
-            self.pack(operation, &layout.site)
+            self.pack(operation, site),
+            self.pack(operation, user)
         );
+        let packed = [site, user];
         let directories = vec![layout.work_dir];
         let mut files = SavedFiles { parts: Vec::new(), directories, in_memory: true };
         files.add(WORKSPACE, work?).await?;
-        match site {
-            Ok(content) => {
-                files.add(PACKAGES, content).await?;
-                if !layout.packages_inside {
-                    files.directories.push(layout.site);
+        for ((part, path), packed) in layout.beside.into_iter().zip(packed) {
+            match packed {
+                Ok(content) => {
+                    files.add(part, content).await?;
+                    if !layout.packages_inside {
+                        files.directories.push(path);
+                    }
                 }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
         }
         Ok(files)
     }
@@ -167,6 +179,7 @@ impl Place {
         let variables = std::mem::take(&mut draft.variables);
         info.variables = variables.iter().map(|context| context.id.clone()).collect();
         info.left_out.extend(self.running_commands());
+        info.left_out.extend(self.files_outside(operation).await);
         let (wanted, _) = self.known_packages().await;
         let packages_inside = self.layout().packages_inside;
         let image = draft.image.take().map(|image| (image.name, image.engine));
@@ -180,6 +193,37 @@ impl Place {
     async fn pack(&self, operation: &'static str, path: &str) -> Result<ByteStream> {
         let pack = |files: Files| async move { files.read_archive(path).await };
         Ok(self.content(operation, self.with_files(operation, pack).await?))
+    }
+
+    /// Names what is in the other directories of the sandbox where files are kept.
+    async fn files_outside(&self, operation: &'static str) -> Vec<String> {
+        let layout = self.layout();
+        let mut outside = Vec::new();
+        for directory in [layout.home.as_str(), "/data"] {
+            let list = |files: Files| async move { files.list(directory).await };
+            let Ok(entries) = self.with_files(operation, list).await else { continue };
+            let is_kept = |path: &str| {
+                path == layout.work_dir || layout.beside.iter().any(|(_, beside)| path == beside)
+            };
+            // What programs keep for themselves can be made again, and what is ours is not asked for.
+            let is_of_programs = |name: &str| {
+                [".cache", ".config"].contains(&name) || name.starts_with(".sandboxes.")
+            };
+            let mut named: Vec<String> = entries
+                .into_iter()
+                .filter(|entry| {
+                    !layout.packages_inside && !is_kept(&entry.path) && !is_of_programs(&entry.name)
+                })
+                .map(|entry| format!("{}, which is outside of it", entry.path))
+                .collect();
+            let more = named.len().saturating_sub(MAX_NAMED_FILES);
+            named.truncate(MAX_NAMED_FILES);
+            if more > 0 {
+                named.push(format!("{more} more files in {directory}"));
+            }
+            outside.extend(named);
+        }
+        outside
     }
 
     fn running_commands(&self) -> Vec<String> {
@@ -212,12 +256,15 @@ impl Place {
         check_python(stored, python)?;
         let layout = self.layout();
         self.unpack(operation, stored, WORKSPACE, &layout.work_dir).await?;
-        if stored.notes.packages_inside && !layout.packages_inside {
-            discard(&self.files(operation).await?, &format!("{}/.packages", layout.work_dir))
-                .await?;
-        }
-        if stored.has(PACKAGES) && !(stored.notes.packages_inside && layout.packages_inside) {
-            self.unpack(operation, stored, PACKAGES, &layout.site).await?;
+        let both_inside = stored.notes.packages_inside && layout.packages_inside;
+        for (part, path) in &layout.beside {
+            if stored.notes.packages_inside && !layout.packages_inside {
+                let inside = layout.inside(&layout.work_dir, path);
+                discard(&self.files(operation).await?, &inside).await?;
+            }
+            if stored.has(part) && !both_inside {
+                self.unpack(operation, stored, part, path).await?;
+            }
         }
         self.know_packages(stored.notes.wanted.clone(), stored.has(PACKAGES)).await;
         Ok(())
@@ -245,15 +292,16 @@ impl Place {
         let _in_use = self.expiry.in_use();
         let mut staged = Staged::new(self.files(operation).await?, layout);
         let prepared = async {
-            let (fresh, fresh_site) = (staged.fresh.clone(), staged.fresh_site.clone());
-            let packages = format!("{fresh}/.packages");
+            let fresh = staged.fresh.clone();
             staged.unpack(stored.read(operation, WORKSPACE).await?, fresh).await?;
-            if stored.notes.packages_inside && outside {
-                discard(&staged.files, &packages).await?;
-            }
-            if stored.has(PACKAGES) && (outside || !stored.notes.packages_inside) {
-                let path = if outside { fresh_site } else { packages };
-                staged.unpack(stored.read(operation, PACKAGES).await?, path).await?;
+            for (part, inside, beside) in staged.places() {
+                if stored.notes.packages_inside && outside {
+                    discard(&staged.files, &inside).await?;
+                }
+                if stored.has(part) && (outside || !stored.notes.packages_inside) {
+                    let path = if outside { beside } else { inside };
+                    staged.unpack(stored.read(operation, part).await?, path).await?;
+                }
             }
             still.await
         };

@@ -244,11 +244,11 @@ impl Request<'_> {
                 let tool = Tool { name, description, parameters, call: call_back };
                 done(instance.register_tool(call, tool).await)
             }
-            Verb::InstallPackages { system, names } => {
-                let packages = if system {
-                    InstallPackages::System(names)
-                } else {
-                    InstallPackages::Python(names)
+            Verb::InstallPackages { system, upgrade, names } => {
+                let packages = match (system, upgrade) {
+                    (true, _) => InstallPackages::System(names),
+                    (false, true) => InstallPackages::Upgrade(names),
+                    (false, false) => InstallPackages::Python(names),
                 };
                 done(instance.install_packages(call, packages).await)
             }

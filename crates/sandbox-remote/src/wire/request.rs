@@ -161,6 +161,8 @@ pub(crate) enum Verb {
     CallTool,
     InstallPackages {
         system: bool,
+        #[serde(default)]
+        upgrade: bool,
         names: Vec<String>,
     },
     ExposePort {
@@ -442,11 +444,12 @@ impl Verb {
     }
 
     pub(crate) fn install(packages: InstallPackages) -> Self {
-        let (system, names) = match packages {
-            InstallPackages::Python(names) => (false, names),
-            InstallPackages::System(names) => (true, names),
+        let (system, upgrade, names) = match packages {
+            InstallPackages::Python(names) => (false, false, names),
+            InstallPackages::Upgrade(names) => (false, true, names),
+            InstallPackages::System(names) => (true, false, names),
         };
-        Self::InstallPackages { system, names }
+        Self::InstallPackages { system, upgrade, names }
     }
 }
 

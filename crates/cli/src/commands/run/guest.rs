@@ -71,6 +71,7 @@ impl Interrupts {
 pub(crate) struct Guest {
     running: RefCell<Running>,
     interrupted: Rc<Cell<bool>>,
+    placed: RefCell<Option<String>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -84,6 +85,16 @@ enum Running {
 }
 
 impl Guest {
+    /// Notes a file of ours in the working directory.
+    pub(crate) fn placed(&self, path: Option<String>) {
+        *self.placed.borrow_mut() = path;
+    }
+
+    /// The file of ours in the working directory, to be removed.
+    pub(crate) fn take_placed(&self) -> Option<String> {
+        self.placed.borrow_mut().take()
+    }
+
     /// Says that code runs in the interpreter.
     pub(crate) fn follow_code(&self, context: Option<String>) {
         *self.running.borrow_mut() = Running::Code(context);

@@ -269,6 +269,9 @@ impl Visit {
             false => None,
         };
         let advice = report.advise(&subject, ended.as_ref().err(), sandbox).await;
+        if let Some(path) = guest.take_placed().filter(|_| stays || has_mounts(sandbox)) {
+            program::remove(sandbox, &path).await;
+        }
         end_unless_it_stays(sandbox, stays, printer).await;
         let (mut result, recording) = report.end(&guest);
         result.hint = result.hint.or_else(|| advice.clone());
@@ -308,6 +311,7 @@ impl Visit {
             }
             Source::Program(program) => {
                 let place = program::place(sandbox, &program, timeout, &extras).await?;
+                guest.placed(place.to_remove());
                 let prepared = command(place.command(sandbox, program.arguments, timeout, stdin));
                 return Ok(guest.follow_command(prepared.start().await?));
             }
@@ -327,6 +331,11 @@ impl Visit {
         guest.follow_code(extras.context);
         Ok(run.stream().await?)
     }
+}
+
+/// Whether what is in the working directory may be of this host.
+fn has_mounts(sandbox: &Sandbox) -> bool {
+    sandbox.info().is_some_and(|info| info.mounts.iter().any(|mount| mount.writable))
 }
 
 async fn end_unless_it_stays(sandbox: &Sandbox, stays: bool, printer: &Printer) {

@@ -34,8 +34,22 @@ cat >/dev/null
 printf '%s\n' "$PWD/$1"
 "#;
 
+/// The same in the working directory, where that can be written to, under a name that no other file has.
+const PLACE_BESIDE: &str = r#"set -e
+base=${HOME:-/}
+[ -w "$base" ] || base=${TMPDIR:-/tmp}
+directory=$(mktemp -d "${base%/}/.sandboxes.XXXXXX")
+file=${PWD%/}/.${1%.*}.${directory##*.}.${1##*.}
+if (set -C; : >"$file") 2>/dev/null; then rmdir "$directory"; else file=$directory/$1; fi
+cat >"$file"
+printf '%s\n' "$file"
+"#;
+
 /// What follows when no runner is usable.
 const NO_RUNNER: &str = "none";
+
+/// How long the removal of one file may take.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Task {
     /// The same in a sandbox that is there. Inline code in the language of its kernel is a cell of that kernel: so it is
@@ -82,6 +96,7 @@ fn python(code: String, path: &str, arguments: Vec<String>) -> Program {
         dependencies: None,
         file: None,
         within: None,
+        beside: false,
     }
 }
 
@@ -102,6 +117,7 @@ pub(crate) struct Place {
     path: String,
     runner: &'static Runner,
     env: &'static [(&'static str, &'static str)],
+    beside: bool,
 }
 
 /// Puts the program into the sandbox, finds what runs it, and fetches its dependencies.
@@ -114,21 +130,28 @@ pub(crate) async fn place(
     timeout: Option<Duration>,
     extras: &Extras,
 ) -> Result<Place, Problem> {
-    let (script, name) = match &program.within {
-        Some(within) => (place_script(WITHIN, program.runners), within),
-        None => (place_script(PLACE, program.runners), &program.name),
+    let (place, name) = match &program.within {
+        Some(within) => (WITHIN, within),
+        None if program.beside => (PLACE_BESIDE, &program.name),
+        None => (PLACE, &program.name),
     };
+    let script = place_script(place, program.runners);
     let command = shell(sandbox, &script, name, timeout).stdin(program.text.clone());
-    let command = match (&program.within, &extras.workdir) {
-        (Some(_), Some(directory)) => command.cwd(directory),
+    let command = match (program.within.is_some() || program.beside, &extras.workdir) {
+        (true, Some(directory)) => command.cwd(directory),
         _ => command,
     };
     let answer = succeed(command.await?, "the program could not be put into the sandbox")?;
     let (path, runner) = answer.trim_end().rsplit_once('\n').unwrap_or_default();
     let runner = runner.parse().ok().and_then(|index: usize| program.runners.get(index));
-    let runner = runner.ok_or_else(|| missing(program))?;
+    let Some(runner) = runner else {
+        if program.is_placed_beside() {
+            remove(sandbox, path).await;
+        }
+        return Err(missing(program));
+    };
     debug!(path, runner = runner.label, "program is in place");
-    let mut place = Place { path: path.into(), runner, env: &[] };
+    let mut place = Place { path: path.into(), runner, env: &[], beside: program.is_placed_beside() };
     if let Some(dependencies) = &program.dependencies {
         fetch(sandbox, &place.path, dependencies, timeout).await?;
         place.env = dependencies.how.env;
@@ -137,6 +160,11 @@ pub(crate) async fn place(
 }
 
 impl Place {
+    /// The program in the working directory, which is removed when it has run.
+    pub(crate) fn to_remove(&self) -> Option<String> {
+        self.beside.then(|| self.path.clone())
+    }
+
     /// The command that runs the program.
     pub(crate) fn command<'a>(
         &self,
@@ -149,6 +177,14 @@ impl Place {
         argv.extend(arguments);
         let command = guest::command(sandbox, argv, timeout, stdin);
         self.env.iter().fold(command, |command, (name, value)| command.env(*name, *value))
+    }
+}
+
+/// Removes a program from the working directory of a sandbox that stays, or that is a directory of this host.
+pub(crate) async fn remove(sandbox: &Sandbox, path: &str) {
+    let removed = shell(sandbox, r#"rm -f -- "$1""#, path, Some(REMOVE_TIMEOUT)).await;
+    if let Err(error) = removed {
+        debug!(path, %error, "the program stays where it was put");
     }
 }
 
@@ -310,6 +346,7 @@ mod tests {
                 dependencies: None,
                 file: None,
                 within: None,
+                beside: false,
             })
         };
         insta::assert_snapshot!(missing_for("typescript").message(), @"typescript programs need one of these, and the sandbox has none: node 22.6 or newer, tsx, ts-node, tsc with node");

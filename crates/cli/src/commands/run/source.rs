@@ -102,9 +102,16 @@ pub(crate) struct Program {
     /// Its file here, and where that is in the working directory of the sandbox, once it was copied there.
     pub(crate) file: Option<PathBuf>,
     pub(crate) within: Option<String>,
+    /// Puts it into the working directory, from which it finds its modules.
+    pub(crate) beside: bool,
 }
 
 impl Program {
+    /// Tells whether a file of ours in the working directory has it.
+    pub(super) fn is_placed_beside(&self) -> bool {
+        self.beside && self.within.is_none()
+    }
+
     /// Says that a directory was copied into the working directory: if the program is in it, it is there already.
     pub(super) fn move_into(&mut self, directory: &Path) {
         if let Some(within) = self.file.as_deref().and_then(|file| path_within(file, directory)) {
@@ -181,7 +188,7 @@ impl Task {
             Engine::Tools { .. } if is_for_kernel(args, &code) => {
                 interpreted(code, arguments, args)?
             }
-            Engine::Tools { runners, install, dependencies } => {
+            Engine::Tools { runners, install, dependencies, beside } => {
                 let dependencies = match (args.deps, dependencies) {
                     (true, Some(how)) => Some(fetch(args, how, &code)?),
                     (true, None) => return Err(no_dependencies(language)),
@@ -206,6 +213,7 @@ impl Task {
                     dependencies,
                     file,
                     within: None,
+                    beside: *beside,
                 })
             }
         };
