@@ -28,7 +28,7 @@ pub(crate) struct Container {
     pub(crate) system: System,
 }
 
-/// What system packages take.
+/// Says what system packages take.
 const HINT_OF_SYSTEM_PACKAGES: &str = "create the sandbox with a root that can be written to, and with a network: `--writable-root --network all`, or the \
      provider option `writable_root`, which gives up the read-only root and the limit of the disk; or put them into an \
      image of your own, and name it with `--image` or .image(..)";

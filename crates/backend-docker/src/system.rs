@@ -17,7 +17,7 @@ use crate::refusal::refused;
 
 const OPERATION: &str = "install_packages";
 
-/// How long an installation may take.
+/// Longest time of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Bytes of what the package manager says that an error may quote.

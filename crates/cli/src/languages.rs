@@ -35,7 +35,7 @@ pub(crate) enum Engine {
         install: &'static str,
         /// What `--deps` does.
         dependencies: Option<&'static Dependencies>,
-        /// Whether a program finds its modules from the directory that it is in: it is put into the working directory.
+        /// Puts a program into the working directory, because it finds its modules from the directory that it is in.
         beside: bool,
     },
 }

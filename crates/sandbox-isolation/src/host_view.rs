@@ -76,7 +76,7 @@ impl HostView {
         }
     }
 
-    /// What of `/etc` is shown.
+    /// Returns the part of `/etc` that is shown.
     pub(crate) fn configuration(&self) -> &[Entry] {
         self.configuration.as_deref().unwrap_or_else(|| &host_configuration().shown)
     }
@@ -88,7 +88,7 @@ pub(crate) fn begin_to_look() {
     let _ = thread::Builder::new().spawn(host_configuration);
 }
 
-/// What was found in `/etc`, once per process.
+/// Looks through `/etc`, once per process.
 fn host_configuration() -> &'static Configuration {
     static FOUND: OnceLock<Configuration> = OnceLock::new();
     FOUND.get_or_init(|| {

@@ -30,7 +30,7 @@ const SECRETS: [&str; 17] = [
     "bearer",
 ];
 
-/// How the tokens of well-known services begin.
+/// Beginnings of the tokens of well-known services.
 const TOKENS: [&str; 8] =
     ["ghp_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "akia", "npm_", "sk-"];
 

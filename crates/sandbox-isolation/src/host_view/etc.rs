@@ -15,7 +15,7 @@ use memchr::memmem;
 use super::credentials::has_credentials;
 use super::{Entry, configuration, entry};
 
-/// What programs of every system expect, made by scripts of packages and so owned by none. Directories of private keys are
+/// Names that programs of every system expect, made by scripts of packages and so owned by none. Directories of private keys are
 /// left out.
 const USUAL: [&str; 20] = [
     "alternatives",
@@ -40,7 +40,7 @@ const USUAL: [&str; 20] = [
     "timezone",
 ];
 
-/// How directories of languages begin, for systems whose packages cannot be asked.
+/// Beginnings of directories of languages, for systems whose packages cannot be asked.
 const LANGUAGES: [&str; 9] =
     ["R", "java", "jvm", "maven", "mono", "perl", "php", "protocols", "services"];
 
@@ -241,7 +241,7 @@ const MAX_DEPTH: usize = 6;
 /// Files that are looked at of one directory below `/etc`.
 const MAX_FILES: usize = 4096;
 
-/// What is shown of the host's configuration, and what is not although a package owns it.
+/// The host's configuration that is shown, and that which is not although a package owns it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Configuration {
     pub(crate) shown: Vec<Entry>,
@@ -293,7 +293,7 @@ impl Configuration {
                 if !self.shown.iter().any(known) {
                     // What is in it is in it.
                     self.shown.retain(|entry| !entry.target.starts_with(path));
-                    // A link is made anew, and leads only to what the cell has.
+                    // A link is made again, and leads only to what the cell has.
                     self.shown.extend(entry(path));
                 }
             }
@@ -315,7 +315,7 @@ impl Configuration {
     }
 }
 
-/// What was found at a path.
+/// The finding at one path.
 enum Seen {
     /// All of it may be shown.
     Whole,
@@ -396,7 +396,7 @@ impl Look {
     }
 }
 
-/// What such a name below `/etc` is about, when that is private.
+/// Returns the private matter that such a name below `/etc` is about.
 fn private(name: &str) -> Option<&'static str> {
     let matches = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),

@@ -1,4 +1,4 @@
-//! What a kernel takes to start at all. With less it fails in the middle of that, or is silent.
+//! The room that a kernel needs to start at all. With less it fails in the middle of that, or is silent.
 
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
 

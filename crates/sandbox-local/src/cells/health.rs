@@ -79,7 +79,7 @@ async fn best_effort(makers: &Makers) -> Check {
     }
 }
 
-/// What of the configuration of installed packages cells do not show. Most is hidden for what it is about; what is hidden
+/// Names the configuration of installed packages that cells do not show. Most is hidden for what it is about; what is hidden
 /// for what is in it is named, because a program may miss it.
 fn configuration(hidden: &[Hidden]) -> Check {
     const MAX_NAMED: usize = 12;

@@ -87,7 +87,7 @@ pub fn cell_spec(spec: &CreateSpec, directories: &[PathBuf]) -> CellSpec {
     cell
 }
 
-/// What is in a virtual environment of Python, each by itself: beside it the cell has settings of pip, which could not
+/// Lists the parts of a virtual environment of Python: beside them the cell has settings of pip, which could not
 /// install there. Those of the host are not shown, with the addresses of indexes that they may have. `None`: it is
 /// something else.
 fn parts_of_environment(root: &Path) -> Option<Vec<PathBuf>> {

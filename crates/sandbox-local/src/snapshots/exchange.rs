@@ -20,7 +20,7 @@ type Files = Arc<dyn BoxFiles>;
 pub(super) struct Layout {
     pub(super) work_dir: String,
     pub(super) home: String,
-    /// What is beside the working directory: parts of a snapshot, and their directories below the home.
+    /// Directories beside the working directory: parts of a snapshot, and their directories below the home.
     pub(super) beside: [(&'static str, String); 2],
     /// Whether the packages are in the working directory, which then has them all by itself.
     pub(super) packages_inside: bool,

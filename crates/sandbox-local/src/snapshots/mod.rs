@@ -31,7 +31,7 @@ type Files = Arc<dyn BoxFiles>;
 
 const WORKSPACE: &str = "workspace.tar";
 const PACKAGES: &str = "packages.tar";
-/// What the user of the sandbox has installed, as `pip install` does: `~/.local`.
+/// The archive of what the user of the sandbox has installed, as `pip install` does: `~/.local`.
 const USER: &str = "user.tar";
 
 /// Most files outside of a snapshot that are named one by one.

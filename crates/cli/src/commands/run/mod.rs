@@ -333,7 +333,7 @@ impl Visit {
     }
 }
 
-/// Whether what is in the working directory may be of this host.
+/// Tells whether the working directory may be one of this host.
 fn has_mounts(sandbox: &Sandbox) -> bool {
     sandbox.info().is_some_and(|info| info.mounts.iter().any(|mount| mount.writable))
 }

@@ -48,7 +48,7 @@ printf '%s\n' "$file"
 /// What follows when no runner is usable.
 const NO_RUNNER: &str = "none";
 
-/// How long the removal of one file may take.
+/// Longest time for the removal of one file.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Task {
