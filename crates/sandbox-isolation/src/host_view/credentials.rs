@@ -79,7 +79,8 @@ fn without_markup_comments(text: &str) -> String {
 
 fn is_credential(line: &str) -> bool {
     let line = line.trim_start();
-    if names_a_login(line) {
+    // npm's own settings begin like comments of other programs.
+    if names_a_login(line) || line.contains(":_auth") || line.contains(":_pass") {
         return true;
     }
     let comment = ["#", ";", "//", "*", "/*", "!", "%", "--"];
