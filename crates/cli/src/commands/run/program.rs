@@ -151,7 +151,8 @@ pub(crate) async fn place(
         return Err(missing(program));
     };
     debug!(path, runner = runner.label, "program is in place");
-    let mut place = Place { path: path.into(), runner, env: &[], beside: program.is_placed_beside() };
+    let mut place =
+        Place { path: path.into(), runner, env: &[], beside: program.is_placed_beside() };
     if let Some(dependencies) = &program.dependencies {
         fetch(sandbox, &place.path, dependencies, timeout).await?;
         place.env = dependencies.how.env;
