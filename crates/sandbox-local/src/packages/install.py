@@ -71,7 +71,10 @@ def move(source, target):
 wheels = sorted(os.path.join(incoming, name) for name in os.listdir(incoming))
 options = ["--isolated", "--no-index", "--no-deps", "--no-input", "--no-cache-dir", "--quiet"]
 options += ["--disable-pip-version-check", "--no-warn-script-location", "--target", stage]
-status = subprocess.call([sys.executable, "-I", "-m", "pip", "install"] + options + wheels)
+# What pip is told otherwise, such as where it installs for the user, is not about this.
+settings = dict(os.environ, PIP_CONFIG_FILE=os.devnull)
+program = [sys.executable, "-I", "-m", "pip", "install"]
+status = subprocess.call(program + options + wheels, env=settings)
 if status == 0:
     old = distributions(site)
     for name in distributions(stage):
