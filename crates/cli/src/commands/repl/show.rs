@@ -76,6 +76,9 @@ impl<'a> Screen<'a> {
     }
 
     async fn show_item(&mut self, item: &ResultItem) -> Result<(), Problem> {
+        if item.data.is_empty() {
+            return Ok(()); // a place for what comes later
+        }
         self.end_line().await?;
         let mut is_shown = false;
         if let Some((encoded, extension)) = first(item, &ENCODED) {
