@@ -12,7 +12,8 @@ use sandbox_core::Backend;
 use support::differences::{KERNELS, LATER, of_kernels};
 
 /// The other groups in which a kernel in a cell can differ from a worker in one.
-const IN_CELLS: [&str; 10] = [
+const IN_CELLS: [&str; 11] = [
+    "cells",
     "cleanup",
     "driver",
     "errors",

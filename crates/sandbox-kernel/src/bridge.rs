@@ -362,7 +362,9 @@ impl Bridge {
         let mut notes = Vec::new();
         let bundle = active.room.take(data, &mut notes);
         notes.iter().for_each(|note| active.note(note));
-        if bundle.is_empty() {
+        // One that was empty and has a name is a place for what comes later.
+        let is_place = data.is_empty() && display_id.is_some();
+        if bundle.is_empty() && !is_place {
             return;
         }
         let display = Reply::Display {
