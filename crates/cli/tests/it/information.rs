@@ -165,6 +165,11 @@ fn the_help_of_run_tells_every_flag() {
           --connection-file <FILE>  Connection file of a kernel that runs; it is used as it is, and left
                                     running; it needs --isolation off
 
+    Notebooks:
+      -P, --parameter <NAME=VALUE>  Give a variable of a notebook a value, after the cell with the tag
+                                    `parameters`: True, False, None and numbers are what they are in
+                                    Python, all else is text
+
     Results:
           --notebook <FILE>     Write the code and what came of it into a notebook of this host, also
                                 when it fails
