@@ -1,5 +1,6 @@
 //! What differs between two transcripts, and which of it is expected.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The table of expected differences: blocks of a name, lines `- ` and `+ ` as below, and the reason.
@@ -39,8 +40,8 @@ fn parse(text: &str) -> Result<Vec<Expected>, String> {
 /// Differences of a program.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
-    /// Those in the table, with the reason.
-    pub(super) explained: Vec<(String, String)>,
+    /// Those in the table, below their reason.
+    pub(super) explained: BTreeMap<String, Vec<String>>,
     pub(super) unexpected: Vec<String>,
     /// Those in the table that were not seen.
     pub(super) gone: Vec<String>,
@@ -55,7 +56,10 @@ impl Verdict {
         };
         println!("{word} {name} ({:.1} s)", took.as_secs_f64());
         self.unexpected.iter().for_each(|line| println!("    {line}"));
-        self.explained.iter().for_each(|(line, why)| println!("    {line}    ({why})"));
+        for (reason, lines) in &self.explained {
+            println!("    {reason}");
+            lines.iter().for_each(|line| println!("        {line}"));
+        }
         self.gone.iter().for_each(|line| println!("    not seen this time: {line}"));
     }
 }
@@ -73,7 +77,9 @@ pub(super) fn judge(
     for line in &differences {
         let why = own.iter().find(|e| e.lines.iter().any(|pattern| matches(line, pattern)));
         match why {
-            Some(expected) => verdict.explained.push((line.clone(), expected.reason.clone())),
+            Some(expected) => {
+                verdict.explained.entry(expected.reason.clone()).or_default().push(line.clone());
+            }
             None => verdict.unexpected.push(line.clone()),
         }
     }
@@ -158,8 +164,9 @@ mod tests {
     #[test]
     fn what_the_table_does_not_have_is_unexpected() {
         let table = parse("# Comment\n\nls\n- a\n+ b\n  Because.\n").expect("a table");
-        let verdict = judge("ls", &lines("a c"), &lines("b c"), &table);
-        assert_eq!((verdict.explained.len(), verdict.unexpected.len()), (2, 0));
+        let verdict = judge("ls", &lines("a c"), &lines("b d"), &table);
+        assert_eq!(verdict.explained["Because."], ["- a", "+ b"]);
+        assert_eq!(verdict.unexpected, ["- c", "+ d"]);
         let verdict = judge("cp", &lines("a"), &lines("b"), &table);
         assert_eq!(verdict.unexpected, ["- a", "+ b"]);
         let verdict = judge("ls", &lines("c"), &lines("c"), &table);
