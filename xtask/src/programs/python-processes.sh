@@ -1,5 +1,6 @@
 # Uses multiprocessing by fork and by spawn, pools, shared memory, threads and asyncio servers in Python.
 # has: python3
+# hide: s/(line [0-9]+:) +[0-9]+ /\1 PID /
 
 cat > t.py <<'END'
 import asyncio, concurrent.futures as cf, multiprocessing as mp, os, queue, signal, socket, subprocess, sys, threading, time
