@@ -242,7 +242,7 @@ class Driver:
         before = getattr(shell, "last_execution_result", None)
         try:
             return await original(**arguments)
-        except Exception:
+        except (Exception, SystemExit):
             result, error = getattr(shell, "last_execution_result", None), self.raised()
             if error is None or result is before:
                 raise
@@ -280,7 +280,7 @@ class Driver:
             if isinstance(data, str):
                 data = clean(data)
             elif not isinstance(data, bytes):
-                problem = self.unsendable(data)
+                data, problem = self.sendable(data)
                 if problem is not None:
                     self.streams.note("%s dropped: %s" % (mime, problem))
                     continue
@@ -301,18 +301,23 @@ class Driver:
 
     def described(self, metadata):
         """What is told of representations, without what could not be sent."""
-        if not metadata or self.unsendable(metadata) is None:
+        if not metadata:
             return metadata
-        self.streams.note("metadata of a representation dropped: %s" % self.unsendable(metadata))
-        return {}
+        sent, problem = self.sendable(metadata)
+        if problem is not None:
+            self.streams.note("metadata of a representation dropped: %s" % problem)
+        return sent if problem is None else {}
 
-    def unsendable(self, data):
-        """Why the kernel could not put that into a message, which would cost the reply. `None`: it can."""
+    def sendable(self, data):
+        """What a message would have of that, and why the kernel could not send it, which would cost the reply.
+
+        It is that from here on: an iterator among it gives its values once.
+        """
+        session = self.kernel.session
         try:
-            self.kernel.session.pack(data)
+            return session.unpack(session.pack(data)), None
         except Exception as error:
-            return "%s: %s" % (type(error).__name__, error)
-        return None
+            return None, "%s: %s" % (type(error).__name__, error)
 
     def formatter_failed(self, error):
         """A representation raised: it is left out. Without plain text, the value of a cell has none, which is an error."""
