@@ -1,5 +1,5 @@
-# Compiles C with sanitizers, links statically and dynamically, and reads a core of debug information.
-# has: gcc g++ ar nm objdump
+# Compiles C with sanitizers, links statically and dynamically, and makes a library.
+# has: gcc g++ ar nm
 # apt: gcc g++ libc6-dev binutils
 # hide: s/==[0-9]+==/==PID==/; s/0x[0-9a-f]{6,}/ADDRESS/g; s/\(BuildId: [0-9a-f]+\)//; s/\+ADDRESS//
 
@@ -16,7 +16,7 @@ echo '#include <stdlib.h>
 int main(void) { volatile char *p = malloc(7); p = 0; return p != 0; }' > leak.c
 gcc -g -fsanitize=address bad.c -o bad && ./bad 2>&1 | grep -o 'ERROR: AddressSanitizer: [a-z-]*'; echo "status ${PIPESTATUS[0]}"
 gcc -g -fsanitize=address fine.c -o fine && ./fine; echo "status $?"
-gcc -g -fsanitize=address leak.c -o leak && ./leak 2>&1 | grep -o 'SUMMARY: .*'; echo "status ${PIPESTATUS[0]}"
+gcc -g -fsanitize=address leak.c -o leak && ./leak 2>&1 | grep -o 'SUMMARY: .*'; echo "leak: status ${PIPESTATUS[0]}"
 gcc -fsanitize=undefined overflow.c -o overflow && ./overflow; echo "status $?"
 gcc -static fine.c -o static && ./static; echo "status $?"
 gcc -fsanitize=thread fine.c -o thread && ./thread; echo "status $?"

@@ -1,4 +1,4 @@
-# Runs Ruby with its standard library, threads, a gem of its own and a script in irb.
+# Runs Ruby with its standard library, threads and a gem of its own.
 # has: ruby gem
 # apt: ruby
 

@@ -1,4 +1,4 @@
-# Runs scripts of zsh, fish and dash, and edits files with vim and ed-like commands.
+# Runs scripts of zsh, fish and dash, and edits files with vim.
 # has: zsh fish dash vim
 # apt: zsh fish dash vim
 
