@@ -26,7 +26,7 @@ const MAX_LOOKED_THROUGH: usize = 64 << 10;
 const MAX_PHRASE: usize = 48;
 
 /// What programs say that meet a network which is closed.
-const PHRASES: [&str; 14] = [
+const PHRASES: [&str; 15] = [
     "Network is unreachable",
     "network is unreachable",
     "Temporary failure in name resolution",
@@ -34,6 +34,7 @@ const PHRASES: [&str; 14] = [
     "Name or service not known",
     "Could not resolve host",
     "unable to resolve host",
+    "bad address '",
     "failed to lookup address",
     "on 127.0.0.1:53:",
     "UnknownHostException",

@@ -242,7 +242,7 @@ impl Visit {
         let facts = Facts::of(sandbox, language);
         let own = Extras { context: self.extras.context.clone(), ..Extras::default() };
         let notebook = export.notebook_of(&self.task, &facts);
-        let mut report = Report::new(printer, export.recording(), &guest);
+        let mut report = Report::new(printer, export.recording(), &guest).on_terminal(tty);
         let ended = {
             let work = async {
                 let events = self.start(sandbox, &guest, printer).await?;

@@ -39,6 +39,8 @@ pub(crate) struct Report<'a> {
     said: Vec<u8>,
     /// Its exit status, and its exception.
     ended: (Option<i32>, Option<String>),
+    /// Whether it runs on this terminal.
+    in_terminal: bool,
     /// Whether the hint of its end was shown already.
     hinted: bool,
     /// Whether Ctrl-C was pressed.
@@ -61,6 +63,7 @@ impl<'a> Report<'a> {
             finished: false,
             said: Vec::new(),
             ended: (None, None),
+            in_terminal: false,
             hinted: false,
         }
     }
@@ -69,6 +72,12 @@ impl<'a> Report<'a> {
     pub(super) fn of_cell(mut self, index: usize, number: usize) -> Self {
         self.cell = Some(number);
         self.begin(index, number);
+        self
+    }
+
+    /// Says whether it runs on this terminal.
+    pub(super) fn on_terminal(mut self, tty: bool) -> Self {
+        self.in_terminal = tty;
         self
     }
 
@@ -93,6 +102,9 @@ impl<'a> Report<'a> {
                 recording.push(&event.kind);
             }
             match self.printer.format() {
+                // A terminal that is the program's has no line for it: the end tells it.
+                Format::Text
+                    if self.in_terminal && matches!(event.kind, EventKind::Hint { .. }) => {}
                 Format::Text => {
                     self.hinted |= matches!(event.kind, EventKind::Hint { .. });
                     self.show(&event.kind).await?;
