@@ -239,7 +239,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         let mut request = RunRequest::new(call, request, &context.spec().cwd);
         request.network_hint = self.place.network.hint();
         request.unseen.clone_from(&self.place.unseen);
-        let lookout = self.place.network.lookout();
+        let lookout = self.place.network.lookout_for_code();
         match context.run(request).await {
             Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, lookout), in_use))),
             Err(error) => Err(self.place.alive("run_code").err().unwrap_or(error)),

@@ -63,7 +63,8 @@ impl fmt::Debug for Lookout {
 #[derive(Debug)]
 pub(crate) struct Closed {
     attempts: Attempts,
-    before: u64,
+    /// How many attempts there were before. `None`: that is not known.
+    before: Option<u64>,
     hint: String,
     said: [Said; 2],
 }
@@ -93,8 +94,14 @@ impl Said {
 
 impl Closed {
     pub(crate) fn from_now(attempts: Attempts, hint: String) -> Self {
-        let before = attempts.count().unwrap_or_default();
+        let before = Some(attempts.count().unwrap_or_default());
         Self { attempts, before, hint, said: Default::default() }
+    }
+
+    /// The same for code, most of which is over before the kernel has been asked: what it fails with says itself that it
+    /// is about the network, so that only what its programs say counts, and attempts after the first look.
+    pub(crate) fn of_code(attempts: Attempts, hint: String) -> Self {
+        Self { attempts, before: None, hint, said: Default::default() }
     }
 
     fn is_said(&self) -> bool {
@@ -103,7 +110,21 @@ impl Closed {
 
     /// Whether something tried to leave. Where nobody counts, programs are taken at their word.
     fn is_met(&self) -> bool {
-        self.attempts.count().map_or_else(|| self.is_said(), |count| count > self.before)
+        let Some(count) = self.attempts.count() else { return self.is_said() };
+        match self.before {
+            Some(before) if count > before => true,
+            Some(_) => self.is_said() && self.attempts.has_ipv6(),
+            None => self.is_said() && (count > 0 || self.attempts.has_ipv6()),
+        }
+    }
+
+    /// The same while it runs, from the first look on.
+    fn is_met_meanwhile(&mut self) -> bool {
+        if self.is_met() {
+            return true;
+        }
+        self.before = self.before.or_else(|| self.attempts.count());
+        false
     }
 }
 
@@ -138,8 +159,9 @@ impl Lookout {
             if self.next.as_mut()?.as_mut().poll(cx).is_pending() {
                 return None;
             }
-            let closed = self.closed.as_ref().filter(|closed| closed.is_met());
-            let hint = closed.map(|closed| closed.hint.clone());
+            let closed = self.closed.as_mut();
+            let hint =
+                closed.and_then(|closed| closed.is_met_meanwhile().then(|| closed.hint.clone()));
             if let Some(hint) = hint.or_else(|| NetworkDenial::hint(&self.denied())) {
                 self.next = None;
                 self.told = Some(hint.clone());

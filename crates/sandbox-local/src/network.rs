@@ -121,10 +121,19 @@ impl Network {
         }
     }
 
-    /// From now on, what is told of the network to who runs something.
+    /// From now on, what is told of the network to who runs a command.
     pub(crate) fn lookout(&self) -> Lookout {
-        let closed = self.hint().filter(|_| self.is_closed());
-        let closed = closed.map(|hint| Closed::from_now(self.attempts.clone(), hint));
+        self.lookout_of(Closed::from_now)
+    }
+
+    /// From now on, what is told of the network to who runs code.
+    pub(crate) fn lookout_for_code(&self) -> Lookout {
+        self.lookout_of(Closed::of_code)
+    }
+
+    fn lookout_of(&self, closed: impl FnOnce(Attempts, String) -> Closed) -> Lookout {
+        let hint = self.hint().filter(|_| self.is_closed());
+        let closed = hint.map(|hint| closed(self.attempts.clone(), hint));
         Lookout::new(self.gate.clone(), closed)
     }
 }
