@@ -385,6 +385,10 @@ impl BoxIo for DockerBox {
         self.pipe.open_channel()
     }
 
+    async fn held_by_others(&self) {
+        self.made.held_by_others(|| self.freezer.turn.try_lock().is_err()).await;
+    }
+
     fn kill(&self) {
         self.made.end.is_ours.store(true, Ordering::Release);
         self.pipe.kill();

@@ -40,8 +40,9 @@ const AGENTS_OPEN_FILES: i64 = 4096;
 /// As many as kernels allow, unless they are told (`fs.nr_open`).
 const KERNELS_OPEN_FILES: i64 = 1 << 20;
 
-/// The most that shared memory takes.
+/// The most that shared memory takes, and which part of the disk it has: one in so many.
 const SHARED_MEMORY: u64 = 64 << 20;
+const SHARED_MEMORY_PART: u64 = 16;
 
 /// Files of a directory in memory, per byte of it.
 const BYTES_PER_FILE: u64 = 4096;
@@ -182,8 +183,8 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
         nano_cpus: limits.cpu.map(|cores| (cores * 1e9).round() as i64),
         pids_limit: about.has_groups.then(|| limits.processes.into()),
         oom_score_adj: Some(500),
-        shm_size: Some(signed(limits.disk.as_u64().min(SHARED_MEMORY))),
-        ulimits: Some(ulimits(spec, extras)),
+        shm_size: Some(signed(shared_memory(limits.disk))),
+        ulimits: Some(ulimits(wanted, extras)),
         tmpfs: Some(directories(spec, options, files, limits.disk)),
         mounts: files.for_engine(),
         sysctls: own_loopback(extras),
@@ -194,11 +195,22 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
     }
 }
 
-fn ulimits(spec: &CreateSpec, extras: Extras) -> Vec<ResourcesUlimits> {
+/// The part of the disk that `/dev/shm` has.
+fn shared_memory(disk: ByteSize) -> u64 {
+    (disk.as_u64() / SHARED_MEMORY_PART).min(SHARED_MEMORY)
+}
+
+fn ulimits(wanted: &Wanted<'_>, extras: Extras) -> Vec<ResourcesUlimits> {
+    let Wanted { spec, options, files, .. } = *wanted;
     let OpenFiles { usual, most } = open_files(spec);
     let agents = (i64::from(most) + AGENTS_OPEN_FILES).min(KERNELS_OPEN_FILES);
     let mut ulimits = vec![ulimit("core", 0, 0), ulimit("memlock", 64 << 10, 64 << 10)];
     ulimits.extend(extras.open_files.then(|| ulimit("nofile", usual.into(), agents)));
+    // A file with holes takes less than it seems to, up to where it is copied to. What is not of this disk has no limit.
+    if !options.writable_root && !files.any_writable() {
+        let disk = signed(Limits::of(spec).disk.as_u64());
+        ulimits.push(ulimit("fsize", disk, disk));
+    }
     ulimits
 }
 
@@ -245,7 +257,8 @@ fn directories(
         )
     };
     let parts = PLACES.map(|(path, mode, part)| (path, mode, disk / part));
-    let mut rest = disk - parts.iter().map(|(_, _, size)| size).sum::<u64>();
+    let shared = shared_memory(ByteSize::bytes(disk));
+    let mut rest = disk - shared - parts.iter().map(|(_, _, size)| size).sum::<u64>();
     let mut directories: HashMap<String, String> =
         parts.map(|(path, mode, size)| (path.to_owned(), directory(size, mode))).into();
     // One that the caller names can be written to as well, unless it is on the host.
@@ -374,7 +387,12 @@ mod tests {
     fn what_may_be_written_to_adds_up_to_the_disk() {
         let mut spec = CreateSpec::default();
         spec.disk = Some(ByteSize::mib(1536));
-        let sizes: Vec<u64> = host(&spec)
+        let host = host(&spec);
+        let shared = u64::try_from(host.shm_size.unwrap()).unwrap();
+        let fsize =
+            host.ulimits.unwrap().into_iter().find(|limit| limit.name.as_deref() == Some("fsize"));
+        assert_eq!(fsize.and_then(|limit| limit.hard), Some(1536 << 20), "the largest file");
+        let sizes: Vec<u64> = host
             .tmpfs
             .unwrap()
             .values()
@@ -384,6 +402,6 @@ mod tests {
                 size.split_once(',').unwrap().0.parse().unwrap()
             })
             .collect();
-        assert_eq!(sizes.iter().sum::<u64>(), 1536 << 20);
+        assert_eq!(sizes.iter().sum::<u64>() + shared, 1536 << 20);
     }
 }

@@ -26,6 +26,9 @@ const LATER: [Duration; 4] = [
     Duration::from_mins(10),
 ];
 
+/// How often it is looked whether a container is paused in which something does not end.
+const PAUSE_LOOK: Duration = Duration::from_secs(1);
+
 /// A container that exists. Dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct Made {
@@ -76,6 +79,23 @@ impl Made {
             (Self { docker, name, runtime, end, origin, may_come }, created)
         });
         timeout(limit, making).await.unwrap_or_else(|_| Err(slow(limit)))
+    }
+}
+
+impl Made {
+    /// Waits until the engine says that the container is paused, at a moment at which this process does not hold it, and
+    /// notes that as the reason of its end. Asks a second later at the earliest: hardly anything takes that long to end.
+    pub(crate) async fn held_by_others(&self, is_held_here: impl Fn() -> bool + Send) {
+        loop {
+            sleep(PAUSE_LOOK).await;
+            let found = timeout(PAUSE_LOOK, self.docker.inspect_container(&self.name, None)).await;
+            let state = found.ok().and_then(Result::ok).and_then(|found| found.state);
+            if state.and_then(|state| state.paused) == Some(true) && !is_held_here() {
+                let why = "its container was paused from outside, where nothing can be ended";
+                let _ = self.end.reason.set((FailureKind::Terminated, why.to_owned()));
+                return;
+            }
+        }
     }
 }
 

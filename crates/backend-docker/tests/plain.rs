@@ -359,3 +359,59 @@ async fn nothing_is_left_of_an_owner_that_was_killed() {
         sleep(Duration::from_millis(50)).await;
     }
 }
+
+/// Who started a command says how it ended, and code can stop that one, as it can everything of its user.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_command_that_stops_who_started_it_is_over_all_the_same() {
+    build_busybox();
+    let sandbox = plain(BUSYBOX).await;
+    let command = sandbox.commands().run("kill -STOP $PPID; echo x; exit 3").timeout(PATIENCE);
+    let result = timeout(PATIENCE / 2, command).await.expect("it is over").unwrap();
+    assert_eq!((result.stdout.as_str(), result.exit_code), ("x\n", 3), "{result:?}");
+    let limit = Duration::from_millis(500);
+    let command = sandbox.commands().run("kill -STOP $PPID; echo x").timeout(limit);
+    let result = timeout(PATIENCE / 2, command).await.expect("its limit holds").unwrap();
+    assert_eq!(result.stdout, "x\n", "{result:?}");
+    assert_eq!(sandbox.commands().run("echo on").await.unwrap().stdout, "on\n");
+    sandbox.terminate().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_fifo_is_left_out_of_a_copy_and_named() {
+    build_debian();
+    build_busybox();
+    for image in [DEBIAN, BUSYBOX] {
+        let sandbox = plain(image).await;
+        let line = "mkdir -p d/e; mkfifo d/e/pipe; echo x >d/e/file; ln -s e/file d/link";
+        assert!(sandbox.commands().run(line).await.unwrap().success());
+        let directory = tempfile::tempdir().unwrap();
+        let done = sandbox.files().download("d", directory.path().join("d")).await.unwrap();
+        assert_eq!(done.skipped, ["e/pipe"], "{image}");
+        assert_eq!(std::fs::read(directory.path().join("d/link")).unwrap(), b"x\n");
+        sandbox.terminate().await.unwrap();
+    }
+}
+
+/// A limit holds where nothing can be ended, and does not wait long for what cannot come.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a container engine: cargo xtask test-docker"]
+async fn a_limit_holds_in_a_container_that_is_paused_from_outside() {
+    let sandbox = builder(backend_docker::DEFAULT_IMAGE).create().await.unwrap();
+    let running = sandbox.clone();
+    let run = tokio::spawn(async move {
+        let code = running.run_code("print('begun')\nimport time\ntime.sleep(60)");
+        code.timeout(Duration::from_secs(1)).await
+    });
+    while !sandbox.is_executing() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    docker(&["pause", &fact(&sandbox, "container")]).await;
+    let begun = Instant::now();
+    let result = timeout(PATIENCE, run).await.unwrap().unwrap().unwrap();
+    assert_eq!(result.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let error = sandbox.run_code("1").await.unwrap_err();
+    assert!(error.to_string().contains("paused from outside"), "{error}");
+}

@@ -137,6 +137,10 @@ impl BoxIo for KernelBox {
         self.inner.end().await;
     }
 
+    async fn held_by_others(&self) {
+        self.inner.held_by_others().await;
+    }
+
     fn end_reason(&self) -> Option<(FailureKind, String)> {
         self.inner.end_reason()
     }

@@ -46,7 +46,18 @@ pub(super) async fn unpack(
 
 /// The same archive as far as it may be one, or an error.
 fn judged(archive: ByteStream, allowed: Links) -> ByteStream {
-    let state = Some((Judge::new(allowed), archive));
+    through(Judge::new(allowed), archive)
+}
+
+/// The archive that the image's `tar` makes of a directory, without its FIFOs and devices.
+pub(super) fn packed(archive: ByteStream) -> ByteStream {
+    let decoder = Decoder::passing_over_special();
+    // The links of a directory are as they are.
+    through(Judge { decoder, ..Judge::new(Links::Any) }, archive)
+}
+
+fn through(judge: Judge, archive: ByteStream) -> ByteStream {
+    let state = Some((judge, archive));
     Box::pin(stream::unfold(state, |state| async move {
         let (mut judge, mut archive) = state?;
         match judge.next(&mut archive).await {

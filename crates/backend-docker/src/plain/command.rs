@@ -31,6 +31,11 @@ const BEGINNING: Duration = Duration::from_secs(60);
 /// How often it is looked whether a command still is there whose output nobody reads.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// The same of a command that puts out nothing: first, and at most from then on.
+const FIRST_SILENCE: Duration = Duration::from_secs(1);
+const MAX_SILENCE: Duration = Duration::from_secs(16);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The status of what SIGKILL has ended, and how long the news of the end of its container may take.
 const KILLED: i32 = 137;
 const NEWS: Duration = Duration::from_secs(1);
@@ -290,8 +295,33 @@ impl Pump {
         flows.iter().for_each(|flow| flow.end());
     }
 
+    /// The next piece of output. While none comes it is looked, less and less often, whether the command has ended and has
+    /// kept who started it from saying so: to look sets that one going again.
+    async fn next_output(&mut self) -> Option<std::io::Result<LogOutput>> {
+        let mut silence = FIRST_SILENCE;
+        loop {
+            let life = Arc::clone(&self.process.life);
+            if life.is_over() {
+                return self.output.next().await;
+            }
+            let process = Arc::clone(&self.process);
+            let look = async {
+                sleep(silence).await;
+                timeout(LOOK_TIMEOUT, process.is_there()).await
+            };
+            tokio::select! {
+                biased;
+                piece = self.output.next() => return piece,
+                found = look => if !matches!(found, Ok(Ok(_))) {
+                    tracing::debug!(?found, "it is not known whether a command still runs");
+                }
+            }
+            silence = (silence * 2).min(MAX_SILENCE);
+        }
+    }
+
     async fn all(&mut self) {
-        while let Some(Ok(piece)) = self.output.next().await {
+        while let Some(Ok(piece)) = self.next_output().await {
             let stream = which(&piece);
             self.output(&piece.into_bytes(), stream);
             self.room(stream).await;

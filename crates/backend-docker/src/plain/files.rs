@@ -363,7 +363,7 @@ impl BoxFiles for PlainFiles {
 
     async fn read_archive(&self, path: &str) -> Result<ByteStream> {
         let target = self.target("read_archive", path)?;
-        self.stream(&target, "pack", &[]).await
+        self.stream(&target, "pack", &[]).await.map(archive::packed)
     }
 
     async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {

@@ -149,6 +149,10 @@ impl BoxIo for PlainBox {
         Err(Error::unsupported("run_code", "the image has no Python to run code").with_hint(HINT))
     }
 
+    async fn held_by_others(&self) {
+        self.first.made.held_by_others(|| false).await;
+    }
+
     fn kill(&self) {
         self.first.kill();
     }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sandbox_agent::box_io::{Exit, Process, Terminal};
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::exec::Execs;
 
@@ -18,6 +18,9 @@ use super::exec::Execs;
 const SIGNAL: &str = include_str!("signal.sh");
 
 const SIGKILL: i32 = 9;
+
+/// How long the end of a command that has ended by itself may take to be told, once nothing of it is left.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Statuses from which on a shell means a signal, and how many there are.
 const FIRST_OF_SIGNALS: i32 = 128;
@@ -164,6 +167,10 @@ impl Process for PlainProcess {
             return Ok(());
         }
         if sent? {
+            self.life.end(Some(exit_of(FIRST_OF_SIGNALS + SIGKILL)));
+        } else if timeout(LAST_WORDS_TIMEOUT, self.life.over()).await.is_err() {
+            // Who started it was ended, too, or is kept from saying how it ended.
+            Self::send(&self.execs, &self.named, SIGKILL, "leader").await?;
             self.life.end(Some(exit_of(FIRST_OF_SIGNALS + SIGKILL)));
         }
         Ok(())

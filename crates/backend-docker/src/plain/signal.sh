@@ -1,6 +1,6 @@
 # Sends a signal to a command or to everything that it has started, and says whether it was alive.
 #
-# $1 the signal, $2 `alone` or `tree`, $3 its process, $4 when that began, $5 the process that started it.
+# $1 the signal, $2 `alone`, `tree` or `leader`, $3 its process, $4 when that began, $5 the process that started it.
 signal=$1 whom=$2 child=$3 since=$4 leader=$5
 
 # What runs: number, parent, session, begin.
@@ -48,8 +48,14 @@ alive=
     esac
 }
 echo "${alive:-no}"
+# The command may have stopped who started it, which could never say then how it ended.
+[ "$alive" ] || kill -CONT "$leader" 2>/dev/null
 if [ "$whom" = alone ]; then
     [ "$alive" ] && [ "$signal" != 0 ] && kill "-$signal" "$child" 2>/dev/null
+    exit 0
+fi
+if [ "$whom" = leader ]; then
+    kill "-$signal" "$leader" 2>/dev/null
     exit 0
 fi
 # A command that has ended by itself says so: who started it is left to do that.
@@ -71,15 +77,18 @@ while tree; [ "$found" != "$former" ] && [ $rounds -lt 50 ]; do
     done
     former=$found rounds=$((rounds + 1))
 done
-rounds=0
+rounds=0 left=yes
 while [ $rounds -lt 200 ]; do
     left=
     for number in $found; do
         [ "$number" = "$spared" ] && continue
         kill -KILL "$number" 2>/dev/null && left=yes
     done
-    [ "$left" ] || exit 0
+    [ "$left" ] || break
     tree
     rounds=$((rounds + 1))
 done
-exit 1
+[ "$left" ] && exit 1
+# What could stop it again is gone.
+[ "$spared" ] && kill -CONT "$spared" 2>/dev/null
+exit 0

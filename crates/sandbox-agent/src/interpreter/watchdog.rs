@@ -451,11 +451,17 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
-/// Ends a process and whatever it started. When that takes too long or nobody can tell, the whole box goes instead, and
+/// Ends a process and whatever it started. When that takes too long or cannot be told, or the box is held from outside, the
+/// whole box goes instead, and
 /// `ended` learns why: that it was ended, or another reason that the box knows of.
 pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo, ended: &EndReason) {
     let killing = timeout(process.kill_bound(), process.kill_tree());
-    if !matches!(killing.await, Ok(Ok(()))) {
+    let killed = tokio::select! {
+        biased;
+        killed = killing => matches!(killed, Ok(Ok(()))),
+        () = box_io.held_by_others() => false,
+    };
+    if !killed {
         box_io.kill();
         ended.set_gone(box_io);
     }

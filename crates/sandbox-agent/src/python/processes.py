@@ -5,6 +5,7 @@ from posix import close, getpid, listdir, open, pread, read, statvfs
 
 GROUP = "/sys/fs/cgroup/"
 COUNTER = []
+SHARED_MEMORY = b"/dev/shm"
 NOT_FILES = (b"/dev", b"/proc", b"/sys")  # what is mounted there is no disk of anybody
 
 
@@ -70,7 +71,8 @@ def bytes_of_files():
     total = 0
     for line in contents("/proc/self/mounts").splitlines():
         _, place, kind, options = line.split()[:4]
-        if kind == b"tmpfs" and options.startswith(b"rw") and not place.startswith(NOT_FILES):
+        is_disk = place == SHARED_MEMORY or not place.startswith(NOT_FILES)
+        if kind == b"tmpfs" and options.startswith(b"rw") and is_disk:
             try:
                 room = statvfs(place.replace(b"\\040", b" "))
             except OSError:

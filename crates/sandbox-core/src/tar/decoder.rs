@@ -59,6 +59,7 @@ pub struct Decoder {
     padding: usize,
     entries: usize,
     metadata: u64,
+    passes_over_special: bool,
 }
 
 impl Default for Decoder {
@@ -71,11 +72,18 @@ impl Default for Decoder {
             padding: 0,
             entries: 0,
             metadata: 0,
+            passes_over_special: false,
         }
     }
 }
 
 impl Decoder {
+    /// Makes one that passes over FIFOs and devices, which have no content, as where the `tar` of an image has packed a
+    /// directory.
+    pub fn passing_over_special() -> Self {
+        Self { passes_over_special: true, ..Self::default() }
+    }
+
     /// Takes more bytes. What was fed before must have been used up: [`Decoder::next`] gave `None`.
     pub fn feed(&mut self, bytes: Bytes) {
         debug_assert!(self.input.is_empty(), "items are left");
@@ -246,6 +254,11 @@ impl Decoder {
             EntryType::Link => {
                 let target = checked_path(&link.unwrap_or_default())?;
                 EntryKind::HardLink(target.ok_or_else(|| refused("has a link to nothing"))?)
+            }
+            EntryType::Fifo | EntryType::Char | EntryType::Block
+                if self.passes_over_special && size == 0 =>
+            {
+                return Ok(None);
             }
             other => return Err(refused_kind(&name, other)),
         };
