@@ -34,6 +34,6 @@ mod surroundings;
 pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
 pub(crate) use backend::Detachable;
 pub use backend::NOT_FOUND_HINT;
-pub use connect::{ENDING, ENGINE, RETIRE, SERVE, STATUS, status};
+pub use connect::{ENDING, ENDS, ENGINE, RETIRE, SERVE, STATUS, status};
 pub use launch::SUPERVISOR_VARIABLE;
 pub use surroundings::engine_variables;

@@ -48,30 +48,12 @@ impl Keeper {
             return Err(Error::invalid("detached", message));
         };
         let terms = spec.terms();
-        let _creating = self.ledger.creating()?;
-        if let Some(name) = &spec.name {
-            self.check_name(name)?;
-        }
+        let _creating = self.ledger.creating(spec.name.as_deref())?;
         spec.lifetime = Some(spec.lifetime.map_or(ttl, |lifetime| lifetime.min(ttl)));
         let instance = self.inner.create(call, spec).await?;
         let kept = Kept::new(instance, terms, key, &self.ledger);
         self.ledger.keep(Arc::clone(&kept));
         Ok(kept)
-    }
-
-    /// A name means one sandbox, and what means a sandbox already is no name.
-    fn check_name(&self, name: &str) -> Result<()> {
-        let all = self.ledger.all();
-        let has_it = |kept: &&Arc<Kept>| kept.is_running() && kept.name().as_deref() == Some(name);
-        let is_called_so = |kept: &&Arc<Kept>| kept.local().starts_with(name);
-        let problem = match (all.iter().find(has_it), all.iter().find(is_called_so)) {
-            (Some(other), _) => format!("belongs to {}", other.id()),
-            (None, Some(other)) => format!("is the beginning of the id of {}", other.id()),
-            (None, None) => return Ok(()),
-        };
-        let message = format!("the name {name:?} {problem}");
-        Err(Error::new(ErrorKind::AlreadyExists, "create", message)
-            .with_hint("choose another name"))
     }
 
     fn made_with(&self, key: &str, tags: &Tags) -> Option<Arc<Kept>> {

@@ -1,10 +1,11 @@
 //! What the supervisor has: its sandboxes, those that have ended lately, and who is connected.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use code_sandboxes::detached::ENDS;
 use code_sandboxes::{
     Backend, CallContext, Error, ErrorKind, Instance as _, Result, Retry, Variant, unix_now,
 };
@@ -34,6 +35,8 @@ struct Entries {
     /// By age, the oldest first.
     kept: Vec<Arc<Kept>>,
     creating: usize,
+    /// Names of sandboxes that are being made.
+    claimed: HashSet<String>,
     retired: bool,
     /// The last moment something was going on.
     busy_at: Instant,
@@ -41,13 +44,32 @@ struct Entries {
 
 impl Default for Entries {
     fn default() -> Self {
-        Self { kept: Vec::new(), creating: 0, retired: false, busy_at: Instant::now() }
+        let (kept, claimed) = (Vec::new(), HashSet::new());
+        Self { kept, creating: 0, claimed, retired: false, busy_at: Instant::now() }
     }
 }
 
 impl Entries {
     fn running(&self) -> usize {
         self.kept.iter().filter(|kept| kept.is_running()).count()
+    }
+
+    /// Refuses a name that means another sandbox: one that has it or is about to, or one whose id begins so.
+    fn check_name(&self, name: &str) -> Result<()> {
+        let has_it = |kept: &&Arc<Kept>| kept.is_running() && kept.name().as_deref() == Some(name);
+        let is_called_so = |kept: &&Arc<Kept>| kept.local().starts_with(name);
+        let kept = &self.kept;
+        let problem = match (kept.iter().find(has_it), kept.iter().find(is_called_so)) {
+            (Some(other), _) => format!("belongs to {}", other.id()),
+            (None, Some(other)) => format!("is the beginning of the id of {}", other.id()),
+            (None, None) if self.claimed.contains(name) => {
+                "belongs to a sandbox that is being made at this moment".to_owned()
+            }
+            (None, None) => return Ok(()),
+        };
+        let message = format!("the name {name:?} {problem}");
+        Err(Error::new(ErrorKind::AlreadyExists, "create", message)
+            .with_hint("choose another name"))
     }
 }
 
@@ -62,14 +84,20 @@ impl Drop for Connected<'_> {
     }
 }
 
-/// A sandbox that is being made.
+/// A sandbox that is being made, and the name that nothing else gets meanwhile.
 #[derive(Debug)]
-pub(super) struct Creating<'a>(&'a Ledger);
+pub(super) struct Creating<'a> {
+    ledger: &'a Ledger,
+    name: Option<String>,
+}
 
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
-        let mut entries = self.0.entries();
+        let mut entries = self.ledger.entries();
         entries.creating -= 1;
+        if let Some(name) = &self.name {
+            entries.claimed.remove(name);
+        }
         entries.busy_at = Instant::now();
     }
 }
@@ -106,17 +134,24 @@ impl Ledger {
         Connected(self)
     }
 
-    /// Notes that a sandbox is being made.
-    pub(super) fn creating(&self) -> Result<Creating<'_>> {
+    /// Notes that a sandbox is being made, and claims its name before anything starts.
+    ///
+    /// # Errors
+    /// `Unavailable` when the supervisor ends; `AlreadyExists` for a name that means another sandbox.
+    pub(super) fn creating(&self, name: Option<&str>) -> Result<Creating<'_>> {
         let mut entries = self.entries();
         if entries.retired {
             let message = "the supervisor is about to end";
-            return Err(
-                Error::new(ErrorKind::Unavailable, "create", message).with_retry(Retry::Temporary)
-            );
+            return Err(Error::new(ErrorKind::Unavailable, "create", message)
+                .with_retry(Retry::Temporary)
+                .with_context("cause", ENDS));
+        }
+        if let Some(name) = name {
+            entries.check_name(name)?;
+            entries.claimed.insert(name.to_owned());
         }
         entries.creating += 1;
-        Ok(Creating(self))
+        Ok(Creating { ledger: self, name: name.map(str::to_owned) })
     }
 
     /// Waits until nobody else makes a sandbox with that key.

@@ -1,15 +1,21 @@
 //! A backend whose sandboxes may outlive this process: those are the supervisor's.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
 };
+use tokio::time::sleep;
 
-use super::connect::{existing, needed};
+use super::connect::{existing, has_ended, needed};
 use super::surroundings;
+
+/// How long a supervisor is looked for that does not end in the moment it is asked.
+const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What helps who asked for a sandbox that is not there.
 pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
@@ -44,7 +50,17 @@ impl Backend for Detachable {
             return self.inner.create(call, spec).await;
         }
         surroundings::complete(self.variant(), &mut spec);
-        needed(self.variant()).await?.create(call, spec).await
+        let until = Instant::now() + AGAIN_TIMEOUT;
+        loop {
+            let supervisor = needed(self.variant()).await?;
+            match supervisor.create(call, spec.clone()).await {
+                // One that was about to end has made nothing, and nothing outlives one that has ended.
+                Err(error) if has_ended(&error) && Instant::now() < until => {
+                    sleep(PAUSE).await;
+                }
+                created => return created,
+            }
+        }
     }
 
     async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
@@ -65,8 +81,12 @@ impl Backend for Detachable {
         let is_first = query.cursor.is_none();
         let mut page = self.inner.list(call, query.clone()).await?;
         if is_first && let Some(supervisor) = existing(self.variant()).await? {
-            let kept = supervisor.list(call, query).await?;
-            page.items.extend(kept.items);
+            match supervisor.list(call, query).await {
+                Ok(kept) => page.items.extend(kept.items),
+                // One that ends because it is idle has none.
+                Err(error) if has_ended(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(page)
     }

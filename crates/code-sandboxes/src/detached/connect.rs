@@ -33,6 +33,9 @@ pub const ENGINE: &str = "engine";
 /// What follows the process id in the lock of a supervisor that is about to end.
 pub const ENDING: &str = " ends";
 
+/// The `cause` in the context of the error of a supervisor that is about to end, and makes nothing any more.
+pub const ENDS: &str = "supervisor_ends";
+
 /// How long the supervisor may take to answer. It answers at once or it hangs.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long it may take until a supervisor is there.
@@ -68,6 +71,18 @@ pub async fn status() -> Result<Option<Map<String, Value>>> {
     let mut about = hello.about.clone();
     about.insert("version".into(), hello.version.clone().into());
     Ok(Some(about))
+}
+
+/// Whether an error of the supervisor means that it was about to end, or has ended and nothing serves in its place.
+pub(super) fn has_ended(error: &Error) -> bool {
+    let is_gone = || Address::of_this_user().is_ok_and(|address| owner(&address).is_none());
+    match error.kind() {
+        ErrorKind::Unavailable => {
+            error.context().iter().any(|(key, value)| *key == "cause" && value == ENDS)
+        }
+        ErrorKind::ConnectionLost => is_gone(),
+        _ => false,
+    }
 }
 
 async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>> {
