@@ -232,6 +232,10 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["json", "stream_json"])]
     pub(crate) tty: bool,
 
+    /// Give the program no standard input, and leave that of this command alone
+    #[arg(long, conflicts_with = "tty")]
+    pub(crate) no_stdin: bool,
+
     /// Print each event as a line of JSON when it happens, and the result last
     #[arg(long, conflicts_with = "json")]
     pub(crate) stream_json: bool,

@@ -9,6 +9,7 @@ use futures_util::stream;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
 use rustix::io::Errno;
 
+use crate::borrowed::Borrowed;
 use crate::problem::Problem;
 use crate::readiness;
 
@@ -41,17 +42,39 @@ pub(crate) fn check_size(code: Vec<u8>, from: &str) -> Result<Vec<u8>, Problem> 
     Ok(code)
 }
 
-/// Standard input for the program, read as it asks for more. `None` when there is nothing to read:
-/// a terminal (its keys are not the program's) or `/dev/null`.
+/// Standard input for the program, read as it asks for more; what it does not read is given back at its end, where that
+/// can be. `None` when there is nothing to read: a terminal (its keys are not the program's) or `/dev/null`.
 ///
 /// # Errors
 /// As [`check`].
-pub(crate) fn for_program() -> Result<Option<ByteStream>, Problem> {
+pub(crate) fn for_program() -> Result<Option<ProgramInput>, Problem> {
     if is_terminal() || is_null_device() {
         return Ok(None);
     }
     check()?;
-    Ok(Some(stream()))
+    let loan = Borrowed::new();
+    let stream = loan.as_ref().map_or_else(stream, Borrowed::stream);
+    Ok(Some(ProgramInput { stream, loan }))
+}
+
+/// Standard input of a program in a sandbox.
+pub(crate) struct ProgramInput {
+    pub(crate) stream: ByteStream,
+    /// What is given back.
+    pub(crate) loan: Option<Borrowed>,
+}
+
+impl ProgramInput {
+    /// All of standard input, whatever the program does.
+    pub(crate) fn all() -> Self {
+        Self { stream: stream(), loan: None }
+    }
+}
+
+impl std::fmt::Debug for ProgramInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProgramInput").field("loan", &self.loan).finish_non_exhaustive()
+    }
 }
 
 /// Refuses what can never be read, which a program would take for an empty input.
@@ -85,7 +108,8 @@ pub(crate) fn stream() -> ByteStream {
     }))
 }
 
-fn broken(error: io::Error) -> Error {
+/// What it means that standard input cannot be read.
+pub(crate) fn broken(error: io::Error) -> Error {
     Error::new(ErrorKind::Unexpected, "stdin", "reading standard input failed").with_source(error)
 }
 

@@ -1,6 +1,7 @@
 //! `sandboxes`: run code safely from a terminal.
 
 mod args;
+mod borrowed;
 mod commands;
 mod exit;
 mod input;

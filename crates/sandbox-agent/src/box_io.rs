@@ -45,6 +45,22 @@ pub trait Writable: fmt::Debug + Send + Sync {
     /// # Errors
     /// `WouldBlock` when nothing fits.
     fn try_write(&self, data: &[u8]) -> io::Result<usize>;
+
+    /// Bytes that were written and that nothing has read, as far as that can be seen.
+    fn unread(&self) -> Option<u64> {
+        None
+    }
+
+    /// Goes on to show that when this end is closed. Asked for when nothing more is written: it may count as a reader.
+    fn gauge(&self) -> Option<Box<dyn Gauge>> {
+        None
+    }
+}
+
+/// Shows what nothing has read of a stream.
+pub trait Gauge: fmt::Debug + Send + Sync {
+    /// Bytes that were written and that nothing has read.
+    fn unread(&self) -> Option<u64>;
 }
 
 /// The control stream of a worker.
@@ -239,6 +255,11 @@ pub trait Process: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Bytes of its standard input that it had read by its end, where its box says that.
+    fn stdin_read(&self) -> Option<u64> {
+        None
+    }
+
     /// Highest resident memory it has had, in bytes.
     fn peak_memory(&self) -> Option<u64>;
 }
@@ -346,6 +367,12 @@ pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
     /// `ResourceExhausted` when there are no descriptors left.
     fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
         Ok(None)
+    }
+
+    /// Waits until everything in the box is found to be held by others than this library, as `docker pause` does: nothing in
+    /// there ends then before the box does. Never returns otherwise.
+    async fn held_by_others(&self) {
+        std::future::pending().await
     }
 
     /// Ends the box and everything in it, now. Idempotent.

@@ -323,6 +323,10 @@ pub struct CommandOutcome {
     pub network_denied: Vec<NetworkDenial>,
     /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
     pub hint: Option<String>,
+    /// Bytes of its standard input that were read, as far as that is known. What was not read is still there for others
+    /// who have the same file or pipe.
+    #[serde(skip)]
+    pub stdin_read: Option<u64>,
 }
 
 /// Controls of a running command.

@@ -81,5 +81,5 @@ pub use spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse, check_env, c
 pub use terms::{TERMS, TRANSIENT};
 pub use time::unix_now;
 pub use tool::{Tool, ToolFunction, ToolResult};
-pub use transfer::{Progress, Transfer, Transferred};
+pub use transfer::{Progress, Transfer, Transferred, wait_for_transfers};
 pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, in_words, seconds};

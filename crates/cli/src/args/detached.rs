@@ -104,6 +104,10 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, conflicts_with_all = ["tty", "stream_json", "context", "notebook", "save_outputs"])]
     pub(crate) detach: bool,
 
+    /// Give the program no standard input, and leave that of this command alone
+    #[arg(long, conflicts_with = "tty")]
+    pub(crate) no_stdin: bool,
+
     /// Print each event as a line of JSON when it happens, and the result last
     #[arg(long, conflicts_with = "json")]
     pub(crate) stream_json: bool,
@@ -157,6 +161,7 @@ impl ExecArgs {
             export: self.export.clone(),
             cpu_time: self.cpu_time,
             tty: self.tty,
+            no_stdin: self.no_stdin,
             stream_json: self.stream_json,
             sandbox: SandboxArgs::of_provider(self.provider.clone(), self.timeout),
             after_dashes: self.after_dashes,

@@ -4,14 +4,19 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use code_sandboxes::{Sandbox, Transferred};
+use code_sandboxes::{ByteSize, Error, ErrorKind, Sandbox, Transferred};
 use serde_json::json;
 
 use super::attach::attach_running;
+use super::disk::disk_of;
+use super::run::Interrupts;
 use crate::args::CopyArgs;
 use crate::exit;
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
+
+/// What the headers of an archive take beside the content of its files.
+const MAX_HEADERS: u64 = 256 << 20;
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +31,29 @@ pub(crate) async fn cp(args: &CopyArgs, printer: &Printer) -> Result<u8, Problem
     let Some((to, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         return Err(Problem::usage("nothing is named to copy to", "give FROM and TO"));
     };
+    let mut interrupts = Interrupts::listen()?;
+    let done = tokio::select! {
+        done = copy(args, to, sources) => done?,
+        () = interrupts.next() => {
+            return Err(Error::new(ErrorKind::Cancelled, "cp", "interrupted").into());
+        }
+    };
+    for path in &done.skipped {
+        let why = "it leads out of the directory, or is neither a file nor a directory";
+        printer.warning(&format!("left out, because {why}: {path}"));
+    }
+    if printer.format() != Format::Text {
+        let object = json!({"bytes": done.bytes, "files": done.files, "skipped": done.skipped});
+        printer.json(&object).await?;
+    }
+    Ok(exit::SUCCESS)
+}
+
+async fn copy(
+    args: &CopyArgs,
+    to: &Place<'_>,
+    sources: &[Place<'_>],
+) -> Result<Transferred, Problem> {
     let mut done = Transferred::default();
     // Several go into a directory, and one by itself may get a new name.
     let one = sources.len() == 1;
@@ -59,15 +87,7 @@ pub(crate) async fn cp(args: &CopyArgs, printer: &Printer) -> Result<u8, Problem
             }
         }
     }
-    for path in &done.skipped {
-        let why = "it leads out of the directory, or is neither a file nor a directory";
-        printer.warning(&format!("left out, because {why}: {path}"));
-    }
-    if printer.format() != Format::Text {
-        let object = json!({"bytes": done.bytes, "files": done.files, "skipped": done.skipped});
-        printer.json(&object).await?;
-    }
-    Ok(exit::SUCCESS)
+    Ok(done)
 }
 
 /// Every source, when all of them are on the other side of the copy.
@@ -175,7 +195,23 @@ async fn download(sandbox: &Sandbox, from: &str, to: &Path) -> Result<Transferre
         Some(name) => to.join(name),
         None => to.to_owned(),
     };
-    Ok(sandbox.files().download(from, target).merge().keep_permissions().await?)
+    let transfer = sandbox.files().download(from, target).merge().keep_permissions();
+    let Some(disk) = sandbox.info().as_ref().and_then(disk_of) else { return Ok(transfer.await?) };
+    let most = ByteSize::bytes(disk.saturating_add(MAX_HEADERS));
+    transfer.at_most(most).await.map_err(|error| {
+        let is_about = |(key, value): &(&str, String)| *key == "cause" && value == "too_large";
+        if !error.context().iter().any(is_about) {
+            return error.into();
+        }
+        let disk = ByteSize::bytes(disk);
+        let message = format!(
+            "{from} is larger than the {disk} that the sandbox may have on its disk, as files with holes are; nothing was copied"
+        );
+        Error::new(ErrorKind::ResourceExhausted, "cp", message)
+            .with_hint("copy the files that are needed one by one, or pack them inside: `tar -cSzf`")
+            .with_source(error)
+            .into()
+    })
 }
 
 #[cfg(test)]

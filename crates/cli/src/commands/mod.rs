@@ -5,6 +5,7 @@ mod attach;
 mod completion;
 mod cp;
 mod create;
+mod disk;
 mod doctor;
 mod end;
 mod environments;
@@ -27,7 +28,9 @@ mod snapshot;
 mod test;
 
 use std::io;
+use std::time::Duration;
 
+use code_sandboxes::wait_for_transfers;
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
@@ -39,6 +42,9 @@ use crate::supervisor::supervise;
 use crate::terminal::Endings;
 use end::End;
 use hold::Hold;
+
+/// How long it may take to remove what an interrupted copy has written.
+const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The variable that chooses what is logged, as in other Rust programs.
 const LOG_VARIABLE: &str = "RUST_LOG";
@@ -68,6 +74,12 @@ pub(crate) fn execute(cli: Cli) -> u8 {
             }
         }
     });
+    // A copy that was interrupted is removed on a thread of its own.
+    if !wait_for_transfers(CLEARING_TIMEOUT) {
+        printer.warning(
+            "a copy that was interrupted has left files behind, whose names begin with .sandbox-",
+        );
+    }
     // A thread that waits for something must not hold up the exit.
     runtime.shutdown_background();
     status
@@ -85,7 +97,7 @@ fn runtime(command: &Command) -> io::Result<Runtime> {
 
 /// What a command has made goes when this process is asked to end, as it does at the end of the command.
 async fn carry_out(command: Command, printer: &Printer) -> Result<u8, Problem> {
-    if !matches!(command, Command::Run(_) | Command::Create(_) | Command::Test(_)) {
+    if !matches!(command, Command::Run(_) | Command::Cp(_) | Command::Test(_)) {
         return dispatch(command, printer).await;
     }
     let mut endings = Endings::listen_in_the_background()?;

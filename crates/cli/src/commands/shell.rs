@@ -27,7 +27,7 @@ pub(crate) async fn shell(args: &ShellArgs, printer: &Printer) -> Result<u8, Pro
     let found = place::find(&args.place, None, &mut interrupts, printer).await?;
     let argv = ["/bin/sh", "-c", BEST_SHELL].map(str::to_owned).to_vec();
     // Keys are the script when only the output goes elsewhere.
-    let stdin = if tty { None } else { Some(input::stream()) };
+    let stdin = if tty { None } else { Some(input::ProgramInput::all()) };
     let task = Task::new(Source::Command(argv), "sh", stdin);
     let visit = Visit {
         task,

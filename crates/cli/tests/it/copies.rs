@@ -166,3 +166,15 @@ fn several_files_go_into_one_directory() {
     desk.refuses(&["sandboxes cp a b v:a"], 2, "is no directory");
     desk.refuses(&["sandboxes cp a v:b v:c", "sandboxes cp a b c"], 2, "SANDBOX:PATH");
 }
+
+#[test]
+fn files_with_holes_are_bounded_by_the_disk_of_their_sandbox() {
+    let desk = Desk::new();
+    let made = desk.run("sandboxes create --name small --disk 16m");
+    assert_eq!(made.status, 0, "{}", made.transcript());
+    let make = "mkdir d; for i in $(seq 1 40); do truncate -s 16M d/$i; done";
+    desk.run(&format!("sandboxes exec small '{make}'")).assert(0, "");
+    desk.refuses(&["sandboxes cp small:d here"], 125, "larger than the 16 MiB");
+    desk.run("ls").assert(0, "bin\n");
+    desk.run("sandboxes cp small:d/1 one && wc -c <one").assert(0, "16777216\n");
+}

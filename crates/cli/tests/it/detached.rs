@@ -28,6 +28,13 @@ impl World {
         Self { directory, idle: "60" }
     }
 
+    /// One whose supervisor ends when it has had nothing to do for so many seconds.
+    pub(crate) fn with_idle(idle: &'static str) -> Self {
+        let mut world = Self::new();
+        world.idle = idle;
+        world
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }

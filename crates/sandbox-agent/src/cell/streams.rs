@@ -2,11 +2,12 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::IoSlice;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -17,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use crate::box_io::{Channel, Control, Readable, Way, Writable};
+use crate::box_io::{Channel, Control, Gauge, Readable, Way, Writable};
 
 /// Lets the runtime watch a descriptor.
 #[expect(
@@ -108,6 +109,28 @@ impl Writable for PipeWriter {
 
     fn try_write(&self, data: &[u8]) -> io::Result<usize> {
         write_now(&self.0, |fd| Ok(rustix::io::write(fd, data)?))
+    }
+
+    fn unread(&self) -> Option<u64> {
+        rustix::io::ioctl_fionread(self.0.get_ref()).ok()
+    }
+
+    /// The other end once more, which keeps the pipe for as long as it is to be looked at.
+    fn gauge(&self) -> Option<Box<dyn Gauge>> {
+        let path = format!("/proc/self/fd/{}", self.0.get_ref().as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let end = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        Some(Box::new(PipeGauge(end)))
+    }
+}
+
+/// A pipe that nothing more is written to.
+#[derive(Debug)]
+struct PipeGauge(OwnedFd);
+
+impl Gauge for PipeGauge {
+    fn unread(&self) -> Option<u64> {
+        rustix::io::ioctl_fionread(&self.0).ok()
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod input;
 mod kept;
+mod leftover;
 mod running;
 
 use std::any::Any;
@@ -26,9 +27,10 @@ use tokio::time::timeout;
 
 use self::input::{Input, Pipe, give, give_first};
 use self::kept::Kept;
+use self::leftover::Leftovers;
 use self::running::{End, Limits, ProcessTree, Progress, Running, watch};
 use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal};
-use crate::interpreter::EndReason;
+use crate::interpreter::{EndReason, Taken, feed};
 
 /// Whatever has to live as long as somebody uses a command.
 pub type Guard = Box<dyn Any + Send + Sync>;
@@ -51,6 +53,7 @@ pub struct Commands {
     ended: Arc<EndReason>,
     /// In the order in which they were started.
     entries: Mutex<VecDeque<Arc<Entry>>>,
+    leftovers: Arc<Leftovers>,
 }
 
 /// One command that runs, or is remembered.
@@ -74,7 +77,7 @@ struct Background {
 impl Commands {
     /// No commands yet. `ended` says why the box ended, once it has.
     pub fn new(box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) -> Self {
-        Self { box_io, ended, entries: Mutex::default() }
+        Self { box_io, ended, entries: Mutex::default(), leftovers: Arc::default() }
     }
 
     fn entries(&self) -> MutexGuard<'_, VecDeque<Arc<Entry>>> {
@@ -144,15 +147,20 @@ impl Commands {
         let is_open =
             request.interactive || (request.pty.is_some() && matches!(request.stdin, Stdin::Empty));
         let mut input = Input::Given;
+        let mut taken = None;
         if let Some(stream) = stdin {
-            let pipe = Pipe::new(stream, terminal.is_some());
             let feed = if is_open {
+                let pipe = Pipe::new(stream, terminal.is_some());
                 let pipe = Arc::new(AsyncMutex::new(pipe));
                 let first = Arc::clone(&pipe).try_lock_owned();
                 input = Input::Open(pipe);
                 first.ok().map(|first| tokio::spawn(give_first(first, request.stdin)))
+            } else if terminal.is_some() {
+                Some(tokio::spawn(give(Pipe::new(stream, true), request.stdin)))
             } else {
-                Some(tokio::spawn(give(pipe, request.stdin)))
+                let given = Arc::<Taken>::default();
+                taken = Some(Arc::clone(&given));
+                Some(tokio::spawn(feed(stream, request.stdin, given)))
             };
             tasks.extend(feed.map(|feed| feed.abort_handle()));
         }
@@ -170,6 +178,9 @@ impl Commands {
             memory_ends: process.memory_ends(),
             end: Arc::clone(&end),
             tasks,
+            on_terminal: request.pty.is_some(),
+            taken,
+            leftovers: Arc::clone(&self.leftovers),
             _guard: guard,
             progress: Progress::default(),
         };

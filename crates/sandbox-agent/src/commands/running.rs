@@ -4,7 +4,7 @@ use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,11 +14,12 @@ use sandbox_core::{
 };
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
+use super::leftover::{Leftovers, Moment};
 use super::{Guard, STREAMS};
 use crate::box_io::{BoxIo, Exit, Process, Readable};
-use crate::interpreter::{EndReason, kill_tree};
+use crate::interpreter::{EndReason, Taken, kill_tree};
 use crate::tree_limit::TreeLimit;
 
 /// Most bytes taken from a stream at once.
@@ -154,6 +155,10 @@ pub(super) struct Running {
     pub(super) end: Arc<End>,
     /// Ends with the events.
     pub(super) tasks: Vec<AbortHandle>,
+    pub(super) on_terminal: bool,
+    /// How much of its standard input it has read.
+    pub(super) taken: Option<Arc<Taken>>,
+    pub(super) leftovers: Arc<Leftovers>,
     pub(super) _guard: Guard,
     pub(super) progress: Progress,
 }
@@ -165,6 +170,8 @@ pub(super) struct Progress {
     exit: Option<Result<Exit>>,
     /// Bytes of each stream to look for once the command has ended.
     owed: [usize; 2],
+    /// What its helpers have after that.
+    moment: Option<Moment>,
     /// Bytes that were put out.
     put_out: u64,
     exceeded: bool,
@@ -177,6 +184,7 @@ impl Default for Progress {
             buffer: vec![0; CHUNK],
             exit: None,
             owed: [DRAIN_BOUND; 2],
+            moment: None,
             put_out: 0,
             exceeded: false,
             finished: false,
@@ -209,6 +217,14 @@ impl Running {
                 return Some(event);
             }
         }
+        while let Some((stream, data)) = self.late_output().await {
+            if let Some(event) = self.within_limit(stream, data) {
+                return Some(event);
+            }
+        }
+        for stream in self.streams.iter_mut().filter_map(Option::take) {
+            self.leftovers.drain(stream);
+        }
         self.progress.finished = true;
         Some(CommandEvent::Finished(self.outcome()))
     }
@@ -221,22 +237,27 @@ impl Running {
             if let Poll::Ready(exit) = exit.as_mut().poll(cx) {
                 return Poll::Ready(Next::Exited(exit));
             }
-            for (index, stream) in STREAMS.into_iter().enumerate() {
-                while self.streams[index]
-                    .as_ref()
-                    .is_some_and(|source| source.poll_readable(cx).is_ready())
-                {
-                    match self.read(index) {
-                        Ok(Some(data)) => return Poll::Ready(Next::Output(stream, data)),
-                        Ok(None) => self.streams[index] = None,
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(_) => self.streams[index] = None,
-                    }
-                }
-            }
-            Poll::Pending
+            let output = self.poll_output(cx);
+            output.map(|(stream, data)| Next::Output(stream, data))
         })
         .await
+    }
+
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<(OutputStream, Bytes)> {
+        for (index, stream) in STREAMS.into_iter().enumerate() {
+            while self.streams[index]
+                .as_ref()
+                .is_some_and(|source| source.poll_readable(cx).is_ready())
+            {
+                match self.read(index) {
+                    Ok(Some(data)) => return Poll::Ready((stream, data)),
+                    Ok(None) => self.streams[index] = None,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => self.streams[index] = None,
+                }
+            }
+        }
+        Poll::Pending
     }
 
     /// What of its output is told. The first byte beyond the limit ends the command, and what comes after is read and
@@ -255,19 +276,46 @@ impl Running {
         (!data.is_empty()).then_some(CommandEvent::Output { stream, data })
     }
 
-    /// What the command itself had written when it ended. Background children may write on; that is not waited for.
+    /// What the command itself had written when it ended.
     fn rest_of_output(&mut self) -> Option<(OutputStream, Bytes)> {
         for (index, stream) in STREAMS.into_iter().enumerate() {
             if self.streams[index].is_some() && self.progress.owed[index] > 0 {
-                if let Ok(Some(data)) = self.read(index) {
-                    let owed = &mut self.progress.owed[index];
-                    *owed = owed.saturating_sub(data.len());
-                    return Some((stream, data));
+                match self.read(index) {
+                    Ok(Some(data)) => {
+                        let owed = &mut self.progress.owed[index];
+                        *owed = owed.saturating_sub(data.len());
+                        return Some((stream, data));
+                    }
+                    Ok(None) => self.streams[index] = None,
+                    Err(_) => {}
                 }
                 self.progress.owed[index] = 0;
             }
         }
         None
+    }
+
+    /// What helpers of the command put out in the moment after its end: a line that was passed to them is part of its
+    /// output. What was ended for a limit has none, and what is left on a terminal has lost it with the command.
+    async fn late_output(&mut self) -> Option<(OutputStream, Bytes)> {
+        let ended_by_itself = matches!(self.progress.exit, Some(Ok(_)));
+        if !ended_by_itself
+            || self.on_terminal
+            || self.end.beyond.get().is_some()
+            || self.tree.ended.get().is_some()
+        {
+            return None;
+        }
+        let deadline = self.progress.moment.get_or_insert_with(Moment::new).deadline();
+        let output = poll_fn(|cx| match self.poll_output(cx) {
+            Poll::Pending if self.streams.iter().all(Option::is_none) => Poll::Ready(None),
+            output => output.map(Some),
+        });
+        let output = timeout_at(deadline, output).await.ok().flatten()?;
+        if let Some(moment) = &mut self.progress.moment {
+            moment.heard(output.1.len());
+        }
+        Some(output)
     }
 
     fn read(&mut self, index: usize) -> io::Result<Option<Bytes>> {
@@ -278,11 +326,15 @@ impl Running {
     }
 
     fn outcome(&mut self) -> CommandOutcome {
+        let process = &self.tree.process;
+        let taken = self.taken.take();
+        let stdin_read = taken.and_then(|taken| taken.read().or_else(|| process.stdin_read()));
         self.stop_tasks();
         let end = self.end.at.borrow().unwrap_or_else(Instant::now);
         self.end.set();
         let mut outcome = CommandOutcome {
             duration: end.saturating_duration_since(self.started).as_secs_f64(),
+            stdin_read,
             ..CommandOutcome::default()
         };
         match self.progress.exit.take() {
@@ -370,7 +422,6 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::Context;
 
     use async_trait::async_trait;
     use sandbox_core::{Error, Result};

@@ -375,11 +375,11 @@ async fn answer(
         match worker.next().await {
             Happening::Output(..) => {}
             Happening::Reply(Reply::Value { id: answered, json }) if answered == id => {
-                worker.watchdog.end(id);
+                worker.answered(id);
                 return Ok(json);
             }
             Happening::Reply(Reply::Failed { id: answered, kind, message }) if answered == id => {
-                worker.watchdog.end(id);
+                worker.answered(id);
                 return Err(failed(operation, kind, message));
             }
             Happening::Reply(other) => break unexpected(&other),

@@ -3,6 +3,7 @@
 mod context;
 mod contexts;
 mod feed;
+mod idle;
 mod inbox;
 mod json;
 mod lines;
@@ -18,7 +19,7 @@ mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
 pub use contexts::{Contexts, DEFAULT_CONTEXT};
-pub(crate) use feed::{feed_open, write_all};
+pub(crate) use feed::{Taken, feed, feed_open, write_all};
 #[cfg(feature = "cell")]
 pub(crate) use inbox::would_block;
 pub use outcome::EndReason;

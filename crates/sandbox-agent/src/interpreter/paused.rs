@@ -150,7 +150,7 @@ pub(super) async fn ask(
         Ok(()) => answer(worker, id).await,
         Err(error) => Err(error.to_string()),
     };
-    worker.watchdog.end(id);
+    worker.answered(id);
     answer
 }
 

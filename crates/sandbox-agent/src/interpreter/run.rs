@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::context::Slot;
-use super::feed::feed;
+use super::feed::{Taken, feed};
 use super::json::count_values;
 use super::outcome::{
     EndReason, alive, broken, dead, died_of, gave_up, goes_on, over_output_limit,
@@ -59,6 +59,7 @@ pub(crate) struct ActiveRun {
     ended: Arc<EndReason>,
     calls: Arc<ToolCalls>,
     stdin: Option<JoinHandle<()>>,
+    taken: Option<Arc<Taken>>,
     /// Why the interpreter exits, as it says itself.
     last_words: Option<String>,
     /// Why it died, where its process says that.
@@ -106,6 +107,7 @@ impl ActiveRun {
             ended,
             calls,
             stdin: None,
+            taken: None,
             last_words: None,
             died_of: None,
             goes_on: None,
@@ -159,7 +161,11 @@ impl ActiveRun {
         let Some(worker) = self.worker() else { return Ok(()) };
         let wants_input = !matches!(stdin, Stdin::Empty);
         match worker.send(request, wants_input).await {
-            Ok(Some(input)) => self.stdin = Some(tokio::spawn(feed(input, stdin))),
+            Ok(Some(input)) => {
+                let taken = Arc::<Taken>::default();
+                self.taken = Some(Arc::clone(&taken));
+                self.stdin = Some(tokio::spawn(feed(input, stdin, taken)));
+            }
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let id = self.id;
@@ -401,6 +407,7 @@ impl ActiveRun {
     }
 
     fn finish(&mut self) {
+        self.outcome.stdin_read = self.taken.take().and_then(|taken| taken.read());
         if let Some(stdin) = self.stdin.take() {
             stdin.abort();
         }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use sandbox_core::{Effect, Error, ErrorKind, OutputStream, Result};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::idle::Idle;
 use super::inbox::{CHUNK, Heard, Inbox, Told};
 use super::lines::Lines;
 use super::outcome::EndReason;
@@ -54,6 +55,8 @@ pub(crate) struct Worker {
     box_io: Arc<dyn BoxIo>,
     ended: Arc<EndReason>,
     inbox: Arc<Inbox>,
+    /// Reads its output while no request is there.
+    idle: Idle,
     buffer: Vec<u8>,
     /// Keyed with random bits, so that ids do not follow from each other.
     ids: RandomState,
@@ -123,7 +126,7 @@ impl Worker {
 
     /// Takes over an interpreter that is about to be ready.
     pub(crate) async fn begin(
-        io: WorkerIo,
+        mut io: WorkerIo,
         box_io: &Arc<dyn BoxIo>,
         ended: &Arc<EndReason>,
         cwd: &str,
@@ -133,6 +136,7 @@ impl Worker {
             Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io), Arc::clone(ended));
         let control = Arc::<dyn Control>::clone(&io.control);
         let outbox = Outbox::new(control, Arc::clone(&io.process));
+        let idle = Idle::new(&mut io);
         let mut worker = Self {
             io,
             watchdog,
@@ -140,6 +144,7 @@ impl Worker {
             box_io: Arc::clone(box_io),
             ended: Arc::clone(ended),
             inbox,
+            idle,
             buffer: Vec::new(),
             ids: RandomState::new(),
             requests: 0,
@@ -192,6 +197,7 @@ impl Worker {
 
     /// A new id for a request. Code of an earlier one cannot guess it, and so cannot answer in its place.
     pub(crate) fn next_id(&mut self) -> i64 {
+        self.idle.end();
         self.requests += 1;
         self.last_id = self.ids.hash_one(self.requests).cast_signed();
         self.texts.iter_mut().for_each(|text| text.begin(self.last_id));
@@ -441,6 +447,7 @@ impl Worker {
     pub(crate) async fn end_run(&mut self, id: i64, started: Instant) -> Ended {
         let ended = self.watchdog.end(id);
         let former = self.idle_since.replace(Instant::now());
+        self.idle.begin();
         let from_outside = matches!(ended.cause, Some(cause) if cause != Cause::Interrupt);
         // What was killed has taken everything along.
         if from_outside && !ended.killed {
@@ -450,6 +457,12 @@ impl Worker {
             drop(ending.await);
         }
         ended
+    }
+
+    /// A request that was no run has been answered.
+    pub(crate) fn answered(&self, id: i64) {
+        self.watchdog.end(id);
+        self.idle.begin();
     }
 
     /// Whether it lives and waits for a request, with nothing left to say about an earlier one.

@@ -334,7 +334,9 @@ impl Link {
                     let _ = waiting.send(result);
                 }
             }
-            FromAgent::Exit { key, exit, out_of_memory } => self.exited(key, exit, out_of_memory),
+            FromAgent::Exit { key, exit, out_of_memory, stdin_read } => {
+                self.exited(key, exit, out_of_memory, stdin_read);
+            }
             FromAgent::Pong => {}
             FromAgent::Killed(count) => self.state().killed = count,
             FromAgent::Hello { .. } => return Err("a second greeting"),
@@ -359,10 +361,10 @@ impl Link {
         }
     }
 
-    fn exited(&self, key: i64, exit: Exit, out_of_memory: bool) {
+    fn exited(&self, key: i64, exit: Exit, out_of_memory: bool, stdin_read: Option<u64>) {
         let life = self.state().lives.remove(&key);
         if let Some(life) = life.and_then(|life| life.upgrade()) {
-            life.exited(exit, out_of_memory);
+            life.exited(exit, out_of_memory, stdin_read);
         }
     }
 

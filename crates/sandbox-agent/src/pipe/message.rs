@@ -246,6 +246,8 @@ pub(crate) enum FromAgent<'a> {
         key: i64,
         exit: Exit,
         out_of_memory: bool,
+        /// Bytes of its standard input that it has read, where it had one.
+        stdin_read: Option<u64>,
     },
     Data {
         stream: i64,
@@ -298,7 +300,8 @@ impl<'a> FromAgent<'a> {
             EXIT => {
                 let key = fields.int("key")?;
                 let (exit, out_of_memory) = exit_of(&mut fields)?;
-                Self::Exit { key, exit, out_of_memory }
+                let stdin_read = u64::try_from(fields.int("stdin")?).ok();
+                Self::Exit { key, exit, out_of_memory, stdin_read }
             }
             DATA => {
                 let (stream, data) = (fields.int("stream")?, fields.bytes("data")?);

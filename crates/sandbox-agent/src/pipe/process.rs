@@ -27,6 +27,7 @@ struct State {
     /// It is dead, and all of its output has come.
     dead: bool,
     out_of_memory: bool,
+    stdin_read: Option<u64>,
     waker: Option<Waker>,
 }
 
@@ -44,8 +45,11 @@ impl Life {
         });
     }
 
-    pub(crate) fn exited(&self, exit: Exit, out_of_memory: bool) {
-        self.state().out_of_memory |= out_of_memory;
+    pub(crate) fn exited(&self, exit: Exit, out_of_memory: bool, stdin_read: Option<u64>) {
+        let mut state = self.state();
+        state.out_of_memory |= out_of_memory;
+        state.stdin_read = stdin_read;
+        drop(state);
         self.ended(Some(exit));
         self.die();
     }
@@ -186,6 +190,10 @@ impl Process for BoxProcess {
         self.life.state().out_of_memory |= out_of_memory;
         self.life.ended(Some(exit));
         Ok(())
+    }
+
+    fn stdin_read(&self) -> Option<u64> {
+        self.life.state().stdin_read
     }
 
     fn memory_ends(&self) -> u64 {

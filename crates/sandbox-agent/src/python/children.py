@@ -58,6 +58,8 @@ class Child:
     def __init__(self, children, key, pid, is_worker):
         self.children, self.key, self.pid, self.is_worker = children, key, pid, is_worker
         self.sources = []
+        self.input = None
+        self.read_bytes = -1
         self.control = None
         self.copy = None  # the way to one that waits to be an interpreter
         self.terminal = None
@@ -82,6 +84,8 @@ class Child:
         self.control = pipes["ControlSink"](mux, streams.control, key << 2 | STDIN, self.heard)
 
     def died(self, status, usage):
+        if self.input is not None:
+            self.read_bytes = self.input.read_bytes()
         # Which process it was the kernel does not say: one that has ended since this one began.
         by_kernel = status & 0x7F == SIGKILL and kills_for_memory() > self.kills
         self.status = (
@@ -104,7 +108,8 @@ class Child:
                 return
         self.told = True
         self.children.mux.count_killed()
-        self.children.mux.tell(EXIT, number(self.key), *[number(value) for value in self.status])
+        about = [number(value) for value in (self.key, *self.status, self.read_bytes)]
+        self.children.mux.tell(EXIT, *about)
         if self.is_worker:
             self.children.close_streams(self)
 
@@ -204,7 +209,7 @@ class Children:
             child.sources.append(Source(self.mux, ours[0], key << 2 | STDOUT, True))
         else:
             if ours[STDIN] is not None:
-                pipes["PipeSink"](self.mux, ours[STDIN], key << 2 | STDIN)
+                child.input = pipes["ProgramSink"](self.mux, ours[STDIN], key << 2 | STDIN)
             for place in (STDOUT, STDERR):
                 child.sources.append(Source(self.mux, ours[place], key << 2 | place))
 

@@ -2,8 +2,8 @@
 
 import sys
 from collections import deque
-from posix import O_CLOEXEC
-from posix import close, dup, pipe2, read, set_blocking, write
+from posix import O_CLOEXEC, O_NONBLOCK, O_RDONLY
+from posix import close, dup, open, pipe2, read, set_blocking, write
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 
 from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socketpair
@@ -277,6 +277,38 @@ class PipeSink(Sink):
     """Into a pipe: that nobody reads it any more is told at once, and not with the next write."""
 
     is_pipe = True
+
+
+class ProgramSink(PipeSink):
+    """The standard input of a program: how much of it was read is told with the end of the program."""
+
+    written = 0
+    gauge = None  # the other end of a pipe that nothing more is written to
+    is_over = False
+
+    def used(self, count):
+        self.written += count
+        super().used(count)
+
+    def forget(self):
+        if self.fd is not None and not self.is_over:
+            try:
+                self.gauge = open("/proc/self/fd/%d" % self.fd, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+            except OSError:
+                pass  # it is not known then
+        super().forget()
+
+    def read_bytes(self):
+        """How much the program has read by its end, or -1."""
+        self.is_over = True
+        fd, self.gauge = self.gauge, None
+        try:
+            return self.written - available(self.fd if fd is None else fd)
+        except (OSError, TypeError):
+            return -1
+        finally:
+            if fd is not None:
+                close(fd)
 
 
 class SocketSink(Sink):

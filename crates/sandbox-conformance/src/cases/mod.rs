@@ -9,6 +9,7 @@ mod command_cpu_time;
 mod command_faults;
 mod command_input;
 mod commands;
+mod commands_outlived;
 mod concurrency;
 mod config;
 mod contexts;
@@ -110,6 +111,7 @@ pub(crate) fn all() -> Vec<Case> {
         concurrency::cases(),
         cleanup::cases(),
         commands::cases(),
+        commands_outlived::cases(),
         command_cpu_time::cases(),
         command_faults::cases(),
         command_input::cases(),

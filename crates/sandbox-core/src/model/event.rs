@@ -105,6 +105,10 @@ pub struct RunOutcome {
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
+    /// Bytes of its standard input that were read, as far as that is known. What was not read is still there for others
+    /// who have the same file or pipe.
+    #[serde(skip)]
+    pub stdin_read: Option<u64>,
 }
 
 fn lossy<S: Serializer>(data: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,9 +1,10 @@
 //! Between a thread that may block and a task that may not.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_channel::{mpsc, oneshot};
@@ -71,6 +72,37 @@ pub(super) fn take_blocking(taker: &mut Taker) -> Option<Result<Bytes>> {
     block_on(taker.next())
 }
 
+/// How many threads of transfers there are.
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+/// Counts a thread for as long as it works.
+struct Working;
+
+impl Working {
+    fn begin() -> Self {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_all();
+    }
+}
+
+/// Waits until no transfer of this process has work left on this computer, and for that long at most; says whether that
+/// is so. A transfer that was dropped removes what it had written, on a thread that ends with the process: call this
+/// before the process ends. Blocks, and costs nothing when there is none.
+pub fn wait_for_transfers(limit: Duration) -> bool {
+    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = ENDED.wait_timeout_while(running, limit, |running| *running > 0);
+    let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    *running == 0
+}
+
 /// What becomes of a thread.
 pub(super) struct Outcome<T>(oneshot::Receiver<Result<T>>);
 
@@ -80,10 +112,13 @@ pub(super) fn start<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<Outcome<T>> {
     let (done, outcome) = oneshot::channel();
+    let working = Working::begin();
     thread::Builder::new()
         .name("sandbox-transfer".to_owned())
         .spawn(move || {
-            let _ = done.send(work());
+            let ended = work();
+            drop(working);
+            let _ = done.send(ended);
         })
         .map_err(|error| {
             Error::new(ErrorKind::ResourceExhausted, operation, "no thread for the local side")

@@ -13,6 +13,8 @@ mod pack;
 mod unpack;
 mod upload;
 
+pub use bridge::wait_for_transfers;
+
 use std::fmt;
 use std::future::IntoFuture;
 use std::path::{Path, PathBuf};

@@ -51,6 +51,8 @@ struct WireOutcome {
     hint: Option<String>,
     #[serde(default)]
     network_denied: Vec<NetworkDenial>,
+    #[serde(default)]
+    stdin_read: Option<u64>,
 }
 
 impl From<RunOutcome> for WireOutcome {
@@ -67,6 +69,7 @@ impl From<RunOutcome> for WireOutcome {
             background_threads,
             hint,
             network_denied,
+            stdin_read,
         } = outcome;
         Self {
             started_at,
@@ -80,6 +83,7 @@ impl From<RunOutcome> for WireOutcome {
             background_threads,
             hint,
             network_denied,
+            stdin_read,
         }
     }
 }
@@ -98,6 +102,7 @@ impl From<WireOutcome> for RunOutcome {
             background_threads: wire.background_threads,
             hint: wire.hint,
             network_denied: wire.network_denied,
+            stdin_read: wire.stdin_read,
         }
     }
 }
@@ -183,6 +188,8 @@ enum WireCommandEvent {
         #[serde(default)]
         network_denied: Vec<NetworkDenial>,
         hint: Option<String>,
+        #[serde(default)]
+        stdin_read: Option<u64>,
     },
     Hint(String),
 }
@@ -206,8 +213,16 @@ pub(crate) fn encode_command(event: CommandEvent) -> Message {
 }
 
 fn encode_end(outcome: CommandOutcome) -> Message {
-    let CommandOutcome { exit_code, signal, failure, duration, usage, network_denied, hint } =
-        outcome;
+    let CommandOutcome {
+        exit_code,
+        signal,
+        failure,
+        duration,
+        usage,
+        network_denied,
+        hint,
+        stdin_read,
+    } = outcome;
     Message::of(&WireCommandEvent::Finished {
         exit_code,
         signal,
@@ -216,6 +231,7 @@ fn encode_end(outcome: CommandOutcome) -> Message {
         usage,
         network_denied,
         hint,
+        stdin_read,
     })
 }
 
@@ -233,6 +249,7 @@ pub(crate) fn decode_command(message: Message) -> Result<CommandEvent, Violation
             usage,
             network_denied,
             hint,
+            stdin_read,
         } => CommandEvent::Finished(CommandOutcome {
             exit_code,
             signal,
@@ -241,6 +258,7 @@ pub(crate) fn decode_command(message: Message) -> Result<CommandEvent, Violation
             usage,
             network_denied,
             hint,
+            stdin_read,
         }),
     })
 }
@@ -313,6 +331,7 @@ mod tests {
                 background_threads: 2,
                 hint: Some("h".into()),
                 network_denied: vec![denial()],
+                stdin_read: Some(11),
             }),
         ] {
             let event = event(kind);
@@ -330,6 +349,7 @@ mod tests {
             usage: Usage::default(),
             network_denied: vec![denial()],
             hint: Some("h".into()),
+            stdin_read: Some(u64::MAX),
         };
         for event in [
             CommandEvent::Output { stream: OutputStream::Stdout, data: "x".into() },

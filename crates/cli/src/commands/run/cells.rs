@@ -204,7 +204,7 @@ impl<'a> Course<'a> {
         // Without any code there is nothing to wait for.
         let is_empty = self.cells.is_empty() && ended.is_ok();
         let recording = self.recording.take().filter(|recording| recording.has_begun() || is_empty);
-        let kept = export.keep(recording, notebook, widgets, name, self.printer);
+        let kept = export.keep(recording, notebook, widgets, name, facts.disk, self.printer);
         ended?;
         let status = match &self.stop {
             // Cells that did not run are no success, however the interpreter ended.

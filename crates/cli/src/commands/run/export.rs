@@ -121,6 +121,7 @@ impl Export {
         mut notebook: Notebook,
         widgets: Option<Value>,
         name: impl Fn(usize) -> String,
+        disk: Option<u64>,
         printer: &Printer,
     ) -> Kept {
         let mut kept = Kept::default();
@@ -130,10 +131,11 @@ impl Export {
                 .warning(&format!("too much output to keep all of it: {dropped} pieces left out"));
         }
         if let Some(directory) = &self.directory {
-            let mut files = Vec::new();
+            let (mut files, mut room) = (Vec::new(), save::Room::new(disk));
             for cell in &cells {
                 let name = name(cell.number);
-                let written = save::write(directory, &name, &cell.outputs, self.overwrite);
+                let written =
+                    save::write(directory, &name, &cell.outputs, self.overwrite, &mut room);
                 for result in written {
                     match result {
                         Ok(path) => files.push(path),
@@ -141,6 +143,7 @@ impl Export {
                     }
                 }
             }
+            kept.problems.extend(room.problem(directory));
             for path in &files {
                 printer.note(&format!("saved: {}", path.display()));
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use code_sandboxes::{
-    ByteStream, CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
+    CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
     CommandOutcome, Error, Event, EventKind, EventStream, FailureKind, InterpreterState,
     NetworkDenial, RunOutcome, Sandbox, random_hex, unix_now,
 };
@@ -16,6 +16,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::debug;
 
+use crate::input::ProgramInput;
 use crate::printer::Printer;
 use crate::problem::Problem;
 
@@ -28,7 +29,7 @@ pub(crate) fn command(
     sandbox: &Sandbox,
     line: impl Into<CommandLine>,
     timeout: Option<Duration>,
-    stdin: Option<ByteStream>,
+    stdin: Option<ProgramInput>,
 ) -> CommandBuilder<'_> {
     let command = sandbox.commands().run(line);
     let command = match timeout {
@@ -36,7 +37,7 @@ pub(crate) fn command(
         None => command,
     };
     match stdin {
-        Some(stdin) => command.stdin_stream(stdin),
+        Some(stdin) => command.stdin_stream(stdin.stream),
         None => command,
     }
 }
@@ -206,6 +207,7 @@ fn finished(outcome: CommandOutcome) -> RunOutcome {
         usage: outcome.usage,
         hint: outcome.hint.or_else(|| NetworkDenial::hint(&outcome.network_denied)),
         network_denied: outcome.network_denied,
+        stdin_read: outcome.stdin_read,
         ..RunOutcome::default()
     }
 }

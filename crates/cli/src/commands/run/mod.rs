@@ -17,9 +17,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use code_sandboxes::{
-    Command, CommandBuilder, Error, ErrorKind, EventStream, IsolationMode, RunCodeBuilder, Sandbox,
-    seconds,
+    Command, CommandBuilder, Error, ErrorKind, EventKind, EventStream, IsolationMode,
+    RunCodeBuilder, Sandbox, seconds,
 };
+use futures_util::StreamExt as _;
+use tokio::task::spawn_blocking;
 use tracing::debug;
 
 pub(crate) use self::export::Export;
@@ -35,9 +37,16 @@ use crate::problem::Problem;
 use crate::settings;
 
 /// Runs what the arguments name. The status is that of the program.
-pub(crate) async fn run(mut args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
+pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem> {
     tty::check(args.tty)?;
-    let task = Task::of(&args)?;
+    // A program on standard input or in a FIFO may be long in coming, and signals are heeded meanwhile.
+    let reading = spawn_blocking(move || {
+        let task = Task::of(&args);
+        (args, task)
+    });
+    let (read, task) =
+        reading.await.map_err(|error| Problem::host("reading the program", error.into()))?;
+    let (mut args, task) = (read, task?);
     if let Source::Notebook { notebook, .. } = &task.source
         && let Some(magic) = notebook.magic()
         && !args.reuse
@@ -276,13 +285,32 @@ impl Visit {
         let (mut result, recording) = report.end(&guest);
         result.hint = result.hint.or_else(|| advice.clone());
         let recording = recording.filter(Recording::has_begun);
-        let kept = export.keep(recording, notebook, widgets, |_| String::new(), printer);
+        let kept =
+            export.keep(recording, notebook, widgets, |_| String::new(), facts.disk, printer);
         ended.map_err(|problem| problem.with_advice(advice))?;
         report::show(printer, &facts, &result, &kept).await
     }
 
-    /// Starts the task and gives its events.
+    /// Starts the task and gives its events. What it has not read of standard input is given back with the last one.
     async fn start(
+        self,
+        sandbox: &Sandbox,
+        guest: &Guest,
+        printer: &Printer,
+    ) -> Result<EventStream, Problem> {
+        let loan = self.task.stdin.as_ref().and_then(|stdin| stdin.loan.clone());
+        let events = self.begin(sandbox, guest, printer).await?;
+        let Some(loan) = loan else { return Ok(events) };
+        Ok(Box::pin(events.inspect(move |event| {
+            if let EventKind::Finished(outcome) = &event.kind
+                && let Err(error) = loan.give_back(outcome.stdin_read)
+            {
+                debug!(%error, "standard input is not as the program has left it");
+            }
+        })))
+    }
+
+    async fn begin(
         self,
         sandbox: &Sandbox,
         guest: &Guest,
@@ -321,7 +349,7 @@ impl Visit {
             None => run.no_timeout(),
         });
         let run = match stdin {
-            Some(stdin) if sandbox.capabilities().run_stdin => run.stdin_stream(stdin),
+            Some(stdin) if sandbox.capabilities().run_stdin => run.stdin_stream(stdin.stream),
             Some(_) => {
                 printer.warning("this kernel reads no standard input; what comes there is left");
                 run

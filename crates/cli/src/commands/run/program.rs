@@ -6,13 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use code_sandboxes::{
-    ByteStream, CommandBuilder, CommandResult, Error, ErrorKind, FailureKind, Sandbox,
-};
+use code_sandboxes::{CommandBuilder, CommandResult, Error, ErrorKind, FailureKind, Sandbox};
 use tracing::debug;
 
 use super::source::{Fetch, Program, Source, Task};
 use super::{Extras, guest};
+use crate::input::ProgramInput;
 use crate::languages::{self, Language, Runner};
 use crate::notebook::{self, plain_language};
 use crate::problem::Problem;
@@ -172,7 +171,7 @@ impl Place {
         sandbox: &'a Sandbox,
         arguments: Vec<String>,
         timeout: Option<Duration>,
-        stdin: Option<ByteStream>,
+        stdin: Option<ProgramInput>,
     ) -> CommandBuilder<'a> {
         let mut argv = shell_argv(self.runner.script, &self.path);
         argv.extend(arguments);

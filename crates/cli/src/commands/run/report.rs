@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::advice::{Failed, Subject};
 use super::export::Kept;
 use super::guest::Guest;
+use crate::commands::disk::disk_of;
 use crate::exit;
 use crate::languages::KERNEL;
 use crate::notebook::{Notebook, Recording, plain_language};
@@ -309,6 +310,8 @@ pub(super) struct Facts {
     /// Of a Jupyter kernel: its specification's name, and its language.
     kernel: Option<String>,
     kernel_language: Option<String>,
+    /// Bytes that the sandbox may have on its disk.
+    pub(super) disk: Option<u64>,
 }
 
 impl Facts {
@@ -318,7 +321,8 @@ impl Facts {
         let info = sandbox.info();
         let said = |key| Some(info.as_ref()?.metadata.get(key)?.as_str()?.to_owned());
         let (kernel, kernel_language) = (said("kernel"), said("language"));
-        Self { sandbox_id, variant, language: language.to_owned(), kernel, kernel_language }
+        let disk = info.as_ref().and_then(disk_of);
+        Self { sandbox_id, variant, language: language.to_owned(), kernel, kernel_language, disk }
     }
 
     /// Says in a notebook what ran its cells, where it does not say so itself.

@@ -14,6 +14,10 @@ use super::export::write_whole;
 use crate::notebook::Output;
 use crate::problem::Problem;
 
+/// The most files of one run, and what each takes at least.
+const MAX_FILES: usize = 10_000;
+const FILE_BLOCK: u64 = 4096;
+
 const TEXT: &str = "text/plain";
 /// Letters of a type that are taken into a name.
 const MOST_OF_A_TYPE: usize = 60;
@@ -65,12 +69,53 @@ fn is_ours(name: &str) -> bool {
     rest.strip_prefix("output-").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Writes each representation of each object. Gives the paths, or what could not be written and why.
+/// What may still be written: as much as the sandbox could have on its own disk, and no more files than a person wants.
+#[derive(Debug)]
+pub(super) struct Room {
+    bytes: u64,
+    files: usize,
+    /// What did not fit.
+    left_out: usize,
+}
+
+impl Room {
+    /// Room for as much as that disk has.
+    pub(super) fn new(disk: Option<u64>) -> Self {
+        Self { bytes: disk.unwrap_or(u64::MAX), files: MAX_FILES, left_out: 0 }
+    }
+
+    /// Takes room for a file of that size, which takes whole blocks.
+    fn take(&mut self, size: u64) -> Result<(), String> {
+        let blocks = size.div_ceil(FILE_BLOCK).max(1).saturating_mul(FILE_BLOCK);
+        let (Some(files), Some(bytes)) =
+            (self.files.checked_sub(1), self.bytes.checked_sub(blocks))
+        else {
+            self.left_out += 1;
+            return Err(String::new());
+        };
+        (self.files, self.bytes) = (files, bytes);
+        Ok(())
+    }
+
+    /// What is to be said of the files that did not fit.
+    pub(super) fn problem(&self, directory: &Path) -> Option<String> {
+        let count = self.left_out;
+        (count > 0).then(|| {
+            format!(
+                "{count} files were not saved to {}: more than {MAX_FILES} files, or more bytes than the disk of the sandbox has",
+                directory.display()
+            )
+        })
+    }
+}
+
+/// Writes each representation of each object that there is room for. Gives the paths, or what could not be written and why.
 pub(super) fn write(
     directory: &Path,
     name: &str,
     outputs: &[Output],
     overwrite: bool,
+    room: &mut Room,
 ) -> Vec<Result<PathBuf, String>> {
     let mut written = Vec::new();
     let mut taken = HashSet::new();
@@ -88,10 +133,15 @@ pub(super) fn write(
             }
             let path = directory.join(file);
             let done = content(mime, value).and_then(|content| {
+                room.take(content.len() as u64)?;
                 fs::create_dir_all(directory)
                     .and_then(|()| write_whole(&path, &content, overwrite))
                     .map_err(|error| error.to_string())
             });
+            // Those that do not fit are told of together.
+            if done.as_ref().is_err_and(String::is_empty) {
+                continue;
+            }
             let result = done.map(|()| path.clone());
             written.push(result.map_err(|why| format!("{} not saved: {why}", path.display())));
         }
@@ -171,7 +221,7 @@ mod tests {
                 "text/markdown": "# a", "application/json": {"a": 1}, "image/jpeg": "AAAA",
                 "application/pdf": "AAAA", "application/vnd.plotly.v1+json": {"data": []}})),
         ];
-        let written = write(&directory, "cell-2-", &outputs, false);
+        let written = write(&directory, "cell-2-", &outputs, false, &mut Room::new(None));
         assert!(written.iter().all(Result::is_ok), "{written:?}");
         insta::assert_snapshot!(names(&directory).join("\n"), @"
         cell-2-output-1.png
@@ -201,7 +251,7 @@ mod tests {
             "text/a b": "5", "text/a c": "6", "text/.hidden\u{0}\n": "7", "é/é": "8", long: "9",
             "text/plain": {"not": "text"},
         }))];
-        let written = write(&directory, "", &outputs, false);
+        let written = write(&directory, "", &outputs, false, &mut Room::new(None));
         assert_eq!(names(parent.path()), ["out"]);
         let names = names(&directory);
         assert_eq!((written.iter().filter(|w| w.is_ok()).count(), names.len()), (9, 9));
@@ -219,18 +269,18 @@ mod tests {
         fs::write(&path, "old").unwrap();
         check(directory.path(), false).unwrap_err();
         check(directory.path(), true).unwrap();
-        let refused = write(directory.path(), "", &outputs, false);
+        let refused = write(directory.path(), "", &outputs, false, &mut Room::new(None));
         assert!(refused[0].as_ref().unwrap_err().contains("output-1.txt not saved"));
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        assert!(write(directory.path(), "", &outputs, true)[0].is_ok());
+        assert!(write(directory.path(), "", &outputs, true, &mut Room::new(None))[0].is_ok());
         assert_eq!(fs::read(&path).unwrap(), b"new");
         // What a link leads to is none of ours.
         let elsewhere = directory.path().join("elsewhere");
         fs::write(&elsewhere, "theirs").unwrap();
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-        assert!(write(directory.path(), "", &outputs, false)[0].is_err());
-        assert!(write(directory.path(), "", &outputs, true)[0].is_ok());
+        assert!(write(directory.path(), "", &outputs, false, &mut Room::new(None))[0].is_err());
+        assert!(write(directory.path(), "", &outputs, true, &mut Room::new(None))[0].is_ok());
         assert_eq!(fs::read(&elsewhere).unwrap(), b"theirs");
         check(&elsewhere, true).unwrap_err();
     }
@@ -252,9 +302,25 @@ mod tests {
     fn what_is_not_base64_is_told() {
         let directory = tempfile::tempdir().unwrap();
         let outputs = [displayed(&json!({"image/png": "not base64!"}))];
-        let written = write(directory.path(), "", &outputs, false);
+        let written = write(directory.path(), "", &outputs, false, &mut Room::new(None));
         let told = written[0].as_ref().unwrap_err();
         assert!(told.ends_with("output-1.png not saved: its image/png is not base64"), "{told}");
         assert!(names(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn what_does_not_fit_on_the_disk_of_the_sandbox_is_left_out_and_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let outputs: Vec<Output> =
+            ["a", "b", "c"].map(|text| displayed(&json!({"text/plain": text}))).into();
+        let mut room = Room::new(Some(2 * FILE_BLOCK));
+        let written = write(directory.path(), "", &outputs, false, &mut room);
+        assert!(written.len() == 2 && written.iter().all(Result::is_ok), "{written:?}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+        assert!(room.problem(directory.path()).unwrap().starts_with("1 files were not saved"));
+        let mut room = Room { files: 1, ..Room::new(None) };
+        assert_eq!(write(directory.path(), "x-", &outputs, false, &mut room).len(), 1);
+        assert_eq!(room.left_out, 2);
+        assert!(Room::new(None).problem(directory.path()).is_none());
     }
 }

@@ -6,11 +6,11 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use code_sandboxes::{ByteStream, SingleUse};
+use code_sandboxes::SingleUse;
 
 use super::advice::Subject;
 use crate::args::{RunArgs, is_notebook};
-use crate::input;
+use crate::input::{self, ProgramInput};
 use crate::languages::{self, Dependencies, Engine, Language, Runner};
 use crate::notebook::{self, Notebook, Parameter};
 use crate::problem::Problem;
@@ -28,7 +28,7 @@ pub(crate) struct Task {
     /// Its language, for results.
     pub(crate) language: &'static str,
     /// Its standard input, unless that was the code.
-    pub(crate) stdin: Option<ByteStream>,
+    pub(crate) stdin: Option<ProgramInput>,
     /// What is known of it for advice about its failures.
     pub(super) subject: Subject,
 }
@@ -154,7 +154,7 @@ enum Choice {
 
 impl Task {
     /// One that is no part of the command line.
-    pub(crate) fn new(source: Source, language: &'static str, stdin: Option<ByteStream>) -> Self {
+    pub(crate) fn new(source: Source, language: &'static str, stdin: Option<ProgramInput>) -> Self {
         Self { source, language, stdin, subject: Subject::default() }
     }
 
@@ -165,7 +165,7 @@ impl Task {
     pub(crate) fn of(args: &RunArgs) -> Result<Self, Problem> {
         let (code, arguments) = match choose(args)? {
             Choice::Command(source) => {
-                let stdin = if args.tty { None } else { input::for_program()? };
+                let stdin = if args.tty || args.no_stdin { None } else { input::for_program()? };
                 let subject = Subject::of(args, &source);
                 return Ok(Self { source, language: "sh", stdin, subject });
             }
@@ -217,7 +217,8 @@ impl Task {
                 })
             }
         };
-        let stdin = if is_own && !args.tty { input::for_program()? } else { None };
+        let reads = is_own && !args.tty && !args.no_stdin;
+        let stdin = if reads { input::for_program()? } else { None };
         let subject = Subject::of(args, &source);
         Ok(Self { source, language: language.name, stdin, subject })
     }

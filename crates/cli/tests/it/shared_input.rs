@@ -1,0 +1,37 @@
+//! Standard input that a shell shares with `sandboxes`: what the program in the sandbox does not read is left to others.
+
+use crate::copies::Desk;
+
+#[test]
+fn a_loop_over_a_list_runs_for_every_line() {
+    let desk = Desk::new();
+    desk.run("seq 1 4 >list").assert(0, "");
+    let each = "while read -r l; do sandboxes exec v \"echo $l\"; done";
+    desk.run(&format!("{each} <list")).assert(0, "1\n2\n3\n4\n");
+    desk.run(&format!("cat list | {each}")).assert(0, "1\n2\n3\n4\n");
+    let code = "while read -r l; do sandboxes exec v --lang python \"print($l)\"; done";
+    desk.run(&format!("{code} <list")).assert(0, "1\n2\n3\n4\n");
+}
+
+#[test]
+fn what_was_read_is_gone_and_what_was_not_is_there() {
+    let desk = Desk::new();
+    // The shell of the sandbox reads no further than the line.
+    let parts = "{ sandboxes exec v 'read -r x; echo \"got $x\"'; cat; }";
+    desk.run("seq 1 3 >list").assert(0, "");
+    desk.run(&format!("{parts} <list")).assert(0, "got 1\n2\n3\n");
+    desk.run(&format!("cat list | {parts}")).assert(0, "got 1\n2\n3\n");
+    // More than any pipe holds, and all of it is read.
+    let all = "seq 1 200000 | sandboxes exec v 'wc -l'; sandboxes exec v 'wc -l' <large";
+    desk.run(&format!("seq 1 200000 >large; {all}")).assert(0, "200000\n200000\n");
+    // What comes while the program waits for it.
+    let slow = "(echo a; sleep 0.3; echo b) | sandboxes exec v cat";
+    desk.run(slow).assert(0, "a\nb\n");
+}
+
+#[test]
+fn no_standard_input_is_read_when_that_is_said() {
+    let desk = Desk::new();
+    let line = "{ sandboxes exec --no-stdin v 'wc -c'; cat; }";
+    desk.run(&format!("echo mine | {line}")).assert(0, "0\nmine\n");
+}

@@ -1,0 +1,171 @@
+//! What comes out of an interpreter while it waits for a request, of processes and threads that a run has left behind.
+//!
+//! It is read and dropped: it belongs to no run, and a process that writes into a pipe which nothing reads would wait for
+//! room in it.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::box_io::{Readable, WorkerIo};
+
+/// How much is dropped at once, and how long the next piece waits then.
+const BURST: usize = 256 << 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// More than a pipe holds: bytes that are dropped of each stream when a request comes.
+const MAX_AT_ONCE: usize = 1 << 20;
+
+const BUFFER: usize = 16 << 10;
+
+/// Reads the output of an interpreter while it is idle. Dropping it ends that.
+#[derive(Debug)]
+pub(super) struct Idle {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    streams: [Arc<dyn Readable>; 2],
+    state: Mutex<State>,
+    begun: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    is_idle: bool,
+    open: [bool; 2],
+}
+
+/// A stream that two read in turn.
+#[derive(Debug)]
+struct InTurn(Arc<dyn Readable>);
+
+impl Readable for InTurn {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_readable(cx)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
+}
+
+impl Idle {
+    /// Takes its turns at the output of an interpreter, which is not idle yet.
+    pub(super) fn new(io: &mut WorkerIo) -> Self {
+        let streams = [&mut io.stdout, &mut io.stderr].map(|stream| {
+            let nothing: Box<dyn Readable> = Box::new(Nothing);
+            let shared: Arc<dyn Readable> = Arc::from(std::mem::replace(stream, nothing));
+            *stream = Box::new(InTurn(Arc::clone(&shared)));
+            shared
+        });
+        let state = Mutex::new(State { is_idle: false, open: [true; 2] });
+        let shared = Arc::new(Shared { streams, state, begun: Notify::new() });
+        let task = tokio::spawn(Arc::clone(&shared).read()).abort_handle();
+        Self { shared, task }
+    }
+
+    /// No request is there from now on.
+    pub(super) fn begin(&self) {
+        self.shared.state().is_idle = true;
+        self.shared.begun.notify_one();
+    }
+
+    /// A request comes. What was put out before does not belong to it.
+    pub(super) fn end(&self) {
+        let mut state = self.shared.state();
+        if std::mem::take(&mut state.is_idle) {
+            let mut buffer = vec![0; BUFFER];
+            for index in 0..2 {
+                self.shared.drop_some(&mut state, index, &mut buffer, MAX_AT_ONCE);
+            }
+        }
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops what is there of a stream, and says how much that was.
+    fn drop_some(&self, state: &mut State, index: usize, buffer: &mut [u8], most: usize) -> usize {
+        let mut dropped = 0;
+        while state.open[index] && dropped < most {
+            match self.streams[index].try_read(buffer) {
+                Ok(0) => state.open[index] = false,
+                Ok(count) => dropped += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => state.open[index] = false,
+            }
+        }
+        dropped
+    }
+
+    /// Whether there is something to be dropped. It is looked for only while the interpreter is idle: a stream wakes one
+    /// reader alone.
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let state = self.state();
+        if !state.is_idle {
+            return Poll::Ready(());
+        }
+        // Both are asked, so that either wakes.
+        let ready = [0, 1]
+            .map(|index| state.open[index] && self.streams[index].poll_readable(cx).is_ready());
+        if ready.contains(&true) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    async fn read(self: Arc<Self>) {
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let is_idle = self.state().is_idle;
+            if !is_idle {
+                self.begun.notified().await;
+                continue;
+            }
+            // A request in between has taken the turn of being woken.
+            tokio::select! {
+                () = poll_fn(|cx| self.poll_ready(cx)) => {}
+                () = self.begun.notified() => continue,
+            }
+            let dropped = {
+                let mut state = self.state();
+                if !state.is_idle {
+                    continue;
+                }
+                [0, 1].map(|index| self.drop_some(&mut state, index, &mut buffer, BURST))
+            };
+            if dropped.iter().any(|count| *count >= BURST) {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Stands in for a stream while it is shared.
+#[derive(Debug)]
+struct Nothing;
+
+impl Readable for Nothing {
+    fn poll_readable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_read(&self, _buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(0)
+    }
+}
