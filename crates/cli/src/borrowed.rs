@@ -6,7 +6,7 @@
 //! with more than that could not go on, so from then on the pipe is simply read.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use code_sandboxes::ByteStream;
 use futures_util::stream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, SeekFrom, fstat, seek};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, open, seek};
 use rustix::io::{ioctl_fionread, pread};
 use rustix::pipe::{
     PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, tee,
@@ -26,9 +26,6 @@ use crate::readiness;
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-
-/// A pipe counts as full when less than that is free: one page may be written in part only.
-const PAGE: usize = 4096;
 
 /// How often it is looked whether a pipe has more than was copied, which nothing tells.
 const LOOKS: [Duration; 3] =
@@ -144,6 +141,16 @@ enum Look {
     Taken,
 }
 
+/// Whether a writer of the pipe would have to wait. Its pages may be full in part only, so bytes do not tell; where it
+/// cannot be asked, it counts as full.
+fn is_full() -> bool {
+    let path = format!("/proc/self/fd/{}", io::stdin().as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(writer) = open(path, flags, Mode::empty()) else { return true };
+    let mut asked = [PollFd::new(&writer, PollFlags::OUT)];
+    !poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 impl State {
     fn look(&mut self) -> io::Result<Look> {
         let stdin = io::stdin();
@@ -168,7 +175,7 @@ impl State {
                         Look::Chunk(Bytes::new())
                     } else if there == 0 {
                         Look::Empty
-                    } else if there + PAGE > *size {
+                    } else if is_full() {
                         self.take(there)?
                     } else {
                         Look::Same

@@ -7,13 +7,13 @@ const DEFAULT_DISK: u64 = 1 << 30;
 
 /// Bytes that all files of a sandbox may take together. `None` where nothing limits them, or nothing says so.
 pub(crate) fn disk_of(info: &SandboxInfo) -> Option<u64> {
-    const GIB: f64 = (1_u64 << 30) as f64;
     // What is mounted is not of this disk.
     if !info.mounts.is_empty() {
         return None;
     }
-    if let Some(disk) = info.resources.as_ref().and_then(|resources| resources.disk) {
-        return Some((disk * GIB).ceil() as u64);
+    let terms = info.metadata.get("terms");
+    if let Some(disk) = terms.and_then(|terms| terms.get("disk")?.as_u64()) {
+        return Some(disk);
     }
     let isolation = info.isolation.as_ref()?;
     let has_layer = |name: &str| isolation.layers.iter().any(|layer| layer == name);

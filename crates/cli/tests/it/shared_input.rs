@@ -24,6 +24,9 @@ fn what_was_read_is_gone_and_what_was_not_is_there() {
     // More than any pipe holds, and all of it is read.
     let all = "seq 1 200000 | sandboxes exec v 'wc -l'; sandboxes exec v 'wc -l' <large";
     desk.run(&format!("seq 1 200000 >large; {all}")).assert(0, "200000\n200000\n");
+    // Pages of the pipe that are full in part only.
+    let parts = "for i in $(seq 100); do head -c 3000 /dev/zero; done | sandboxes exec v 'wc -c'";
+    desk.run(parts).assert(0, "300000\n");
     // What comes while the program waits for it.
     let slow = "(echo a; sleep 0.3; echo b) | sandboxes exec v cat";
     desk.run(slow).assert(0, "a\nb\n");
