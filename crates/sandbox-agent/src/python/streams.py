@@ -301,7 +301,10 @@ class Streams:
                     setattr(sys, name, made)
             setattr(sys, "__%s__" % name, getattr(self, name))
         self.burst.stream = self.stdout
-        self.notes = self.notes or self.make("stderr")
+        if self.notes is None:
+            self.notes = self.make("stderr")
+            # No interrupt is raised in what is not code's.
+            self.notes.buffer._burst = Steady()
 
     def make(self, name):
         if name == "stdin":

@@ -370,6 +370,10 @@ class Driver:
                 except BaseException as raised:
                     error = error or raised
         self.exits.active = False
+        try:
+            self.streams.flush_replaced()
+        except Exception:
+            pass  # a stream of code's own
         sys.modules["__main__"] = former
         if os.getpid() == self.pid:
             script.end()
