@@ -83,7 +83,8 @@ def shell(command, collect):
         arguments[2] = 'exec "$0" -m pip ' + command[len("%pip") :] + place_of_pip(words)
         arguments.append(sys.executable)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        # One that code has put there may have no more than `write`.
+        getattr(stream, "flush", int)()
     done = subprocess.run(arguments, stdout=subprocess.PIPE if collect else None)
     # Whatever the command has installed is there for the next line.
     load("hooks")["STATE"]["driver"].arrivals.look()

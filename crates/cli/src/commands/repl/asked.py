@@ -102,7 +102,11 @@ def tell():
     import json
     import sys
 
-    sys.stdout.write(json.dumps(answer(question, before, namespace)))
+    # Code may have put another stream in the place of this one. A kernel has a class of its own for it.
+    is_replaced = type(sys.stdout).__module__ in ("_io", "__main__", "builtins")
+    stream = sys.__stdout__ if is_replaced else sys.stdout
+    stream.write(json.dumps(answer(question, before, namespace)))
+    stream.flush()
 
 
 tell()

@@ -101,6 +101,12 @@ fn names_are_completed_and_nothing_is_changed_by_it() {
     terminal.expect(PROMPT);
     let new = terminal.cell("sorted(set(globals()) - class_before - {'_', '__', '___'})");
     assert!(new.contains("\r\n['class_before', 'textwrap']\r\n"), "{new:?}");
+    // It needs no stream that code has replaced.
+    terminal.cell("import io, sys; own, sys.stdout = sys.stdout, io.StringIO()");
+    terminal.press("some_lo\t");
+    terminal.expect("some_long_name");
+    assert!(terminal.cell(" + 1, sys.stdout.getvalue()").contains("\r\n(6, '')\r\n"));
+    terminal.cell("sys.stdout = own");
     // Tab at the beginning of a line indents.
     terminal.press("if True:\r");
     terminal.expect("True:\r\n    ");
