@@ -100,7 +100,7 @@ impl Recording {
         self.add_error(failure.kind.as_str(), &failure.message, &failure.message);
     }
 
-    /// Whether a widget is shown, which is nothing without its state.
+    /// Says if a widget is shown, which is nothing without its state.
     pub(crate) fn shows_widgets(&self) -> bool {
         let outputs = self.cells.iter().flat_map(|cell| &cell.done.outputs);
         outputs.filter_map(Output::data).any(|data| data.contains_key(WIDGET))

@@ -156,7 +156,7 @@ fn what_leads_to_no_kernel_is_told() {
     assert!(outcome.stderr.contains("ipc") && outcome.stderr.contains("tcp"), "{}", outcome.stderr);
 }
 
-/// What only IPython has goes to a kernel of it, unless it was said where to run.
+/// Magics go to a kernel of IPython, unless it was said where to run.
 #[test]
 fn a_notebook_with_magics_runs_in_a_kernel() {
     let Some(python) = interpreter() else { return };

@@ -215,7 +215,7 @@ class Cells:
         return name in UNDERSCORES and self.main.__dict__[name] is self.values[len(name) - 1]
 
     def remember_error(self, error, filename):
-        """What debuggers look at after an exception: it begins where user code does."""
+        """Keeps an exception where debuggers look for it; its traceback begins where user code does."""
         trace = load("errors")["user_frames"](traceback_of(error), filename)
         if issubclass(type(error), MemoryError):
             trace = None  # the frames hold what there was no room for
@@ -289,7 +289,7 @@ def describe(error, filename):
 
 
 def displayhook(cells):
-    """What `sys.displayhook` is. Code that has another one in its place shows values itself."""
+    """Makes `sys.displayhook`. Code that has another one in its place shows values itself."""
 
     def displayhook(value):
         """Shows a value as that of a cell."""

@@ -82,7 +82,7 @@ def on_matplotlib(module):
 
 
 def on_warnings(module):
-    """What is said of a caller below user code is said as where nothing is below it."""
+    """Has warnings name no caller below user code, as where there is none."""
     show = module._showwarnmsg
 
     def showwarnmsg(message):
@@ -94,7 +94,7 @@ def on_warnings(module):
 
 
 def places_below():
-    """Where the program stands that this is part of. A thread of user code is not called from there."""
+    """Gives the lines at which the program stands that this is part of. A thread of user code is not called from there."""
     bottom = bottom_frame()
     frame = sys._getframe()
     while bottom.f_code.co_name == "<module>" and frame is not None:

@@ -145,7 +145,7 @@ def wanted(mime, include, exclude):
 
 
 def shows_itself(driver, value):
-    """Whether a value has a way of its own to be shown, and was shown so."""
+    """Shows a value that has a way of its own to be shown. Says if that was so."""
     method = method_of(value, "_ipython_display_")
     if method is None:
         return False

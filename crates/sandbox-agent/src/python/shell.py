@@ -1,4 +1,4 @@
-"""What libraries find that show something by IPython while no IPython runs: it is shown as by `display()`."""
+"""Stands for IPython where none runs: what libraries show by it is shown as by `display()`."""
 
 import sys
 from os import environ
@@ -57,7 +57,7 @@ def formatter():
 
 
 class Publisher:
-    """What a shell publishes with."""
+    """Publishes for a shell."""
 
     def __init__(self, driver):
         self._driver = driver

@@ -92,7 +92,7 @@ fn a_backend_of_the_user_stays() {
     assert_eq!(child.error(), None, "{}", child.stderr());
 }
 
-/// Where neither IPython nor a browser is, they are shown as in a notebook.
+/// Shown as in a notebook, where neither IPython nor a browser is.
 fn figures_of_plotly() {
     let mut worker = Worker::new();
     let found = worker.run("import importlib.util\nimportlib.util.find_spec('plotly') is not None");

@@ -1,4 +1,4 @@
-//! What cells of a notebook have, and programs do not.
+//! Cells of a notebook: everything that they have, and programs do not.
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;

@@ -307,7 +307,7 @@ def plain_tracebacks(driver):
 
 
 def shows_pages(shell):
-    """What `name?` tells is output: there is no pager here, and no terminal with colours."""
+    """Makes output of what `name?` tells: there is no pager here, and no terminal with colours."""
     import re
 
     from IPython.core import page

@@ -149,7 +149,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Whether what was recorded needs states, and the interpreter that has them is still there.
+    /// Says if what was recorded needs states, and the interpreter that has them is still there.
     fn shows_widgets(&self) -> bool {
         let lost = self.stop.as_ref().is_some_and(|stop| stop.result.failure.is_some());
         let recording = self.recording.as_ref();

@@ -89,7 +89,7 @@ impl Export {
         })
     }
 
-    /// Whether a notebook is written.
+    /// Says if a notebook is written.
     pub(super) fn writes_notebook(&self) -> bool {
         self.notebook.is_some()
     }

@@ -1,4 +1,4 @@
-//! Where notebooks run that need IPython: in a kernel, if this host has one.
+//! Chooses a kernel for notebooks that need IPython, if this host has one.
 
 use code_sandboxes::{Variant, list_environments};
 

@@ -175,7 +175,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether what was recorded needs states, and the interpreter that has them has ended its run.
+    /// Says if what was recorded needs states, and the interpreter that has them has ended its run.
     pub(super) fn shows_widgets(&self) -> bool {
         self.finished && self.recording.as_ref().is_some_and(Recording::shows_widgets)
     }

@@ -9,7 +9,7 @@ use super::Extras;
 use crate::notebook::WIDGET_STATES;
 use crate::printer::Printer;
 
-/// How long the interpreter may take to tell them.
+/// The time that the interpreter may take to tell them.
 const STATES_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Code that shows the states of all widgets, and leaves no name behind.
