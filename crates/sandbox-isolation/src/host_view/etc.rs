@@ -17,7 +17,7 @@ use super::{Entry, configuration, entry};
 
 /// Names that programs of every system expect, made by scripts of packages and so owned by none. Directories of private keys are
 /// left out.
-const USUAL: [&str; 20] = [
+const USUAL: [&str; 23] = [
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
@@ -33,6 +33,9 @@ const USUAL: [&str; 20] = [
     "pki/tls/cert.pem",
     "pki/tls/certs",
     "pki/tls/openssl.cnf",
+    "protocols",
+    "rpc",
+    "services",
     "ssl/cert.pem",
     "ssl/certs",
     "ssl/openssl.cnf",
