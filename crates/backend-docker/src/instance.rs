@@ -29,9 +29,9 @@ pub(crate) struct Container {
 }
 
 /// Says what system packages take.
-const HINT_OF_SYSTEM_PACKAGES: &str = "create the sandbox with a root that can be written to, and with a network: `--writable-root --network all`, or the \
-     provider option `writable_root`, which gives up the read-only root and the limit of the disk; or put them into an \
-     image of your own, and name it with `--image` or .image(..)";
+const HINT_OF_SYSTEM_PACKAGES: &str = "create the sandbox with a network and with a root that can be written to, which costs the limit of the disk: \
+     `--writable-root --network all`; or put them into an image of your own, and name it with `--image`; in Rust: the \
+     provider option `writable_root`, or .image(..)";
 
 /// Where the engine starts a package manager.
 #[derive(Clone, Debug)]

@@ -125,7 +125,7 @@ pub fn failed(said: &str, status: i64, closed: bool) -> Error {
     let error = Error::new(kind, OPERATION, format!("system packages were not installed: {words}"));
     if closed && kind == Unavailable {
         let hint = "package managers fetch from the network, and this sandbox has none: create it with \
-                    `--network all`, or .network(NetworkPolicy::all())";
+                    `--network all`; in Rust: .network(NetworkPolicy::all())";
         return error.with_hint(hint);
     }
     error

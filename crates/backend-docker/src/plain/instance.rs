@@ -24,7 +24,8 @@ pub(crate) struct Plain;
 #[async_trait]
 impl LocalKind for Plain {
     fn system_packages_hint(_: &[String]) -> String {
-        "put them into an image of your own, and name it with `--image` or .image(..)".to_owned()
+        "put them into an image of your own, and name it with `--image`; in Rust: .image(..)"
+            .to_owned()
     }
 
     fn check_run(&self, place: &Place, _request: &RunCode) -> Result<()> {

@@ -11,7 +11,7 @@ from os import environ
 
 SHELL = "__sandbox_shell__"
 ABOUT = "__sandbox_about__"
-INSTALL = "install from outside, with `sandboxes install SANDBOX %s`, or .install_packages([%s])"
+INSTALL = "install from outside, with `sandboxes install SANDBOX %s`; in Rust: .install_packages([%s])"
 HINT = "run it with the jupyter engine, which has IPython"
 
 

@@ -32,13 +32,13 @@ impl Room {
                 "is {processes}, and the kernel needs about {PROCESSES} processes and threads"
             );
             return Err(Error::invalid("processes", message).with_hint(
-                "allow more with `--processes` or .processes(..); local-eval runs code with 4",
+                "allow more with `--processes` (local-eval runs code with 4); in Rust: .processes(..)",
             ));
         }
         if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY) {
             let message = format!("is {memory}, and the kernel needs about {MEMORY}");
             return Err(Error::invalid("memory", message).with_hint(
-                "allow more with `--memory` or .memory(..); local-eval runs code with 16 MiB",
+                "allow more with `--memory` (local-eval runs code with 16 MiB); in Rust: .memory(..)",
             ));
         }
         Ok(())
