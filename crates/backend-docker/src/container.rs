@@ -160,6 +160,7 @@ fn host_config(wanted: &Wanted<'_>, extras: Extras) -> HostConfig {
     let profile = seccomp::profile(seccomp::Subject {
         writes_to_host: files.any_writable(),
         has_agent: options.engine != Engine::None,
+        has_devices: options.gpus.is_some(),
     });
     HostConfig {
         network_mode: Some("none".into()),

@@ -17,6 +17,7 @@ pub(crate) const JUMP: u16 = 0x05;
 pub(crate) const IF_EQUAL: u16 = 0x15;
 pub(crate) const IF_GREATER: u16 = 0x25;
 pub(crate) const IF_ANY_BIT: u16 = 0x45;
+pub(crate) const AND: u16 = 0x54;
 pub(crate) const RETURN: u16 = 0x06;
 
 /// What a filter may answer.
@@ -42,6 +43,11 @@ pub(crate) struct Program(pub(crate) Vec<Instruction>);
 impl Program {
     pub(crate) fn load(&mut self, at: u32) {
         self.push(LOAD, 0, 0, at);
+    }
+
+    /// Leaves of the loaded value these bits alone.
+    pub(crate) fn keep_bits(&mut self, bits: u32) {
+        self.push(AND, 0, 0, bits);
     }
 
     pub(crate) fn answer(&mut self, value: u32) {
@@ -110,6 +116,10 @@ pub(crate) fn evaluate(program: &[Instruction], data: &[u8; 64]) -> Option<u32> 
             LOAD => {
                 let word = data.get(value as usize..)?.first_chunk::<4>()?;
                 loaded = u32::from_ne_bytes(*word);
+                continue;
+            }
+            AND => {
+                loaded &= value;
                 continue;
             }
             RETURN => return Some(value),

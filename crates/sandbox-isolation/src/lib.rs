@@ -44,6 +44,7 @@ mod memory;
 mod memory_file;
 mod mount;
 mod namespaces;
+pub mod options;
 mod plan;
 mod policy;
 mod private;

@@ -259,8 +259,9 @@ impl Maker {
         if strict && self.inner.privilege == Privilege::Root {
             layers.push("unused-host-uid");
         }
-        let memory = spec.memory.filter(|_| plan.counts_memory).zip(socket_counts);
-        layers.extend(memory.is_some().then_some("memory-watchdog"));
+        let counts = if plan.counts_memory { socket_counts } else { None };
+        layers.extend(counts.is_some().then_some("memory-watchdog"));
+        let memory = spec.memory.map(|limit| (limit, counts));
         let wanted = Wanted { memory, shares_user: self.inner.privilege != Privilege::Root };
         let watched = (strict && (wanted.memory.is_some() || wanted.shares_user))
             .then(|| Watched::begin(wanted, &root))
@@ -377,7 +378,8 @@ impl Maker {
         let counts_memory = spec.memory.is_some() && !self.groups().keep_memory();
         let keeps_set_id = spec.mounts.iter().any(HostMount::is_writable);
         let shares_user = self.inner.privilege != Privilege::Root;
-        Purpose { counts_memory, keeps_set_id, shares_user, ..Purpose::default() }
+        let reads_interfaces = true;
+        Purpose { counts_memory, reads_interfaces, keeps_set_id, shares_user, ..Purpose::default() }
     }
 
     fn strict_plan(&self, spec: &CellSpec) -> Result<Arc<Prepared>, Error> {

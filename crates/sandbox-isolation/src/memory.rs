@@ -24,7 +24,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use self::held::{Process, Share, at_most, charge};
 use self::patience::Patience;
 use self::processes::{FIRST, Has, read, total};
-use self::sockets::Sockets;
+use self::sockets::{Counted, Sockets};
 use self::stopped::Stopped;
 
 mod descriptors;
@@ -55,11 +55,15 @@ const REMEMBERED: usize = 1024;
 /// often as others.
 const SELDOM: Duration = Duration::from_secs(1);
 
+/// What may wait in sockets for interfaces where a control group counts all else, in bytes. An answer takes a few thousand.
+const MAX_IN_NETLINK: u64 = 8 << 20;
+
 /// What is watched of a cell.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Its limit of memory, and the socket by which the kernel tells of its sockets.
-    pub(crate) memory: Option<(u64, OwnedFd)>,
+    /// Its limit of memory, and the socket by which the kernel tells of its sockets. Without one, a control group keeps the
+    /// limit, and only what waits in sockets for interfaces is counted.
+    pub(crate) memory: Option<(u64, Option<OwnedFd>)>,
     /// Its user is a user of the host.
     pub(crate) shares_user: bool,
 }
@@ -67,7 +71,7 @@ pub(crate) struct Wanted {
 /// A cell whose memory is added up, or what the kernel counts for its user, or both.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    memory: Option<(u64, Sockets)>,
+    memory: Option<Limited>,
     share: Option<Share>,
     processes: OwnedFd,
     /// The file systems in memory of the cell.
@@ -81,6 +85,28 @@ pub(crate) struct Watched {
     still: tokio::sync::Mutex<bool>,
     /// Its memory is being counted exactly, by a thread of its own.
     counting: AtomicBool,
+}
+
+/// A limit of memory, in bytes, and the way to ask for sockets; none where those for interfaces alone count.
+#[derive(Debug)]
+struct Limited {
+    limit: u64,
+    sockets: Option<Sockets>,
+}
+
+impl Limited {
+    fn new((limit, kernel): (u64, Option<OwnedFd>)) -> io::Result<Self> {
+        let sockets = kernel.map(Sockets::new).transpose()?;
+        let limit = if sockets.is_some() { limit } else { limit.min(MAX_IN_NETLINK) };
+        Ok(Self { limit, sockets })
+    }
+
+    fn count_sockets(&self, processes: &OwnedFd) -> io::Result<Counted> {
+        match &self.sockets {
+            Some(sockets) => sockets.count(processes),
+            None => Ok(sockets::count_netlink(processes)),
+        }
+    }
 }
 
 /// What a cell has at most.
@@ -103,9 +129,8 @@ impl Watched {
     fn new(wanted: Wanted, root: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |path: &str| openat(&root, path, flags, Mode::empty());
-        let sockets = |(limit, kernel)| Sockets::new(kernel).map(|sockets| (limit, sockets));
         Ok(Self {
-            memory: wanted.memory.map(sockets).transpose()?,
+            memory: wanted.memory.map(Limited::new).transpose()?,
             share: wanted.shares_user.then(Share::of_this_host),
             processes: open("proc")?,
             files: vec![open(".")?, open("dev/shm")?],
@@ -170,17 +195,29 @@ impl Watched {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether all memory is added up here.
+    fn counts_all(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.sockets.is_some())
+    }
+
     /// An error means that the cell is gone.
     fn look_roughly(&self) -> io::Result<Rough> {
         let in_sockets = match &self.memory {
-            Some((_, sockets)) => sockets.count(&self.processes)?.total(),
+            Some(memory) => memory.count_sockets(&self.processes)?.total(),
             None => 0,
         };
         let mut most = Rough::default();
+        let counts_all = self.counts_all();
+        if let Some(memory) = self.memory.as_ref().filter(|_| !counts_all) {
+            most.memory = in_sockets > memory.limit;
+            if self.share.is_none() {
+                return Ok(most);
+            }
+        }
         for _ in 0..LOOKS {
             let (mut all, mut descriptors) = (Vec::new(), 0);
             let gone = processes::each(&self.processes, |pid| {
-                if self.memory.is_some() {
+                if counts_all {
                     let has = processes::read_roughly(&self.processes, pid);
                     all.extend(has);
                     descriptors += descriptors::count(&self.processes, pid);
@@ -190,9 +227,9 @@ impl Watched {
                 true
             })?;
             most.descriptors = most.descriptors.max(descriptors);
-            if let Some((limit, _)) = self.memory {
+            if let Some(memory) = self.memory.as_ref().filter(|_| counts_all) {
                 let held = in_sockets.saturating_add(at_most(descriptors));
-                most.memory |= total(&all, self.used()?).saturating_add(held) > limit;
+                most.memory |= total(&all, self.used()?).saturating_add(held) > memory.limit;
             }
             if gone == 0 || most.memory {
                 break;
@@ -244,9 +281,11 @@ impl Watched {
         // Meanwhile code goes on to take memory. What is not looked at in time counts for what it has at most.
         let patience = Patience::begin();
         let mut all: Vec<Has> = Vec::new();
+        let counts_all = self.counts_all();
         let gone = processes::each(&self.processes, |pid| {
             // At once: what has gone by then is shared by fewer, and what it had may be another one's.
             let has = match patience.is_over() {
+                _ if !counts_all => Some(Has { pid, ..Has::default() }),
                 false => processes::read_exactly(&self.processes, pid),
                 true => processes::read_roughly(&self.processes, pid),
             };
@@ -264,14 +303,18 @@ impl Watched {
                 all.retain(|has| has.pid != pid);
             }
         }
-        let Some((limit, sockets)) = &self.memory else { return Ok(true) };
-        let (files, sockets) = (self.used()?, sockets.count(&self.processes)?);
+        let Some(memory) = &self.memory else { return Ok(true) };
+        let files = if counts_all { self.used()? } else { 0 };
+        let sockets = memory.count_sockets(&self.processes)?;
+        if !counts_all {
+            open.iter_mut().for_each(Process::sockets_alone);
+        }
         // Whoever has gone hides nothing.
         open.retain(|process| processes::is_there(&self.processes, process.pid));
         charge(&mut all, &open, &sockets);
         all.sort_by_key(|has| has.all());
         let mut all_were_there = gone == 0;
-        while total(&all, files) > *limit {
+        while total(&all, files) > memory.limit {
             let Some(largest) = all.pop() else { break };
             all_were_there &= self.end_for_memory(largest.pid);
         }
@@ -357,7 +400,7 @@ mod tests {
         let domain = rustix::net::AddressFamily::NETLINK;
         let diagnosis = Some(rustix::net::netlink::SOCK_DIAG);
         let kernel = rustix::net::socket(domain, rustix::net::SocketType::RAW, diagnosis).unwrap();
-        let wanted = Wanted { memory: Some((u64::MAX, kernel)), shares_user: false };
+        let wanted = Wanted { memory: Some((u64::MAX, Some(kernel))), shares_user: false };
         let cell = Arc::new(Watched::new(wanted, &host).unwrap());
         cell.rest(QUICK);
         assert!(*cell.next() <= Instant::now(), "as often as any other");

@@ -29,6 +29,9 @@ pub(super) fn cases() -> Vec<Case> {
         memory_in_attributes_of_files needs limit_memory, strict;
         memory_in_rulesets needs limit_memory, strict;
         memory_in_options_of_sockets needs strict;
+        memory_behind_options_of_calls needs strict;
+        memory_in_connections_that_wait needs limit_memory, strict;
+        memory_in_sockets_for_interfaces needs limit_memory, strict;
         memory_of_stacks_that_grow needs limit_memory, strict;
         memory_that_each_process_leaves_to_the_next needs limit_memory, strict;
         memory_in_pages_of_emptied_files needs limit_memory, strict;
@@ -327,6 +330,99 @@ probes = {
         ensure!(name == "keys" || !outcome.starts_with('E'), "control {name}: {outcome}");
     }
     all_denied(&f.sandbox().await?, probes).await
+}
+
+async fn memory_behind_options_of_calls(f: Fixture) -> Checked {
+    // A call that is many in one has new options with each kernel: what is on no list is refused.
+    let probes = "
+X = platform.machine() == 'x86_64'
+prctl = 157 if X else 167
+flow = socket.inet_pton(10, '::1') + struct.pack('>I', 0) + struct.pack('BBHHHI', 0, 255, 1, 6, 60, 0)
+BUCKETS = globals().get('BUCKETS', 1 << 24)
+probes = {
+    'futexes': lambda: call(prctl, 78, 1, BUCKETS, 0, 0), 'cores': lambda: call(prctl, 62, 1, 0, 0, 0),
+    'names of mappings': lambda: call(prctl, 0x53564d41, 0, 0, 4096, 0), 'an option of no kernel': lambda: call(prctl, 4711, 0, 0, 0, 0),
+    'pages like others': lambda: call(28 if X else 233, 0, 0, 12),
+    'labels of flows': lambda: socket.socket(10, 2).setsockopt(41, 32, flow),
+    'protocols in the kernel': lambda: socket.socket(2, 1).setsockopt(6, 31, b'tls'),
+    'a request of no file': lambda: call(16 if X else 29, 0, 0x4c81, 0),
+}";
+    let controls = on_host(&format!("BUCKETS = 16\n{probes}"))?;
+    let works = |name: &str| {
+        controls.iter().any(|(control, outcome)| control == name && !outcome.starts_with('E'))
+    };
+    ensure!(works("pages like others") || works("labels of flows"), "controls: {controls:?}");
+    let sandbox = f.sandbox().await?;
+    all_denied(&sandbox, probes).await?;
+    // What programs use of these calls works.
+    let usual = "
+import ctypes, fcntl, mmap, os, socket, termios, threading
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(15, b'renamed', 0, 0, 0) == 0 and libc.prctl(3, 0, 0, 0, 0) in (0, 1)
+held = mmap.mmap(-1, 1 << 20); held.madvise(mmap.MADV_DONTNEED); held.madvise(mmap.MADV_HUGEPAGE)
+file = open('locked', 'w'); fcntl.lockf(file, fcntl.LOCK_EX); fcntl.fcntl(file, fcntl.F_GETFL)
+fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 9)
+tcp = socket.create_server(('127.0.0.1', 0), reuse_port=True)
+for option in (socket.TCP_NODELAY, socket.TCP_CORK, socket.TCP_FASTOPEN): tcp.setsockopt(socket.IPPROTO_TCP, option, 1)
+udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1); udp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+near, far = os.openpty(); termios.tcgetattr(far); os.set_blocking(near, False)
+print('fine')";
+    ok(&sandbox, usual).await?;
+    Ok(())
+}
+
+async fn memory_in_connections_that_wait(f: Fixture) -> Checked {
+    // A connection that is not accepted has no descriptor, and holds what was sent on it when the other end is closed.
+    let sandbox = small(&f).await?;
+    let code = "
+import resource, socket, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held, sent = [], 0
+for n in range(10):
+    held.append(socket.create_server(('127.0.0.1', 0), backlog=120))
+    for _ in range(100):
+        client = socket.socket()
+        client.settimeout(1)
+        client.connect(held[-1].getsockname())
+        client.setblocking(False)
+        try:
+            while True: sent += client.send(bytes(1 << 18))
+        except BlockingIOError: pass
+        client.close()
+if sent < 600 << 20: raise MemoryError('no more was taken')
+time.sleep(8)
+raise SystemExit('600 MiB of it')";
+    ends_for_memory(&sandbox, code).await
+}
+
+async fn memory_in_sockets_for_interfaces(f: Fixture) -> Checked {
+    // What the kernel answers by netlink waits in memory that no control group counts.
+    let sandbox = small(&f).await?;
+    let code = "
+import os, resource, socket, struct, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+question = struct.pack('IHHIIB3x', 20, 18, 0x301, 1, 0, 0)
+def fill():
+    held = []
+    for _ in range(400):
+        held.append(socket.socket(16, 3, 0))
+        held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        held[-1].setblocking(False)
+        try:
+            for _ in range(1000): held[-1].send(question)
+        except OSError: pass
+    return held
+socket.socket(16, 3, 0).close()
+first = fill()
+for _ in range(4):
+    if os.fork() == 0:
+        second = fill()
+        time.sleep(20)
+        os._exit(0)
+time.sleep(8)
+raise SystemExit('1 GiB of it')";
+    ends_for_memory(&sandbox, code).await
 }
 
 async fn memory_of_stacks_that_grow(f: Fixture) -> Checked {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_core::{ErrorKind, Mount};
 
-use super::support::{all_denied, attack, attack_for, found};
+use super::support::{all_denied, attack, attack_for, found, on_host};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{PATIENCE, describe, is_usable, ok, text};
@@ -279,6 +279,21 @@ probes = {kind + where: (lambda kind=kind, where=where: os.mknod(where + '/node'
 probes |= {'null': lambda: os.unlink('/dev/null'), 'rename null': lambda: os.rename('/dev/null', '/dev/shm/null'),
     'tty ioctl': lambda: __import__('fcntl').ioctl(os.open('/dev/tty', os.O_RDWR), 0x5412, b'x')}";
     all_denied(&sandbox, probes).await?;
+    // What is moved away may leave a node behind, for which no privilege is asked.
+    let moving = "
+import shutil, tempfile
+def leave_a_node(place):
+    folder = tempfile.mkdtemp(dir=place)
+    try:
+        open(folder + '/a', 'w').close()
+        number = 316 if platform.machine() == 'x86_64' else 276
+        result = libc.syscall(number, -100, (folder + '/a').encode(), -100, (folder + '/b').encode(), 4)
+        if result: raise OSError(ctypes.get_errno(), 'not left')
+    finally: shutil.rmtree(folder, True)
+probes = {place: (lambda place=place: leave_a_node(place)) for place in ['/workspace', '/tmp', '/dev/shm'] if os.path.isdir(place)}";
+    let controls = on_host(moving)?;
+    ensure!(controls.iter().any(|(_, outcome)| outcome == "None"), "controls: {controls:?}");
+    all_denied(&sandbox, moving).await?;
     let dev = "import os\nos.stat('/dev/null').st_rdev, open('/dev/null').read()";
     ensure_eq!(text(&sandbox, dev).await?, "(259, '')", "/dev/null is itself");
     let shadow = sandbox.files().read("/etc/shadow").await;

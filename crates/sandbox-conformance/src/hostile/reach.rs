@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use sandbox_core::{NetworkMode, NetworkPolicy, Sandbox};
 
-use super::support::{all_denied, found};
+use super::support::{all_denied, found, on_host};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::ok;
@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         e124_names_cannot_be_redirected needs strict;
         e131_ports_of_the_system needs strict;
         the_interface_stays_as_it_is needs strict;
+        interfaces_are_not_changed_by_netlink needs strict;
         forged_packets needs strict;
     })
 }
@@ -236,6 +237,31 @@ probes = {
     'ifname': request(0x8923, struct.pack('16s16s8x', b'lo', b'evil')), 'hardware': request(0x8924, struct.pack('16sH14x8x', b'lo', 1)),
 }";
     all_denied(&sandbox, probes).await
+}
+
+async fn interfaces_are_not_changed_by_netlink(f: Fixture) -> Checked {
+    // Where netlink may be asked for interfaces at all, everything else is refused: links, addresses, routes, neighbours,
+    // rules, queues, names of namespaces, and the interfaces of another namespace.
+    let probes = "
+def ask(kind, body=bytes(32), flags=0x405):
+    s = socket.socket(16, 3, 0)
+    s.settimeout(5)
+    s.send(struct.pack('IHHII', 16 + len(body), kind, flags, 1, 0) + body)
+    answer = s.recv(1 << 16)
+    code = struct.unpack_from('i', answer, 16)[0] if struct.unpack_from('H', answer, 4)[0] == 2 else 0
+    if code: raise OSError(-code, os.strerror(-code))
+    return len(answer)
+def join():
+    s = socket.socket(16, 3, 0)
+    s.setsockopt(270, 1, 1)
+kinds = dict(link=16, unlink=17, set=19, address=20, unaddress=21, route=24, unroute=25, neighbour=28, rule=32, queue=36, namespace=88, nexthop=104)
+probes = {name: (lambda kind=kind: ask(kind)) for name, kind in kinds.items()}
+probes['group'] = join
+probes['another namespace'] = lambda: ask(18, struct.pack('BxHiII', 0, 0, 0, 0, 0) + struct.pack('HHi', 8, 46, 0), 1)";
+    let control = "probes = {'read': lambda: ask(18, bytes(16), 0x301)}";
+    let control = on_host(&format!("{probes}\n{control}"))?;
+    ensure!(control.iter().all(|(_, outcome)| !outcome.starts_with('E')), "control: {control:?}");
+    all_denied(&f.sandbox().await?, probes).await
 }
 
 async fn forged_packets(f: Fixture) -> Checked {

@@ -91,7 +91,7 @@ pub(crate) fn on_host(probes: &str) -> Checked<Vec<(String, String)>> {
 }
 
 /// Names of errors that say no.
-const DENIED: [&str; 21] = [
+const DENIED: [&str; 23] = [
     "EPERM",
     "EACCES",
     "EROFS",
@@ -113,6 +113,8 @@ const DENIED: [&str; 21] = [
     "ENOTDIR",
     "ELOOP",
     "ESOCKTNOSUPPORT",
+    "ENOPROTOOPT",
+    "ENOTTY",
 ];
 
 /// What probes are made of: `tried` tells the name of the error, or what came instead; `call` is a system call.

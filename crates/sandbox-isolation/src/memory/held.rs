@@ -98,6 +98,12 @@ impl Process {
         Self { pid, count, open: descriptors::open(processes, pid, patience, enough) }
     }
 
+    /// Leaves nothing but its sockets.
+    pub(super) fn sockets_alone(&mut self) {
+        self.open.pipes.clear();
+        self.open.watches = 0;
+    }
+
     /// What was not looked at counts for what it is at most.
     fn watches(&self) -> u64 {
         let half = if self.open.hidden { self.count / 2 } else { 0 };
@@ -128,8 +134,12 @@ pub(super) fn charge(all: &mut [Has], open: &[Process], sockets: &Counted) {
         holders
     };
     let (of_sockets, of_pipes) = (holders(|open| &open.sockets), holders(|open| &open.pipes));
-    let bytes: HashMap<u32, u64> =
-        sockets.sockets.iter().map(|socket| (socket.inode, socket.bytes)).collect();
+    // Those without a number, such as connections that wait to be accepted, are one together.
+    let mut bytes: HashMap<u32, u64> = HashMap::new();
+    for socket in &sockets.sockets {
+        let sum = bytes.entry(socket.inode).or_default();
+        *sum = sum.saturating_add(socket.bytes);
+    }
     let many = of_pipes.len() as u64 > FEW_PIPES;
     for process in open {
         let Some(has) = all.iter_mut().find(|has| has.pid == process.pid) else { continue };
@@ -187,6 +197,9 @@ mod tests {
         let hides = Open { hidden: true, ..Open::default() };
         let one = [process(2, holds(&[5])), process(3, hides)];
         assert_eq!(charged(&one, &sockets), [100, 40 + at_most(100)]);
+        // So are connections that wait to be accepted, each of them.
+        let waiting = Counted { sockets: vec![socket(0, 100), socket(0, 30)], closed: 0 };
+        assert_eq!(charged(&[process(2, holds(&[]))], &waiting), [130]);
         let closed = Counted { closed: 8, ..Counted::default() };
         assert_eq!(charged(&[process(2, holds(&[]))], &closed), [8]);
     }

@@ -17,6 +17,8 @@ struct Question {
     attributes_at: usize,
     inode_at: usize,
     memory: u16,
+    /// What the kernel needs for a socket of this kind that holds nothing, about.
+    empty: u64,
 }
 
 /// `AF_UNIX`, `AF_INET`, `AF_INET6`.
@@ -34,7 +36,7 @@ impl Question {
         body.extend([0; 4]);
         body.extend(SHOW_MEMORY.to_ne_bytes());
         body.extend([0; 8]);
-        Self { body, attributes_at: 16, inode_at: 4, memory: 5 }
+        Self { body, attributes_at: 16, inode_at: 4, memory: 5, empty: EMPTY_LOCAL }
     }
 
     /// Sockets of the internet (`inet_diag_req_v2`).
@@ -43,7 +45,13 @@ impl Question {
         let mut body = vec![family, protocol, 1 << (MEMORY - 1), 0];
         body.extend(u32::MAX.to_ne_bytes());
         body.extend([0; 48]);
-        Self { body, attributes_at: 72, inode_at: 68, memory: MEMORY.into() }
+        Self {
+            body,
+            attributes_at: 72,
+            inode_at: 68,
+            memory: MEMORY.into(),
+            empty: EMPTY_OF_INTERNET,
+        }
     }
 
     fn message(&self) -> Vec<u8> {
@@ -61,17 +69,20 @@ impl Question {
     /// One answer. What it lacks is zero.
     fn answer(&self, body: &[u8]) -> Memory {
         let inode = number(body, self.inode_at);
+        let is_half = self.empty == EMPTY_OF_INTERNET
+            && body.get(STATE_AT).is_some_and(|state| HALF_STATES.contains(state));
+        let empty = if is_half { EMPTY_HALF } else { self.empty };
         let mut rest = body.get(self.attributes_at..).unwrap_or(&[]);
         while let Some((length, kind)) = half(rest, 0).zip(half(rest, 2)) {
             let length = usize::from(length);
             let Some(value) = rest.get(4..length) else { break };
             if kind == self.memory {
                 let buffer = u64::from(number(value, 12));
-                return Memory { inode, bytes: held(value), buffer };
+                return Memory { inode, bytes: empty + held(value), buffer };
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         }
-        Memory { inode, ..Memory::default() }
+        Memory { inode, bytes: empty, buffer: 0 }
     }
 }
 
@@ -91,6 +102,17 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     let number = bytes.get(at..).and_then(|rest| rest.first_chunk());
     number.map_or(0, |number| u32::from_ne_bytes(*number))
 }
+
+/// Sockets that hold nothing take memory all the same, and connections that wait to be accepted have no descriptor whose
+/// number is limited.
+const EMPTY_LOCAL: u64 = 2 * 1024;
+const EMPTY_OF_INTERNET: u64 = 4 * 1024;
+/// Connections that are not yet made or are over: `TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`. Programs that connect
+/// often have thousands of them.
+const EMPTY_HALF: u64 = 512;
+const HALF_STATES: [u8; 3] = [3, 6, 12];
+/// Where an answer about a socket of the internet has its state.
+const STATE_AT: usize = 1;
 
 const HEADER: usize = 16;
 /// `net.core.wmem_default` of most hosts.
@@ -146,10 +168,15 @@ impl Sockets {
         if used.all <= 1 {
             return Ok(Counted::default());
         }
-        let (sockets, local) = self.ask_all(used.internet)?;
+        let (mut sockets, local) = self.ask_all(used.internet)?;
+        let protocols = read(processes, "1/net/protocols").unwrap_or_default();
+        // One is that of this process, by which it asks.
+        if sockets_of(&protocols, &[NETLINK]) > 1 {
+            sockets.extend(netlink(processes));
+        }
         let mut counted = Counted { sockets, closed: 0 };
         // What they hold is told of none. Each has sent one packet more than its buffer takes, at most.
-        let closed = local_sockets(processes).saturating_sub(local);
+        let closed = sockets_of(&protocols, &LOCAL).saturating_sub(local);
         let most = self.largest_buffer.load(Ordering::Relaxed).saturating_mul(2);
         counted.closed = closed.saturating_mul(most);
         Ok(counted)
@@ -227,10 +254,40 @@ impl Used {
     }
 }
 
-/// How many local sockets there are, also closed ones that still hold something.
-fn local_sockets(processes: &OwnedFd) -> u64 {
-    let text = read(processes, "1/net/protocols").unwrap_or_default();
-    ["UNIX ", "UNIX-STREAM "].iter().filter_map(|name| after(&text, name, 1)).sum()
+/// What begins the lines of the kernel's table of protocols.
+const LOCAL: [&str; 2] = ["UNIX ", "UNIX-STREAM "];
+const NETLINK: &str = "NETLINK ";
+
+/// How many sockets of some protocols there are, also closed ones that still hold something.
+fn sockets_of(protocols: &str, names: &[&str]) -> u64 {
+    names.iter().filter_map(|name| after(protocols, name, 1)).sum()
+}
+
+/// Counts the sockets by which programs ask for their interfaces alone: what waits in them no control group counts.
+pub(super) fn count_netlink(processes: &OwnedFd) -> Counted {
+    let used = Used::read(processes).is_some_and(|used| used.all > 0);
+    let protocols = used.then(|| read(processes, "1/net/protocols")).flatten();
+    let some = protocols.is_some_and(|text| sockets_of(&text, &[NETLINK]) > 0);
+    let sockets = if some { netlink(processes) } else { Vec::new() };
+    Counted { sockets, closed: 0 }
+}
+
+/// Those sockets, of which the kernel tells in a table.
+fn netlink(processes: &OwnedFd) -> Vec<Memory> {
+    let text = read(processes, "1/net/netlink").unwrap_or_default();
+    text.lines().filter_map(row_of_netlink).collect()
+}
+
+/// One row: what is received and not read, and what is sent. Those of the kernel itself have no number.
+fn row_of_netlink(line: &str) -> Option<Memory> {
+    const RECEIVED: usize = 4;
+    const SENT: usize = 5;
+    const INODE: usize = 9;
+    let words: Vec<_> = line.split_whitespace().collect();
+    let number = |place: usize| words.get(place)?.parse::<u64>().ok();
+    let inode = u32::try_from(number(INODE)?).ok().filter(|inode| *inode != 0)?;
+    let held = number(RECEIVED)?.saturating_add(number(SENT)?);
+    Some(Memory { inode, bytes: EMPTY_LOCAL.saturating_add(held), buffer: 0 })
 }
 
 /// The word at a place after the one that a line begins with.
@@ -272,15 +329,50 @@ mod tests {
         let (server, _) = listener.accept().unwrap();
         let count = || here().count(&processes).unwrap();
         let before = count();
-        assert_eq!(held_by(&before, &sender), 0);
+        assert_eq!(held_by(&before, &sender), EMPTY_LOCAL);
         sender.write_all(&[1; 50_000]).unwrap();
         client.write_all(&[1; 50_000]).unwrap();
         let after = count();
         assert!(held_by(&after, &sender) >= 50_000, "{after:?}");
-        assert_eq!(held_by(&after, &reader), 0);
+        assert_eq!(held_by(&after, &reader), EMPTY_LOCAL);
         let internet = held_by(&after, &client) + held_by(&after, &server);
         assert!(internet >= 50_000, "{internet}");
         assert!(after.total() >= 100_000);
+    }
+
+    #[test]
+    fn connections_that_nobody_has_accepted_count_each() {
+        let processes = OwnedFd::from(File::open("/proc").unwrap());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let clients: Vec<_> = (0..20)
+            .map(|_| {
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                client.write_all(&[1; 50_000]).unwrap();
+                client
+            })
+            .collect();
+        drop(clients);
+        let counted = here().count(&processes).unwrap();
+        let waiting = counted.sockets.iter().filter(|socket| socket.inode == 0);
+        let bytes: u64 = waiting.map(|socket| socket.bytes).sum();
+        assert!(bytes >= 20 * 50_000, "{bytes}");
+    }
+
+    #[test]
+    fn what_waits_in_sockets_for_interfaces_is_counted() {
+        let processes = OwnedFd::from(File::open("/proc").unwrap());
+        let asks = socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
+        // `RTM_GETLINK` for all interfaces.
+        let mut question = vec![17, 0, 0, 0, 18, 0, 1, 3];
+        question.extend([0; 9]);
+        send(&asks, &question, SendFlags::DONTWAIT).unwrap();
+        assert!(held_by(&count_netlink(&processes), &asks) >= 2 * EMPTY_LOCAL);
+        let row = "0000000000000000 0   0   00000000 7   2   0   2   0   70139";
+        let expected = Memory { inode: 70139, bytes: EMPTY_LOCAL + 9, buffer: 0 };
+        assert_eq!(row_of_netlink(row), Some(expected));
+        assert_eq!(row_of_netlink(&row.replace("70139", "0")), None);
+        assert_eq!(row_of_netlink("sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode"), None);
     }
 
     #[test]
@@ -293,11 +385,11 @@ mod tests {
             whole.extend(counter.to_ne_bytes());
         }
         let all = question.answer(&whole);
-        assert_eq!(all, Memory { inode: 7, bytes: 4301, buffer: 99 });
+        assert_eq!(all, Memory { inode: 7, bytes: EMPTY_LOCAL + 4301, buffer: 99 });
         for end in 0..whole.len() {
-            assert_eq!(question.answer(&whole[..end]).bytes, 0, "{end}");
+            assert_eq!(question.answer(&whole[..end]).bytes, EMPTY_LOCAL, "{end}");
         }
-        assert_eq!(question.answer(&[255; 90]).bytes, 0);
+        assert_eq!(question.answer(&[255; 90]).bytes, EMPTY_LOCAL);
     }
 
     #[test]

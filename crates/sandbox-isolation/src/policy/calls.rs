@@ -12,6 +12,7 @@ use crate::bpf::{
     ALLOW, ARCHITECTURE_AT, ERROR, IF_ANY_BIT, IF_EQUAL, IF_GREATER, KILL_PROCESS, NUMBER_AT,
     Program, argument_at,
 };
+use crate::options;
 
 /// The newest call that has been looked at (`mseal`). Numbers are the same on every architecture from 424 on.
 const NEWEST: u32 = 462;
@@ -33,10 +34,14 @@ enum Gives {
     NoMemory,
     /// As for what the call is not for, or the kernel is without: programs then read and write, or do without.
     Invalid,
+    /// As for a request that is for another kind of file.
+    NoSuchRequest,
+    /// As on a kernel without that option of sockets.
+    NoSuchOption,
 }
 
 impl Gives {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::NotPermitted,
         Self::NotThere,
         Self::NoSuchFamily,
@@ -44,6 +49,8 @@ impl Gives {
         Self::NotSupported,
         Self::NoMemory,
         Self::Invalid,
+        Self::NoSuchRequest,
+        Self::NoSuchOption,
     ];
 
     const fn errno(self) -> i32 {
@@ -55,6 +62,8 @@ impl Gives {
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::NoMemory => libc::ENOMEM,
             Self::Invalid => libc::EINVAL,
+            Self::NoSuchRequest => libc::ENOTTY,
+            Self::NoSuchOption => libc::ENOPROTOOPT,
         }
     }
 
@@ -75,12 +84,16 @@ enum When {
     OneOf(u8, &'static [u32]),
     /// An argument is none of these.
     NoneOf(u8, &'static [u32]),
+    /// Some bits of an argument are none of these.
+    BitsNoneOf(u8, u32, &'static [u32]),
     /// An argument has a bit and lacks another.
     BitWithout(u8, u32, u32),
     /// One argument is this, and another is greater than that.
     IsAndGreater((u8, u32), (u8, u32)),
     /// One argument is this, and another is one of those.
     IsAndOneOf((u8, u32), (u8, &'static [u32])),
+    /// One argument is this, and another is none of those.
+    IsAndNoneOf((u8, u32), (u8, &'static [u32])),
 }
 
 /// One line of the policy.
@@ -115,7 +128,7 @@ const NEW_TIME_NAMESPACE: u32 = 0x80;
 
 /// Local, IPv4, IPv6. Others are rarely used parts of the kernel, and some reach past the network namespace.
 const FAMILIES: &[u32] = &[1, 2, 10];
-/// Netlink, by which programs ask for network interfaces. ZeroMQ, and so every Jupyter kernel, does without after this
+/// Netlink, by which programs ask for network interfaces (`NETLINK_ROUTE`) and for much else. ZeroMQ, and so every Jupyter kernel, does without after this
 /// error alone, and takes any other one for a bug of its own and ends.
 const NETLINK: &[u32] = &[16];
 /// The default, ICMP, TCP, UDP, ICMPv6.
@@ -137,41 +150,24 @@ const HOLDS_UP_OTHERS: &[u32] = &[1024, 1026];
 
 /// `CLONE_PARENT`: a new process would be a child of whoever started this one, outside of the cell.
 const SIBLING: u32 = 0x8000;
-/// `SOL_SOCKET`, and what gives a socket a program of its own: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF`, and those for sockets
-/// that share a port. Programs in the kernel are compiled to memory that is limited for the whole machine; without some of it
-/// nobody gets a filter of system calls, and so no cell.
-const OF_SOCKETS: u32 = 1;
-const PROGRAMS_OF_SOCKETS: &[u32] = &[26, 50, 51, 52];
-/// `IPPROTO_TCP`, and what takes memory of the kernel that is counted for nobody, up to 128 KiB and more for each socket: keys
-/// of routers (`TCP_MD5SIG`, `TCP_MD5SIG_EXT`, `TCP_AO_ADD_KEY`), and protocols in the kernel (`TCP_ULP`).
-const OF_TCP: u32 = 6;
-const KEPT_BY_TCP: &[u32] = &[14, 31, 32, 38];
-/// `IPPROTO_IPV6`, and the same: groups that a socket joins (`IPV6_ADD_MEMBERSHIP`, `IPV6_JOIN_ANYCAST`, `MCAST_JOIN_GROUP`,
-/// `MCAST_JOIN_SOURCE_GROUP`), and options for all that it sends (`IPV6_2292PKTOPTIONS`, `IPV6_RTHDR`). Those of IPv4 are few
-/// and small.
-const OF_IPV6: u32 = 41;
-const KEPT_BY_IPV6: &[u32] = &[6, 20, 27, 42, 46, 57];
-/// Filters of system calls are such programs too: `SECCOMP_SET_MODE_FILTER`, and `PR_SET_SECCOMP`, whose only other use
-/// nobody makes. As on a kernel without them; programs that confine themselves go on as they are, in here.
-const FILTER: &[u32] = &[1];
-const SETS_FILTER: &[u32] = &[22];
-
 /// Calls that depend on their arguments.
 const CHECKED: &[Rule] = &[
     rule!(SYS_ioctl, When::OneOf(1, TERMINAL_TRICKS), NotPermitted),
-    rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE | SIBLING), NotPermitted),
     rule!(
-        SYS_setsockopt,
-        When::IsAndOneOf((1, OF_SOCKETS), (2, PROGRAMS_OF_SOCKETS)),
-        NotPermitted
+        SYS_ioctl,
+        When::BitsNoneOf(1, options::KIND_OF_REQUEST, options::OF_IOCTL),
+        NoSuchRequest
     ),
-    rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_TCP), (2, KEPT_BY_TCP)), NotSupported),
-    rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_IPV6), (2, KEPT_BY_IPV6)), NotSupported),
-    rule!(SYS_seccomp, When::OneOf(0, FILTER), Invalid),
-    rule!(SYS_prctl, When::OneOf(0, SETS_FILTER), Invalid),
+    rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE | SIBLING), NotPermitted),
+    rule!(SYS_setsockopt, When::NoneOf(1, options::LEVELS), NoSuchOption),
+    rule!(SYS_seccomp, When::NoneOf(0, options::OF_SECCOMP), Invalid),
+    rule!(SYS_prctl, When::NoneOf(0, options::OF_PRCTL), Invalid),
+    #[cfg(target_arch = "x86_64")]
+    rule!(SYS_arch_prctl, When::NoneOf(0, options::OF_ARCH_PRCTL), Invalid),
+    rule!(SYS_madvise, When::NoneOf(2, options::OF_MADVISE), Invalid),
+    rule!(SYS_renameat2, When::NoneOf(4, options::OF_RENAMEAT2), Invalid),
+    rule!(SYS_membarrier, When::NoneOf(0, options::OF_MEMBARRIER), Invalid),
     rule!(SYS_unshare, When::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
-    rule!(SYS_socket, When::OneOf(0, NETLINK), NotSupported),
-    rule!(SYS_socket, When::NoneOf(0, FAMILIES), NoSuchFamily),
     rule!(SYS_socket, When::NoneOf(2, PROTOCOLS), NoSuchProtocol),
     rule!(SYS_socketpair, When::NoneOf(0, FAMILIES), NoSuchFamily),
     rule!(SYS_personality, When::NoneOf(0, PERSONALITIES), NotPermitted),
@@ -186,7 +182,28 @@ const CHECKED: &[Rule] = &[
     rule!(SYS_ioprio_set, When::OneOf(1, FIRST_PROCESS), NotPermitted),
     rule!(SYS_mmap, When::AnyBit(3, HUGE_MAPPING), NoMemory),
     rule!(SYS_fcntl, When::OneOf(1, HOLDS_UP_OTHERS), NotPermitted),
+    rule!(SYS_fcntl, When::NoneOf(1, options::OF_FCNTL), Invalid),
 ];
+
+/// Where the network is the cell's own, it may be looked at: what changes it needs a capability. What waits in these sockets is
+/// counted where memory is limited.
+const FAMILIES_AND_INTERFACES: &[u32] = &[1, 2, 10, 16];
+const INTERFACES_ALONE: When = When::IsAndNoneOf((0, 16), (2, &[0]));
+const READING_INTERFACES: &[Rule] = &[
+    rule!(SYS_socket, INTERFACES_ALONE, NotSupported),
+    rule!(SYS_socket, When::NoneOf(0, FAMILIES_AND_INTERFACES), NoSuchFamily),
+];
+const WITHOUT_INTERFACES: &[Rule] = &[
+    rule!(SYS_socket, When::OneOf(0, NETLINK), NotSupported),
+    rule!(SYS_socket, When::NoneOf(0, FAMILIES), NoSuchFamily),
+];
+
+/// Options of sockets, level by level.
+fn options_of_sockets() -> impl Iterator<Item = Rule> {
+    options::OF_SETSOCKOPT.iter().map(|&(level, passing)| {
+        rule!(SYS_setsockopt, When::IsAndNoneOf((1, level), (2, passing)), NoSuchOption)
+    })
+}
 
 /// The C library falls back to `clone`, whose flags a filter can see.
 const NEWER_WAYS: &[Rule] = always!(NotThere: SYS_clone3);
@@ -253,7 +270,8 @@ const PAGES_KEPT: &[Rule] = &[
     rule!(SYS_sendfile, When::Always, Invalid),
     rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_SOCKETS), (2, WITHOUT_COPIES)), NotSupported),
 ];
-/// `SO_ZEROCOPY`.
+/// `SOL_SOCKET` and `SO_ZEROCOPY`.
+const OF_SOCKETS: u32 = 1;
 const WITHOUT_COPIES: &[u32] = &[60];
 /// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
 /// and the kernel counts it for each user, who must have some left.
@@ -388,6 +406,8 @@ pub(crate) struct Purpose {
     pub(crate) counts_memory: bool,
     /// There is no network namespace: only local sockets.
     pub(crate) closes_network: bool,
+    /// The network namespace is the cell's own, and code may ask for its interfaces.
+    pub(crate) reads_interfaces: bool,
     /// There is no namespace of processes, mounts and messages: limits and priorities of no other process, files of no
     /// other, nothing that is shared by key or name.
     pub(crate) shares_processes: bool,
@@ -416,6 +436,10 @@ impl Filter {
             rules.extend(FILES_OF_OTHERS_HERE);
             rules.extend(MESSAGES_OF_OTHERS);
         }
+        rules.extend(match purpose.reads_interfaces {
+            true => READING_INTERFACES,
+            false => WITHOUT_INTERFACES,
+        });
         let always = [
             CHECKED,
             NEWER_WAYS,
@@ -429,6 +453,7 @@ impl Filter {
             OF_THIS_ARCHITECTURE,
         ];
         rules.extend(always.concat());
+        rules.extend(options_of_sockets());
         let (memory, segments) = match purpose.counts_memory {
             true => (UNCOUNTED_MEMORY, UNCOUNTED_SEGMENTS),
             false => (MEMORY_OF_NOBODY, SEGMENTS_OF_NOBODY),
@@ -524,6 +549,18 @@ impl Filter {
                     others.answer_any(values, gives.answer());
                     checks.load(argument_at(first));
                     checks.when_equal(value, others);
+                }
+                When::IsAndNoneOf((first, value), (second, values)) => {
+                    let mut others = Program::default();
+                    others.load(argument_at(second));
+                    others.answer_others(values, gives.answer());
+                    checks.load(argument_at(first));
+                    checks.when_equal(value, others);
+                }
+                When::BitsNoneOf(argument, bits, values) => {
+                    checks.load(argument_at(argument));
+                    checks.keep_bits(bits);
+                    checks.answer_others(values, gives.answer());
                 }
                 When::OneOf(argument, values) => {
                     checks.load(argument_at(argument));

@@ -130,7 +130,7 @@ async fn calls(cell: &Cell, script: &str) -> String {
 async fn arguments_are_looked_at() {
     let script = format!(
         "print(call({unshare}, 0x10000000), call({unshare}, 0x400),\n\
-               call({socket}, 16, 3, 0), call({socket}, 40, 1, 0), call({socket}, 2, 1, 0),\n\
+               call({socket}, 16, 3, 4), call({socket}, 40, 1, 0), call({socket}, 2, 1, 0),\n\
                call({socket}, 2, 1, 132), call({socket}, 2, 1, 262),\n\
                call({personality}, 0x40000), call({personality}, 0xffffffff),\n\
                call({ioctl}, 0, 0x5412), call({ioctl}, 0, 0x541c), call({ioctl}, 0, 0x5423),\n\
@@ -286,6 +286,8 @@ if __name__ == '__main__':
     assert len(os.sched_getaffinity(0)) >= 1; os.sched_setaffinity(0, os.sched_getaffinity(0))
     os.nice(1); signal.alarm(0); time.sleep(0)
     open('/proc/self/oom_score_adj', 'w').write('500')
+    libc, names = ctypes.CDLL(None), ctypes.c_void_p()
+    assert libc.getifaddrs(ctypes.byref(names)) == 0 and names.value; libc.freeifaddrs(names)
     if shutil.which('gcc'):
         open('t.c', 'w').write('int main(){return 7;}')
         subprocess.run(['gcc', 't.c', '-o', 't'], check=True)

@@ -16,10 +16,13 @@ const NO_SUCH_FAMILY: Option<i32> = Some(libc::EAFNOSUPPORT);
 const NO_SUCH_PROTOCOL: Option<i32> = Some(libc::EPROTONOSUPPORT);
 const NO_MEMORY: Option<i32> = Some(libc::ENOMEM);
 const INVALID: Option<i32> = Some(libc::EINVAL);
+const NO_SUCH_REQUEST: Option<i32> = Some(libc::ENOTTY);
+const NO_SUCH_OPTION: Option<i32> = Some(libc::ENOPROTOOPT);
 
 const PLAIN: Purpose = Purpose {
     counts_memory: false,
     closes_network: false,
+    reads_interfaces: false,
     shares_processes: false,
     keeps_set_id: false,
     shares_user: false,
@@ -27,6 +30,7 @@ const PLAIN: Purpose = Purpose {
 const COUNTS_MEMORY: Purpose = Purpose { counts_memory: true, ..PLAIN };
 const SHARES_USER: Purpose = Purpose { shares_user: true, ..PLAIN };
 const CLOSES_NETWORK: Purpose = Purpose { closes_network: true, ..PLAIN };
+const READS_INTERFACES: Purpose = Purpose { reads_interfaces: true, ..PLAIN };
 const SHARES_PROCESSES: Purpose = Purpose { shares_processes: true, ..PLAIN };
 const KEEPS_SET_ID: Purpose = Purpose { keeps_set_id: true, ..PLAIN };
 
@@ -38,6 +42,7 @@ const TABLES: &[(Purpose, &[Case])] = &[
     (COUNTS_MEMORY, WHERE_DESCRIPTORS_ARE_COUNTED),
     (SHARES_USER, WHERE_DESCRIPTORS_ARE_COUNTED),
     (CLOSES_NETWORK, WITHOUT_A_NAMESPACE_OF_NETWORKS),
+    (READS_INTERFACES, WITH_INTERFACES_OF_ITS_OWN),
     (SHARES_PROCESSES, WITH_PROCESSES_OF_OTHERS),
     (SHARES_PROCESSES, WITH_FILES_OF_OTHERS),
     (SHARES_PROCESSES, MAKING_SET_ID_FILES),
@@ -67,37 +72,65 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_unshare, &[0x80], NOT_PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING], PERMITTED),
     (libc::SYS_mmap, &[0, 4096, 3, PRIVATE_MAPPING | 0x4_0000], NO_MEMORY),
-    (libc::SYS_setsockopt, &[3, 0, 26], PERMITTED),
+    // Of any socket: what is sent at once, and programs in the kernel.
+    (libc::SYS_setsockopt, &[3, 1, 2], PERMITTED),
     (libc::SYS_setsockopt, &[3, 1, 27], PERMITTED),
-    (libc::SYS_setsockopt, &[3, 41, 26], PERMITTED),
-    (libc::SYS_setsockopt, &[3, 1, 26], NOT_PERMITTED),
-    (libc::SYS_setsockopt, &[3, 1, 50], NOT_PERMITTED),
-    (libc::SYS_setsockopt, &[3, 1 | HIGH, 51 | HIGH], NOT_PERMITTED),
-    (libc::SYS_setsockopt, &[3, 1, 52], NOT_PERMITTED),
-    // What is sent at once, and keys.
+    (libc::SYS_setsockopt, &[3, 1, 26], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 1, 50], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 1 | HIGH, 51 | HIGH], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 1, 52], NO_SUCH_OPTION),
+    // Of TCP: what is sent at once, and keys.
     (libc::SYS_setsockopt, &[3, 6, 1], PERMITTED),
-    (libc::SYS_setsockopt, &[3, 0, 14], PERMITTED),
-    (libc::SYS_setsockopt, &[3, 6, 14], NOT_SUPPORTED),
-    (libc::SYS_setsockopt, &[3, 6 | HIGH, 32 | HIGH], NOT_SUPPORTED),
-    // For IPv6 alone, and groups.
+    (libc::SYS_setsockopt, &[3, 6, 14], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 6 | HIGH, 32 | HIGH], NO_SUCH_OPTION),
+    // Of UDP: segments, and what the kernel takes apart.
+    (libc::SYS_setsockopt, &[3, 17, 103], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 17, 100], NO_SUCH_OPTION),
+    // For IPv6 alone, groups, and labels of flows; groups of IPv4, and tables.
     (libc::SYS_setsockopt, &[3, 41, 26], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 41, 20], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 41, 32], NO_SUCH_OPTION),
     (libc::SYS_setsockopt, &[3, 0, 35], PERMITTED),
-    (libc::SYS_setsockopt, &[3, 41, 20], NOT_SUPPORTED),
-    (libc::SYS_setsockopt, &[3, 41, 6], NOT_SUPPORTED),
+    (libc::SYS_setsockopt, &[3, 0, 64], NO_SUCH_OPTION),
+    // Which echoes are seen, and other levels.
+    (libc::SYS_setsockopt, &[3, 58, 1], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 58, 2], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 255, 1], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 255, 2], NO_SUCH_OPTION),
+    (libc::SYS_setsockopt, &[3, 282, 1], NO_SUCH_OPTION),
     // Asking what there is, and a filter.
     (libc::SYS_seccomp, &[2, 0], PERMITTED),
     (libc::SYS_seccomp, &[1, 0], INVALID),
     (libc::SYS_seccomp, &[1 | HIGH, 0x8], INVALID),
+    (libc::SYS_seccomp, &[4], INVALID),
+    (libc::SYS_prctl, &[15], PERMITTED),
     (libc::SYS_prctl, &[21], PERMITTED),
     (libc::SYS_prctl, &[22, 2], INVALID),
     (libc::SYS_prctl, &[22 | HIGH, 2 | HIGH], INVALID),
+    // A gigabyte for futexes.
+    (libc::SYS_prctl, &[78, 1, 1 << 24], INVALID),
+    (libc::SYS_prctl, &[78 | HIGH, 1, 1 << 24], INVALID),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_arch_prctl, &[0x1002], PERMITTED),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_arch_prctl, &[0x5001, 1], INVALID),
+    // Memory is given back, and shared with others.
+    (libc::SYS_madvise, &[0, 4096, 4], PERMITTED),
+    (libc::SYS_madvise, &[0, 4096, 12], INVALID),
+    (libc::SYS_madvise, &[0, 4096, 1000], INVALID),
+    (libc::SYS_membarrier, &[16], PERMITTED),
+    // Over no other file, and with a device node that stays.
+    (libc::SYS_renameat2, &[0, 0, 0, 0, 1], PERMITTED),
+    (libc::SYS_renameat2, &[0, 0, 0, 0, 4], INVALID),
+    (libc::SYS_renameat2, &[0, 0, 0, 0, 5 | HIGH], INVALID),
+    (libc::SYS_membarrier, &[1 << 20], INVALID),
     (libc::SYS_socket, &[1, 1, 0], PERMITTED),
     (libc::SYS_socket, &[2, 1, 0], PERMITTED),
     (libc::SYS_socket, &[10, 2, 17], PERMITTED),
     (libc::SYS_socket, &[29, 3, 0], NO_SUCH_FAMILY),
     (libc::SYS_socket, &[40, 1, 0], NO_SUCH_FAMILY),
-    (libc::SYS_socket, &[16, 3, 0], NOT_SUPPORTED),
-    (libc::SYS_socket, &[16 | HIGH, 3, 0], NOT_SUPPORTED),
+    (libc::SYS_socket, &[16, 3, 4], NOT_SUPPORTED),
+    (libc::SYS_socket, &[16 | HIGH, 3, 12], NOT_SUPPORTED),
     (libc::SYS_socket, &[2, 1, 132], NO_SUCH_PROTOCOL),
     (libc::SYS_socket, &[2, 1, 262], NO_SUCH_PROTOCOL),
     (libc::SYS_socketpair, &[1], PERMITTED),
@@ -111,11 +144,18 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_ioctl, &[0, 0x541c], NOT_PERMITTED),
     (libc::SYS_ioctl, &[0, 0x541d], NOT_PERMITTED),
     (libc::SYS_ioctl, &[0, 0x5423], NOT_PERMITTED),
+    // A copy of a file and an interface; a loop device, and what is known to no list.
+    (libc::SYS_ioctl, &[0, 0x4004_9409], PERMITTED),
+    (libc::SYS_ioctl, &[0, 0x8933], PERMITTED),
+    (libc::SYS_ioctl, &[0, 0x4c00], NO_SUCH_REQUEST),
+    (libc::SYS_ioctl, &[0, 0xc0de_fe01 | HIGH], NO_SUCH_REQUEST),
     // Reading a lease disturbs nobody.
     (libc::SYS_fcntl, &[0, 1025], PERMITTED),
     (libc::SYS_fcntl, &[0, 1024, 0], NOT_PERMITTED),
     (libc::SYS_fcntl, &[0, 1024 | HIGH, 1], NOT_PERMITTED),
     (libc::SYS_fcntl, &[0, 1026, 2], NOT_PERMITTED),
+    (libc::SYS_fcntl, &[0, 1039], INVALID),
+    (libc::SYS_fcntl, &[0, 99], INVALID),
     // The first process of a cell is named 1.
     (libc::SYS_prlimit64, &[0], PERMITTED),
     (libc::SYS_prlimit64, &[12], PERMITTED),
@@ -137,7 +177,22 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_ioprio_set, &[3, 0], NOT_PERMITTED),
 ];
 
+const WITH_INTERFACES_OF_ITS_OWN: &[Case] = &[
+    (libc::SYS_socket, &[16, 3, 0], PERMITTED),
+    (libc::SYS_socket, &[16, 0x8_0002, HIGH], PERMITTED),
+    (libc::SYS_socket, &[16, 3, 1], NOT_SUPPORTED),
+    (libc::SYS_socket, &[16, 3, 4], NOT_SUPPORTED),
+    (libc::SYS_socket, &[16 | HIGH, 3, 16], NOT_SUPPORTED),
+    (libc::SYS_socket, &[17, 3, 0], NO_SUCH_FAMILY),
+    (libc::SYS_socketpair, &[16, 3, 0], NO_SUCH_FAMILY),
+    (libc::SYS_socket, &[2, 1, 0], PERMITTED),
+    // Groups of messages are for no cell.
+    (libc::SYS_setsockopt, &[3, 270, 11], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 270, 1], NO_SUCH_OPTION),
+];
+
 const WHERE_NOBODY_COUNTS: &[Case] = &[
+    (libc::SYS_socket, &[16, 3, 0], NOT_SUPPORTED),
     (libc::SYS_mmap, &[0, 4096, 3, SHARED_MAPPING], PERMITTED),
     (libc::SYS_memfd_create, &[0, 1], PERMITTED),
     (libc::SYS_memfd_create, &[0, 5], NO_MEMORY),
@@ -168,7 +223,7 @@ const WHERE_MEMORY_IS_COUNTED: &[Case] = &[
     (libc::SYS_clone, &[0x111], NOT_PERMITTED),
     // Pages that nobody copies.
     (libc::SYS_setsockopt, &[3, 1, 60], NOT_SUPPORTED),
-    (libc::SYS_setsockopt, &[3, 6, 60], PERMITTED),
+    (libc::SYS_setsockopt, &[3, 1, 47], PERMITTED),
 ];
 
 const WHERE_DESCRIPTORS_ARE_COUNTED: &[Case] = &[
@@ -364,6 +419,7 @@ fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
             shares_user: true,
             counts_memory: true,
             closes_network: true,
+            reads_interfaces: true,
             shares_processes,
             keeps_set_id: !shares_processes,
         })
@@ -422,7 +478,14 @@ fn the_rules_are_these() {
     };
     let plain = lines(PLAIN);
     let mut text = plain.join("\n");
-    for purpose in [COUNTS_MEMORY, SHARES_USER, CLOSES_NETWORK, SHARES_PROCESSES, KEEPS_SET_ID] {
+    for purpose in [
+        COUNTS_MEMORY,
+        SHARES_USER,
+        CLOSES_NETWORK,
+        READS_INTERFACES,
+        SHARES_PROCESSES,
+        KEEPS_SET_ID,
+    ] {
         let rules = lines(purpose);
         let added = rules.iter().filter(|line| !plain.contains(line)).map(|line| ("+", line));
         let left_out = plain.iter().filter(|line| !rules.contains(line)).map(|line| ("-", line));
