@@ -18,28 +18,36 @@ const HANDSHAKE: u8 = 22;
 const LARGEST_RECORD: usize = 1 << 14;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-/// Encrypted Client Hello: has another greeting in it, whose host is the one that counts.
-const ENCRYPTED_HELLO: u16 = 0xfe0d;
+/// Encrypted Client Hello: has another greeting in it, whose host is the one that counts. The others are what its
+/// drafts had, and the encrypted name before them: servers that still know one would follow it.
+const ENCRYPTED_NAMES: [u16; 8] = [0xfe0d, 0xfe0c, 0xfe0b, 0xfe0a, 0xfe09, 0xfe08, 0xff02, 0xffce];
 
-/// Reads what has come so far. The message may be cut into records at any place.
+/// Reads what has come so far. The message may be cut into records at any place, and ends with its last one.
 pub(crate) fn read(bytes: &[u8]) -> Hello {
+    read_to_end(bytes).0
+}
+
+/// The same, and how many bytes the message takes once it is whole.
+pub(crate) fn read_to_end(bytes: &[u8]) -> (Hello, usize) {
     let mut message = Vec::new();
     let mut rest = bytes;
     loop {
-        if let Some(hello) = whole(&message) {
-            return hello;
-        }
         let Some((header, after)) = rest.split_first_chunk::<5>() else {
-            return start(rest);
+            return (start(rest), 0);
         };
         let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
         if header[0] != HANDSHAKE || header[1] != 3 || length == 0 || length > LARGEST_RECORD {
-            return Hello::Wrong;
+            return (Hello::Wrong, 0);
         }
         let (piece, after) = after.split_at(length.min(after.len()));
         message.extend(piece);
+        let hello = whole(&message);
         if piece.len() < length {
-            return whole(&message).unwrap_or(Hello::Incomplete);
+            let wrong = hello.filter(|hello| *hello == Hello::Wrong);
+            return (wrong.unwrap_or(Hello::Incomplete), 0);
+        }
+        if let Some(hello) = hello {
+            return (hello, bytes.len() - after.len());
         }
         rest = after;
     }
@@ -65,6 +73,10 @@ fn whole(message: &[u8]) -> Option<Hello> {
         return Some(Hello::Wrong);
     }
     let body = message.get(4..4 + length)?;
+    if message.len() > 4 + length {
+        // What shares its last record could be another greeting.
+        return Some(Hello::Wrong);
+    }
     Some(host(body).map_or(Hello::Wrong, Hello::Whole))
 }
 
@@ -84,7 +96,7 @@ fn host(body: &[u8]) -> Option<Option<String>> {
     while !extensions.0.is_empty() {
         let kind = extensions.number()?;
         let content = extensions.long()?;
-        if kind == ENCRYPTED_HELLO {
+        if ENCRYPTED_NAMES.contains(&kind) {
             return None;
         }
         if kind == SERVER_NAME {
@@ -185,6 +197,19 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_shares_the_last_record_is_wrong() {
+        let (one, two) = (hello("a.example"), hello("evil.example"));
+        let both = [&one[5..], &two[5..]].concat();
+        let mut record = vec![22, 3, 1];
+        record.extend((both.len() as u16).to_be_bytes());
+        record.extend(&both);
+        assert_eq!(read(&record), Hello::Wrong);
+        // In a record of its own it comes after.
+        let (hello, end) = read_to_end(&[&one[..], &two].concat());
+        assert_eq!((hello, end), (Hello::Whole(Some("a.example".into())), one.len()));
+    }
+
+    #[test]
     fn what_is_no_hello_is_wrong() {
         for bytes in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -223,8 +248,13 @@ pub(crate) mod tests {
         let (one, two) = (extension("a.example"), extension("b.example"));
         assert_eq!(host(&message(&one)), Some(Some("a.example".into())));
         assert_eq!(host(&message(&[&one[..], &two].concat())), None, "said twice");
-        let encrypted = [0xfe, 0x0d, 0, 1, 0];
-        assert_eq!(host(&message(&[&one[..], &encrypted].concat())), None, "one more inside");
+        for kind in [[0xfe, 0x0d], [0xfe, 0x08], [0xfe, 0x0a], [0xff, 0x02], [0xff, 0xce]] {
+            let encrypted = [&kind[..], &[0, 1, 0]].concat();
+            let hidden = message(&[&one[..], &encrypted].concat());
+            assert_eq!(host(&hidden), None, "one more inside: {kind:x?}");
+        }
+        let other = message(&[&one[..], &[0xfe, 0x0f, 0, 1, 0]].concat());
+        assert_eq!(host(&other), Some(Some("a.example".into())), "control");
         assert_eq!(host(&message(&[])), Some(None));
     }
 

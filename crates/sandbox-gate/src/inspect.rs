@@ -5,6 +5,7 @@ use sandbox_core::DenialReason;
 use crate::authority::is_plain;
 use crate::hello::{self, Hello};
 use crate::http::{Requests, Wrong};
+use crate::retry::{Answer, Follow, Listener, Next};
 use crate::rules::{Inspection, Rules};
 
 /// Why the bytes of a connection are not passed on.
@@ -29,6 +30,8 @@ pub(crate) struct Inspector {
     inspection: Inspection,
     port: u16,
     state: State,
+    /// What the server says to a greeting.
+    answer: Answer,
 }
 
 #[derive(Debug)]
@@ -37,6 +40,8 @@ enum State {
     Open,
     /// The first message of TLS, as far as it came.
     Tls(Vec<u8>),
+    /// What comes after it, in which another one may be.
+    Greeted(Follow),
     Http(Requests),
 }
 
@@ -47,13 +52,13 @@ impl Inspector {
             (_, 80) => State::Http(Requests::new(port)),
             _ => State::Tls(Vec::new()),
         };
-        Self { inspection, port, state }
+        Self { inspection, port, state, answer: Answer::default() }
     }
 
     /// Whether it is known where the connection wants to.
     pub(crate) fn is_decided(&self) -> bool {
         match &self.state {
-            State::Open => true,
+            State::Open | State::Greeted(_) => true,
             State::Tls(_) => false,
             State::Http(requests) => requests.has_begun(),
         }
@@ -62,6 +67,11 @@ impl Inspector {
     /// Whether everything that comes may be passed on unread.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
+    }
+
+    /// Reads along with what the server says, where that matters.
+    pub(crate) fn listener(&self) -> Option<Listener> {
+        matches!(self.state, State::Tls(_)).then(|| Listener::new(self.answer.clone()))
     }
 
     /// Takes bytes as they come, and adds to `out` what may be passed on.
@@ -75,16 +85,29 @@ impl Inspector {
             State::Open => out.extend(bytes),
             State::Tls(held) => {
                 held.extend(bytes);
-                let host = match hello::read(held) {
-                    Hello::Incomplete if held.len() <= hello::LONGEST => return Ok(()),
-                    Hello::Incomplete | Hello::Wrong => return Err(wrong_protocol()),
-                    Hello::Whole(host) => host,
+                let (host, end) = match hello::read_to_end(held) {
+                    (Hello::Incomplete, _) if held.len() <= hello::LONGEST => return Ok(()),
+                    (Hello::Incomplete | Hello::Wrong, _) => return Err(wrong_protocol()),
+                    (Hello::Whole(host), end) => (host, end),
                 };
+                let mut first = std::mem::take(held);
                 self.check(host.as_deref(), rules)?;
-                if let State::Tls(mut held) = std::mem::replace(&mut self.state, State::Open) {
-                    out.append(&mut held);
-                }
+                let rest = first.split_off(end);
+                out.append(&mut first);
+                self.state = State::Greeted(Follow::new(self.answer.clone(), host));
+                return self.push(&rest, out, rules);
             }
+            State::Greeted(follow) => match follow.push(bytes, out) {
+                Next::More => {}
+                Next::Open => self.state = State::Open,
+                Next::Wrong => return Err(wrong_protocol()),
+                Next::Other(host) => {
+                    self.check(host.as_deref(), rules)?;
+                    // Also where both are allowed: no client says one name and then another.
+                    let host = host.and_then(shown);
+                    return Err(Refusal { reason: DenialReason::WrongHost, host });
+                }
+            },
             State::Http(requests) => {
                 let (inspection, port) = (self.inspection, self.port);
                 let allowed = |host: &str| rules.named(inspection, host, port).is_ok();
@@ -153,7 +176,8 @@ mod tests {
     #[test]
     fn tls_has_to_name_what_is_allowed() {
         let strict = Inspection::NamesAllowed;
-        let good = [hello("a.example"), b"the rest".to_vec()].concat();
+        // Early data.
+        let good = [hello("a.example"), b"\x17\x03\x03\x00\x02xy".to_vec()].concat();
         assert_eq!(push(strict, 443, &good).unwrap(), good);
         let wrong = DenialReason::WrongHost;
         let evil = hello("evil.example");
@@ -164,6 +188,44 @@ mod tests {
         let unnamed = hello("192.0.2.1");
         assert_eq!(push(loose, 443, &unnamed).unwrap(), unnamed);
         assert_eq!(push(loose, 443, &evil), refusal(DenialReason::Denied, "evil.example"));
+    }
+
+    /// What a connection passes on whose server answers the first greeting, byte by byte, before the rest comes.
+    fn push_after(answer: &[u8], rest: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let rules = Rules::new(NetworkPolicy::allowlist(["a.example", "b.example"]).unwrap());
+        let mut inspector = Inspector::new(Inspection::NamesAllowed, 443);
+        let mut listener = inspector.listener().unwrap();
+        let mut out = Vec::new();
+        inspector.push(&hello("a.example"), &mut out, &rules)?;
+        let passed = out.len();
+        answer.iter().for_each(|byte| listener.push(&[*byte]));
+        for byte in rest {
+            inspector.push(&[*byte], &mut out, &rules)?;
+        }
+        Ok(out.split_off(passed))
+    }
+
+    #[test]
+    fn a_second_greeting_names_the_same_host() {
+        let again = crate::retry::tests::another();
+        let change = b"\x14\x03\x03\x00\x01\x01".to_vec();
+        for before in [&b""[..], &change] {
+            let greet = |name| [before, &hello(name), b"the rest"].concat();
+            let good = greet("a.example");
+            assert_eq!(push_after(&again, &good).unwrap(), good);
+            let wrong = DenialReason::WrongHost;
+            assert_eq!(push_after(&again, &greet("evil.example")), refusal(wrong, "evil.example"));
+            assert_eq!(push_after(&again, &greet("b.example")), refusal(wrong, "b.example"));
+            assert_eq!(push_after(&again, &greet("192.0.2.1")), refusal(wrong, ""));
+            // Before the server has answered, none is to come.
+            let early = refusal(DenialReason::WrongProtocol, "");
+            assert_eq!(push_after(b"", &greet("a.example")), early);
+            assert_eq!(push_after(&again[..20], &greet("evil.example")), early);
+        }
+        // What is encrypted, and may begin with any byte, follows every other answer.
+        let last = crate::retry::tests::answer([9; 32]);
+        let rest = [&change[..], b"\x16\x03\x03\x00\x05\x01\x00\x00\x01\x00"].concat();
+        assert_eq!(push_after(&last, &rest).unwrap(), rest);
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod proxy;
 mod questions;
 mod relay;
 mod resolver;
+mod retry;
 mod rules;
 
 pub use config::{GateConfig, Limits};

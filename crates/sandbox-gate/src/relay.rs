@@ -10,6 +10,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::config::Limits;
 use crate::inspect::{Inspector, Refusal};
+use crate::retry::Listener;
 use crate::rules::Rules;
 
 /// Bytes that one direction of a connection holds. A side that does not read holds the other side back.
@@ -50,9 +51,10 @@ where
 {
     let clock = Clock::new();
     let (from_server, to_server) = server.split();
+    let listener = outward.inspector.listener();
     let both = async {
         let out = outward.pass(from_client, to_server, limits, &clock);
-        tokio::try_join!(out, inward(from_server, to_client, &clock)).map(drop)
+        tokio::try_join!(out, inward(from_server, to_client, listener, &clock)).map(drop)
     };
     tokio::select! {
         outcome = both => outcome,
@@ -108,6 +110,7 @@ impl Outward<'_> {
 async fn inward(
     mut from: ReadHalf<'_>,
     mut to: impl AsyncWrite + Unpin,
+    mut listener: Option<Listener>,
     clock: &Clock,
 ) -> Result<(), End> {
     let mut buffer = vec![0; PIECE];
@@ -117,6 +120,9 @@ async fn inward(
             return Ok(to.shutdown().await?);
         }
         clock.tick();
+        if let Some(listener) = &mut listener {
+            listener.push(&buffer[..count]);
+        }
         to.write_all(&buffer[..count]).await?;
         clock.tick();
     }

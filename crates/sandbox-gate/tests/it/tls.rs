@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, Stream};
@@ -15,10 +16,19 @@ const CERTIFICATE: &str = include_str!("server-certificate.pem");
 const KEY: &str = include_str!("server-key.pem");
 
 fn config() -> Arc<ServerConfig> {
+    config_with(rustls::crypto::ring::default_provider())
+}
+
+/// Of a server that knows a group of keys which clients do not send at once: it asks for another greeting.
+fn config_that_asks_again() -> Arc<ServerConfig> {
+    let kx_groups = vec![rustls::crypto::ring::kx_group::SECP384R1];
+    config_with(CryptoProvider { kx_groups, ..rustls::crypto::ring::default_provider() })
+}
+
+fn config_with(provider: CryptoProvider) -> Arc<ServerConfig> {
     let certificate = CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider);
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider));
     let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
     Arc::new(builder.with_single_cert(vec![certificate], key).unwrap())
 }
@@ -39,15 +49,8 @@ fn answer(config: Arc<ServerConfig>, mut stream: TcpStream) -> std::io::Result<(
     tls.flush()
 }
 
-#[tokio::test]
-async fn a_server_is_spoken_with_end_to_end_by_its_allowed_names_alone() {
-    let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", "b.example", &address]).await;
-    for name in ["a.example", "b.example", "evil.example"] {
-        behind.world.name(name, &[&address]);
-    }
-    let config = config();
-    serve(&address, 443, move |stream| {
+async fn serve_tls(address: &str, config: Arc<ServerConfig>) {
+    serve(address, 443, move |stream| {
         let (config, stream) = (Arc::clone(&config), stream.into_std());
         async move {
             // Refused connections end within the greeting.
@@ -55,6 +58,52 @@ async fn a_server_is_spoken_with_end_to_end_by_its_allowed_names_alone() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_second_greeting_names_no_other_host() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", &address]).await;
+    behind.world.name("a.example", &[&address]);
+    serve_tls(&address, config_that_asks_again()).await;
+    // Greetings are made without a connection, so that the second one may be for another host. The server takes none whose
+    // random bytes differ, but has read its name by then.
+    let script = format!(
+        "
+trusted = ssl.create_default_context(cadata='''{CERTIFICATE}''')
+def get():
+    with socket.create_connection(('a.example', 443), 10) as plain, trusted.wrap_socket(plain, server_hostname='a.example') as s:
+        s.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
+        return s.recv(1000).decode().rpartition('\\r\\n')[2]
+def greeting(name):
+    said = ssl.MemoryBIO()
+    try: trusted.wrap_bio(ssl.MemoryBIO(), said, server_hostname=name).do_handshake()
+    except ssl.SSLWantReadError: pass
+    return said.read()
+def greet_twice(second):
+    def talk():
+        with socket.create_connection(('a.example', 443), 10) as s:
+            s.sendall(greeting('a.example'))
+            answer = s.recv(1000)
+            s.sendall(greeting(second))
+            return bytes.fromhex('cf21ad74e59a6111') in answer, s.recv(1000)[:1]
+    return attempt(talk)
+print(get(), greet_twice('a.example'), greet_twice('evil.example'))"
+    );
+    // The control is answered by an alert of the server.
+    let expected = "a.example (True, b'\\x15') ConnectionResetError";
+    assert_eq!(behind.python(&script).await, expected);
+    assert_eq!(behind.denied(), ["evil.example:443 wrong_host evil.example:443 1"]);
+}
+
+#[tokio::test]
+async fn a_server_is_spoken_with_end_to_end_by_its_allowed_names_alone() {
+    let address = fresh_address();
+    let behind = Behind::allowing(&["a.example", "b.example", &address]).await;
+    for name in ["a.example", "b.example", "evil.example"] {
+        behind.world.name(name, &[&address]);
+    }
+    serve_tls(&address, config()).await;
     // The certificate is checked, so nobody in between can have answered.
     let script = format!(
         "
