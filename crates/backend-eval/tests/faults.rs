@@ -337,3 +337,91 @@ async fn an_interrupt_that_woke_nobody_is_seen_all_the_same() {
         sandbox.terminate().await.expect("an end");
     }
 }
+
+/// A file system whose server answers for its root, and never for the file `dead`.
+const DEAD_FILES: &str = "
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+device = os.open('/dev/fuse', os.O_RDWR)
+options = f'fd={device},rootmode=40755,user_id=0,group_id=0,allow_other'.encode()
+if libc.mount(b'dead', sys.argv[1].encode(), b'fuse.dead', 0, options): raise OSError(ctypes.get_errno(), 'mount')
+print('mounted', flush=True)
+ROOT = struct.pack('<QQQQQQ10I', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
+while True:
+    request = os.read(device, 1 << 20)
+    kind, number = struct.unpack_from('<IQ', request, 4)
+    def answer(body=b'', error=0): os.write(device, struct.pack('<IiQ', 16 + len(body), error, number) + body)
+    if kind == 26: answer(struct.pack('<IIIIHHIIHHIIIIII', 7, 31, 1 << 17, 0, 12, 10, 1 << 17, 1, 32, 0, 0, 0, 0, 0, 0, 0)[:64].ljust(64, bytes(1)))
+    elif kind == 3: answer(struct.pack('<QII', 1000, 0, 0) + ROOT)
+    elif kind == 27: answer(struct.pack('<QII', 1, 0, 0))
+    elif kind in (29, 34): answer()
+    elif kind == 17: answer(bytes(80))
+    elif kind == 1 and request[40:].rstrip(bytes(1)) == b'dead': print('asked', flush=True)
+    elif kind not in (2, 36, 38, 42): answer(error=-2 if kind == 1 else -38)
+";
+
+/// That file system, mounted. What waits for it goes on when this is dropped.
+struct DeadFiles {
+    server: std::process::Child,
+    place: tempfile::TempDir,
+}
+
+impl DeadFiles {
+    /// `None` where this process may not mount one.
+    fn mount() -> Option<Self> {
+        use std::io::BufRead as _;
+        let place = tempfile::Builder::new().prefix("dead-").tempdir_in("/var/tmp").unwrap();
+        let mut server = std::process::Command::new("python3")
+            .args(["-I", "-c", DEAD_FILES])
+            .arg(place.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+        if said.next().is_none() {
+            let _ = server.wait();
+            return None;
+        }
+        std::thread::spawn(move || said.for_each(drop));
+        Some(Self { server, place })
+    }
+}
+
+impl Drop for DeadFiles {
+    fn drop(&mut self) {
+        // With its server the file system is over.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.place.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn what_waits_for_a_file_system_that_never_answers_is_told_within_its_bound() {
+    let _alone = ALONE.lock().await;
+    for isolation in [IsolationMode::Strict, IsolationMode::Off] {
+        let Some(files) = DeadFiles::mount() else {
+            println!("skipped: this process may not mount a file system of its own");
+            return;
+        };
+        let place = files.place.path().to_str().unwrap();
+        let mut builder = Sandbox::builder(Arc::new(EvalBackend::default())).isolation(isolation);
+        if isolation == IsolationMode::Strict {
+            builder = builder.mount(sandbox_core::Mount::new(place, place));
+        }
+        let sandbox = builder.create().await.unwrap();
+        let code = format!("print('begun', flush=True)\nopen({place:?} + '/dead')");
+        let run = sandbox.run_code(code).timeout(Duration::from_millis(500));
+        let result = timeout(Duration::from_secs(40), run).await.expect("it is told").unwrap();
+        let failure = result.failure.clone().expect("it has not succeeded");
+        assert_eq!(failure.kind, FailureKind::Timeout, "{result:?}");
+        assert_eq!(result.logs.stdout_exact(), "begun\n");
+        if isolation == IsolationMode::Strict {
+            let message = &failure.message;
+            assert!(message.contains("the sandbox had to be ended"), "{result:?}");
+            let ended = timeout(Duration::from_secs(20), sandbox.kill()).await;
+            assert!(ended.is_ok(), "its end does not wait for it");
+        }
+    }
+}

@@ -80,7 +80,9 @@ impl ProcessTree {
     /// Ends it, and all of the sandbox when that cannot be done in time. Goes on when nobody waits for it any more.
     fn kill(&self) -> JoinHandle<()> {
         let Self { process, box_io, ended } = self.clone();
-        tokio::spawn(async move { kill_tree(&*process, &*box_io, &ended).await })
+        tokio::spawn(async move {
+            kill_tree(&*process, &*box_io, &ended).await;
+        })
     }
 }
 

@@ -1,8 +1,11 @@
 //! Limits of a run, enforced whether or not anybody reads its events.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -25,6 +28,10 @@ const CPU_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from
 /// How often the task wakes when no run is there. A run whose time is up later than that begins without waking it, which
 /// would take the processor from the run.
 const IDLE: Duration = Duration::from_secs(20);
+
+/// How long a worker may go on to be there once its box was ended because it could not be. A process can sleep in the kernel
+/// where no signal reaches it, as on a file system that never answers.
+const GIVEN_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SIGINT: i32 = 2;
 
@@ -62,6 +69,14 @@ pub(crate) struct Watchdog {
     inbox: Arc<Inbox>,
     state: Mutex<State>,
     wake: Notify,
+    given_up: GivenUp,
+}
+
+/// That a worker which cannot be killed is waited for no longer, and who wants to know.
+#[derive(Debug, Default)]
+struct GivenUp {
+    is_so: AtomicBool,
+    waker: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
@@ -157,7 +172,8 @@ impl Watchdog {
     ) -> Arc<Self> {
         let (process, control) = (Arc::clone(&io.process), Arc::clone(&io.control));
         let (state, wake) = (Mutex::default(), Notify::new());
-        let watchdog = Arc::new(Self { process, control, inbox, state, wake });
+        let given_up = GivenUp::default();
+        let watchdog = Arc::new(Self { process, control, inbox, state, wake, given_up });
         tokio::spawn(Arc::clone(&watchdog).watch(box_io, ended));
         watchdog
     }
@@ -343,7 +359,10 @@ impl Watchdog {
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
-                    kill_tree(&*self.process, &*box_io, &ended).await;
+                    let killed = kill_tree(&*self.process, &*box_io, &ended).await;
+                    // Without a cell, what was killed may be in the kernel still.
+                    let bound = if killed { self.process.kill_bound() } else { GIVEN_UP_TIMEOUT };
+                    self.give_up_after(bound).await;
                 }
                 Step::Sleep(Some(due)) => tokio::select! {
                     () = sleep_until(due) => {}
@@ -352,6 +371,20 @@ impl Watchdog {
                 Step::Sleep(None) => self.wake.notified().await,
             }
         }
+    }
+
+    /// Waits that long for a worker that was killed, and then no longer.
+    async fn give_up_after(&self, bound: Duration) {
+        if timeout(bound, self.process.exit()).await.is_err() {
+            self.given_up.is_so.store(true, Ordering::Release);
+            self.given_up.waker.wake();
+        }
+    }
+
+    /// Returns `true` once the worker is waited for no longer, although it may be there still. Only the last caller is woken.
+    pub(crate) fn poll_given_up(&self, cx: &Context<'_>) -> bool {
+        self.given_up.waker.register(cx.waker());
+        self.given_up.is_so.load(Ordering::Acquire)
     }
 
     /// Looks at what a limited run has started, when it is time. That takes long enough for others not to wait for it.
@@ -452,9 +485,13 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 }
 
 /// Ends a process and whatever it started. When that takes too long or cannot be told, or the box is held from outside, the
-/// whole box goes instead, and
-/// `ended` learns why: that it was ended, or another reason that the box knows of.
-pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo, ended: &EndReason) {
+/// whole box goes instead, and `ended` learns why: that it was ended, or another reason that the box knows of. Returns
+/// `false` then.
+pub(crate) async fn kill_tree(
+    process: &dyn Process,
+    box_io: &dyn BoxIo,
+    ended: &EndReason,
+) -> bool {
     let killing = timeout(process.kill_bound(), process.kill_tree());
     let killed = tokio::select! {
         biased;
@@ -465,4 +502,5 @@ pub(crate) async fn kill_tree(process: &dyn Process, box_io: &dyn BoxIo, ended: 
         box_io.kill();
         ended.set_gone(box_io);
     }
+    killed
 }

@@ -71,6 +71,8 @@ pub(crate) struct Worker {
     /// What is told after the text that was held for something that did not come.
     last: Option<Happening>,
     ending: bool,
+    /// It cannot be killed, and is waited for no longer.
+    given_up: bool,
     dying: Option<Pin<Box<Sleep>>>,
     lines: Lines,
 }
@@ -154,6 +156,7 @@ impl Worker {
             stalled: None,
             last: None,
             ending: false,
+            given_up: false,
             dying: None,
             lines: Lines::default(),
         };
@@ -326,7 +329,8 @@ impl Worker {
                     continue;
                 }
             }
-            let dead = self.io.process.poll_exited(cx).is_ready();
+            self.given_up |= self.watchdog.poll_given_up(cx);
+            let dead = self.io.process.poll_exited(cx).is_ready() || self.given_up;
             self.make_buffer();
             match self.inbox.poll_read(cx, dead, &mut self.buffer) {
                 Heard::Something => {
@@ -475,6 +479,9 @@ impl Worker {
         let process = Arc::clone(&self.io.process);
         let box_io = Arc::clone(&self.box_io);
         self.watchdog.close();
+        if self.given_up {
+            return None;
+        }
         kill_tree(&*process, &*box_io, &self.ended).await;
         let exit = pin!(process.exit());
         timeout(EXIT_BOUND, exit).await.ok().and_then(Result::ok)
