@@ -66,6 +66,16 @@ impl Printer {
         }
     }
 
+    /// Writes a line of a record to standard output. A terminal gets escapes of what would act on it, so that a record shows
+    /// what was written; elsewhere the line goes out as it is.
+    pub(crate) async fn record(&self, mut line: String) -> Result<(), Problem> {
+        if io::stdout().is_terminal() {
+            line = escaped(&line);
+        }
+        line.push('\n');
+        self.stdout(line.as_bytes()).await
+    }
+
     /// Prints an object, or an array: on one line, unless people look.
     pub(crate) async fn json(&self, value: &Value) -> Result<(), Problem> {
         let for_people = self.format == Format::Json && io::stdout().is_terminal();
@@ -198,6 +208,24 @@ fn line(what: &str, text: &str) {
 /// A text as one line that does nothing to a terminal.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, " ").trim().to_owned()
+}
+
+/// A text with an escape in the place of every character that acts on a terminal, or changes the order of others there.
+fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => shown.push(c),
+            _ if c.is_control() || is_direction(c) => shown.extend(c.escape_default()),
+            _ => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Returns `true` for marks that turn the direction of text.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn table(headers: &[&str], rows: Vec<Vec<String>>) -> String {

@@ -258,6 +258,19 @@ pub(crate) fn environment_variable(item: &str) -> Result<(String, String), Probl
     }
 }
 
+/// Says of variables for the loader which programs heed them, when there are some among `NAME=VALUE` or `NAME`.
+pub(crate) fn loader_note(items: &[String]) -> Option<String> {
+    let names = items.iter().map(|item| item.split('=').next().unwrap_or_default());
+    let of_loader = names.filter(|name| name.starts_with("LD_") || *name == "GLIBC_TUNABLES");
+    let names: Vec<_> = of_loader.collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: heeded by commands and by programs that the code starts, not by the interpreter, which was loaded before",
+            names.join(", ")
+        )
+    })
+}
+
 /// Whether a shell could have that variable too.
 fn is_name(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -20,7 +20,7 @@ use crate::instance::{Instance, Metrics, TunnelInfo};
 use crate::model::{Context, SandboxInfo, SandboxStatus, SnapshotInfo, Tags, Variant};
 use crate::request::ContextSpec;
 use crate::run::RunCodeBuilder;
-use crate::spec::CreateSpec;
+use crate::spec::{CreateSpec, check_tags};
 use crate::tool::Tool;
 use crate::units::{check_duration, check_life};
 
@@ -275,7 +275,7 @@ impl Sandbox {
     /// Sets these tags and keeps the others.
     ///
     /// # Errors
-    /// `Unsupported` when tags do not change after create; `Terminated` when it ended by itself. The tags then stay as
+    /// `InvalidArgument` when they would be too many or too long; `Unsupported` when tags do not change after create; `Terminated` when it ended by itself. The tags then stay as
     /// they were. On a handle that does not run, they are kept for the next start.
     pub async fn set_tags<K: Into<String>, V: Into<String>>(
         &self,
@@ -283,6 +283,7 @@ impl Sandbox {
     ) -> Result<()> {
         let mut all = self.tags();
         all.extend(tags.into_iter().map(|(key, value)| (key.into(), value.into())));
+        check_tags(&all)?;
         if let Some(instance) = self.running() {
             instance.set_tags(&CallContext::new(), all.clone()).await?;
         }

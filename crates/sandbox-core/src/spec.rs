@@ -166,6 +166,11 @@ impl fmt::Debug for CreateSpec {
 /// Bytes of all environment variables together. The kernel has limits of its own, not far above.
 const MOST_ENV: usize = 128 << 10;
 
+/// How many tags a sandbox has at most, and the bytes of a key and of a value.
+const MAX_TAGS: usize = 256;
+const MAX_TAG_KEY: usize = 256;
+const MAX_TAG_VALUE: usize = 4096;
+
 /// The sandbox's own first process, a shell, and both ends of a pipe.
 const LEAST_PROCESSES: u32 = 4;
 
@@ -252,13 +257,37 @@ impl CreateSpec {
             ));
         }
         check_env(self.secrets.iter().map(|(name, value)| (name.as_str(), value.expose())))?;
-        for text in self.tags.iter().flat_map(|(key, value)| [key, value]) {
-            if text.contains('\0') {
-                return Err(Error::invalid("tags", "must not contain NUL"));
-            }
-        }
-        Ok(())
+        check_tags(&self.tags)
     }
+}
+
+/// Checks the tags of a sandbox, which are kept in memory and in every list: how many there are, how long each is, and that
+/// none has a NUL.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind), naming the tag.
+pub(crate) fn check_tags(tags: &Tags) -> Result<()> {
+    if tags.len() > MAX_TAGS {
+        let found = tags.len();
+        return Err(Error::invalid("tags", format!("must be at most {MAX_TAGS}, got {found}")));
+    }
+    for (key, value) in tags {
+        if key.contains('\0') || value.contains('\0') {
+            return Err(Error::invalid("tags", "must not contain NUL"));
+        }
+        let (key_length, length) = (key.len(), value.len());
+        if key_length > MAX_TAG_KEY || length > MAX_TAG_VALUE {
+            let shown: String = key.chars().take(40).collect();
+            return Err(Error::invalid(
+                "tags",
+                format!(
+                    "must have keys of at most {MAX_TAG_KEY} bytes and values of at most {MAX_TAG_VALUE}, got {key_length} \
+                     and {length} for {shown:?}"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_cpu(cpu: Option<f64>) -> Result<()> {
@@ -431,7 +460,11 @@ mod tests {
 
     #[test]
     fn bad_values_name_their_field() {
-        let cases: [(&str, CreateSpec); 23] = [
+        let many = (0..=MAX_TAGS).map(|n| (n.to_string(), String::new())).collect();
+        let cases: [(&str, CreateSpec); 26] = [
+            ("tags", CreateSpec { tags: many, ..spec() }),
+            ("tags", CreateSpec { tags: [("a".into(), "x".repeat(1 << 20))].into(), ..spec() }),
+            ("tags", CreateSpec { tags: [("x".repeat(300), "b".into())].into(), ..spec() }),
             ("name", CreateSpec { name: Some("a\u{202e}b".into()), ..spec() }),
             ("name", CreateSpec { name: Some("a\u{200b}b".into()), ..spec() }),
             ("name", CreateSpec { name: Some("a/b".into()), ..spec() }),

@@ -32,6 +32,7 @@ pub(crate) async fn create(args: &CreateArgs, printer: &Printer) -> Result<u8, P
     // Each run has a limit of its own; this is the one of the helpers.
     wanted.timeout = DEFAULT_TIMEOUT.as_secs_f64();
     let mut builder = settings::builder(&wanted, None)?;
+    settings::loader_note(&wanted.env).iter().for_each(|note| printer.note(note));
     builder = builder.detached(settings::stay(&args.sandbox)?);
     if let Some(name) = &args.name {
         builder = builder.name(name);

@@ -20,8 +20,7 @@ pub(crate) async fn logs(args: &LogsArgs, printer: &Printer) -> Result<u8, Probl
         if printer.format() != Format::Text {
             line = object(&line).to_string();
         }
-        line.push('\n');
-        printer.stdout(line.as_bytes()).await?;
+        printer.record(line).await?;
     }
     Ok(exit::SUCCESS)
 }

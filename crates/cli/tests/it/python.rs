@@ -33,6 +33,36 @@ fn lower_limits_of_ours_are_no_obstacle() {
 }
 
 #[test]
+fn variables_for_the_loader_are_for_what_is_started() {
+    let code = "import os, subprocess\nprint(os.environ['LD_LIBRARY_PATH'], '/nowhere.so' in open('/proc/self/maps').read())\n\
+                print('/nowhere.so' in subprocess.run(['true'], capture_output=True, text=True).stderr)";
+    let variables = ["-e", "LD_PRELOAD=/nowhere.so", "-e", "LD_LIBRARY_PATH=/x", "-e", "OTHER=1"];
+    let outcome = python(code).args(variables).output();
+    outcome.assert(0, "/x False\nTrue\n");
+    assert!(
+        outcome.stderr.contains("note: LD_PRELOAD, LD_LIBRARY_PATH: heeded by commands"),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(python("1").args(["-e", "OTHER=1"]).output().stderr, "");
+}
+
+#[test]
+fn limits_of_ours_that_are_too_low_are_named_with_their_remedy() {
+    for limit in ["32", "64", "96"] {
+        let outcome = python("1").limited_to(limit).output();
+        assert_eq!(outcome.status, 125, "{}", outcome.transcript());
+        let said = format!("may have {limit} open files");
+        assert!(outcome.stderr.contains(&said), "{}", outcome.transcript());
+        assert!(
+            outcome.stderr.contains("hint: raise the limit of open files"),
+            "{}",
+            outcome.transcript()
+        );
+    }
+}
+
+#[test]
 fn both_streams_are_kept_apart() {
     let outcome = python("import sys; print('out'); print('err', file=sys.stderr)").output();
     outcome.assert(0, "out\n");

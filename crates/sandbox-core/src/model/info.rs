@@ -10,7 +10,8 @@ use super::variant::Variant;
 use crate::spec::IsolationMode;
 use crate::time::unix_now;
 
-/// Tags of a sandbox, also called labels. Keys and values are free text without NUL.
+/// Tags of a sandbox, also called labels. Keys and values are free text without NUL: at most 256 of them, with keys of at most
+/// 256 bytes and values of at most 4,096.
 pub type Tags = BTreeMap<String, String>;
 
 /// Where a sandbox is in its life.

@@ -4,6 +4,7 @@ use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result, hint_
 use sandbox_isolation::{Cell, CellKind, CellSpec, Maker};
 use tokio::sync::{Mutex, OnceCell};
 
+use super::host_limits;
 use crate::background::background;
 
 /// The makers of one backend.
@@ -19,7 +20,8 @@ impl Makers {
     /// The maker for that isolation, started when it is not there, or no longer. What is not strict has no cell.
     ///
     /// # Errors
-    /// `IsolationUnavailable` with what is missing and what to do about it.
+    /// `IsolationUnavailable` with what is missing and what to do about it, `ResourceExhausted` when this process may have
+    /// too little itself.
     pub async fn get(&self, isolation: IsolationMode) -> Result<Maker> {
         let off = isolation != IsolationMode::Strict;
         let mut maker = if off { &self.plain } else { &self.isolated }.lock().await;
@@ -29,6 +31,7 @@ impl Makers {
                 let start = async move {
                     if off { Maker::start_off().await } else { Maker::start().await }
                 };
+                host_limits::check()?;
                 let started = background(start).await?.map_err(no_isolation)?;
                 Ok(maker.insert(started).clone())
             }

@@ -2,6 +2,7 @@
 
 mod gate;
 mod health;
+mod host_limits;
 mod in_cell;
 pub mod interpreters;
 pub mod makers;

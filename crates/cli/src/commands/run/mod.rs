@@ -59,6 +59,11 @@ pub(crate) async fn run(args: RunArgs, printer: &Printer) -> Result<u8, Problem>
     let stays = args.keep || args.reuse;
     let purpose = task.source.purpose().filter(|_| !stays && args.with.is_empty());
     let mut builder = settings::builder(&args.sandbox, purpose)?;
+    if task.source.is_code()
+        && let Some(note) = settings::loader_note(&args.sandbox.env)
+    {
+        printer.note(&note);
+    }
     let mut extras = Extras::default();
     if stays {
         builder = builder.detached(settings::stay(&args.sandbox)?);

@@ -26,6 +26,25 @@ fn a_shell_has_the_size_of_the_window_and_gives_its_status() {
 }
 
 #[test]
+fn logs_do_nothing_to_a_terminal() {
+    let home = Home::new();
+    let id = home.create();
+    let forged = "printf 'a\\rb\\033[1A\\033]0;title\\007\\302\\233c\\342\\200\\256d\\te\\n'";
+    home.ok(&["exec", &id, forged], "");
+    let (status, shown) = home.terminal(&["logs", &id]).end();
+    assert_eq!(status, 0, "{shown}");
+    let line = r"stdout a\rb\u{1b}[1A\u{1b}]0;title\u{7}\u{9b}c\u{202e}d";
+    assert!(shown.contains(line), "{shown:?}");
+    assert!(!shown.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}']), "{shown:?}");
+    // A pipe gets what was written.
+    let piped = home.ok(&["logs", &id], "");
+    assert!(
+        piped.contains("stdout a\rb\u{1b}[1A\u{1b}]0;title\u{7}\u{9b}c\u{202e}d\te\n"),
+        "{piped:?}"
+    );
+}
+
+#[test]
 fn a_shell_is_left_as_it_ends_whatever_it_does() {
     let home = Home::new();
     let id = home.create();
