@@ -37,14 +37,14 @@ impl Attempts {
         attempts
     }
 
-    /// How many there were so far, without those over IPv6. `None`: nobody counts them.
+    /// Counts those so far, without those over IPv6. `None`: nobody counts them.
     ///
     /// Reading it takes some 50 microseconds.
     pub(crate) fn count(&self) -> Option<u64> {
         Some(in_columns(&self.read("snmp")?))
     }
 
-    /// Whether there were any over IPv6 so far, which a kernel may not have.
+    /// Tells that there were some over IPv6 so far, which a kernel may not have.
     pub(crate) fn has_ipv6(&self) -> bool {
         self.read("snmp6").is_some_and(|table| in_rows(&table) > 0)
     }
@@ -55,7 +55,7 @@ impl Attempts {
     }
 }
 
-/// Whether a process is in another network than this one.
+/// Tells that a process is in another network than this one.
 fn is_elsewhere(process: u32) -> bool {
     let network = |process: &str| {
         let found = fs::metadata(format!("/proc/{process}/ns/net"));

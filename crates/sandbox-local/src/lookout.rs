@@ -15,17 +15,17 @@ use tokio::time::Sleep;
 use crate::attempts::Attempts;
 use crate::network::Guard;
 
-/// How long something runs before it is looked after for the first time, and how often from then on.
+/// Time after which a run is looked after for the first time, and between looks from then on.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 const NEXT_LOOK: Duration = Duration::from_secs(2);
 
-/// How much of each output stream is looked through.
+/// Bytes of each output stream that are looked through.
 const MAX_LOOKED_THROUGH: usize = 64 << 10;
 
 /// The most bytes of a phrase, which may come in two pieces.
 const MAX_PHRASE: usize = 48;
 
-/// What programs say that meet a network which is closed.
+/// Phrases of programs that meet a network which is closed.
 const PHRASES: [&str; 15] = [
     "Network is unreachable",
     "network is unreachable",
@@ -48,7 +48,7 @@ const PHRASES: [&str; 15] = [
 pub(crate) struct Lookout {
     gate: Option<(Arc<dyn Guard>, u64)>,
     closed: Option<Closed>,
-    /// When to look next. `None`: there is nothing to look for, or it was told.
+    /// The next look. `None`: there is nothing to look for, or it was told.
     next: Option<Pin<Box<Sleep>>>,
     told: Option<String>,
 }
@@ -63,13 +63,13 @@ impl fmt::Debug for Lookout {
 #[derive(Debug)]
 pub(crate) struct Closed {
     attempts: Attempts,
-    /// How many attempts there were before. `None`: that is not known.
+    /// Number of attempts before. `None`: not known.
     before: Option<u64>,
     hint: String,
     said: [Said; 2],
 }
 
-/// What of one output stream was looked through.
+/// The part of one output stream that was looked through.
 #[derive(Debug, Default)]
 struct Said {
     looked_through: usize,
@@ -108,7 +108,7 @@ impl Closed {
         self.said.iter().any(|said| said.found)
     }
 
-    /// Whether something tried to leave. Where nobody counts, programs are taken at their word.
+    /// Tells that something tried to leave. Where nobody counts, programs are taken at their word.
     fn is_met(&self) -> bool {
         let Some(count) = self.attempts.count() else { return self.is_said() };
         match self.before {

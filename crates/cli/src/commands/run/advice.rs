@@ -13,10 +13,10 @@ use crate::problem::Problem;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-/// How much of a script is read to see what runs it.
+/// Bytes of a script that are read to see what runs it.
 const FIRST_LINE: u64 = 256;
 
-/// What programs say about something that is not there.
+/// Phrases of programs about something that is not there.
 const MISSING: [&str; 6] = [
     "No such file or directory",
     "can't open file",
@@ -26,35 +26,35 @@ const MISSING: [&str; 6] = [
     "ENOENT",
 ];
 
-/// What programs say that find no room.
+/// Phrases of programs that find no room.
 const FULL: [&str; 3] = ["No space left on device", "ENOSPC", "[Errno 28]"];
 
-/// What is run, as far as it matters for advice.
+/// A run, as far as it matters for advice.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subject {
     /// The program and its arguments, or the words of a line.
     words: Vec<String>,
-    /// Whether all of it is one word, and meant as a program.
+    /// All of it is one word, and meant as a program.
     one_after_dashes: bool,
     /// The file of this computer that is run.
     file: Option<PathBuf>,
-    /// Whether that is a program whose lines end as on Windows.
+    /// That is a program whose lines end as on Windows.
     has_windows_lines: bool,
-    /// Whether there is a sandbox of its own.
+    /// Name of the sandbox, when it is not one of its own.
     exec: Option<String>,
 }
 
-/// What became of it.
+/// The failure of a run.
 pub(super) struct Failed<'a> {
     pub(super) exit_code: Option<i32>,
     /// The end of what it printed, and its exception.
     pub(super) said: &'a str,
-    /// Why it did not start.
+    /// The reason why it did not start.
     pub(super) problem: Option<&'a Problem>,
 }
 
 impl Subject {
-    /// What the arguments name.
+    /// From the arguments, and what they name.
     pub(super) fn of(args: &RunArgs, source: &Source) -> Self {
         let words = match source {
             Source::Shell(line) => line.split_whitespace().map(str::to_owned).collect(),
@@ -78,7 +78,7 @@ impl Subject {
         self
     }
 
-    /// What to do about it, if that is known.
+    /// Says what to do about it, if that is known.
     pub(super) async fn advise(&self, failed: &Failed<'_>, sandbox: &Sandbox) -> Option<String> {
         let says = |words: &[&str]| words.iter().any(|word| failed.said.contains(word));
         let isolation = sandbox.info().and_then(|info| info.isolation).unwrap_or_default();
@@ -91,10 +91,10 @@ impl Subject {
         if let Some(name) = name.filter(|_| self.has_windows_lines) {
             return Some(windows_lines(&name));
         }
-        if self.did_not_start(failed) {
-            if let Some(advice) = self.about_the_program(sandbox).await {
-                return Some(advice);
-            }
+        if self.did_not_start(failed)
+            && let Some(advice) = self.about_the_program(sandbox).await
+        {
+            return Some(advice);
         }
         if says(&["$'\\r'", "\\r': No such file", "\r: not found", "^M: "]) {
             return Some(windows_lines(self.words.first().map_or("the script", String::as_str)));
@@ -222,7 +222,7 @@ impl Task {
         self
     }
 
-    /// What its failures are advised about.
+    /// Takes out what advice about its failures needs.
     pub(super) fn take_subject(&mut self) -> Subject {
         std::mem::take(&mut self.subject)
     }

@@ -21,7 +21,7 @@ use crate::notebook::{Notebook, Recording, plain_language};
 use crate::printer::{Format, Printer};
 use crate::problem::Problem;
 
-/// How much of what was printed is kept for advice.
+/// Bytes of what was printed that are kept for advice.
 const MAX_SAID: usize = 8 << 10;
 
 /// Shows the events of one run, and its result.
@@ -40,11 +40,11 @@ pub(crate) struct Report<'a> {
     said: Vec<u8>,
     /// Its exit status, and its exception.
     ended: (Option<i32>, Option<String>),
-    /// Whether it runs on this terminal.
+    /// It runs on this terminal.
     in_terminal: bool,
-    /// Whether the hint of its end was shown already.
+    /// The hint of its end was shown already.
     hinted: bool,
-    /// Whether Ctrl-C was pressed.
+    /// Tells that Ctrl-C was pressed.
     interruption: Rc<Cell<bool>>,
     /// When it began, unix seconds, where the run does not say so itself.
     begun: f64,
@@ -135,7 +135,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// What to do about its failure, when it has failed and did not say that itself.
+    /// Says what to do about its failure, when it has failed and did not say that itself.
     pub(super) async fn advise(
         &self,
         subject: &Subject,
