@@ -405,8 +405,7 @@ fn private(name: &str) -> Option<&'static str> {
         Some(start) => name.starts_with(start),
         None => name == *pattern,
     };
-    let about =
-        PRIVATE.iter().find(|(_, patterns)| patterns.iter().any(|pattern| matches(pattern)));
+    let about = PRIVATE.iter().find(|(_, patterns)| patterns.iter().any(&matches));
     let by_name = || is_private_part(name).then_some("its name says that it is private");
     about.map(|(about, _)| *about).or_else(by_name)
 }

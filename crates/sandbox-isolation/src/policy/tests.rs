@@ -93,7 +93,7 @@ fn a_confined_cell_is_set_up_in_this_order() {
     insta::assert_snapshot!(format!("{plan:?}"), @r"
     enter /run/private/workspace
     read only below /usr /bin /etc/ssl/certs /etc/localtime /etc/passwd /etc/group /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /opt/python /proc; write only below /run/private /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty
-    141 rules on system calls
+    153 rules on system calls
     limit Core to 0, at most 0
     own directory /run/private
     seal without isolation
