@@ -112,7 +112,9 @@ impl Borrowed {
         let given = state.given;
         let mut read = read.map_or(given, |read| read.min(given));
         match std::mem::replace(&mut state.way, Way::Taken) {
-            Way::File { start } => drop(seek(io::stdin(), SeekFrom::Start(start + read))?),
+            Way::File { start } => {
+                seek(io::stdin(), SeekFrom::Start(start + read))?;
+            }
             Way::Pipe { .. } => {
                 let mut buffer = vec![0; CHUNK];
                 while read > 0 {
@@ -158,7 +160,7 @@ impl State {
             Way::Taken => Ok(Look::Taken),
             Way::File { start } => {
                 let mut chunk = vec![0; CHUNK];
-                let count = pread(&stdin, &mut chunk, start + self.given)?;
+                let count = pread(&stdin, &mut chunk[..], start + self.given)?;
                 chunk.truncate(count);
                 self.given += count as u64;
                 Ok(Look::Chunk(chunk.into()))
