@@ -1,5 +1,7 @@
 //! What a sandbox is made of dies under it: the truth is told at once, and nothing is left.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Sandboxes of a runtime that nothing polls any more.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic like tests")]
+
 use std::fs;
 use std::sync::Arc;
 use std::thread::sleep;

@@ -93,7 +93,7 @@ pub(crate) async fn create(
     let away = Away::new(origin);
     let given_up = GivenUp(Some(Arc::clone(&away)));
     let made = make(spec, target, &away, facts, pip).await;
-    given_up.is_not();
+    given_up.disarm();
     if made.is_err() {
         away.kill();
         // What was started is ended now, when nothing may come after this.
@@ -106,7 +106,7 @@ pub(crate) async fn create(
 struct GivenUp(Option<Arc<Away>>);
 
 impl GivenUp {
-    fn is_not(mut self) {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }

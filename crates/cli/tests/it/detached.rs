@@ -245,7 +245,8 @@ fn a_port_is_exposed_until_its_sandbox_ends() {
     let server = "echo hello > x; nohup python3 -m http.server --bind 127.0.0.1 8000 >log 2>&1 &";
     world.run(&["exec", &id, server]).assert(0, "");
     let exposed = world.run(&["expose", &id, "8000"]);
-    let address = exposed.text().trim().strip_prefix("http://").expect(exposed.text()).to_owned();
+    let address = exposed.text().trim().strip_prefix("http://").map(str::to_owned);
+    let address = address.unwrap_or_else(|| panic!("{}", exposed.text()));
     let get = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(&address)?;
         stream.write_all(b"GET /x HTTP/1.0\r\n\r\n")?;

@@ -103,12 +103,12 @@ fn a_script_finds_what_is_mounted_or_copied_beside_it() {
     let code = "import sys, beside\nprint(beside.x, __file__, sys.argv, sys.path[0])\n";
     fs::write(directory.path().join("script.py"), code).unwrap();
     let mount = format!("{}:/project", directory.path().display());
-    run(&["--mount", &mount, "--file", "script.py"])
+    run(["--mount", &mount, "--file", "script.py"])
         .directory(directory.path())
         .output()
         .assert(0, "5 /project/script.py ['/project/script.py'] /project\n");
     let file = directory.path().join("script.py");
-    run(&["--with", directory.path().to_str().unwrap(), "--file", file.to_str().unwrap()])
+    run(["--with", directory.path().to_str().unwrap(), "--file", file.to_str().unwrap()])
         .output()
         .assert(0, "5 /workspace/script.py ['script.py'] /workspace\n");
 }
