@@ -15,9 +15,19 @@ use self::etc::Configuration;
 pub use self::etc::Hidden;
 use crate::spec::Bind;
 
-/// Directories of programs and libraries. On most systems all but the first are links into it.
-const SYSTEM: [&str; 8] =
-    ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/nix/store"];
+/// Directories of programs, libraries and what packages make for them. On most systems those of one level are links into
+/// the first. TeX keeps the formats that it starts from in the last.
+const SYSTEM: [&str; 9] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/libx32",
+    "/nix/store",
+    "/var/lib/texmf",
+];
 
 /// Where package managers keep records, and where units and scripts of services are.
 const RECORDS: &str = "/var/lib";

@@ -15,9 +15,9 @@ use memchr::memmem;
 use super::credentials::has_credentials;
 use super::{Entry, configuration, entry};
 
-/// Names that programs of every system expect, made by scripts of packages and so owned by none. Directories of private keys are
-/// left out.
-const USUAL: [&str; 23] = [
+/// Names that programs of every system expect, most of them made by scripts of packages and so owned by none. Directories of
+/// private keys are left out.
+const USUAL: [&str; 24] = [
     "alternatives",
     "ca-certificates",
     "ca-certificates.conf",
@@ -28,6 +28,7 @@ const USUAL: [&str; 23] = [
     "ld.so.conf.d",
     "localtime",
     "mime.types",
+    "os-release",
     "pki/ca-trust",
     "pki/java",
     "pki/tls/cert.pem",

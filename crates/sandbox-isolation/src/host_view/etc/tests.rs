@@ -186,3 +186,12 @@ fn what_others_can_change_is_not_shown() {
     let link = shown.iter().find(|entry| entry.target.ends_with("link"));
     assert!(link.is_none_or(|entry| matches!(entry.what, What::Link(_))), "{link:?}");
 }
+
+/// A line of `services` looks like a credential, and no package owns `os-release`, which is a link.
+#[test]
+fn names_of_services_and_of_the_system_are_shown() {
+    let mut host = Host::new();
+    host.owned("services", 0o644, "kpasswd 464/tcp\n").owned("protocols", 0o644, "tcp 6 TCP\n");
+    host.file("os-release", 0o644, "ID=debian\n");
+    assert_eq!(host.readable().0, ["os-release", "protocols", "services"]);
+}
