@@ -188,7 +188,7 @@ class Burst:
             return function(*arguments, **options)
 
         leave.__name__ = leave.__qualname__ = name
-        leave.__module__, leave.__doc__ = function.__module__, function.__doc__
+        leave.__module__, leave.__doc__ = module.__name__, function.__doc__
         setattr(module, name, leave)
 
     def forget(self):
