@@ -112,7 +112,7 @@ impl Target {
         if is_full() { self } else { self.only(groups, reason) }
     }
 
-    /// Says that the working directory has that part of the disk, such as `(5, 8)`, and other places have the rest.
+    /// Says that the working directory has that part of the disk, such as `(9, 16)`, and other places have the rest.
     /// Cases that need room ask for as much more.
     #[must_use]
     pub fn working_directory_has(mut self, part: u64, of: u64) -> Self {

@@ -31,7 +31,7 @@ const MANY: &str =
 /// What containers do otherwise, whatever runs code in them.
 pub(crate) fn of_containers(target: Target) -> Target {
     target
-        .working_directory_has(5, 8)
+        .working_directory_has(9, 16)
         .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)
         .differs("mounts::the_way_to_a_mounted_file_is_the_sandboxs_own", WAY)
         .differs("mounts::what_the_host_has_there_gains_nothing_inside", NO_NEW_PRIVILEGES)

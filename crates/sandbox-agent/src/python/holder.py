@@ -166,7 +166,7 @@ def shared(driver, channel, threads):
         if pid in orphan["ENDING"]:
             continue
         notes.append("process %d (%s), which it started" % (pid, name_of(pid)))
-    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files(), *orphan["descriptors"]()}
+    own = {0, 1, 2, CONTROL, channel, *driver.streams.spares, *loop_files(driver.cells.loop), *orphan["descriptors"]()}
     for file in sorted(others(own)):
         note = descriptor(file)
         if note:
@@ -204,11 +204,8 @@ def others(own):
     return {int(name) for name in listdir("/proc/self/fd")} - own
 
 
-def loop_files():
-    """The descriptors of the event loop that cells share. It stands still, and works in a copy."""
-    if "asyncio" not in sys.modules:
-        return ()
-    loop = load("awaits")["STATE"]["loop"]
+def loop_files(loop):
+    """The descriptors of the event loop that cells share, if there is one. It stands still, and works in a copy."""
     try:
         return (loop._ssock.fileno(), loop._csock.fileno(), loop._selector.fileno())
     except Exception:

@@ -7,10 +7,12 @@ user, which outside an interpreter finds when it starts.
 import os
 import sys
 from os import environ
-from posix import F_OK, access, stat
-from posixpath import basename, dirname
+from posix import F_OK, O_CLOEXEC, O_NONBLOCK, O_RDONLY, access, close, fstat, listdir, open, read, stat
+from posixpath import basename, dirname, join, normpath
 
 NAMES = ("site-packages", "dist-packages")
+MAX_PTH_BYTES = 64 * 1024
+S_IFMT, S_IFREG = 0o170000, 0o100000
 
 
 class Arrivals:
@@ -72,9 +74,40 @@ def show(directory, own=True):
         # Interpreters of a virtual environment have no packages of the user otherwise.
         if own or sys.prefix != sys.base_prefix:
             put_first("PYTHONPATH", directory)
-    # For what its `.pth` files ask for.
-    site.addsitedir(directory)
+    if own:
+        # For what its `.pth` files ask for.
+        site.addsitedir(directory)
+    else:
+        show_places(directory)
     invalidate_caches()
+
+
+def show_places(directory):
+    """Adds the directories that the `.pth` files of the user's packages name. Their lines of code are not run: this is
+    done outside of any run, where no limit holds."""
+    for name in sorted(listdir(directory)):
+        if not name.endswith(".pth") or name.startswith("."):
+            continue
+        for line in lines_of(directory + "/" + name):
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                place = normpath(join(directory, line.rstrip()))
+                if place not in sys.path and access(place, F_OK):
+                    sys.path.append(place)
+
+
+def lines_of(path):
+    """The lines of a small regular file; none of anything else, such as a pipe, which may never end."""
+    try:
+        file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        content = read(file, MAX_PTH_BYTES) if fstat(file).st_mode & S_IFMT == S_IFREG else b""
+    except OSError:
+        content = b""
+    finally:
+        close(file)
+    return str(content, "utf-8", "surrogateescape").splitlines()
 
 
 def put_first(name, path):
