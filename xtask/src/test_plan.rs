@@ -125,15 +125,15 @@ pub(crate) fn amount(program: &TestProgram, who: Who, both: bool, full: bool) ->
 /// Test programs that take minutes, those that took longest first. They start before all others.
 const LONG: [(&str, &str); 10] = [
     ("backend-jupyter", "conformance"),
-    ("backend-eval", "conformance"),
-    ("backend-eval", "hostile"),
     ("backend-jupyter", "conformance_server"),
     ("backend-datalayer", "conformance"),
     ("backend-datalayer", "it"),
+    ("backend-eval", "conformance"),
     ("cli", "conformance_detached"),
     ("sandbox-remote", "conformance"),
     ("backend-jupyter", "it"),
     ("backend-eval", "conformance_off"),
+    ("backend-eval", "hostile"),
 ];
 
 /// Returns the programs with the longest first, so that both lanes end at about the same time.
