@@ -41,8 +41,7 @@ fn main() -> ExitCode {
 const ELSEWHERE: &str = "it is not about servers, and run with kernels in cells";
 
 /// The groups in which a server is most in the way. `backend-datalayer` runs others of them over servers every time.
-const GROUPS: [&str; 9] =
-    ["commands", "files", "models", "rich", "streams", "terminal", "tools", "variables", "watch"];
+const GROUPS: [&str; 6] = ["files", "models", "rich", "streams", "variables", "watch"];
 
 /// The groups about what every backend promises, where a server is in the way of it.
 const PROMISES: [&str; 8] =
