@@ -17,12 +17,17 @@ const PREPARE_BOUND: Duration = Duration::from_secs(60);
 
 /// What runs in a kernel before anything else, and leaves no name behind. It says where it is.
 const PREPARE: &str = "\
-import json, os, sys
+import json, os, sys, time
 env, cwd = json.loads(SETTINGS)
 os.environ.update(env)
+if 'TZ' in env and hasattr(time, 'tzset'):
+    time.tzset()
 if cwd is not None:
     os.makedirs(cwd, exist_ok=True)
     os.chdir(cwd)
+for place in reversed(env.get('PYTHONPATH', '').split(os.pathsep)):
+    if place and os.path.abspath(place) not in sys.path:
+        sys.path.insert(1, os.path.abspath(place))
 def is_text(pair):
     try:
         return bool(''.join(pair).encode())
