@@ -87,7 +87,7 @@ async fn the_third_alike_has_a_cell_that_was_ready() {
 async fn help_is_shown() {
     let Some(sandbox) = sandbox().await else { return };
     let result = sandbox.run_code("len?").await.unwrap();
-    assert!(result.stdout().contains("Return the number of items"), "{result:?}");
+    assert!(format!("{:?}", result.results).contains("Return the number of items"), "{result:?}");
 }
 
 #[tokio::test]

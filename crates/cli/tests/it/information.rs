@@ -102,6 +102,7 @@ fn the_help_of_run_tells_every_flag() {
           --keep             Keep the sandbox, for `sandboxes exec` and until its lifetime is over
           --reuse            Use a running sandbox with these labels if there is one, and keep it
           --tty              Run the command on this terminal, as interactive programs want it
+          --no-stdin         Give the program no standard input, and leave that of this command alone
           --stream-json      Print each event as a line of JSON when it happens, and the result last
           --json             Print one JSON object, errors included
       -q, --quiet            Print no warnings, notes and hints

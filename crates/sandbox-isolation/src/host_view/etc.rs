@@ -49,7 +49,7 @@ const LANGUAGES: [&str; 9] =
     ["R", "java", "jvm", "maven", "mono", "perl", "php", "protocols", "services"];
 
 /// Names below `/etc` that no cell shows, whichever package owns them, and what they are about. A `*` stands for any end.
-const PRIVATE: [(&str, &[&str]); 6] = [
+const PRIVATE: [(&str, &[&str]); 7] = [
     (
         "accounts",
         &[
@@ -198,6 +198,8 @@ const PRIVATE: [(&str, &[&str]); 6] = [
             "xdg",
         ],
     ),
+    // Code that runs at the start of each interpreter of the host: those of a sandbox start without.
+    ("interpreters", &["python2*", "python3*"]),
     ("shells", &["bash*", "csh*", "environment*", "fish", "inputrc", "profile*", "zsh*"]),
     (
         "package managers",

@@ -184,6 +184,8 @@ fn candidates(said: &str) -> impl Iterator<Item = String> {
     let lines =
         said.lines().rev().take(20).filter(|line| MISSING.iter().any(|word| line.contains(word)));
     lines.flat_map(|line| {
+        // An apostrophe that quotes nothing.
+        let line = line.replace("can't", "cannot");
         let quoted = ['\'', '"'].into_iter().flat_map(|quote| line.split(quote).skip(1).step_by(2));
         let named = line.split(": ").map(str::trim);
         quoted.chain(named).map(str::to_owned).collect::<Vec<_>>()
