@@ -392,7 +392,6 @@ mod tests {
         for (name, refused) in [
             ("prctl", &[78, 1, 1 << 24][..]),
             ("prctl", &[78 | high, 1]),
-            ("prctl", &[35, 14]),
             ("prctl", &[1 << 20]),
             ("arch_prctl", &[0x5001]),
             ("madvise", &[0, 4096, 12]),

@@ -5,11 +5,12 @@
 //! Cells have them as rules of their filter, and containers in their profile.
 
 /// `prctl`: names, signals at the end of a parent, dumps, orphans, timers, capabilities and their ends, reading what holds
-/// for a process (`PR_GET_SECCOMP`, `PR_GET_AUXV`), huge pages, speculation, `PR_SET_PTRACER`, `PR_SET_MDWE`. From 50 to 64
+/// for a process (`PR_GET_SECCOMP`, `PR_GET_AUXV`), huge pages, speculation, `PR_SET_PTRACER`, `PR_SET_MDWE`, and `PR_SET_MM`: a process without
+/// capabilities may say where its own arguments and variables are, as a forked interpreter does. From 50 to 64
 /// those of aarch64: vectors and pointers that are signed or tagged.
 ///
 /// Not: `PR_SET_SECCOMP`, whose filters are compiled to memory that is limited for the whole machine; `PR_FUTEX_HASH`,
-/// one of which takes a gigabyte; `PR_SET_MM`; `PR_SCHED_CORE`; `PR_SET_SYSCALL_USER_DISPATCH`; names of mappings.
+/// one of which takes a gigabyte; `PR_SCHED_CORE`; `PR_SET_SYSCALL_USER_DISPATCH`; names of mappings.
 pub const OF_PRCTL: &[u32] = &[
     1,
     2,
@@ -28,6 +29,7 @@ pub const OF_PRCTL: &[u32] = &[
     29,
     30,
     34,
+    35,
     36,
     37,
     38,

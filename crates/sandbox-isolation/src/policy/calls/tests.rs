@@ -105,6 +105,7 @@ const IN_EVERY_CELL: &[Case] = &[
     (libc::SYS_seccomp, &[4], INVALID),
     (libc::SYS_prctl, &[15], PERMITTED),
     (libc::SYS_prctl, &[21], PERMITTED),
+    (libc::SYS_prctl, &[35, 14], PERMITTED),
     (libc::SYS_prctl, &[22, 2], INVALID),
     (libc::SYS_prctl, &[22 | HIGH, 2 | HIGH], INVALID),
     // A gigabyte for futexes.
