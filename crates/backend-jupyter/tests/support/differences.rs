@@ -74,6 +74,7 @@ pub(crate) fn of_servers(target: Target) -> Target {
         .differs("streams::output_before_a_crash", PUBLISHED)
         .differs("streams::parts_of_lines_before_a_crash_are_kept", PUBLISHED)
         .differs("streams::replaced_streams_and_arguments_stay", HELD_BACK)
+        .differs("streams::output_of_c_code_is_of_its_run", ORDER)
         .differs("streams::output_of_descriptors", ORDER)
         .differs("streams::a_flood", FLOOD)
         .differs("timeout::output_before_a_kill", PUBLISHED)
