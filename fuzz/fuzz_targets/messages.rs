@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sandbox_agent::{Frame, FrameReader, Reply, Request, ZygoteReply, ZygoteRequest};
+use sandbox_engine::{Frame, FrameReader, Reply, Request};
+use sandbox_cells::{ZygoteReply, ZygoteRequest};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = FrameReader::new();

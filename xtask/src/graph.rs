@@ -17,7 +17,7 @@ struct Claim {
     holds: fn(&BTreeSet<String>) -> bool,
 }
 
-const CLAIMS: [Claim; 10] = [
+const CLAIMS: [Claim; 11] = [
     Claim {
         what: "the core pulls no runtime and no HTTP client",
         package: "code-sandboxes-core",
@@ -43,14 +43,21 @@ const CLAIMS: [Claim; 10] = [
         holds: |tree| !tree.contains("zeromq") && !tree.contains("tokio") && has_no_http(tree),
     },
     Claim {
-        what: "what the backends on this host share pulls none of them, no kernels and no HTTP client",
-        package: "code-sandboxes-local",
+        what: "what every local sandbox is made of pulls no backend, no cells, no kernels and no HTTP client",
+        package: "code-sandboxes-engine",
         features: &["--all-features"],
         holds: |tree| {
             backends(tree).is_empty()
                 && !tree.contains("code-sandboxes-kernel")
+                && !tree.contains("code-sandboxes-isolation")
                 && has_no_http(tree)
         },
+    },
+    Claim {
+        what: "the client of the supervisor pulls no backend",
+        package: "code-sandboxes-supervisor",
+        features: &["--features", "client"],
+        holds: |tree| backends(tree).is_empty() && has_no_http(tree),
     },
     Claim {
         what: "the facade with kernels pulls no other backend",

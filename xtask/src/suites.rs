@@ -16,10 +16,10 @@ const ALONE: [&str; 7] = [
     "code-sandboxes-core",
     "code-sandboxes-jupyter-protocol",
     "code-sandboxes-isolation",
-    "code-sandboxes-gate",
+    "code-sandboxes-egress",
     "code-sandboxes-agent",
     "code-sandboxes-kernel",
-    "code-sandboxes-remote",
+    "code-sandboxes-rpc",
 ];
 
 /// The cargo that runs this, or the one on `PATH`.

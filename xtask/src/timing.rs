@@ -17,9 +17,9 @@ const BUDGETS: [(&str, u32); 9] = [
     ("cli", 20),
     ("backend-datalayer", 15),
     ("sandbox-isolation", 10),
-    ("sandbox-agent", 10),
+    ("sandbox-cells", 10),
     ("jupyter-protocol", 8),
-    ("sandbox-remote", 8),
+    ("sandbox-rpc", 8),
 ];
 
 const OTHERS: u32 = 10;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{
     Backend, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health, Instance,
     ListQuery, MAX_DURATION, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SandboxStatus, SnapshotInfo, Variant,
 };
+use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 
 use crate::api::Api;
 use crate::config::DatalayerConfig;

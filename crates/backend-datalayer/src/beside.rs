@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
     CreateSpec, Error, MAX_DURATION, Result, SandboxId, Variant, resolve_directory,
 };
+use sandbox_engine::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::interpreter::Contexts;
+use sandbox_engine::{LocalInstance, LocalKind, Packages, Place, PlaceSpec};
 use sandbox_kernel::server::Whereabouts;
 use sandbox_kernel::sidecar::Sidecar;
-use sandbox_local::{LocalInstance, LocalKind, Packages, Place, PlaceSpec};
 use tokio::sync::OnceCell;
 
 use crate::backend::capabilities;

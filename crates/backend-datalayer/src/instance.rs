@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{Stream, StreamExt as _};
-use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
 use sandbox_core::{
     ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
     Error, ErrorKind, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
     Instance, Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand,
     Tags, Tool, TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
 };
+use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::server::Whereabouts;
 use serde_json::{Map, Value};

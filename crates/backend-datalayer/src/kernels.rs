@@ -8,11 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::websocket::{Server, ServerError};
-use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::interpreter::DEFAULT_CONTEXT;
 use sandbox_core::{
     CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret, hint_with_rust,
 };
+use sandbox_engine::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 use sandbox_kernel::server::{
     Ending, Reached, START_BOUND, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
 };

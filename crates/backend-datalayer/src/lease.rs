@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use sandbox_agent::interpreter::EndReason;
 use sandbox_core::{
     CallContext, Error, ErrorKind, FailureKind, IsolationInfo, ResourceConfig, Result, RunOutcome,
     SandboxInfo, SandboxStatus, TERMS, TRANSIENT, Variant, unix_now,
 };
+use sandbox_engine::interpreter::EndReason;
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::keeper;
 use sandbox_kernel::sidecar::Sidecar;

@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::ImageInspect;
+use sandbox_cells::makers::Makers;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
 };
-use sandbox_local::checks::{check_of, check_size, health_of};
-use sandbox_local::makers::Makers;
-use sandbox_local::{Made, SnapshotStore};
+use sandbox_engine::checks::{check_of, check_size, health_of};
+use sandbox_engine::{Made, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 

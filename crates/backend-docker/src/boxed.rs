@@ -11,10 +11,10 @@ use bollard::errors::Error as Cause;
 use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
-use sandbox_agent::box_io::{BoxIo, Channel, Expected, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::pipe::{Connecting, FromBox, PipeBox, PipeFiles, PipeStillness};
+use sandbox_agent_client::{Connecting, FromBox, PipeBox, PipeFiles, PipeStillness};
 use sandbox_core::{ByteSize, Error, ErrorKind, FailureKind, Result, random_hex};
-use sandbox_local::background;
+use sandbox_engine::background;
+use sandbox_engine::box_io::{BoxIo, Channel, Expected, Spawn, Spawned, WorkerIo, WorkerSpec};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 

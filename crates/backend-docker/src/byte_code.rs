@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandbox_agent::pipe::{Magic, agent, byte_code_id, compiler};
-use sandbox_local::programs::on_path;
-use sandbox_local::{background, cache};
+use sandbox_engine::programs::on_path;
+use sandbox_engine::{background, cache};
+use sandbox_python::agent::{Magic, agent, byte_code_id, compiler};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -5,7 +5,7 @@ use bollard::errors::Error as Cause;
 use bollard::models::ContainerConfig;
 use bollard::query_parameters::{CommitContainerOptionsBuilder, RemoveImageOptions};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_local::{SnapshotStore, Stored};
+use sandbox_engine::{SnapshotStore, Stored};
 use tokio::runtime::Handle;
 
 use crate::engine::Daemon;
@@ -162,7 +162,7 @@ impl Origin {
 #[cfg(test)]
 mod tests {
     use sandbox_core::{Backend as _, CallContext};
-    use sandbox_local::SnapshotStore;
+    use sandbox_engine::SnapshotStore;
     use serde_json::json;
 
     use super::*;

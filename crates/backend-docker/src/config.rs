@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jupyter_protocol::Transport;
 use sandbox_core::{CreateSpec, Error, Result, SingleUse, random_hex};
-use sandbox_local::pip_options;
+use sandbox_engine::pip_options;
 use serde_json::Value;
 
 use crate::gpus::Gpus;

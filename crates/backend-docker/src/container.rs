@@ -6,8 +6,8 @@ use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
     ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
-use sandbox_agent::pipe::{OpenFiles, arguments};
 use sandbox_core::{ByteSize, CreateSpec, Error, Result};
+use sandbox_python::agent::{OpenFiles, arguments};
 
 use crate::committed::Origin;
 use crate::config::{Engine, Options, User};

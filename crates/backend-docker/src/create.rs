@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{
     Capabilities, CreateSpec, Error, IsolationInfo, Result, SandboxId, Variant, resolve_directory,
 };
+use sandbox_engine::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_engine::environment::add_defaults;
+use sandbox_engine::interpreter::Contexts;
+use sandbox_engine::network::Network;
+use sandbox_engine::programs::on_path;
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Kernels, Over, Room};
-use sandbox_local::environment::add_defaults;
-use sandbox_local::network::Network;
-use sandbox_local::programs::on_path;
 
-use sandbox_local::{Packages, Place, PlaceSpec, Snapshots, Stored};
+use sandbox_engine::{Packages, Place, PlaceSpec, Snapshots, Stored};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;

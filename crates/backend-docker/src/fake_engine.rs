@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bollard::{API_DEFAULT_VERSION, Docker};
 use sandbox_core::SnapshotInfo;
-use sandbox_local::SnapshotStore;
+use sandbox_engine::SnapshotStore;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};

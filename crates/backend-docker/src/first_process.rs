@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
-use sandbox_agent::pipe::FindProcess;
+use sandbox_agent_client::FindProcess;
 
 /// Whose number its engine says, which may be that of another process here.
 #[derive(Debug)]

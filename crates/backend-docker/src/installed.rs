@@ -8,9 +8,9 @@ use futures_util::StreamExt as _;
 use jupyter_protocol::kernelspec::{
     InstalledKernel, KernelSpec, Launch, LaunchError, PythonEnvironment,
 };
-use sandbox_agent::box_io::BoxFiles as _;
-use sandbox_agent::pipe::{PipeBox, PipeFiles, PipePython};
+use sandbox_agent_client::{PipeBox, PipeFiles, PipePython};
 use sandbox_core::{ByteRange, Error, ErrorKind, Result};
+use sandbox_engine::box_io::BoxFiles as _;
 use sandbox_kernel::launch::KernelCommand;
 
 use crate::config::{DEFAULT_KERNEL, Options};

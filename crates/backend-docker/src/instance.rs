@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bollard::Docker;
-use sandbox_agent::pipe::PipeUsage;
+use sandbox_agent_client::PipeUsage;
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
-use sandbox_local::{EngineImage, LocalInstance, LocalKind, Place, Ports, Snapshots};
+use sandbox_engine::{EngineImage, LocalInstance, LocalKind, Place, Ports, Snapshots};
 
 use crate::boxed::Freezer;
 use crate::system;

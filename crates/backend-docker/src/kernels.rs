@@ -7,9 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jupyter_protocol::zmq::{Dialer, Io};
 use jupyter_protocol::{Channel, ConnectionInfo, Endpoint, Transport};
-use sandbox_agent::box_io::Process;
-use sandbox_agent::pipe::{Listener, PipePorts, Speaker};
+use sandbox_agent_client::{Listener, PipePorts, Speaker};
 use sandbox_core::{Result, random_hex};
+use sandbox_engine::box_io::Process;
 use sandbox_kernel::launch::Way;
 
 /// Ports from which Linux takes none for itself.

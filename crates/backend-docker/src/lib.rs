@@ -2,7 +2,7 @@
 //!
 //! The first process of each container is an agent, which arrives and talks over the container's standard input and
 //! output alone: no port, no network, no token. The container ends with that connection, however its owner ends. See
-//! [`sandbox_agent::pipe`].
+//! [`sandbox_agent_client`].
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -9,7 +9,7 @@ use bollard::errors::Error as Cause;
 use bollard::models::{ContainerCreateBody, ContainerCreateResponse};
 use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
 use sandbox_core::{Effect, Error, ErrorKind, FailureKind, Result, Retry};
-use sandbox_local::background;
+use sandbox_engine::background;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 

@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
 use futures_util::stream;
-use sandbox_agent::pipe::FindProcess as _;
+use sandbox_agent_client::FindProcess as _;
+use sandbox_cells::makers::{Makers, no_isolation};
 use sandbox_core::{Check, CreateSpec, IsolationMode, NetworkMode, NetworkPolicy, Result};
+use sandbox_engine::Attempts;
+use sandbox_engine::network::Network;
 use sandbox_isolation::Privilege;
-use sandbox_local::Attempts;
-use sandbox_local::makers::{Makers, no_isolation};
-use sandbox_local::network::Network;
 
 use crate::boxed::DockerBox;
 use crate::config::Options;
@@ -119,7 +119,7 @@ pub(crate) async fn open(
             Ok(network) => {
                 let maker = makers.get(IsolationMode::Strict).await?;
                 let sockets = maker.gate(network.as_fd()).await.map_err(no_isolation)?;
-                Network::gated(policy, sockets)?
+                sandbox_cells::gated_network(policy, sockets)?
             }
             Err(why) => {
                 tracing::debug!(why, "the network of the container was not found: a proxy it is");
@@ -159,7 +159,7 @@ async fn proxy(policy: NetworkPolicy, made: &DockerBox) -> Result<Network> {
         // It fails when the container has ended.
         listener.accept().await.ok().map(|connection| (connection, listener))
     });
-    Ok(Network::proxied(policy, port, connections))
+    Ok(sandbox_cells::proxied_network(policy, port, connections))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_agent::pipe::PipePorts;
-use sandbox_local::{Connection, Ports, Servers};
+use sandbox_agent_client::PipePorts;
+use sandbox_engine::{Connection, Ports, Servers};
 
 /// Connections at a time. What one does not read stays under way, and is never more than half of what may be: the code of
 /// the sandbox has the other half.

@@ -6,7 +6,7 @@ use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::ImageSummary;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
-use sandbox_local::SnapshotStore;
+use sandbox_engine::SnapshotStore;
 
 use crate::committed::{self, MAKER_LABEL, NAME, STORE_LABEL};
 use crate::made::remove;

@@ -9,7 +9,7 @@ use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecResults};
 use futures_util::StreamExt as _;
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_local::system_packages::{SCRIPT, failed};
+use sandbox_engine::system_packages::{SCRIPT, failed};
 use tokio::time::timeout;
 
 use crate::instance::DockerInstance;

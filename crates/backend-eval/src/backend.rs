@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use sandbox_cells::health_in_cells;
 use sandbox_core::{
     Backend, ByteSize, CallContext, Capabilities, Check, CreateSpec, Error, ErrorKind, Health,
     Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SnapshotInfo, Variant, hint_with_rust,
 };
+use sandbox_engine::checks::{check_of, check_size, instead};
+use sandbox_engine::{Made, SnapshotStore, Spares, Stored, may_be_ahead};
 use sandbox_isolation::host_limits;
-use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
-use sandbox_local::{Made, SnapshotStore, Spares, Stored, may_be_ahead};
 use serde_json::json;
 
 use crate::config::{EvalConfig, Options};

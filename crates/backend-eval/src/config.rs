@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_core::{Error, IsolationMode, Result, SingleUse};
-use sandbox_local::{Stored, pip_options};
+use sandbox_engine::{Stored, pip_options};
 use serde_json::{Map, Value};
 
 /// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.

@@ -1,9 +1,10 @@
 //! What sandboxes in cells do in their own way.
 
 use async_trait::async_trait;
+use sandbox_cells::InCell;
 use sandbox_core::{Metrics, Result, SnapshotInfo, TunnelInfo};
-use sandbox_local::system_packages;
-use sandbox_local::{InCell, LocalInstance, LocalKind, Snapshots};
+use sandbox_engine::system_packages;
+use sandbox_engine::{LocalInstance, LocalKind, Snapshots};
 
 /// One sandbox.
 pub(crate) type EvalInstance = LocalInstance<Worker>;

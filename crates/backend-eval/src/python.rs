@@ -9,13 +9,13 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sandbox_agent::cell::Hello;
+use sandbox_cells::cell::Hello;
+use sandbox_cells::interpreters::{Fingerprint, is_script};
+use sandbox_cells::view::shown_for_program;
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_engine::cache;
+use sandbox_engine::programs::{USUAL_PATH, is_executable, on_path};
 use sandbox_isolation::is_of_system;
-use sandbox_local::cache;
-use sandbox_local::interpreters::{Fingerprint, is_script};
-use sandbox_local::programs::{USUAL_PATH, is_executable, on_path};
-use sandbox_local::view::shown_for_program;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;

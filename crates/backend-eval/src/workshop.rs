@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbox_agent::Start;
-use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::cell::{CellBox, Zygote, ZygoteSource};
-use sandbox_agent::interpreter::Contexts;
+use sandbox_cells::Start;
+use sandbox_cells::cell::{CellBox, Zygote, ZygoteSource};
+use sandbox_cells::makers::{Makers, isolation_info};
+use sandbox_cells::mounts;
+use sandbox_cells::view::{cell_spec, environment};
+use sandbox_cells::zygotes::{Flavor, Zygotes};
+use sandbox_cells::{InCell, place_in_cell};
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
+use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::interpreter::Contexts;
+use sandbox_engine::{Packages, PlaceSpec, SnapshotStore, Snapshots, Stored};
 use sandbox_isolation::{Cell, Maker, Rlimit};
-use sandbox_local::makers::{Makers, isolation_info};
-use sandbox_local::mounts;
-use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::zygotes::{Flavor, Zygotes};
-use sandbox_local::{InCell, Packages, Place, PlaceSpec, SnapshotStore, Snapshots, Stored};
 use serde_json::json;
 
 use crate::config::Options;
@@ -77,7 +78,7 @@ impl Workshop {
             env,
             cwd,
         };
-        let mut place = Place::in_cell(Arc::clone(&cell_box), place)?;
+        let mut place = place_in_cell(Arc::clone(&cell_box), place)?;
         if let Some(layout) = layout.as_ref().filter(|_| spec.isolation != IsolationMode::Off) {
             let is_mounted =
                 |path: &PathBuf| spec.mounts.iter().any(|mount| path.starts_with(&mount.target));

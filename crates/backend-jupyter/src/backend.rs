@@ -5,23 +5,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
-use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::cell::{CellBox, ZygoteSource};
-use sandbox_agent::interpreter::Contexts;
+use sandbox_cells::cell::{CellBox, ZygoteSource};
+use sandbox_cells::makers::{Makers, isolation_info};
+use sandbox_cells::mounts;
+use sandbox_cells::view::{cell_spec, environment};
+use sandbox_cells::zygotes::Zygotes;
+use sandbox_cells::{InCell, health_in_cells, place_in_cell};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, Health, Instance, IsolationMode,
     ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
     resolve_directory,
 };
+use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::checks::{check_of, check_size, instead};
+use sandbox_engine::interpreter::Contexts;
+use sandbox_engine::{Made, Packages, PlaceSpec, Spares, may_be_ahead};
 use sandbox_isolation::{Cell, CellSpec, Maker, host_limits};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Over, Room};
-use sandbox_local::checks::{check_of, check_size, health_in_cells, instead};
-use sandbox_local::makers::{Makers, isolation_info};
-use sandbox_local::mounts;
-use sandbox_local::view::{cell_spec, environment};
-use sandbox_local::zygotes::Zygotes;
-use sandbox_local::{InCell, Made, Packages, Place, PlaceSpec, Spares, may_be_ahead};
 use serde_json::json;
 
 use crate::away;
@@ -192,7 +193,7 @@ impl JupyterBackend {
             env,
             cwd,
         };
-        let mut place = Place::in_cell(Arc::clone(&cell_box), place)?;
+        let mut place = place_in_cell(Arc::clone(&cell_box), place)?;
         if let Some(python) = installed.python.as_ref().filter(|_| capabilities.install_python) {
             let packages = Packages::new(python.executable.clone(), options.pip);
             let (major, minor) = python.version;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_core::{Error, Result, Secret, SingleUse};
-use sandbox_local::pip_options;
+use sandbox_engine::pip_options;
 use serde_json::{Map, Value};
 
 /// The kernel that is used when none is named.

@@ -11,7 +11,7 @@ use jupyter_protocol::zmq::{Dialer, Io};
 use jupyter_protocol::{Channel, ConnectionInfo, Endpoint};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::net::{bind, getsockname};
-use sandbox_agent::cell::CellBox;
+use sandbox_cells::cell::CellBox;
 use sandbox_isolation::Cell;
 use tokio::net::UnixStream;
 

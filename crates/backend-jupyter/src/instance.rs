@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use sandbox_cells::InCell;
 use sandbox_core::{ContextSpec, Error, Metrics, Result, RunCode, TunnelInfo};
-use sandbox_local::system_packages;
-use sandbox_local::{InCell, LocalInstance, LocalKind, Place};
+use sandbox_engine::system_packages;
+use sandbox_engine::{LocalInstance, LocalKind, Place};
 
 use crate::away::Away;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jupyter_protocol::zmq::Dialer;
 use jupyter_protocol::{ConnectionInfo, ReservedPorts, Transport};
-use sandbox_agent::box_io::Process;
-use sandbox_agent::cell::{CellBox, CellFiles};
+use sandbox_cells::cell::{CellBox, CellFiles};
 use sandbox_core::Result;
+use sandbox_engine::box_io::Process;
 use sandbox_isolation::CellKind;
 use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Room, Warm, Way, failed};
 

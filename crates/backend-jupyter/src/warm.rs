@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_agent::Start;
-use sandbox_agent::box_io::{Spawn, Spawned, WorkerSpec};
-use sandbox_agent::cell::{CellBox, Zygote};
+use sandbox_cells::Start;
+use sandbox_cells::cell::{CellBox, Zygote};
+use sandbox_cells::interpreters::is_script;
+use sandbox_cells::zygotes::{Flavor, Zygotes};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
+use sandbox_engine::box_io::{Spawn, Spawned, WorkerSpec};
 use sandbox_isolation::Maker;
 use sandbox_kernel::launch::Warm;
-use sandbox_local::interpreters::is_script;
-use sandbox_local::zygotes::{Flavor, Zygotes};
 
 use crate::installed::Installed;
 

@@ -11,7 +11,6 @@ mod printer;
 mod problem;
 mod readiness;
 mod settings;
-mod supervisor;
 mod terminal;
 mod time;
 

@@ -25,15 +25,4 @@
 //! # }
 //! ```
 
-mod address;
-mod backend;
-mod connect;
-mod launch;
-mod surroundings;
-
-pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
-pub(crate) use backend::Detachable;
-pub use backend::NOT_FOUND_HINT;
-pub use connect::{ENDING, ENDS, ENGINE, RETIRE, SERVE, STATUS, status};
-pub use launch::SUPERVISOR_VARIABLE;
-pub use surroundings::engine_variables;
+pub use sandbox_supervisor::client::{RUNTIME_DIRECTORY_VARIABLE, SUPERVISOR_VARIABLE, status};

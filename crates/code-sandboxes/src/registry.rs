@@ -100,7 +100,7 @@ impl Entry {
 fn detachable(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     #[cfg(feature = "detached")]
     if backend.variant().is_local() {
-        return Arc::new(crate::detached::Detachable::new(backend));
+        return Arc::new(sandbox_supervisor::client::Detachable::new(backend));
     }
     backend
 }

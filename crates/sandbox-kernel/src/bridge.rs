@@ -10,8 +10,8 @@ use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::{ExecuteReply, InputReply, Payload, StreamName};
 use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
-use sandbox_agent::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_engine::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
 use serde_json::{Map, Value, json};
 use tokio::time::{sleep, timeout};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
-use sandbox_agent::box_io::{BoxIo, Process as _, Readable, Spawn, Spawned, WorkerIo, WorkerSpec};
-use sandbox_agent::{PROTOCOL_VERSION, Reply};
 use sandbox_core::{FailureKind, Result};
+use sandbox_engine::box_io::{BoxIo, Process as _, Readable, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::{PROTOCOL_VERSION, Reply};
 
 use crate::bridge::Bridge;
 use crate::buffer::{Buffer, Output};

@@ -2,7 +2,7 @@
 //!
 //! A [`KernelBox`] is a box whose interpreters are kernels. To everything above it a kernel is a worker: it takes the
 //! same requests and gives the same replies, so that queues, limits, cancellation and the truth about how a run ended
-//! are those of [`sandbox_agent::interpreter`], whatever the kernel is reached by. Where a kernel comes from is up to a
+//! are those of [`sandbox_engine::interpreter`], whatever the kernel is reached by. Where a kernel comes from is up to a
 //! [`KernelSource`]: a process in a cell, one that runs already, one of a Jupyter Server.
 //!
 //! A kernel of IPython gets a program of ours first, which adds what the protocol has no words for: the environment of a

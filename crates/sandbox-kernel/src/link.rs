@@ -5,7 +5,7 @@
 //! asks for the next piece and `E` wants no more.
 
 use jupyter_protocol::Message;
-use sandbox_agent::{FrameReader, Reply};
+use sandbox_engine::{FrameReader, Reply};
 use serde::Deserialize;
 
 /// The type of the kernel's messages. To the kernel they are answers to questions, which servers let through.

@@ -1,7 +1,7 @@
 //! The program of ours that a kernel of IPython runs first.
 
 use jupyter_protocol::KernelInfoReply;
-use sandbox_agent::python::part;
+use sandbox_python::part;
 use serde_json::{Map, Value, json};
 
 /// Parts of the worker that the program uses too.

@@ -1,7 +1,7 @@
 //! What a kernel shows, as a worker would.
 
 use jupyter_protocol::MimeBundle;
-use sandbox_agent::{Encoding, MimeData};
+use sandbox_engine::{Encoding, MimeData};
 use serde_json::Value;
 
 /// The longest representation.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use sandbox_agent::box_io::Links;
 use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
+use sandbox_engine::box_io::Links;
 
 use super::files::{FILES, PlainFiles, argument, staged};
 use super::listing::failed;

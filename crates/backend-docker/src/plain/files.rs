@@ -5,12 +5,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
-use sandbox_agent::box_io::{BoxFiles, Links, WatchStream};
-use sandbox_agent::files::Target;
 use sandbox_core::{
     ByteRange, ByteStream, Error, ErrorKind, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
     random_hex,
 };
+use sandbox_engine::box_io::{BoxFiles, Links, WatchStream};
+use sandbox_engine::files::Target;
 
 use tokio::time::sleep;
 

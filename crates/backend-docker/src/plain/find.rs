@@ -1,7 +1,7 @@
 //! Finding files by name and lines by content.
 
-use sandbox_agent::files::{glob, names};
 use sandbox_core::{FindFiles, FoundFile, Result};
+use sandbox_engine::files::{glob, names};
 
 use super::files::{PlainFiles, nonsense};
 

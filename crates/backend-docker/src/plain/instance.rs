@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_agent::box_io::{BoxFiles, BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::Contexts;
 use sandbox_core::{Capabilities, CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
-use sandbox_local::network::Network;
-use sandbox_local::{LocalInstance, LocalKind, Place, PlaceSpec};
+use sandbox_engine::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_engine::interpreter::Contexts;
+use sandbox_engine::network::Network;
+use sandbox_engine::{LocalInstance, LocalKind, Place, PlaceSpec};
 use serde_json::json;
 
 use super::{HINT, PlainBox};

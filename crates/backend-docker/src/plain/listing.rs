@@ -1,7 +1,7 @@
 //! What the tools of an image say of files, understood.
 
-use sandbox_agent::files::{Target, names};
 use sandbox_core::{Error, ErrorKind, FileInfo, FileKind};
+use sandbox_engine::files::{Target, names};
 
 use super::exec::Said;
 

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_agent::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_core::{CreateSpec, Error, FailureKind, Result};
+use sandbox_engine::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
 
 use self::exec::Execs;
 pub(crate) use self::files::PlainFiles;

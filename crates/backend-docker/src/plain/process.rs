@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_agent::box_io::{Exit, Process, Terminal};
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
+use sandbox_engine::box_io::{Exit, Process, Terminal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use jupyter_protocol::websocket::ServerKernelSpecs;
 use jupyter_protocol::{ConnectionError, ConnectionInfo};
-use sandbox_agent::box_io::{BoxIo, WorkerSpec};
-use sandbox_agent::interpreter::{Contexts, DEFAULT_CONTEXT};
 use sandbox_core::{
     Capabilities, CreateSpec, Error, ErrorKind, IsolationInfo, IsolationMode, Result, Variant,
 };
+use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
+use sandbox_engine::{Packages, Place, PlaceSpec};
 use sandbox_kernel::server::{Whereabouts, prepare};
 use sandbox_kernel::{KernelBox, is_ipython};
-use sandbox_local::{Packages, Place, PlaceSpec};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_agent::box_io::{Exit, Process};
 use sandbox_core::{Error, Result};
+use sandbox_engine::box_io::{Exit, Process};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 

@@ -25,6 +25,7 @@ mod repl;
 mod run;
 mod shell;
 mod snapshot;
+mod supervisor;
 mod test;
 
 use std::io;
@@ -34,11 +35,11 @@ use code_sandboxes::wait_for_transfers;
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
+use self::supervisor::supervise;
 use crate::args::{Cli, Command, GlobalArgs};
 use crate::exit;
 use crate::printer::Printer;
 use crate::problem::Problem;
-use crate::supervisor::supervise;
 use crate::terminal::Endings;
 use end::End;
 use hold::Hold;

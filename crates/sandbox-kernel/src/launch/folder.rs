@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream;
 use jupyter_protocol::ConnectionInfo;
-use sandbox_agent::box_io::{BoxFiles, Process as _};
 use sandbox_core::{ByteStream, Result, WriteOptions, random_hex};
+use sandbox_engine::box_io::{BoxFiles, Process as _};
 
 use super::failed;
 use crate::process::KernelProcess;

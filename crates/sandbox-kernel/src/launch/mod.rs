@@ -18,9 +18,9 @@ use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::kernelspec::InterruptMode;
 use jupyter_protocol::zmq::{Dialer, Options, connect};
 use jupyter_protocol::{ConnectionInfo, Transport};
-use sandbox_agent::box_io::{BoxFiles, BoxIo, Exit, Process, Spawn, Spawned, WorkerSpec};
-use sandbox_agent::interpreter::outcome::signal_name;
 use sandbox_core::{Effect, Error, ErrorKind, Result, in_words};
+use sandbox_engine::box_io::{BoxFiles, BoxIo, Exit, Process, Spawn, Spawned, WorkerSpec};
+use sandbox_engine::interpreter::outcome::signal_name;
 use tokio::time::timeout;
 
 pub use self::command::KernelCommand;

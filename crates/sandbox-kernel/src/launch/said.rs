@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::io::ErrorKind::WouldBlock;
 use std::task::Poll;
 
-use sandbox_agent::box_io::Readable;
 use sandbox_core::Error;
+use sandbox_engine::box_io::Readable;
 
 use crate::kernel_box::Streams;
 use crate::shown::plain;

@@ -14,9 +14,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
 use jupyter_protocol::websocket::Server;
-use sandbox_agent::box_io::{BoxFiles, BoxIo as _, Spawn, Spawned};
-use sandbox_agent::pipe::PipeBox;
+use sandbox_agent_client::PipeBox;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
+use sandbox_engine::box_io::{BoxFiles, BoxIo as _, Spawn, Spawned};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use self::tunnel::Tunnel;
@@ -156,7 +156,7 @@ impl Sidecar {
     /// Starts a program.
     ///
     /// # Errors
-    /// As [`sandbox_agent::box_io::BoxIo::spawn`], and whatever keeps the kernel from running.
+    /// As [`sandbox_engine::box_io::BoxIo::spawn`], and whatever keeps the kernel from running.
     pub async fn spawn(self: &Arc<Self>, spec: Spawn) -> Result<Spawned> {
         self.agent().await?.pipe.spawn(spec).await
     }

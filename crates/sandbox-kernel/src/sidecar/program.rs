@@ -1,6 +1,6 @@
 //! What the kernel runs that carries the bytes of an agent.
 
-use sandbox_agent::pipe::{PROCESSES, arguments};
+use sandbox_python::agent::{PROCESSES, arguments};
 use serde_json::{Value, json};
 
 const ADDRESSED: &str = include_str!("../python/addressed.py");

@@ -14,7 +14,7 @@ use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::InputReply;
 use jupyter_protocol::execution::{End, Event, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, Parent};
-use sandbox_agent::pipe::{FromBox, IntoBox};
+use sandbox_agent_client::{FromBox, IntoBox};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};

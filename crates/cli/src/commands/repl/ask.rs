@@ -9,7 +9,7 @@ use serde_json::json;
 use tracing::debug;
 
 use super::guess;
-use crate::supervisor::UNNOTED;
+use sandbox_supervisor::server::UNNOTED;
 
 /// The side in the sandbox.
 const ASKED: &str = include_str!("asked.py");

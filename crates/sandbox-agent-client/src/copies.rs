@@ -1,0 +1,277 @@
+//! Copies of workers that wait in a container.
+//!
+//! A copy is a process of the agent's with a key of its own: its end is told, and it is ended, as that of any other. Woken,
+//! it has the streams of a worker, and leaves a copy behind that has another key.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandbox_core::{ByteSize, Error, ErrorKind, Result};
+use tokio::io::copy_bidirectional;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::PipeBox;
+use crate::call::Call;
+use crate::link::{Link, Start};
+use crate::message::{CONTROL, STDERR, STDIN, STDOUT, stream};
+use crate::process::{BoxProcess, Life, number};
+use crate::streams::{ControlStream, Reader, Writer};
+use crate::tunnel::Tunnel;
+use sandbox_engine::box_io::{Channel, Exit, Expected, Held, Process, Way, WorkerIo};
+
+const OPERATION: &str = "wake_interpreter";
+
+/// How long a copy may take to be there: a fork of a large process on a busy machine.
+const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
+
+/// A copy that is about to be made. Dropping it gives it up.
+#[derive(Debug)]
+struct ExpectedCopy {
+    process: BoxProcess,
+    arrival: oneshot::Receiver<Start>,
+}
+
+impl ExpectedCopy {
+    fn new(link: &Arc<Link>, memory: Option<ByteSize>) -> Self {
+        let (key, life) = (link.new_key(), Arc::new(Life::default()));
+        let arrival = link.expect_start(key);
+        link.add_life(key, &life);
+        let link = Arc::clone(link);
+        let process = BoxProcess { link, key, pid: 0, life, is_worker: true, memory };
+        Self { process, arrival }
+    }
+
+    /// Waits until it says that it is there.
+    async fn keep(self) -> Result<Copy> {
+        let Self { mut process, arrival } = self;
+        let no_copy =
+            || Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be");
+        let arrived = timeout(ARRIVAL_BOUND, arrival).await.map_err(|_| no_copy())?;
+        process.pid = arrived.map_err(|_| process.link.lost())?.map_err(|_| no_copy())?;
+        Ok(Copy { process, next: None })
+    }
+}
+
+#[async_trait]
+impl Expected for ExpectedCopy {
+    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>> {
+        let copy = self.keep().await?;
+        Ok(Arc::new(HeldCopy { seat: Seat::taken(copy), waking: AsyncMutex::default() }))
+    }
+}
+
+/// A copy that waits. Dropping it ends it.
+#[derive(Debug)]
+struct Copy {
+    process: BoxProcess,
+    /// The one that it leaves behind, once that is made ready.
+    next: Option<ExpectedCopy>,
+}
+
+impl Copy {
+    /// Has it make the next copy ready, unless that was done.
+    fn prepare(&mut self) -> Result<()> {
+        if self.next.is_none() {
+            let BoxProcess { link, key, memory, .. } = &self.process;
+            let next = ExpectedCopy::new(link, *memory);
+            Call::begin(link, "prepare", &[*key, next.process.key].map(number))?.done();
+            self.next = Some(next);
+        }
+        Ok(())
+    }
+}
+
+/// Where a copy is. What is left of one is a copy; so the place stays, and who is in it changes.
+#[derive(Debug)]
+struct Seat {
+    /// `None` while it is on its way, and for good when it does not come.
+    copy: Mutex<Option<Copy>>,
+    on_its_way: watch::Sender<bool>,
+}
+
+impl Seat {
+    fn taken(copy: Copy) -> Arc<Self> {
+        Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
+    }
+
+    fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for that copy, on a task of its own.
+    fn expect(self: &Arc<Self>, expected: ExpectedCopy) {
+        let seat = Arc::downgrade(self);
+        self.on_its_way.send_replace(true);
+        tokio::spawn(async move {
+            // One that does not come is as good as dead, and nobody needs it who has let go of its seat.
+            let mut copy = expected.keep().await.ok();
+            if let Some(copy) = &mut copy {
+                // Whoever goes back once does so again.
+                let _ = copy.prepare();
+            }
+            if let Some(seat) = seat.upgrade() {
+                *seat.copy() = copy;
+                seat.on_its_way.send_replace(false);
+            }
+        });
+    }
+
+    /// Waits until nobody is on the way. Ends when the copy has come, or would have by then.
+    async fn settled(coming: &mut watch::Receiver<bool>) {
+        // Fails when the seat is gone, and nobody comes then.
+        let _ = coming.wait_for(|coming| !coming).await;
+    }
+}
+
+#[derive(Debug)]
+struct HeldCopy {
+    seat: Arc<Seat>,
+    /// One wakes it at a time.
+    waking: AsyncMutex<()>,
+}
+
+#[async_trait]
+impl Held for HeldCopy {
+    fn is_alive(&self) -> bool {
+        let is_expected = || *self.seat.on_its_way.borrow();
+        self.seat.copy().as_ref().map_or_else(is_expected, |copy| !copy.process.is_dead())
+    }
+
+    fn prepare(&self) {
+        if let Some(copy) = &mut *self.seat.copy() {
+            // One that cannot is dead, and waking it says so.
+            let _ = copy.prepare();
+        }
+    }
+
+    async fn wake(&self) -> Result<WorkerIo> {
+        let _alone = self.waking.lock().await;
+        let mut coming = self.seat.on_its_way.subscribe();
+        Seat::settled(&mut coming).await;
+        // From here on it is no copy any more, whatever becomes of it.
+        let mut copy =
+            self.seat.copy().take().filter(|copy| !copy.process.is_dead()).ok_or_else(dead)?;
+        copy.prepare()?;
+        let Copy { process, next } = copy;
+        let (link, key) = (Arc::clone(&process.link), process.key);
+        let reader = |which| Reader::new(&link, stream(key, which));
+        let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
+        let writer = Writer::new(&link, stream(key, STDIN), true);
+        let woken = Call::begin(&link, "wake", &[number(key)])?.answer().await;
+        woken.map_err(|_| if link.is_closed() { link.lost() } else { dead() })?;
+        self.seat.expect(next.ok_or_else(dead)?);
+        Ok(WorkerIo {
+            process: Arc::new(WokenProcess { process, next: coming }),
+            control: Arc::new(ControlStream { reader: control, writer }),
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+        })
+    }
+
+    fn store(&self) -> Result<UnixStream> {
+        let (link, key) = {
+            let copy = self.seat.copy();
+            let process = &copy.as_ref().ok_or_else(dead)?.process;
+            (Arc::clone(&process.link), process.key)
+        };
+        let (ours, mut theirs) = UnixStream::pair().map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, OPERATION, "no descriptors are left")
+                .with_source(error)
+        })?;
+        let new = link.new_key();
+        let reader = Reader::new(&link, stream(new, STDOUT));
+        let call = Call::begin(&link, "store", &[key, stream(new, STDIN)].map(number))?;
+        tokio::spawn(async move {
+            // Where nothing comes of it, what is dropped here says so.
+            if call.answer().await.is_ok() {
+                let mut tunnel = Tunnel::new(reader, Writer::new(&link, stream(new, STDIN), false));
+                let _ = copy_bidirectional(&mut theirs, &mut tunnel).await;
+            }
+        });
+        Ok(ours)
+    }
+}
+
+fn dead() -> Error {
+    Error::new(ErrorKind::NotFound, OPERATION, "the copy is dead")
+}
+
+/// A worker that was a copy. What it leaves behind would end with it before it is there, so its end waits for that.
+#[derive(Debug)]
+struct WokenProcess {
+    process: BoxProcess,
+    next: watch::Receiver<bool>,
+}
+
+#[async_trait]
+impl Process for WokenProcess {
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    async fn register(&self, pid: u32) -> Result<()> {
+        self.process.register(pid).await
+    }
+
+    fn is_dead(&self) -> bool {
+        self.process.is_dead()
+    }
+
+    fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.process.poll_exited(cx)
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        self.process.exit().await
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    fn nudge(&self) {
+        self.process.nudge();
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        self.process.signal_tree(signal).await
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        Seat::settled(&mut self.next.clone()).await;
+        self.process.kill_tree().await
+    }
+
+    fn kill_bound(&self) -> Duration {
+        ARRIVAL_BOUND + self.process.kill_bound()
+    }
+
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        self.process.out_of_memory(before)
+    }
+
+    async fn end_started(&self, since: Instant, former: Option<Instant>) {
+        self.process.end_started(since, former).await;
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        self.process.cpu_time()
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        self.process.peak_memory()
+    }
+}
+
+impl PipeBox {
+    /// A way to a copy of a worker of this box.
+    pub(super) fn copy_to_come(&self) -> (Box<dyn Expected>, Channel) {
+        let expected = ExpectedCopy::new(&self.link, self.memory);
+        let channel = Channel(Way::Copy(expected.process.key));
+        (Box::new(expected), channel)
+    }
+}

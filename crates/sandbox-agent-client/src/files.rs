@@ -1,0 +1,473 @@
+//! The files of a box, through its agent.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use sandbox_core::{
+    ByteRange, ByteStream, FileInfo, FileKind, FindFiles, FoundFile, Result, WatchEvent,
+    WatchEventKind, WriteOptions,
+};
+
+use crate::archive;
+use crate::call::{Call, Guard};
+use crate::link::{Answer, Link};
+use crate::neighbour::{FindProcess, Neighbour};
+use crate::process::number;
+use crate::streams::{Reader, Writer};
+use crate::trouble::{TargetExt as _, no_record};
+use sandbox_engine::box_io::{BoxFiles, Links, WatchStream, Writable};
+use sandbox_engine::files::failure::MOST_ANSWER;
+use sandbox_engine::files::{Target, names};
+use sandbox_engine::wire::Fields;
+
+/// Results when nothing is said.
+const DEFAULT_LIMIT: usize = 10_000;
+
+/// Most results there can be.
+const MOST_RESULTS: usize = 100_000;
+
+/// The longest text to look for.
+const MOST_WANTED: usize = 256 << 10;
+
+/// The longest record of a stream of records. A path and a line of a file fit many times.
+const MOST_RECORD: usize = 64 << 10;
+
+const DEFAULT_MODE: u32 = 0o644;
+
+/// The files of a box.
+#[derive(Clone, Debug)]
+pub struct PipeFiles {
+    link: Arc<Link>,
+    base: String,
+    neighbour: Option<Arc<Neighbour>>,
+}
+
+impl PipeFiles {
+    pub(crate) fn new(link: Arc<Link>, base: &str) -> Self {
+        Self { link, base: base.to_owned(), neighbour: None }
+    }
+
+    /// The same, with large files taken from the agent's process as open files where that is possible: where it runs on this
+    /// kernel, and this process may look into it.
+    #[must_use]
+    pub fn taken_from(mut self, process: Arc<dyn FindProcess>) -> Self {
+        self.neighbour = Some(Arc::new(Neighbour::new(process)));
+        self
+    }
+
+    fn target(&self, operation: &'static str, path: &str) -> Result<Target> {
+        Target::new(&self.base, operation, path)
+    }
+
+    /// Something that is done when it is answered.
+    async fn ask(&self, target: &Target, verb: &str, further: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+        let call = Call::begin(&self.link, verb, &target.arguments(further))?;
+        call.answer().await.map_err(|trouble| target.failed(&trouble))
+    }
+
+    /// Something that gives a stream, which has begun.
+    async fn stream(
+        &self,
+        target: &Target,
+        verb: &str,
+        further: &[Vec<u8>],
+    ) -> Result<(Reader, Guard)> {
+        let (call, reader) = Call::reading(&self.link, verb, &target.arguments(further))?;
+        let (answer, guard) = call.answered().await;
+        answer.map_err(|trouble| target.failed(&trouble))?;
+        Ok((reader, guard))
+    }
+
+    /// All records of an answer that is a stream of them.
+    async fn records<T>(
+        &self,
+        target: &Target,
+        verb: &str,
+        further: &[Vec<u8>],
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let (reader, guard) = self.stream(target, verb, further).await?;
+        let mut records = Records::new(reader);
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        while let Some(record) = records.next(target).await? {
+            bytes += record.len();
+            if bytes > MOST_ANSWER {
+                return Err(target.about.answers_too_much());
+            }
+            all.push(read(&record).ok_or_else(|| target.failed(&no_record()))?);
+        }
+        guard.done();
+        Ok(all)
+    }
+}
+
+/// Records of a stream, each with its length before it.
+pub(crate) struct Records {
+    reader: Reader,
+    buffer: Vec<u8>,
+    taken: usize,
+}
+
+impl Records {
+    pub(crate) fn new(reader: Reader) -> Self {
+        Self { reader, buffer: Vec::new(), taken: 0 }
+    }
+
+    /// More bytes of the stream. `false`: it has ended.
+    async fn more(&mut self, target: &Target) -> Result<bool> {
+        let piece = poll_fn(|cx| self.reader.poll_piece(cx)).await;
+        match piece.map_err(|trouble| target.failed(&trouble))? {
+            None => Ok(false),
+            Some(piece) => {
+                self.buffer.drain(..std::mem::take(&mut self.taken));
+                self.buffer.extend_from_slice(&piece);
+                Ok(true)
+            }
+        }
+    }
+
+    /// The next record.
+    pub(crate) async fn next(&mut self, target: &Target) -> Result<Option<Vec<u8>>> {
+        loop {
+            let rest = &self.buffer[self.taken..];
+            if let Some((length, rest)) = rest.split_first_chunk::<4>() {
+                let length = u32::from_le_bytes(*length) as usize;
+                if length > MOST_RECORD {
+                    return Err(target.failed(&no_record()));
+                }
+                if let Some(record) = rest.get(..length) {
+                    let record = record.to_vec();
+                    self.taken += 4 + length;
+                    return Ok(Some(record));
+                }
+            }
+            if !self.more(target).await? {
+                let complete = self.taken == self.buffer.len();
+                return if complete { Ok(None) } else { Err(target.failed(&no_record())) };
+            }
+        }
+    }
+
+    /// Bytes that are no records: at most that many, and at least one.
+    pub(crate) async fn raw(&mut self, most: usize, target: &Target) -> Result<Bytes> {
+        while self.taken == self.buffer.len() {
+            if !self.more(target).await? {
+                return Err(target.failed(&no_record()));
+            }
+        }
+        let end = self.buffer.len().min(self.taken + most);
+        let bytes = Bytes::copy_from_slice(&self.buffer[self.taken..end]);
+        self.taken = end;
+        Ok(bytes)
+    }
+}
+
+/// What is told of a file: name, kind, size, time in seconds and nanoseconds, mode, and where a link points.
+fn info(parent: &str, record: &[u8]) -> Option<FileInfo> {
+    let mut fields = Fields::new(record);
+    let name = names::to_text(fields.bytes("name").ok()?);
+    let kind = match fields.int("kind").ok()? {
+        0 => FileKind::File,
+        1 => FileKind::Directory,
+        2 => FileKind::Symlink,
+        _ => FileKind::Other,
+    };
+    let size = fields.number("size").ok()?;
+    let (seconds, nanos) = (fields.int("seconds").ok()?, fields.int("nanoseconds").ok()?);
+    let mode = fields.int("mode").ok()? & 0o777;
+    let target = names::to_text(fields.bytes("target").ok()?);
+    fields.finish().ok()?;
+    #[expect(clippy::cast_precision_loss, reason = "seconds as JSON has them")]
+    let modified = seconds as f64 + nanos as f64 / 1e9;
+    Some(FileInfo {
+        path: format!("{}/{name}", parent.trim_end_matches('/')),
+        name,
+        kind,
+        size,
+        modified,
+        permissions: format!("{mode:03o}"),
+        target: (kind == FileKind::Symlink).then_some(target),
+    })
+}
+
+fn flag(value: bool) -> Vec<u8> {
+    number(value.into())
+}
+
+/// A request and the stream that it takes. Given up, the request ends first: the end of the stream would complete it.
+struct Feeding {
+    call: Call,
+    writer: Writer,
+}
+
+enum Fed {
+    All,
+    /// The agent does not take more.
+    Refused,
+    Answered(Answer),
+}
+
+impl Feeding {
+    fn poll_write(&mut self, cx: &mut Context<'_>, piece: &mut Bytes) -> Poll<Fed> {
+        while !piece.is_empty() {
+            if let Poll::Ready(answer) = self.call.poll_answer(cx) {
+                return Poll::Ready(Fed::Answered(answer));
+            }
+            if self.writer.poll_writable(cx).is_pending() {
+                return Poll::Pending;
+            }
+            match self.writer.try_write(piece) {
+                Ok(count) => drop(piece.split_to(count)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(Fed::Refused),
+            }
+        }
+        Poll::Ready(Fed::All)
+    }
+}
+
+/// Writes what comes until it ends or the agent answers.
+pub(crate) async fn feed(call: Call, writer: Writer, mut content: ByteStream) -> Result<Answer> {
+    let mut feeding = Feeding { call, writer };
+    while let Some(piece) = content.next().await {
+        let mut piece = piece?;
+        match poll_fn(|cx| feeding.poll_write(cx, &mut piece)).await {
+            Fed::All => {}
+            Fed::Refused => break,
+            Fed::Answered(answer) => {
+                feeding.call.done();
+                return Ok(answer);
+            }
+        }
+    }
+    let Feeding { call, writer } = feeding;
+    drop(writer);
+    Ok(call.answer().await)
+}
+
+#[async_trait]
+impl BoxFiles for PipeFiles {
+    async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
+        let target = self.target("read_file", path)?;
+        let limit = |value: u64| number(i64::try_from(value).unwrap_or(i64::MAX));
+        let length = range.length.map_or_else(|| number(-1), limit);
+        let neighbour = self.neighbour.as_deref().filter(|neighbour| neighbour.may_be_there());
+        let arguments = [limit(range.offset), length, flag(neighbour.is_some())];
+        let (call, reader) = Call::reading(&self.link, "read", &target.arguments(&arguments))?;
+        let (answer, guard) = call.answered().await;
+        let answer = answer.map_err(|trouble| target.failed(&trouble))?;
+        if let (Some(neighbour), false) = (neighbour, answer.is_empty()) {
+            if let Some(content) = neighbour.take(&self.link, &answer, &target, range).await {
+                return Ok(content);
+            }
+            guard.end_input();
+        }
+        let state = Some((reader, guard, target));
+        Ok(Box::pin(stream::unfold(state, |state| async move {
+            let (reader, guard, target) = state?;
+            match poll_fn(|cx| reader.poll_piece(cx)).await {
+                Ok(Some(piece)) => Some((Ok(piece), Some((reader, guard, target)))),
+                Ok(None) => {
+                    guard.done();
+                    None
+                }
+                Err(trouble) => Some((Err(target.failed(&trouble)), None)),
+            }
+        })))
+    }
+
+    async fn write(&self, path: &str, content: ByteStream, options: WriteOptions) -> Result<u64> {
+        let target = self.target("write_file", path)?;
+        target.must_have_name()?;
+        let mode = options.mode.unwrap_or(DEFAULT_MODE);
+        target.about.check_mode(mode)?;
+        // Less than nothing: now.
+        let modified = options.modified.map_or(-1, |time| i64::try_from(time).unwrap_or(-1));
+        let (append, parents) = (flag(options.append), flag(options.parents));
+        let further = [append, parents, number(mode.into()), number(modified)];
+        let (call, writer) = Call::writing(&self.link, "write", &target.arguments(&further))?;
+        let answer = feed(call, writer, content).await?;
+        let answer = answer.map_err(|trouble| target.failed(&trouble))?;
+        let written = answer.first().and_then(|field| field.as_slice().try_into().ok());
+        written
+            .and_then(|bytes| u64::try_from(i64::from_le_bytes(bytes)).ok())
+            .ok_or_else(|| target.failed(&no_record()))
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
+        let target = self.target("list_files", path)?;
+        let parent = target.shown.clone();
+        let mut found = self.records(&target, "list", &[], |record| info(&parent, record)).await?;
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(found)
+    }
+
+    async fn stat(&self, path: &str) -> Result<FileInfo> {
+        let target = self.target("stat_file", path)?;
+        let answer = self.ask(&target, "stat", &[]).await?;
+        let mut record = Vec::new();
+        for field in &answer {
+            record.extend(u32::try_from(field.len()).unwrap_or(u32::MAX).to_le_bytes());
+            record.extend(field);
+        }
+        let mut info = info("/", &record).ok_or_else(|| target.failed(&no_record()))?;
+        info.path.clone_from(&target.shown);
+        let name = target.shown.rsplit('/').next().unwrap_or_default();
+        info.name = if name.is_empty() { "/" } else { name }.to_owned();
+        Ok(info)
+    }
+
+    async fn make_directory(&self, path: &str, parents: bool) -> Result<()> {
+        let target = self.target("create_directory", path)?;
+        if !parents {
+            target.must_have_name()?;
+        }
+        self.ask(&target, "make_directory", &[flag(parents)]).await.map(drop)
+    }
+
+    async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
+        let target = self.target("remove_file", path)?;
+        target.must_have_name()?;
+        self.ask(&target, "remove", &[flag(recursive)]).await.map(drop).map_err(|error| {
+            let is_directory = error.context().iter().any(|(_, cause)| cause == "is_a_directory");
+            if is_directory {
+                error.with_hint("remove it with everything in it: recursive")
+            } else {
+                error
+            }
+        })
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.between("rename_file", "rename", from, to).await
+    }
+
+    async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
+        let target = self.target("set_file_mode", path)?;
+        target.about.check_mode(mode)?;
+        self.ask(&target, "set_mode", &[number(mode.into())]).await.map(drop)
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<()> {
+        self.between("copy_file", "copy", from, to).await
+    }
+
+    async fn find(&self, query: FindFiles) -> Result<Vec<FoundFile>> {
+        let target = self.target("find_files", &query.root)?;
+        let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+        if limit == 0 || limit > MOST_RESULTS {
+            return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
+        }
+        let wanted = query.contains.clone().unwrap_or_default();
+        let bad = wanted.is_empty() || wanted.contains('\n') || wanted.len() > MOST_WANTED;
+        if query.contains.is_some() && bad {
+            let message = "the text to look for must be part of one line and not empty";
+            return Err(target.about.invalid("contains", message));
+        }
+        let pattern = query.name.as_deref().map(names::to_bytes);
+        let further = [
+            pattern.clone().unwrap_or_default(),
+            flag(pattern.is_some()),
+            wanted.into_bytes(),
+            flag(query.contains.is_some()),
+            number(i64::try_from(limit).unwrap_or(i64::MAX)),
+        ];
+        let root = target.shown.trim_end_matches('/').to_owned();
+        let has_lines = query.contains.is_some();
+        let found = |record: &[u8]| {
+            let mut fields = Fields::new(record);
+            let path = format!("{root}/{}", names::to_text(fields.bytes("path").ok()?));
+            if !has_lines {
+                return Some(FoundFile { path, line: None });
+            }
+            let line = fields.number("line").ok()?;
+            let text = String::from_utf8_lossy(fields.bytes("text").ok()?).into_owned();
+            Some(FoundFile { path, line: Some((line, text)) })
+        };
+        let mut all = self.records(&target, "find", &further, found).await?;
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    async fn read_archive(&self, path: &str) -> Result<ByteStream> {
+        let target = self.target("read_archive", path)?;
+        let (reader, guard) = self.stream(&target, "pack", &[]).await?;
+        Ok(archive::packed(Records::new(reader), guard, target))
+    }
+
+    async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {
+        let target = self.target("write_archive", path)?;
+        let arguments = target.arguments(&[flag(links == Links::Inside)]);
+        let (call, writer) = Call::writing(&self.link, "unpack", &arguments)?;
+        let answer = archive::unpack(call, writer, tar, links).await?;
+        answer.map(drop).map_err(|trouble| target.failed(&trouble))
+    }
+
+    async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream> {
+        let target = self.target("watch_files", path)?;
+        let (reader, guard) = self.stream(&target, "watch", &[flag(recursive)]).await?;
+        let state = Some((Records::new(reader), guard, target));
+        Ok(Box::pin(stream::unfold(state, |state| async move {
+            let (mut records, guard, target) = state?;
+            match records.next(&target).await {
+                Ok(Some(record)) => match change(&target.shown, &record) {
+                    Some(event) => Some((Ok(event), Some((records, guard, target)))),
+                    None => Some((Err(target.failed(&no_record())), None)),
+                },
+                Ok(None) => {
+                    guard.done();
+                    None
+                }
+                Err(error) => Some((Err(error), None)),
+            }
+        })))
+    }
+}
+
+impl PipeFiles {
+    async fn between(
+        &self,
+        operation: &'static str,
+        verb: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<()> {
+        let (from, to) = (self.target(operation, from)?, self.target(operation, to)?);
+        from.must_have_name()?;
+        let call = Call::begin(&self.link, verb, &from.arguments(std::slice::from_ref(&to.bytes)))?;
+        // A missing source is the source's fault, whatever else is wrong.
+        to.must_have_name()?;
+        call.answer().await.map(drop).map_err(|trouble| {
+            let about_target = matches!(trouble.detail.as_slice(), b"to" | b"rename")
+                || (trouble.detail == b"copy" && trouble.code == super::trouble::INSIDE_ITSELF);
+            if about_target { to.failed(&trouble) } else { from.failed(&trouble) }
+        })
+    }
+}
+
+/// One change: its kind, path, new path and time in microseconds.
+fn change(root: &str, record: &[u8]) -> Option<WatchEvent> {
+    let mut fields = Fields::new(record);
+    let kind = match fields.int("kind").ok()? {
+        0 => WatchEventKind::Create,
+        1 => WatchEventKind::Modify,
+        2 => WatchEventKind::Delete,
+        3 => WatchEventKind::Rename,
+        4 => WatchEventKind::Overflow,
+        _ => return None,
+    };
+    let shown = |path: &[u8]| match path {
+        b"" => root.to_owned(),
+        path => format!("{}/{}", root.trim_end_matches('/'), names::to_text(path)),
+    };
+    let path = shown(fields.bytes("path").ok()?);
+    let new = fields.bytes("new path").ok()?;
+    let new_path = (kind == WatchEventKind::Rename).then(|| shown(new));
+    #[expect(clippy::cast_precision_loss, reason = "seconds as JSON has them")]
+    let timestamp = fields.int("time").ok()? as f64 / 1e6;
+    Some(WatchEvent { kind, path, timestamp, new_path })
+}

@@ -1,0 +1,436 @@
+//! The carrier for containers: everything between a box and here goes over one stream of bytes in each direction.
+//!
+//! The other end is an agent, the first process of the box. It arrives over the same connection ([`arguments`] is how an
+//! interpreter takes it in), needs no port, no network and no file, and ends with the connection, and all with it.
+
+mod archive;
+mod call;
+mod copies;
+mod files;
+mod link;
+mod message;
+mod neighbour;
+mod process;
+mod python;
+mod streams;
+mod trouble;
+mod tunnel;
+mod usage;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use futures_util::StreamExt as _;
+use sandbox_core::{ByteSize, Error, ErrorKind, Result};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use self::call::Call;
+pub use self::files::PipeFiles;
+pub use self::link::{FromBox, IntoBox};
+use self::link::{Link, SILENCE};
+use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
+pub use self::neighbour::FindProcess;
+use self::process::{BoxProcess, BoxTerminal, Life};
+pub use self::python::PipePython;
+use self::streams::{ControlStream, Reader, Writer};
+pub use self::tunnel::{Listener, PipeListener, PipePorts, Speaker, Tunnel};
+pub use self::usage::PipeUsage;
+use sandbox_engine::box_io::{
+    BoxIo, Channel, Expected, Process, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
+    Writable,
+};
+use sandbox_engine::commands::STOPPED;
+use sandbox_engine::wire::FrameReader;
+use sandbox_python::agent::{ByteCode, Magic, agent};
+
+/// How long an agent may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
+/// The longest greeting, and what may come before it.
+const MOST_GREETING: usize = 64 << 10;
+
+/// A box at the other end of a connection. Dropping it, and everything that came from it, ends the box.
+pub struct PipeBox {
+    link: Arc<Link>,
+    greeting: Greeting,
+    memory: Option<ByteSize>,
+}
+
+/// What an agent says of its box when it arrives.
+struct Greeting {
+    python: String,
+    open_files: Option<u32>,
+}
+
+/// How a box is connected with.
+#[derive(Clone, Copy)]
+pub struct Connecting<'a> {
+    /// It counts as lost when it says nothing for that long: 45 seconds when nothing is said.
+    pub silence: Duration,
+    /// The agent for interpreters that then have nothing to compile: none when nothing is said.
+    pub byte_code: ByteCode<'a>,
+}
+
+impl Default for Connecting<'_> {
+    fn default() -> Self {
+        Self { silence: SILENCE, byte_code: &|_| None }
+    }
+}
+
+impl fmt::Debug for Connecting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").field("silence", &self.silence).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PipeBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipeBox").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+impl Drop for PipeBox {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+impl PipeBox {
+    /// Sends the agent to an interpreter that was started with [`arguments`] of that nonce.
+    ///
+    /// # Errors
+    /// `Unavailable` when what is there is no such interpreter, or one that is too old.
+    pub async fn connect(from: FromBox, into: IntoBox, nonce: &str) -> Result<Self> {
+        Self::connect_with(from, into, nonce, Connecting::default()).await
+    }
+
+    /// The same in another way.
+    ///
+    /// # Errors
+    /// As [`PipeBox::connect`].
+    pub async fn connect_with(
+        mut from: FromBox,
+        mut into: IntoBox,
+        nonce: &str,
+        Connecting { silence, byte_code }: Connecting<'_>,
+    ) -> Result<Self> {
+        let arrival = async {
+            let mut heard = BytesMut::new();
+            let magic = greet(&mut from, &mut heard, nonce).await?;
+            let byte_code = magic.and_then(byte_code);
+            send_agent(&mut into, byte_code.as_deref()).await.map_err(|error| {
+                refused("the agent could not be sent", &heard).with_source(error)
+            })?;
+            let greeting = hello(&mut from, &mut heard, nonce).await?;
+            Ok((heard.freeze(), greeting))
+        };
+        let (rest, greeting) = timeout(ARRIVAL, arrival)
+            .await
+            .map_err(|_| refused("the agent was not there in time", &[]))??;
+        Ok(Self { link: Link::open(from, rest, into, silence), greeting, memory: None })
+    }
+
+    /// Says which limit it was, when the kernel ends a process for its memory.
+    #[must_use]
+    pub fn with_memory(mut self, limit: ByteSize) -> Self {
+        self.memory = Some(limit);
+        self
+    }
+
+    /// The version of the interpreter in the box.
+    pub fn python(&self) -> &str {
+        &self.greeting.python
+    }
+
+    /// How many files each process in it may have open at most: what was asked for, or all there are. `None` when nothing
+    /// limits them.
+    pub fn open_files(&self) -> Option<u32> {
+        self.greeting.open_files
+    }
+
+    /// The files in it. Relative paths begin at `base`. They do not keep the box alive.
+    pub fn files(&self, base: &str) -> PipeFiles {
+        PipeFiles::new(Arc::clone(&self.link), base)
+    }
+
+    /// The servers in it.
+    pub fn ports(&self) -> PipePorts {
+        PipePorts::new(Arc::clone(&self.link))
+    }
+
+    /// What it uses.
+    pub fn usage(&self) -> PipeUsage {
+        PipeUsage::new(Arc::clone(&self.link))
+    }
+
+    /// What says that it is held. Does not keep the box alive.
+    pub fn stillness(&self) -> PipeStillness {
+        PipeStillness(Arc::downgrade(&self.link))
+    }
+
+    /// Why it can not be reached any more, when nobody here has ended it and its end was not seen either.
+    pub fn why_lost(&self) -> Option<String> {
+        self.link.why_lost()
+    }
+
+    /// Whether it can still be reached.
+    pub fn is_open(&self) -> bool {
+        !self.link.is_closed()
+    }
+
+    /// Asks for a process, and waits until it has started.
+    async fn start(
+        &self,
+        key: i64,
+        is_worker: bool,
+        request: &ToAgent<'_>,
+    ) -> Result<std::result::Result<Arc<dyn Process>, (u8, i32)>> {
+        let life = Arc::new(Life::default());
+        let started = self.link.expect_start(key);
+        self.link.add_life(key, &life);
+        // From here on it is ended when nobody waits any more.
+        let (link, memory) = (Arc::clone(&self.link), self.memory);
+        let mut process = BoxProcess { link, key, pid: 0, life, is_worker: true, memory };
+        self.link.say(request)?;
+        match started.await.map_err(|_| self.link.lost())? {
+            Ok(pid) => {
+                (process.pid, process.is_worker) = (pid, is_worker);
+                Ok(Ok(Arc::new(process)))
+            }
+            Err(reason) => Ok(Err(reason)),
+        }
+    }
+}
+
+/// Whether a box is held by somebody else, as an engine does: it cannot answer then, and is not lost.
+#[derive(Clone, Debug)]
+pub struct PipeStillness(Weak<Link>);
+
+impl PipeStillness {
+    /// Before it is held. It may answer again when that is dropped.
+    pub fn hold(&self) -> HeldStill {
+        if let Some(link) = self.0.upgrade() {
+            link.hold_still();
+        }
+        HeldStill(Weak::clone(&self.0))
+    }
+
+    /// Has the agent stop all other processes. It goes on itself, and ends them all with its connection.
+    ///
+    /// # Errors
+    /// `Unavailable` when they cannot be stopped, `Terminated` when the box has ended.
+    pub async fn stop_all(&self) -> Result<()> {
+        self.ask("hold", "pause").await
+    }
+
+    /// Has them go on, but for those that had been stopped before.
+    ///
+    /// # Errors
+    /// `Terminated` when the box has ended.
+    pub async fn continue_all(&self) -> Result<()> {
+        self.ask("let_go", "resume").await
+    }
+
+    async fn ask(&self, verb: &str, operation: &'static str) -> Result<()> {
+        let link = self.0.upgrade().ok_or_else(|| link::lost(operation, None))?;
+        let answer = Call::begin(&link, verb, &[])?.answer().await;
+        answer.map(drop).map_err(|_| match link.is_closed() {
+            true => link.lost(),
+            false => Error::new(ErrorKind::Unavailable, operation, "its processes do not obey"),
+        })
+    }
+}
+
+/// A box that is held for as long as this lives, and perhaps for longer by others.
+#[derive(Debug)]
+#[must_use]
+pub struct HeldStill(Weak<Link>);
+
+impl Drop for HeldStill {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.upgrade() {
+            link.let_go();
+        }
+    }
+}
+
+#[async_trait]
+impl BoxIo for PipeBox {
+    async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
+        let key = self.link.new_key();
+        let request = ToAgent::Spawn {
+            key,
+            argv: &spec.argv,
+            env: &spec.env,
+            cwd: &spec.cwd,
+            stdin: spec.stdin,
+            terminal: spec.terminal.map(|size| (size.rows, size.columns)),
+        };
+        let reader = |which| Reader::new(&self.link, stream(key, which));
+        let (stdout, stderr) = (reader(STDOUT), reader(STDERR));
+        let has_input = spec.stdin || spec.terminal.is_some();
+        let stdin = has_input.then(|| Writer::new(&self.link, stream(key, STDIN), false));
+        let process = self
+            .start(key, false, &request)
+            .await?
+            .map_err(|(stage, errno)| not_started(&spec, stage, errno))?;
+        let terminal = BoxTerminal { link: Arc::clone(&self.link), key };
+        let on_terminal = spec.terminal.is_some();
+        Ok(Spawned {
+            process,
+            stdin: stdin.map(|stdin| Box::new(stdin) as Box<dyn Writable>),
+            stdout: Box::new(stdout),
+            stderr: if on_terminal { None } else { Some(Box::new(stderr)) },
+            terminal: on_terminal.then(|| Box::new(terminal) as Box<dyn Terminal>),
+        })
+    }
+
+    async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
+        let key = self.link.new_key();
+        let request = ToAgent::Worker { key, env: &spec.env, cwd: &spec.cwd };
+        let reader = |which| Reader::new(&self.link, stream(key, which));
+        let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
+        let writer = Writer::new(&self.link, stream(key, STDIN), true);
+        let process = self.start(key, true, &request).await?.map_err(|(_, errno)| {
+            Error::new(ErrorKind::ResourceExhausted, "start_interpreter", "no process could start")
+                .with_source(std::io::Error::from_raw_os_error(errno))
+        })?;
+        Ok(WorkerIo {
+            process,
+            control: Arc::new(ControlStream { reader: control, writer }),
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+        })
+    }
+
+    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+        Ok(Some(self.copy_to_come()))
+    }
+
+    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+        let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
+            ours.set_nonblocking(true)?;
+            Ok((UnixStream::from_std(ours)?, Channel(Way::File(theirs.into()))))
+        });
+        made.map(Some).map_err(|error| {
+            Error::new(ErrorKind::ResourceExhausted, "start", "no descriptors are left")
+                .with_source(error)
+        })
+    }
+
+    fn kill(&self) {
+        self.link.close();
+    }
+
+    async fn closed(&self) {
+        self.link.gone().await;
+    }
+}
+
+/// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody. Tells which byte code it
+/// takes.
+async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<Option<Magic>> {
+    let greeting = format!("code-sandboxes-agent {VERSION} {nonce} ");
+    loop {
+        let text = String::from_utf8_lossy(heard).into_owned();
+        if let Some((_, rest)) = text.split_once(&greeting)
+            && let Some((magic, _)) = rest.split_once('\n')
+        {
+            let end = heard.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
+            drop(heard.split_to(end + 1));
+            return Ok(magic.parse().ok());
+        }
+        if heard.len() > MOST_GREETING {
+            return Err(refused("something else than the agent has answered", heard));
+        }
+        more(from, heard).await?;
+    }
+}
+
+async fn send_agent(into: &mut IntoBox, byte_code: Option<&[u8]>) -> std::io::Result<()> {
+    let program = byte_code.unwrap_or(agent().as_bytes());
+    let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
+    into.write_all(&[byte_code.is_some().into()]).await?;
+    into.write_all(&length.to_le_bytes()).await?;
+    into.write_all(program).await?;
+    into.flush().await
+}
+
+/// Waits for the agent's own greeting. Leaves what came after it.
+async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Result<Greeting> {
+    loop {
+        let mut frames = FrameReader::new();
+        frames.push(heard);
+        let found = match frames.next_frame() {
+            Ok(Some(frame)) => Some(FromAgent::decode(frame).map_err(|error| error.to_string())),
+            Ok(None) => None,
+            Err(error) => Some(Err(error.to_string())),
+        };
+        match found {
+            None => more(from, heard).await?,
+            Some(Ok(FromAgent::Hello { version: VERSION, nonce, python, open_files }))
+                if nonce == expected =>
+            {
+                let length = heard.len() - frames.pending();
+                drop(heard.split_to(length));
+                return Ok(Greeting { python, open_files: u32::try_from(open_files).ok() });
+            }
+            Some(_) => return Err(refused("the agent did not answer as expected", heard)),
+        }
+    }
+}
+
+async fn more(from: &mut FromBox, heard: &mut BytesMut) -> Result<()> {
+    match from.next().await {
+        Some(Ok(bytes)) => {
+            heard.extend_from_slice(&bytes);
+            Ok(())
+        }
+        Some(Err(error)) => Err(refused("the connection broke", heard).with_source(error)),
+        None => Err(refused("the interpreter ended before the agent was there", heard)),
+    }
+}
+
+fn refused(problem: &str, heard: &[u8]) -> Error {
+    const MOST_SHOWN: usize = 500;
+    let mut message = problem.to_owned();
+    let said = String::from_utf8_lossy(&heard[..heard.len().min(MOST_SHOWN)]);
+    if !said.trim().is_empty() {
+        message += &format!(": {:?}", said.trim());
+    }
+    Error::new(ErrorKind::Unavailable, "create", message)
+}
+
+/// Why a program did not start, from the step that failed and its error number.
+fn not_started(spec: &Spawn, stage: u8, errno: i32) -> Error {
+    const ENOENT: i32 = 2;
+    const EACCES: i32 = 13;
+    const ENOTDIR: i32 = 20;
+    const EISDIR: i32 = 21;
+    // What the agent says of one that was stopped before it was its program, and that it has ended.
+    const ETIMEDOUT: i32 = 110;
+    let program = spec.argv.first().map_or("", String::as_str);
+    let source = std::io::Error::from_raw_os_error(errno);
+    let make = |kind, message: String| Error::new(kind, "start_command", message);
+    match (stage, errno) {
+        (b'p', ENOENT | ENOTDIR) => {
+            make(ErrorKind::NotFound, format!("{program}: command not found"))
+        }
+        (b'p', EACCES | EISDIR) => {
+            make(ErrorKind::PermissionDenied, format!("{program}: not executable"))
+        }
+        (b'p', _) => make(ErrorKind::InvalidArgument, format!("{program}: {source}")),
+        (b'd', _) => make(ErrorKind::NotFound, format!("working directory {}: {source}", spec.cwd))
+            .with_context("directory", spec.cwd.as_str()),
+        (_, ETIMEDOUT) => {
+            make(ErrorKind::Timeout, "the command was stopped before it began".into())
+                .with_hint(STOPPED)
+        }
+        _ => make(ErrorKind::ResourceExhausted, format!("no process could start: {source}")),
+    }
+}

@@ -1,0 +1,530 @@
+//! The connection with an agent: what is sent and heard, and who waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use sandbox_core::{Effect, Error, ErrorKind, Result};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::call::LOST;
+use crate::message::{
+    CHUNK, CONNECTION, FromAgent, INCOMING_WINDOW, OUTGOING_WINDOW, ToAgent, Trouble,
+};
+use crate::process::Life;
+use crate::streams::{Incoming, Outgoing};
+use sandbox_engine::box_io::Exit;
+use sandbox_engine::wire::FrameReader;
+
+/// What comes from a box.
+pub type FromBox = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+/// What goes into a box. Dropping it is the end of the box.
+pub type IntoBox = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// Bytes that are handed to the connection at once.
+const BATCH: usize = 256 << 10;
+
+/// How often an agent hears from here, at least. It ends when it hears nothing for 30 seconds.
+const PING: Duration = Duration::from_secs(10);
+
+/// How long nothing may come, with pings unanswered, until the box counts as lost, unless somebody says otherwise.
+pub(crate) const SILENCE: Duration = Duration::from_secs(45);
+
+/// Pings in that time: as many may get lost before a box does.
+const PINGS: u32 = 4;
+
+/// How long the other end may take to close, once this one has.
+const LAST: Duration = Duration::from_secs(2);
+
+/// How an agent answers a request for a process.
+pub(crate) type Start = std::result::Result<u32, (u8, i32)>;
+
+/// The answer to a call.
+pub(crate) type Answer = std::result::Result<Vec<Vec<u8>>, Trouble>;
+
+/// One connection.
+pub(crate) struct Link {
+    state: Mutex<State>,
+    keys: AtomicI64,
+    to_send: Notify,
+    closed: watch::Sender<bool>,
+    /// The box has closed its end too: nothing runs there any more.
+    gone: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    small: VecDeque<Vec<u8>>,
+    large: VecDeque<Vec<u8>>,
+    incoming: HashMap<i64, Arc<Incoming>>,
+    outgoing: HashMap<i64, Weak<Outgoing>>,
+    starting: HashMap<i64, oneshot::Sender<Start>>,
+    calls: HashMap<i64, oneshot::Sender<Answer>>,
+    lives: HashMap<i64, Weak<Life>>,
+    /// Bytes that may still be sent on all streams together.
+    credit: usize,
+    /// Bytes that have come and were not taken yet, and those taken of which the agent was not told.
+    held: usize,
+    taken: usize,
+    heard: Option<Instant>,
+    /// How many hold the box, which cannot answer meanwhile.
+    held_still: usize,
+    over: bool,
+    /// How many processes the kernel has ended there for their memory.
+    killed: u64,
+    /// Why it broke, where whoever carries it says so.
+    why: Option<String>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("closed", &*self.closed.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A connection that is worked on by tasks of this runtime until it is closed, or nothing has come for that long.
+    pub(crate) fn open(from: FromBox, rest: Bytes, into: IntoBox, silence: Duration) -> Arc<Self> {
+        let state = State { credit: OUTGOING_WINDOW, ..State::default() };
+        let link = Arc::new(Self {
+            state: Mutex::new(state),
+            keys: AtomicI64::new(1),
+            to_send: Notify::new(),
+            closed: watch::Sender::new(false),
+            gone: watch::Sender::new(false),
+        });
+        tokio::spawn(write(Arc::clone(&link), into));
+        tokio::spawn(read(Arc::clone(&link), from, rest));
+        tokio::spawn(ping(Arc::downgrade(&link), silence));
+        link
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that nothing on this connection has had.
+    pub(crate) fn new_key(&self) -> i64 {
+        self.keys.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends it. What waits for an answer learns that there is none.
+    pub(crate) fn close(&self) {
+        self.close_because(None);
+    }
+
+    fn close_because(&self, why: Option<String>) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.over, true) {
+            state.why = why;
+        }
+        let lost = state.lost_trouble();
+        let (incoming, outgoing) =
+            (std::mem::take(&mut state.incoming), std::mem::take(&mut state.outgoing));
+        let lives = std::mem::take(&mut state.lives);
+        state.starting.clear();
+        state.calls.clear();
+        state.small.clear();
+        state.large.clear();
+        drop(state);
+        incoming.values().for_each(|stream| stream.end(Some(lost.clone())));
+        outgoing.values().filter_map(Weak::upgrade).for_each(|stream| stream.set_broken());
+        lives.values().filter_map(Weak::upgrade).for_each(|life| life.lost());
+        self.closed.send_replace(true);
+        self.to_send.notify_one();
+    }
+
+    /// What is said of it once it is closed.
+    pub(crate) fn lost(&self) -> Error {
+        self.state().lost()
+    }
+
+    pub(crate) fn lost_trouble(&self) -> Trouble {
+        self.state().lost_trouble()
+    }
+
+    /// Why it broke, when nobody has closed it.
+    pub(crate) fn why_lost(&self) -> Option<String> {
+        self.state().why.clone()
+    }
+
+    /// Whoever has heard that something of it is over finds it closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().over
+    }
+
+    pub(crate) async fn closed(&self) {
+        // Fails only when the sender is gone, and that is `self`.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    pub(crate) async fn gone(&self) {
+        let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
+    }
+
+    /// Sends before all data that waits.
+    pub(crate) fn say(&self, message: &ToAgent<'_>) -> Result<()> {
+        self.send(message, true)
+    }
+
+    /// Sends after the data that was sent before.
+    pub(crate) fn tell(&self, message: &ToAgent<'_>) -> Result<()> {
+        self.send(message, false)
+    }
+
+    fn send(&self, message: &ToAgent<'_>, small: bool) -> Result<()> {
+        let frame = message
+            .encode()
+            .map_err(|error| Error::invalid("request", format!("is too large: {error}")))?;
+        let mut state = self.state();
+        if state.over {
+            return Err(state.lost());
+        }
+        let queue = if small { &mut state.small } else { &mut state.large };
+        queue.push_back(frame);
+        drop(state);
+        self.to_send.notify_one();
+        Ok(())
+    }
+
+    /// The box is held: it is not taken for lost, however long it says nothing.
+    pub(crate) fn hold_still(&self) {
+        self.state().held_still += 1;
+    }
+
+    /// As often as it was held, it goes on.
+    pub(crate) fn let_go(&self) {
+        let mut state = self.state();
+        state.held_still = state.held_still.saturating_sub(1);
+        state.heard = Some(Instant::now());
+    }
+
+    /// Reserves room for data on the connection.
+    pub(crate) fn reserve(&self, most: usize) -> usize {
+        let mut state = self.state();
+        let count = most.min(CHUNK).min(state.credit);
+        state.credit -= count;
+        count
+    }
+
+    pub(crate) fn has_credit(&self) -> bool {
+        self.state().credit > 0
+    }
+
+    pub(crate) fn add_incoming(self: &Arc<Self>, number: i64) -> Arc<Incoming> {
+        let stream = Arc::new(Incoming::new(number));
+        let mut state = self.state();
+        if state.over {
+            stream.end(Some(state.lost_trouble()));
+        } else {
+            state.incoming.insert(number, Arc::clone(&stream));
+        }
+        stream
+    }
+
+    pub(crate) fn add_outgoing(self: &Arc<Self>, number: i64, window: usize) -> Arc<Outgoing> {
+        let stream = Arc::new(Outgoing::new(window));
+        let mut state = self.state();
+        if state.over {
+            stream.set_broken();
+        } else {
+            state.outgoing.insert(number, Arc::downgrade(&stream));
+        }
+        stream
+    }
+
+    /// Nobody reads that stream any more.
+    pub(crate) fn remove_incoming(&self, number: i64, unread: usize) {
+        let was_open = self.state().incoming.remove(&number).is_some();
+        self.took(unread);
+        if was_open {
+            let _ = self.say(&ToAgent::Drop(number));
+        }
+    }
+
+    pub(crate) fn remove_outgoing(&self, number: i64) {
+        self.state().outgoing.remove(&number);
+    }
+
+    pub(crate) fn add_life(&self, key: i64, life: &Arc<Life>) {
+        let mut state = self.state();
+        if state.over {
+            drop(state);
+            life.lost();
+        } else {
+            state.lives.insert(key, Arc::downgrade(life));
+        }
+    }
+
+    pub(crate) fn remove_life(&self, key: i64) {
+        self.state().lives.remove(&key);
+    }
+
+    /// Data has left this connection for good, so that more may come.
+    pub(crate) fn took(&self, bytes: usize) {
+        let mut state = self.state();
+        state.held = state.held.saturating_sub(bytes);
+        state.taken += bytes;
+        if state.taken >= INCOMING_WINDOW / 16 {
+            let taken = std::mem::take(&mut state.taken);
+            drop(state);
+            let _ = self.say(&ToAgent::Credit { stream: CONNECTION, bytes: taken });
+        }
+    }
+
+    /// Who is told how a start went.
+    pub(crate) fn expect_start(&self, key: i64) -> oneshot::Receiver<Start> {
+        let (tell, told) = oneshot::channel();
+        self.state().starting.insert(key, tell);
+        told
+    }
+
+    /// Who is told the answer to a call.
+    pub(crate) fn expect_answer(&self, token: i64) -> oneshot::Receiver<Answer> {
+        let (tell, told) = oneshot::channel();
+        self.state().calls.insert(token, tell);
+        told
+    }
+
+    /// Nobody waits for that any more. Says whether the answer was still to come.
+    pub(crate) fn forget_call(&self, token: i64) -> bool {
+        self.state().calls.remove(&token).is_some()
+    }
+
+    /// Takes in one message; what breaks the rules ends the connection.
+    fn hear(&self, said: FromAgent<'_>) -> std::result::Result<(), &'static str> {
+        match said {
+            FromAgent::Data { stream, data } => self.hear_data(stream, data)?,
+            FromAgent::End { stream, trouble } => {
+                if let Some(stream) = self.state().incoming.remove(&stream) {
+                    stream.end(trouble);
+                }
+            }
+            FromAgent::Credit { stream: CONNECTION, bytes } => {
+                let mut state = self.state();
+                state.credit = state.credit.saturating_add(bytes).min(OUTGOING_WINDOW);
+                let waiting: Vec<_> = state.outgoing.values().filter_map(Weak::upgrade).collect();
+                drop(state);
+                waiting.iter().for_each(|stream| stream.wake());
+            }
+            FromAgent::Credit { stream, bytes } => {
+                if let Some(stream) = self.outgoing(stream) {
+                    stream.credited(bytes);
+                }
+            }
+            FromAgent::Broken(stream) => {
+                if let Some(stream) = self.outgoing(stream) {
+                    stream.set_broken();
+                }
+            }
+            FromAgent::Started { key, pid } => self.started(key, Ok(pid)),
+            FromAgent::NotStarted { key, stage, errno } => self.started(key, Err((stage, errno))),
+            FromAgent::Answer { token, result } => {
+                let waiting = self.state().calls.remove(&token);
+                if let Some(waiting) = waiting {
+                    let _ = waiting.send(result);
+                }
+            }
+            FromAgent::Exit { key, exit, out_of_memory, stdin_read } => {
+                self.exited(key, exit, out_of_memory, stdin_read);
+            }
+            FromAgent::Pong => {}
+            FromAgent::Killed(count) => self.state().killed = count,
+            FromAgent::Hello { .. } => return Err("a second greeting"),
+            FromAgent::Finished => return Err("an end that nobody asked for"),
+        }
+        Ok(())
+    }
+
+    /// How many processes the kernel has ended there for their memory, as far as that has been told.
+    pub(crate) fn killed(&self) -> u64 {
+        self.state().killed
+    }
+
+    fn outgoing(&self, number: i64) -> Option<Arc<Outgoing>> {
+        self.state().outgoing.get(&number).and_then(Weak::upgrade)
+    }
+
+    fn started(&self, key: i64, start: Start) {
+        let waiting = self.state().starting.remove(&key);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(start);
+        }
+    }
+
+    fn exited(&self, key: i64, exit: Exit, out_of_memory: bool, stdin_read: Option<u64>) {
+        let life = self.state().lives.remove(&key);
+        if let Some(life) = life.and_then(|life| life.upgrade()) {
+            life.exited(exit, out_of_memory, stdin_read);
+        }
+    }
+
+    fn hear_data(&self, number: i64, data: &[u8]) -> std::result::Result<(), &'static str> {
+        let mut state = self.state();
+        state.held += data.len();
+        let Some(stream) = state.incoming.get(&number).map(Arc::clone) else {
+            drop(state);
+            self.took(data.len());
+            return Ok(());
+        };
+        if state.held > INCOMING_WINDOW + CHUNK {
+            return Err("more data than there is room for");
+        }
+        drop(state);
+        if stream.push(data) { Ok(()) } else { Err("more data on a stream than there is room for") }
+    }
+}
+
+impl State {
+    fn lost_trouble(&self) -> Trouble {
+        let detail = self.why.as_deref().unwrap_or_default().into();
+        Trouble { code: LOST, detail }
+    }
+
+    fn lost(&self) -> Error {
+        lost("sandbox", self.why.as_deref())
+    }
+}
+
+/// The box cannot be reached any more: it is gone, or its connection broke.
+pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
+    let error = match why {
+        Some(why) => Error::new(ErrorKind::ConnectionLost, operation, why),
+        None => Error::new(ErrorKind::Terminated, operation, "the sandbox has ended"),
+    };
+    error.with_effect(Effect::Unknown)
+}
+
+async fn write(link: Arc<Link>, mut into: IntoBox) {
+    // Whether all that was begun is written, so that something can follow.
+    let mut is_whole = true;
+    loop {
+        let batch = {
+            let mut state = link.state();
+            if state.over {
+                break;
+            }
+            let mut batch = Vec::new();
+            while batch.len() < BATCH
+                && let Some(next) = state.small.pop_front().or_else(|| state.large.pop_front())
+            {
+                if batch.is_empty() { batch = next } else { batch.extend(next) }
+            }
+            batch
+        };
+        if batch.is_empty() {
+            link.to_send.notified().await;
+            continue;
+        }
+        is_whole = tokio::select! {
+            written = written(&mut into, &batch) => written.is_ok(),
+            () = link.closed() => false,
+        };
+        if !is_whole {
+            break;
+        }
+    }
+    link.close();
+    let end = async {
+        // Heard sooner than the end of the connection, which ends the box whatever it has heard.
+        if is_whole && let Ok(last) = ToAgent::Finish.encode() {
+            let _ = written(&mut into, &last).await;
+        }
+        // It may be told apart from the connection.
+        let _ = into.shutdown().await;
+    };
+    let _ = timeout(LAST, end).await;
+}
+
+async fn written(into: &mut IntoBox, bytes: &[u8]) -> io::Result<()> {
+    into.write_all(bytes).await?;
+    into.flush().await
+}
+
+async fn read(link: Arc<Link>, mut from: FromBox, rest: Bytes) {
+    let mut frames = FrameReader::new();
+    let why = listen(&link, &mut frames, &mut from, rest).await;
+    link.close_because(why);
+    let _ = timeout(LAST, last_words(&mut frames, &mut from)).await;
+    link.gone.send_replace(true);
+}
+
+/// Until the agent says that nothing runs there any more, or its end of the connection closes.
+async fn last_words(frames: &mut FrameReader, from: &mut FromBox) {
+    loop {
+        while let Ok(Some(frame)) = frames.next_frame() {
+            if matches!(FromAgent::decode(frame), Ok(FromAgent::Finished)) {
+                return;
+            }
+        }
+        let Some(Ok(bytes)) = from.next().await else { return };
+        frames.push(&bytes);
+    }
+}
+
+/// Takes in what comes until it breaks the rules or there is no more. Says why it broke, if anybody says so.
+async fn listen(
+    link: &Arc<Link>,
+    frames: &mut FrameReader,
+    from: &mut FromBox,
+    rest: Bytes,
+) -> Option<String> {
+    let mut piece = Some(Ok(rest));
+    while let Some(Ok(bytes)) = piece {
+        frames.push(&bytes);
+        link.state().heard = Some(Instant::now());
+        loop {
+            let heard = match frames.next_frame() {
+                Ok(None) => break,
+                Ok(Some(frame)) => FromAgent::decode(frame),
+                Err(error) => Err(error),
+            };
+            if !heard.is_ok_and(|said| link.hear(said).is_ok()) {
+                return None;
+            }
+        }
+        piece = tokio::select! {
+            piece = from.next() => piece,
+            () = link.closed() => return None,
+        };
+    }
+    piece.and_then(std::result::Result::err).map(|error| error.to_string())
+}
+
+async fn ping(link: Weak<Link>, silence: Duration) {
+    loop {
+        sleep(PING.min(silence / PINGS)).await;
+        let Some(link) = link.upgrade() else { return };
+        let (held, heard, waiting) = {
+            let state = link.state();
+            (state.held_still > 0, state.heard, !state.small.is_empty())
+        };
+        if held && waiting {
+            // It hears of that one first, when it goes on.
+            continue;
+        }
+        // Nobody here knows from when to when exactly it is held, so it hears pings meanwhile.
+        if !held && heard.is_some_and(|heard| heard.elapsed() > silence) {
+            let why = format!("nothing was heard of the sandbox for {} seconds", silence.as_secs());
+            link.close_because(Some(why));
+            return;
+        }
+        if link.say(&ToAgent::Ping).is_err() {
+            link.close();
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -1,0 +1,84 @@
+//! When a connection counts as lost, and who hears of it.
+
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Wake, Waker};
+
+use futures_util::stream;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::advance;
+
+use super::*;
+use crate::streams::Reader;
+
+/// A box that never says anything.
+fn silent() -> Arc<Link> {
+    Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(tokio::io::sink()), SILENCE)
+}
+
+/// An agent ends when it hears nothing, and nobody but the engine knows when it is frozen.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_hears_of_this_end() {
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    let link = Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near), SILENCE);
+    tokio::task::yield_now().await;
+    link.hold_still();
+    a_long_time().await;
+    let mut heard = vec![0; 1 << 16];
+    let count = far.read(&mut heard).await.unwrap();
+    let mut frames = FrameReader::new();
+    frames.push(&heard[..count]);
+    let mut pings = 0;
+    while frames.next_frame().unwrap().is_some() {
+        pings += 1;
+    }
+    assert!(pings >= 10, "{pings} pings in the time of 20");
+}
+
+/// Looks at the link at the very moment in which somebody is told that something of it is over.
+struct Looks {
+    link: Arc<Link>,
+    found: AtomicBool,
+}
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        self.found.store(self.link.is_closed(), Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn who_hears_of_an_end_finds_it_closed() {
+    let link = silent();
+    let reader = Reader::new(&link, 1);
+    let looks = Arc::new(Looks { link: Arc::clone(&link), found: AtomicBool::new(false) });
+    let waker = Waker::from(Arc::clone(&looks));
+    assert!(reader.poll_piece(&mut Context::from_waker(&waker)).is_pending());
+    link.close();
+    assert!(looks.found.load(Ordering::Relaxed), "it is told of before it is closed");
+}
+
+async fn a_long_time() {
+    for _ in 0..20 {
+        advance(PING).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_not_held_is_lost_when_it_says_nothing() {
+    let link = silent();
+    tokio::task::yield_now().await;
+    link.hold_still();
+    link.hold_still();
+    a_long_time().await;
+    link.let_go();
+    a_long_time().await;
+    assert!(!link.is_closed(), "a box that is held was taken for lost");
+    link.let_go();
+    a_long_time().await;
+    assert!(link.is_closed(), "a box that says nothing counts as there");
+    // It has not ended as one that somebody has ended.
+    let error = link.lost();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
+    assert!(error.message().contains("45 seconds"), "{error:?}");
+}

@@ -1,0 +1,263 @@
+//! Processes of a box, which its agent starts, signals and reaps.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandbox_core::{ByteSize, Error, PtySize, Result};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::call::Call;
+use crate::link::Link;
+use crate::message::{ToAgent, exit_in};
+use sandbox_engine::box_io::{Exit, NUDGE, Process, Terminal};
+
+/// What is known about the end of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Life {
+    /// `Some(None)`: its box is gone, and nobody can tell.
+    ended: watch::Sender<Option<Option<Exit>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// It is dead, and all of its output has come.
+    dead: bool,
+    out_of_memory: bool,
+    stdin_read: Option<u64>,
+    waker: Option<Waker>,
+}
+
+impl Life {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it ended is known. What it wrote may still be on its way.
+    fn ended(&self, exit: Option<Exit>) {
+        self.ended.send_if_modified(|ended| {
+            let is_news = ended.is_none();
+            ended.get_or_insert(exit);
+            is_news
+        });
+    }
+
+    pub(crate) fn exited(&self, exit: Exit, out_of_memory: bool, stdin_read: Option<u64>) {
+        let mut state = self.state();
+        state.out_of_memory |= out_of_memory;
+        state.stdin_read = stdin_read;
+        drop(state);
+        self.ended(Some(exit));
+        self.die();
+    }
+
+    pub(crate) fn lost(&self) {
+        self.ended(None);
+        self.die();
+    }
+
+    fn die(&self) {
+        let mut state = self.state();
+        state.dead = true;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A process.
+#[derive(Debug)]
+pub(crate) struct BoxProcess {
+    pub(crate) link: Arc<Link>,
+    pub(crate) key: i64,
+    pub(crate) pid: u32,
+    pub(crate) life: Arc<Life>,
+    /// An interpreter ends with who holds it.
+    pub(crate) is_worker: bool,
+    /// What its box may have.
+    pub(crate) memory: Option<ByteSize>,
+}
+
+/// What a box's clock shows, in microseconds: `shown` was true at some moment between two of this side's.
+struct Clock {
+    before: Instant,
+    after: Instant,
+    shown: i64,
+}
+
+/// How exactly it should be known, and how often it is asked for that.
+const EXACT: Duration = Duration::from_millis(2);
+const QUESTIONS: usize = 5;
+
+impl Clock {
+    /// A message takes as long as it takes, so the quickest answer of some counts.
+    async fn of(link: &Arc<Link>) -> Option<Self> {
+        let mut best: Option<Self> = None;
+        for _ in 0..QUESTIONS {
+            let before = Instant::now();
+            let answer = Call::begin(link, "clock", &[]).ok()?.answer().await.ok()?;
+            let shown = i64::from_le_bytes(answer.first()?.as_slice().try_into().ok()?);
+            let clock = Self { before, after: Instant::now(), shown };
+            if best.as_ref().is_none_or(|best| clock.blur() < best.blur()) {
+                best = Some(clock);
+            }
+            if best.as_ref().is_some_and(|best| best.blur() < EXACT) {
+                break;
+            }
+        }
+        best
+    }
+
+    fn blur(&self) -> Duration {
+        self.after - self.before
+    }
+
+    /// What it showed then, or less.
+    fn earliest(&self, then: Instant) -> i64 {
+        self.shown.saturating_sub(micros(self.after.saturating_duration_since(then)))
+    }
+
+    /// What it showed then, or more.
+    fn latest(&self, then: Instant) -> i64 {
+        self.shown.saturating_sub(micros(self.before.saturating_duration_since(then)))
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn number(value: i64) -> Vec<u8> {
+    value.to_le_bytes().to_vec()
+}
+
+#[async_trait]
+impl Process for BoxProcess {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    async fn register(&self, _pid: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_dead(&self) -> bool {
+        self.life.state().dead
+    }
+
+    fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.life.state();
+        if state.dead {
+            return Poll::Ready(());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        let mut ended = self.life.ended.subscribe();
+        let exit = ended.wait_for(Option::is_some).await.map_err(|_| self.link.lost())?;
+        exit.flatten().ok_or_else(|| self.link.lost())
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        if self.is_dead() {
+            return Ok(());
+        }
+        self.link.say(&ToAgent::Signal { key: self.key, signal, tree: false })
+    }
+
+    fn nudge(&self) {
+        let _ = self.signal(NUDGE);
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        self.link.say(&ToAgent::Signal { key: self.key, signal, tree: true })
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        let call = Call::begin(&self.link, "kill_tree", &[number(self.key)])?;
+        let answer = call.answer().await.map_err(|_| self.link.lost())?;
+        let Some((exit, out_of_memory)) = exit_in(&answer) else {
+            // One that the agent does not know any more has ended before, and that was told.
+            return if self.is_dead() { Ok(()) } else { Err(self.link.lost()) };
+        };
+        self.life.state().out_of_memory |= out_of_memory;
+        self.life.ended(Some(exit));
+        Ok(())
+    }
+
+    fn stdin_read(&self) -> Option<u64> {
+        self.life.state().stdin_read
+    }
+
+    fn memory_ends(&self) -> u64 {
+        self.link.killed()
+    }
+
+    /// The agent says how many they are before all that was written later.
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        let limit = self.memory?;
+        let processes = match self.link.killed().checked_sub(before)? {
+            0 => return None,
+            1 => "a process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        Some(format!(
+            "the memory limit of {limit} was reached; the kernel ended {processes} of the sandbox meanwhile"
+        ))
+    }
+
+    /// The agent says it of each process.
+    fn out_of_memory(&self, _before: u64) -> Option<String> {
+        let limit = self.memory?;
+        let words = format!("the memory limit of {limit} was reached; the kernel ended it");
+        std::mem::take(&mut self.life.state().out_of_memory).then_some(words)
+    }
+
+    async fn end_started(&self, since: Instant, former: Option<Instant>) {
+        let Some(clock) = Clock::of(&self.link).await else { return };
+        let former = former.map_or(-1, |former| clock.latest(former));
+        let arguments = [self.key, clock.earliest(since), former].map(number);
+        if let Ok(call) = Call::begin(&self.link, "end_started", &arguments) {
+            let _ = call.answer().await;
+        }
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        None
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Drop for BoxProcess {
+    fn drop(&mut self) {
+        self.link.remove_life(self.key);
+        let end = self.is_worker;
+        let _ = self.link.say(&ToAgent::Forget { key: self.key, end });
+    }
+}
+
+/// The terminal of a process.
+#[derive(Debug)]
+pub(crate) struct BoxTerminal {
+    pub(crate) link: Arc<Link>,
+    pub(crate) key: i64,
+}
+
+#[async_trait]
+impl Terminal for BoxTerminal {
+    async fn resize(&self, size: PtySize) -> Result<()> {
+        let arguments = [self.key, size.rows.into(), size.columns.into()].map(number);
+        let answer = Call::begin(&self.link, "resize", &arguments)?.answer().await;
+        answer.map(drop).map_err(|_| Error::invalid("size", "the terminal does not take that size"))
+    }
+}

@@ -1,0 +1,49 @@
+//! The interpreter in a box, as its agent knows it.
+
+use sandbox_core::{Error, ErrorKind, Result};
+
+use crate::PipeBox;
+use crate::call::Call;
+
+/// An interpreter in a box.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipePython {
+    /// Its program.
+    pub executable: String,
+    /// `sys.prefix`: the directory of its environment.
+    pub prefix: String,
+    /// Major and minor version.
+    pub version: (u32, u32),
+    /// Whether it has the package that was asked for.
+    pub has_package: bool,
+}
+
+impl PipeBox {
+    /// The interpreter that the agent runs in, and whether it has a package.
+    ///
+    /// # Errors
+    /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
+    pub async fn interpreter(&self, package: &str) -> Result<PipePython> {
+        let failed = || match self.link.is_closed() {
+            true => self.link.lost(),
+            false => Error::new(ErrorKind::Unavailable, "create", "the interpreter does not tell"),
+        };
+        let answer = Call::begin(&self.link, "python", &[package.into()])?.answer().await;
+        python_of(&answer.map_err(|_| failed())?).ok_or_else(failed)
+    }
+}
+
+fn python_of(answer: &[Vec<u8>]) -> Option<PipePython> {
+    let [executable, prefix, major, minor, has_package] = answer else { return None };
+    let text = |field: &Vec<u8>| String::from_utf8(field.clone()).ok();
+    let number = |field: &Vec<u8>| {
+        let value = i64::from_le_bytes(field.as_slice().try_into().ok()?);
+        u32::try_from(value).ok()
+    };
+    Some(PipePython {
+        executable: text(executable)?,
+        prefix: text(prefix)?,
+        version: (number(major)?, number(minor)?),
+        has_package: number(has_package)? != 0,
+    })
+}

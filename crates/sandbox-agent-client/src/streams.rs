@@ -1,0 +1,355 @@
+//! The streams of a connection, as this side reads and writes them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::copy_bidirectional;
+use tokio::net::UnixStream;
+
+use crate::link::Link;
+use crate::message::{NARROW_WINDOW, STDIN, STDOUT, ToAgent, Trouble, WINDOW, stream};
+use crate::tunnel::Tunnel;
+use sandbox_engine::box_io::{Channel, Control, Readable, Way, Writable};
+
+/// A stream from a box, and what of it nobody has read yet.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) number: i64,
+    state: Mutex<Arrived>,
+}
+
+#[derive(Debug, Default)]
+struct Arrived {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+    /// Bytes that were read, and of which the agent was not told yet.
+    read: usize,
+    ended: Option<Option<Trouble>>,
+    waker: Option<Waker>,
+}
+
+impl Incoming {
+    pub(crate) fn new(number: i64) -> Self {
+        Self { number, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Arrived> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what has come. `false`: it is more than there was room for.
+    pub(crate) fn push(&self, data: &[u8]) -> bool {
+        let mut state = self.state();
+        state.bytes += data.len();
+        if state.bytes + state.read > WINDOW {
+            return false;
+        }
+        state.pieces.push_back(Bytes::copy_from_slice(data));
+        wake(state);
+        true
+    }
+
+    pub(crate) fn end(&self, trouble: Option<Trouble>) {
+        let mut state = self.state();
+        state.ended.get_or_insert(trouble);
+        wake(state);
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.bytes > 0 || state.ended.is_some() {
+            return Poll::Ready(());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Room for the agent to fill, once it is worth a message.
+    fn credit(state: &mut Arrived) -> Option<usize> {
+        let due = state.read >= WINDOW / 4 && state.ended.is_none();
+        due.then(|| std::mem::take(&mut state.read))
+    }
+}
+
+fn wake(mut state: MutexGuard<'_, Arrived>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// The reading end. Dropping it tells the box that nobody reads any more.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    link: Arc<Link>,
+    stream: Arc<Incoming>,
+}
+
+impl Reader {
+    pub(crate) fn new(link: &Arc<Link>, number: i64) -> Self {
+        Self { link: Arc::clone(link), stream: link.add_incoming(number) }
+    }
+
+    fn took(&self, bytes: usize, credit: Option<usize>) {
+        self.link.took(bytes);
+        if let Some(bytes) = credit {
+            let _ = self.link.say(&ToAgent::Credit { stream: self.stream.number, bytes });
+        }
+    }
+
+    /// The next piece as it came, or how the stream ended.
+    pub(crate) fn poll_piece(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<std::result::Result<Option<Bytes>, Trouble>> {
+        if self.stream.poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let mut state = self.stream.state();
+        let Some(piece) = state.pieces.pop_front() else {
+            let ended = state.ended.clone().flatten();
+            return Poll::Ready(ended.map_or(Ok(None), Err));
+        };
+        state.bytes -= piece.len();
+        state.read += piece.len();
+        let credit = Incoming::credit(&mut state);
+        drop(state);
+        self.took(piece.len(), credit);
+        Poll::Ready(Ok(Some(piece)))
+    }
+}
+
+impl Readable for Reader {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll(cx).map(Ok)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.stream.state();
+        let mut count = 0;
+        while count < buffer.len()
+            && let Some(piece) = state.pieces.front_mut()
+        {
+            let part = piece.len().min(buffer.len() - count);
+            buffer[count..count + part].copy_from_slice(&piece[..part]);
+            piece.advance(part);
+            count += part;
+            if piece.is_empty() {
+                state.pieces.pop_front();
+            }
+        }
+        if count == 0 && state.ended.is_none() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.bytes -= count;
+        state.read += count;
+        let credit = Incoming::credit(&mut state);
+        drop(state);
+        self.took(count, credit);
+        Ok(count)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let unread = self.stream.state().bytes;
+        self.link.remove_incoming(self.stream.number, unread);
+    }
+}
+
+/// How much may still be written to a stream into a box.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    state: Mutex<Allowed>,
+}
+
+#[derive(Debug)]
+struct Allowed {
+    credit: usize,
+    broken: bool,
+    waker: Option<Waker>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(window: usize) -> Self {
+        Self { state: Mutex::new(Allowed { credit: window, broken: false, waker: None }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Allowed> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn credited(&self, bytes: usize) {
+        let mut state = self.state();
+        state.credit = state.credit.saturating_add(bytes).min(WINDOW);
+        drop(state);
+        self.wake();
+    }
+
+    pub(crate) fn set_broken(&self) {
+        self.state().broken = true;
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        let waker = self.state().waker.take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// What the agent makes for a worker, and gives it with data: the number of its stream.
+#[derive(Clone, Copy, Debug)]
+enum With {
+    Nothing,
+    Input(i64),
+    Channel(i64),
+    Copy(i64),
+}
+
+/// The writing end. Dropping it is the end of the stream.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    link: Arc<Link>,
+    number: i64,
+    stream: Arc<Outgoing>,
+    /// What is for a worker itself comes before data.
+    first: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(link: &Arc<Link>, number: i64, first: bool) -> Self {
+        Self { link: Arc::clone(link), number, stream: link.add_outgoing(number, WINDOW), first }
+    }
+
+    /// One of which less may be under way, because many of them may be unread.
+    pub(crate) fn narrow(link: &Arc<Link>, number: i64) -> Self {
+        let stream = link.add_outgoing(number, NARROW_WINDOW);
+        Self { link: Arc::clone(link), number, stream, first: false }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.stream.state().broken
+    }
+
+    fn write(&self, data: &[u8], with: With) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let mut state = self.stream.state();
+        if state.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let count = self.link.reserve(data.len().min(state.credit));
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.credit -= count;
+        drop(state);
+        let (stream, data) = (self.number, &data[..count]);
+        let message = match with {
+            With::Nothing => ToAgent::Data { stream, data },
+            With::Input(new) => ToAgent::Input { stream, new, data },
+            With::Channel(new) => ToAgent::Channel { stream, new, data },
+            With::Copy(copy) => ToAgent::Copy { stream, copy, data },
+        };
+        let sent = if self.first { self.link.say(&message) } else { self.link.tell(&message) };
+        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok(count)
+    }
+}
+
+impl Writable for Writer {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.stream.state();
+        // Before the connection's credit is looked at: what comes in between wakes.
+        state.waker = Some(cx.waker().clone());
+        let may = state.broken || state.credit > 0;
+        drop(state);
+        if may && (self.is_broken() || self.link.has_credit()) {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.write(data, With::Nothing)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.link.remove_outgoing(self.number);
+        let end = ToAgent::End(self.number);
+        let _ = if self.first { self.link.say(&end) } else { self.link.tell(&end) };
+    }
+}
+
+/// The control stream of a worker.
+#[derive(Debug)]
+pub(crate) struct ControlStream {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+}
+
+impl Readable for ControlStream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reader.poll_readable(cx)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.try_read(buffer)
+    }
+}
+
+impl Writable for ControlStream {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.poll_writable(cx)
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.writer.try_write(data)
+    }
+}
+
+impl Control for ControlStream {
+    fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)> {
+        let link = &self.writer.link;
+        let number = stream(link.new_key(), STDIN);
+        let input = Writer::new(link, number, false);
+        let sent = self.writer.write(data, With::Input(number));
+        if sent.is_err() {
+            // The agent has never heard of it.
+            link.remove_outgoing(number);
+        }
+        Ok((sent?, Box::new(input)))
+    }
+
+    fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+        let file = match &channel.0 {
+            Way::File(file) => file,
+            Way::Copy(key) => return self.writer.write(data, With::Copy(*key)),
+        };
+        let link = &self.writer.link;
+        let key = link.new_key();
+        let tunnel = Tunnel::new(
+            Reader::new(link, stream(key, STDOUT)),
+            Writer::new(link, stream(key, STDIN), false),
+        );
+        let end = std::os::unix::net::UnixStream::from(file.try_clone()?);
+        end.set_nonblocking(true)?;
+        let mut end = UnixStream::from_std(end)?;
+        let sent = self.writer.write(data, With::Channel(stream(key, STDIN)))?;
+        tokio::spawn(async move {
+            let mut tunnel = tunnel;
+            // How it ended shows at the ends.
+            let _ = copy_bidirectional(&mut end, &mut tunnel).await;
+        });
+        Ok(sent)
+    }
+}

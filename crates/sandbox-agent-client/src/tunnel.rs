@@ -1,0 +1,225 @@
+//! Connections to servers in a box, through its agent.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use sandbox_core::{Error, ErrorKind, Result};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+
+use crate::call::Call;
+use crate::link::Link;
+use crate::message::Trouble;
+use crate::process::number;
+use crate::streams::{Reader, Writer};
+use sandbox_engine::box_io::{Readable as _, Writable as _};
+
+/// How long a server may take to take a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What listens in a box.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// A port of the box's loopback, in either kind of address.
+    Port(u16),
+    /// A Unix socket, by its path.
+    Socket(String),
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(port) => write!(f, "port {port}"),
+            Self::Socket(path) => write!(f, "socket {path}"),
+        }
+    }
+}
+
+/// Who speaks at the other end of a connection: what that process has written to its standard streams comes before what it
+/// says there afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct Speaker {
+    /// The process, which must have been started from here.
+    pub pid: u32,
+    /// Whether that always holds, so that what it says waits when nobody reads those streams. Otherwise it holds as long
+    /// as somebody does.
+    pub always: bool,
+}
+
+/// The servers in a box. It does not keep the box alive.
+#[derive(Clone, Debug)]
+pub struct PipePorts {
+    link: Arc<Link>,
+}
+
+impl PipePorts {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self { link }
+    }
+
+    /// Connects to what listens on that port of the box's loopback.
+    ///
+    /// # Errors
+    /// Those of [`PipePorts::open`].
+    pub async fn connect(&self, port: u16) -> Result<Tunnel> {
+        self.open(&Listener::Port(port), None).await
+    }
+
+    /// Connects to what listens there.
+    ///
+    /// # Errors
+    /// `Unavailable` when nothing does, or it does not answer; `Terminated` when the box has ended.
+    pub async fn open(&self, there: &Listener, speaker: Option<Speaker>) -> Result<Tunnel> {
+        let (port, path) = match there {
+            Listener::Port(port) => (*port, ""),
+            Listener::Socket(path) => (0, path.as_str()),
+        };
+        let pid = speaker.map_or(0, |speaker| speaker.pid);
+        let always = speaker.is_some_and(|speaker| speaker.always);
+        let arguments =
+            [number(port.into()), path.into(), number(pid.into()), number(always.into())];
+        let (call, reader, writer) = Call::both_ways(&self.link, "connect", &arguments)?;
+        let Ok(answer) = timeout(PATIENCE, call.answer()).await else {
+            return Err(refused(there, "it does not answer"));
+        };
+        match answer {
+            Ok(_) => Ok(Tunnel::new(reader, writer)),
+            Err(_) if self.link.is_closed() => Err(self.link.lost()),
+            Err(trouble) => Err(refused(there, &why(&trouble))),
+        }
+    }
+
+    /// Listens on a port of the box's loopback that nobody else listens on. Whoever can connect to that port there reaches
+    /// whoever takes its connections here. It stays for as long as the box lives.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when the box has no port or no descriptor left; `Terminated` when it has ended.
+    pub async fn listen(&self) -> Result<PipeListener> {
+        let answer = Call::begin(&self.link, "listen", &[])?.answer().await;
+        let fields = answer.map_err(|trouble| self.not_listening(&trouble))?;
+        let port = fields.first().and_then(|field| field.get(..2)?.try_into().ok());
+        let port = port.map(u16::from_le_bytes).ok_or_else(|| self.link.lost())?;
+        Ok(PipeListener { link: Arc::clone(&self.link), port })
+    }
+
+    fn not_listening(&self, trouble: &Trouble) -> Error {
+        if self.link.is_closed() {
+            return self.link.lost();
+        }
+        let message = format!("the sandbox cannot listen on its loopback: {}", why(trouble));
+        Error::new(ErrorKind::ResourceExhausted, "listen", message)
+    }
+
+    /// Waits until the box has ended.
+    pub async fn closed(&self) {
+        self.link.closed().await;
+    }
+}
+
+/// A port of a box's loopback whose connections are taken here. It does not keep the box alive.
+#[derive(Debug)]
+pub struct PipeListener {
+    link: Arc<Link>,
+    port: u16,
+}
+
+impl PipeListener {
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next connection. Those that nobody has asked for yet wait in the box.
+    ///
+    /// # Cancellation
+    /// A connection that comes at that moment is ended.
+    ///
+    /// # Errors
+    /// `Terminated` when the box has ended.
+    pub async fn accept(&self) -> Result<Tunnel> {
+        let arguments = [number(self.port.into())];
+        let (call, reader, writer) = Call::both_ways(&self.link, "accept", &arguments)?;
+        match call.answer().await {
+            Ok(_) => Ok(Tunnel::new(reader, writer)),
+            Err(_) => Err(self.link.lost()),
+        }
+    }
+}
+
+fn why(trouble: &Trouble) -> String {
+    match i32::try_from(-trouble.code) {
+        Ok(errno) => io::Error::from_raw_os_error(errno).to_string(),
+        Err(_) => "it failed".to_owned(),
+    }
+}
+
+fn refused(there: &Listener, why: &str) -> Error {
+    let message = format!("{there} of the sandbox cannot be connected to: {why}");
+    Error::new(ErrorKind::Unavailable, "connect", message)
+}
+
+/// A connection to a server in a box. Shutting it down tells the server that nothing more comes; dropping it ends it.
+#[derive(Debug)]
+pub struct Tunnel {
+    reader: Reader,
+    writer: Option<Writer>,
+}
+
+impl Tunnel {
+    /// Of the two streams of a connection.
+    pub(crate) fn new(reader: Reader, writer: Writer) -> Self {
+        Self { reader, writer: Some(writer) }
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.reader.poll_readable(cx))?;
+            match self.reader.try_read(buffer.initialize_unfilled()) {
+                Ok(count) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Some(writer) = &self.writer else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        loop {
+            ready!(writer.poll_writable(cx))?;
+            match writer.try_write(data) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer = None;
+        Poll::Ready(Ok(()))
+    }
+}

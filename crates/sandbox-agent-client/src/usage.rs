@@ -1,0 +1,48 @@
+//! What a box uses, as its agent reads it from the kernel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_core::{Error, ErrorKind, Metrics, Result};
+
+use crate::call::Call;
+use crate::link::Link;
+
+/// The figures of a box that is a container. It does not keep the box alive.
+#[derive(Clone, Debug)]
+pub struct PipeUsage {
+    link: Arc<Link>,
+}
+
+impl PipeUsage {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self { link }
+    }
+
+    /// What all of its processes use, the agent among them. Disk is what its files in memory take.
+    ///
+    /// # Errors
+    /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let failed = || match self.link.is_closed() {
+            true => self.link.lost(),
+            false => Error::new(ErrorKind::Unavailable, "metrics", "the kernel does not tell"),
+        };
+        let answer = Call::begin(&self.link, "usage", &[])?.answer().await;
+        let answer = answer.map_err(|_| failed())?;
+        let figures: Option<Vec<u64>> = answer.iter().map(|field| figure(field)).collect();
+        match figures.as_deref() {
+            Some(&[cpu, memory, disk, processes]) => Ok(Metrics {
+                cpu_time: Duration::from_micros(cpu).as_secs_f64(),
+                memory,
+                disk,
+                processes: u32::try_from(processes).unwrap_or(u32::MAX),
+            }),
+            _ => Err(failed()),
+        }
+    }
+}
+
+fn figure(field: &[u8]) -> Option<u64> {
+    u64::try_from(i64::from_le_bytes(field.try_into().ok()?)).ok()
+}

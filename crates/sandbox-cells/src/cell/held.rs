@@ -1,0 +1,441 @@
+//! Copies of workers that wait in a cell.
+//!
+//! A copy says over a socket that it is there; the kernel adds which process says so. From then on the cell's first
+//! process keeps it apart from the tree that it came from. Woken, it leaves a copy behind on a new socket.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::IoSliceMut;
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_isolation::{Cell, CellProcess, ExitStatus, HeldProcess, ProcessClock};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
+use tokio::time::{Instant, timeout};
+
+use super::process::family::{self, Started};
+use super::process::{
+    Kills, ProcTree, kill_alone, lost, memory_hint, memory_words, peak_memory, raw_pid,
+};
+use super::streams::{self, control_pair, output_pipe, send};
+use super::{no_descriptors, null};
+use sandbox_engine::box_io::{
+    Channel, Exit, Expected, Held, NUDGE, Process, TreeClock, Way, WorkerIo,
+};
+
+const OPERATION: &str = "wake_interpreter";
+
+/// What a copy is told to do.
+const PREPARE: &[u8] = b"p";
+const WAKE: &[u8] = b"w";
+const STORE: &[u8] = b"s";
+
+/// How long a copy may take to be there: a fork of a large process on a busy machine.
+const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
+
+/// Keeps kills out of a cell. A second one of the same task could wait for a kill that waits for the first.
+type Starting = Arc<OwnedRwLockReadGuard<()>>;
+
+/// What all copies of one cell share.
+#[derive(Clone, Debug)]
+struct Home {
+    cell: Cell,
+    kills: Kills,
+}
+
+/// A copy that is about to be made.
+pub(crate) struct ExpectedCopy {
+    home: Home,
+    socket: AsyncFd<OwnedFd>,
+    /// Until the copy is known, it would go with the tree that it comes from.
+    _starting: Starting,
+}
+
+impl fmt::Debug for ExpectedCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpectedCopy").finish_non_exhaustive()
+    }
+}
+
+/// A copy that waits.
+#[derive(Debug)]
+struct Copy {
+    socket: AsyncFd<OwnedFd>,
+    pidfd: OwnedFd,
+    host_pid: u32,
+    held: HeldProcess,
+    /// Where the next copy will say that it is there, once that is made ready.
+    next: Option<AsyncFd<OwnedFd>>,
+}
+
+impl Copy {
+    /// Has it make the next copy ready, unless that was done.
+    fn prepare(&mut self) -> Result<()> {
+        if self.next.is_none() {
+            let (ours, theirs) = way().map_err(no_descriptors)?;
+            self.tell(PREPARE, &[theirs.as_fd()])?;
+            self.next = Some(ours);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, what: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
+        let sent = send(self.socket.get_ref().as_fd(), what, files);
+        sent.map(drop).map_err(|error| dead().with_source(error))
+    }
+}
+
+/// What is left of a copy is a copy; so the place stays, and who is in it changes.
+#[derive(Debug)]
+struct HeldCopy {
+    home: Home,
+    copy: Arc<Seat>,
+    /// One wakes it at a time.
+    waking: AsyncMutex<()>,
+}
+
+/// Where a copy is.
+#[derive(Debug)]
+struct Seat {
+    /// `None` while it is on its way, and for good when it does not come.
+    copy: Mutex<Option<Copy>>,
+    on_its_way: watch::Sender<bool>,
+}
+
+impl Seat {
+    /// A seat with a copy in it.
+    fn taken(copy: Copy) -> Arc<Self> {
+        Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
+    }
+
+    fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for that copy, on a task of its own.
+    fn expect(self: &Arc<Self>, expected: ExpectedCopy) {
+        let seat = Arc::downgrade(self);
+        self.on_its_way.send_replace(true);
+        tokio::spawn(async move {
+            // One that does not come is as good as dead, and nobody needs it who has let go of its seat.
+            let mut copy = expected.keep().await.ok();
+            if let Some(copy) = &mut copy {
+                // Whoever goes back once does so again.
+                let _ = copy.prepare();
+            }
+            if let Some(seat) = seat.upgrade() {
+                *seat.copy() = copy;
+                seat.on_its_way.send_replace(false);
+            }
+        });
+    }
+
+    fn is_alive(&self) -> bool {
+        let is_expected = || *self.on_its_way.borrow();
+        self.copy().as_ref().map_or_else(is_expected, |copy| !is_dead(copy.pidfd.as_fd()))
+    }
+}
+
+/// A way to a copy of a worker of that cell.
+pub(crate) async fn expect(cell: &Cell, kills: &Kills) -> Result<(Box<dyn Expected>, Channel)> {
+    let starting = Arc::new(Arc::clone(kills).read_owned().await);
+    let home = Home { cell: cell.clone(), kills: Arc::clone(kills) };
+    let (socket, theirs) = way().map_err(no_descriptors)?;
+    Ok((Box::new(ExpectedCopy { home, socket, _starting: starting }), Channel(Way::File(theirs))))
+}
+
+/// A way to a copy: our end, and its own.
+fn way() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    set_socket_passcred(&ours, true)?;
+    Ok((streams::watch(ours, Interest::READABLE)?, theirs))
+}
+
+impl ExpectedCopy {
+    /// The host's number of the process that says that it is there.
+    async fn sender(&self) -> io::Result<u32> {
+        loop {
+            let mut guard = self.socket.readable().await?;
+            match guard.try_io(|socket| receive_sender(socket.as_fd())) {
+                Ok(sender) => return sender,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    async fn keep(self) -> Result<Copy> {
+        let said = timeout(ARRIVAL_BOUND, self.sender()).await;
+        let problem = |error: io::Error| {
+            Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be")
+                .with_source(error)
+        };
+        let host_pid = said.unwrap_or(Err(io::ErrorKind::TimedOut.into())).map_err(problem)?;
+        let opened = raw_pid(host_pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
+        let pidfd = opened.map_err(problem)?;
+        // It checks that the process is in the cell.
+        let held = self.home.cell.hold(host_pid).await.map_err(lost)?;
+        Ok(Copy { socket: self.socket, pidfd, host_pid, held, next: None })
+    }
+}
+
+#[async_trait]
+impl Expected for ExpectedCopy {
+    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>> {
+        let home = self.home.clone();
+        let copy = Seat::taken(self.keep().await?);
+        Ok(Arc::new(HeldCopy { home, copy, waking: AsyncMutex::default() }))
+    }
+}
+
+#[async_trait]
+impl Held for HeldCopy {
+    fn is_alive(&self) -> bool {
+        self.copy.is_alive()
+    }
+
+    fn prepare(&self) {
+        if let Some(copy) = &mut *self.copy.copy() {
+            // One that cannot is dead, and waking it says so.
+            let _ = copy.prepare();
+        }
+    }
+
+    async fn wake(&self) -> Result<WorkerIo> {
+        let _alone = self.waking.lock().await;
+        // Fails when the sender is gone, which we hold.
+        let _ = self.copy.on_its_way.subscribe().wait_for(|coming| !coming).await;
+        let starting = Arc::new(Arc::clone(&self.home.kills).read_owned().await);
+        let (control, their_control) = control_pair().map_err(no_descriptors)?;
+        let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
+        let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
+        self.home.cell.give_pipe(their_stdout.as_fd());
+        self.home.cell.give_pipe(their_stderr.as_fd());
+        let stdin = null().map_err(no_descriptors)?;
+        let pidfd = {
+            let copy = self.copy.copy();
+            let copy = copy.as_ref().filter(|copy| !is_dead(copy.pidfd.as_fd()));
+            let copy = copy.ok_or_else(dead)?;
+            copy.pidfd.try_clone().map_err(no_descriptors)?
+        };
+        let pidfd = streams::watch(pidfd, Interest::READABLE).map_err(no_descriptors)?;
+        // From here on it is no copy any more, whatever becomes of it.
+        let mut copy = self.copy.copy().take().ok_or_else(dead)?;
+        copy.prepare()?;
+        let files = [&their_control, &stdin, &their_stdout, &their_stderr];
+        copy.tell(WAKE, &files.map(|file| file.as_fd()))?;
+        let socket = copy.next.ok_or_else(dead)?;
+        let next =
+            ExpectedCopy { home: self.home.clone(), socket, _starting: Arc::clone(&starting) };
+        let process = WokenProcess {
+            host_pid: copy.host_pid,
+            pid: AtomicU32::new(copy.host_pid),
+            clock: ProcessClock::of(copy.host_pid),
+            pidfd,
+            home: self.home.clone(),
+            waking: AsyncMutex::new(Some(Waking {
+                held: copy.held,
+                next,
+                seat: Arc::clone(&self.copy),
+                _starting: starting,
+            })),
+            process: OnceCell::new(),
+            exit: OnceCell::new(),
+        };
+        Ok(WorkerIo {
+            process: Arc::new(process),
+            control: Arc::new(control),
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+        })
+    }
+
+    fn store(&self) -> Result<UnixStream> {
+        let (ours, theirs) = streams::channel().map_err(no_descriptors)?;
+        self.copy.copy().as_ref().ok_or_else(dead)?.tell(STORE, &[theirs.as_fd()])?;
+        Ok(ours)
+    }
+}
+
+fn dead() -> Error {
+    Error::new(ErrorKind::NotFound, OPERATION, "the copy is dead")
+}
+
+fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+fn receive_sender(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+    let sender = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+        _ => None,
+    });
+    match sender {
+        Some(pid) if received.bytes == 1 => Ok(pid.as_raw_nonzero().get().unsigned_abs()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// What is to be done once a copy says that it is a worker.
+#[derive(Debug)]
+struct Waking {
+    held: HeldProcess,
+    next: ExpectedCopy,
+    seat: Arc<Seat>,
+    _starting: Starting,
+}
+
+/// A worker that was a copy. It is a child of the cell's first process, which tells how it ended. Dropping it kills it.
+#[derive(Debug)]
+struct WokenProcess {
+    host_pid: u32,
+    /// As the box counts; the host's until it has registered.
+    pid: AtomicU32,
+    pidfd: AsyncFd<OwnedFd>,
+    clock: Option<ProcessClock>,
+    home: Home,
+    waking: AsyncMutex<Option<Waking>>,
+    process: OnceCell<Arc<CellProcess>>,
+    exit: OnceCell<Exit>,
+}
+
+impl WokenProcess {
+    fn kill(&self) {
+        let _ = pidfd_send_signal(self.pidfd.get_ref().as_fd(), Signal::KILL);
+    }
+}
+
+impl Drop for WokenProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[async_trait]
+impl Process for WokenProcess {
+    async fn register(&self, _pid: u32) -> Result<()> {
+        let Some(waking) = self.waking.lock().await.take() else { return Ok(()) };
+        let process = waking.held.resume().await.map_err(lost)?;
+        self.pid.store(process.pid(), Ordering::Relaxed);
+        waking.seat.expect(waking.next);
+        // Nobody else sets it.
+        let _ = self.process.set(Arc::new(process));
+        Ok(())
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    fn is_dead(&self) -> bool {
+        self.exit.initialized() || is_dead(self.pidfd.get_ref().as_fd())
+    }
+
+    fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.pidfd.poll_read_ready(cx).map(drop)
+    }
+
+    async fn exit(&self) -> Result<Exit> {
+        let wait = async {
+            let Some(process) = self.process.get() else {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "wait",
+                    "the interpreter has never begun",
+                ));
+            };
+            let exit = process.wait().await.map_err(lost)?;
+            let (code, signal) = match exit.status {
+                ExitStatus::Code(code) => (Some(code), None),
+                ExitStatus::Signal(signal) => (None, Some(signal)),
+            };
+            let (user, system, max_rss) = (exit.user, exit.system, exit.max_rss);
+            Ok(Exit { code, signal, user, system, max_rss })
+        };
+        self.exit.get_or_try_init(|| wait).await.copied()
+    }
+
+    fn signal(&self, signal: i32) -> Result<()> {
+        if self.exit.initialized() {
+            return Ok(());
+        }
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return Err(Error::invalid("signal", format!("{signal} is not a signal")));
+        };
+        match pidfd_send_signal(self.pidfd.get_ref().as_fd(), signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(lost(error)),
+        }
+    }
+
+    async fn kill_tree(&self) -> Result<()> {
+        let Some(process) = self.process.get() else {
+            self.kill();
+            return Ok(());
+        };
+        let process = Arc::clone(process);
+        kill_alone(&self.home.kills, async move { process.kill_tree().await }).await
+    }
+
+    fn nudge(&self) {
+        let _ = self.signal(NUDGE);
+    }
+
+    async fn signal_tree(&self, signal: i32) -> Result<()> {
+        match self.process.get() {
+            Some(process) => process.root().signal_tree(signal).await.map_err(lost),
+            None => self.signal(signal),
+        }
+    }
+
+    fn memory_ends(&self) -> u64 {
+        self.home.cell.memory_ends()
+    }
+
+    fn out_of_memory(&self, before: u64) -> Option<String> {
+        self.home.cell.ended_for_memory(self.pid(), before).map(memory_words)
+    }
+
+    fn others_out_of_memory(&self, before: u64) -> Option<String> {
+        self.home.cell.memory_ended_since(before).map(memory_hint)
+    }
+
+    async fn end_started(&self, since: Instant, former: Option<Instant>) {
+        family::end(self.host_pid, Started::since(since, former)).await;
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        self.clock?.read()
+    }
+
+    fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
+        Some(Box::new(ProcTree::of(self.host_pid, Some(self.home.cell.pid()))))
+    }
+
+    fn peak_memory(&self) -> Option<u64> {
+        peak_memory(self.host_pid)
+    }
+}

@@ -1,0 +1,213 @@
+//! Pipes and sockets between this process and a cell.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::IoSlice;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+
+use sandbox_engine::box_io::{Channel, Control, Gauge, Readable, Way, Writable};
+
+/// Lets the runtime watch a descriptor.
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe because of types that change their descriptor; an owned one stays"
+)]
+pub(crate) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, interest)
+}
+
+/// A pipe for the output of a process: our end, and the end that the process gets.
+pub(crate) fn output_pipe() -> io::Result<(PipeReader, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&read, true)?;
+    Ok((PipeReader(watch(read, Interest::READABLE)?), write))
+}
+
+/// A pipe for the input of a process: the end that the process gets, and ours.
+pub(crate) fn input_pipe() -> io::Result<(OwnedFd, PipeWriter)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&write, true)?;
+    Ok((read, PipeWriter(watch(write, Interest::WRITABLE)?)))
+}
+
+/// A control stream: our end, and the end that the worker gets.
+pub(crate) fn control_pair() -> io::Result<(ControlSocket, OwnedFd)> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    let control = ControlSocket { fd: watch(ours, Interest::READABLE)?, writing: OnceLock::new() };
+    Ok((control, theirs))
+}
+
+/// A way beside the streams of a worker: our end, and the end that the worker gets.
+pub(crate) fn channel() -> io::Result<(UnixStream, OwnedFd)> {
+    let (ours, theirs) = StdUnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(ours)?, theirs.into()))
+}
+
+/// Reads whatever is there, also when the reactor has not heard of it yet.
+pub(crate) fn read_now(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut asked = false;
+    let result = fd.try_io(Interest::READABLE, |fd| {
+        asked = true;
+        Ok(rustix::io::read(fd, &mut *buffer)?)
+    });
+    if asked { result } else { Ok(rustix::io::read(fd.get_ref(), buffer)?) }
+}
+
+/// Writes what fits, also when the reactor has not heard of the room yet.
+pub(crate) fn write_now(
+    fd: &AsyncFd<OwnedFd>,
+    write: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut asked = false;
+    let result = fd.try_io(Interest::WRITABLE, |fd| {
+        asked = true;
+        write(fd.as_fd())
+    });
+    if asked { result } else { write(fd.get_ref().as_fd()) }
+}
+
+/// Our end of an output pipe.
+#[derive(Debug)]
+pub(crate) struct PipeReader(AsyncFd<OwnedFd>);
+
+impl Readable for PipeReader {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.0.poll_read_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        read_now(&self.0, buffer)
+    }
+}
+
+/// Our end of an input pipe.
+#[derive(Debug)]
+pub(crate) struct PipeWriter(AsyncFd<OwnedFd>);
+
+impl Writable for PipeWriter {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.0.poll_write_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        write_now(&self.0, |fd| Ok(rustix::io::write(fd, data)?))
+    }
+
+    fn unread(&self) -> Option<u64> {
+        rustix::io::ioctl_fionread(self.0.get_ref()).ok()
+    }
+
+    /// The other end once more, which keeps the pipe for as long as it is to be looked at.
+    fn gauge(&self) -> Option<Box<dyn Gauge>> {
+        let path = format!("/proc/self/fd/{}", self.0.get_ref().as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let end = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        Some(Box::new(PipeGauge(end)))
+    }
+}
+
+/// A pipe that nothing more is written to.
+#[derive(Debug)]
+struct PipeGauge(OwnedFd);
+
+impl Gauge for PipeGauge {
+    fn unread(&self) -> Option<u64> {
+        rustix::io::ioctl_fionread(&self.0).ok()
+    }
+}
+
+/// Our end of a control stream.
+#[derive(Debug)]
+pub(crate) struct ControlSocket {
+    fd: AsyncFd<OwnedFd>,
+    /// Watches for room. Only a request that does not fit at once needs it; watching always would wake this process
+    /// once more for every request.
+    writing: OnceLock<AsyncFd<OwnedFd>>,
+}
+
+impl ControlSocket {
+    fn writing(&self) -> io::Result<&AsyncFd<OwnedFd>> {
+        if self.writing.get().is_none() {
+            let twin = watch(self.fd.get_ref().try_clone()?, Interest::WRITABLE)?;
+            let _ = self.writing.set(twin);
+        }
+        self.writing.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn write_now(&self, data: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        match self.writing.get() {
+            Some(fd) => write_now(fd, |fd| send(fd, data, descriptors)),
+            None => send(self.fd.get_ref().as_fd(), data, descriptors),
+        }
+    }
+}
+
+impl Readable for ControlSocket {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.fd.poll_read_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        read_now(&self.fd, buffer)
+    }
+}
+
+impl Writable for ControlSocket {
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _guard = ready!(self.writing()?.poll_write_ready(cx))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.write_now(data, &[])
+    }
+}
+
+impl Control for ControlSocket {
+    fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)> {
+        let (theirs, ours) = input_pipe()?;
+        let sent = self.write_now(data, &[theirs.as_fd()])?;
+        Ok((sent, Box::new(ours)))
+    }
+
+    fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+        match &channel.0 {
+            Way::File(file) => self.write_now(data, &[file.as_fd()]),
+            Way::Copy(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// Sends bytes, and descriptors with the first of them. Never raises SIGPIPE.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    data: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(socket, &[IoSlice::new(data)], &mut ancillary, flags)?)
+}

@@ -1,0 +1,107 @@
+//! The gate of a cell, which guards its network.
+
+use std::sync::Arc;
+
+use futures_util::Stream;
+use sandbox_core::{
+    Check, CreateSpec, Error, ErrorKind, IsolationMode, NetworkDenial, NetworkMode, NetworkPolicy,
+    Result,
+};
+use sandbox_egress::{Gate, GateConfig, Sockets};
+use sandbox_isolation::{Cell, CellSpec, GateSockets};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::makers::{Makers, no_isolation};
+use sandbox_engine::Attempts;
+use sandbox_engine::network::{Guard, Network};
+
+/// Connections through a proxy at a time, further ones wait. What one does not read stays under way, and is together never
+/// more than half of what may be.
+const MOST_PROXIED: usize = 32;
+
+/// Whether what leaves the cell goes through a gate. Otherwise nothing leaves a strict one.
+pub(super) fn needs_gate(spec: &CreateSpec) -> bool {
+    let open = matches!(spec.network.mode, NetworkMode::Allowlist | NetworkMode::All);
+    open && spec.isolation == IsolationMode::Strict
+}
+
+/// The gate of one cell.
+#[derive(Debug)]
+struct CellGate(Gate);
+
+impl Guard for CellGate {
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn mark(&self) -> u64 {
+        self.0.mark()
+    }
+
+    fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
+        self.0.denied_since(mark)
+    }
+}
+
+/// Opens the gate of a cell, when its spec says that it has one.
+///
+/// # Errors
+/// `Unavailable` when the cell has no gate, or none that can be opened.
+pub(crate) fn open_network(spec: &CreateSpec, cell: &Cell) -> Result<Network> {
+    let isolated = spec.isolation != IsolationMode::Off;
+    let policy = spec.network.clone();
+    if !needs_gate(spec) {
+        return Ok(
+            Network::new(policy, None, isolated).with_attempts(Attempts::of_process(cell.pid()))
+        );
+    }
+    let failed = |why: &str| Error::new(ErrorKind::Unavailable, "create", why.to_owned());
+    let sockets = cell.take_gate().ok_or_else(|| failed("the cell has no gate"))?;
+    gated_network(policy, sockets)
+}
+
+/// The network of a sandbox that has none but what a gate with those sockets lets out.
+///
+/// # Errors
+/// `Unavailable` when it cannot be opened.
+pub fn gated_network(policy: NetworkPolicy, sockets: GateSockets) -> Result<Network> {
+    let sockets = Sockets {
+        connections: sockets.connections,
+        dns_packets: sockets.dns_packets,
+        dns_connections: sockets.dns_connections,
+    };
+    let gate = Gate::open(sockets, GateConfig::new(policy.clone())).map_err(|error| {
+        let message = "the gate could not be opened";
+        Error::new(ErrorKind::Unavailable, "create", message).with_source(error)
+    })?;
+    Ok(Network::new(policy, Some(Arc::new(CellGate(gate))), true))
+}
+
+/// The network of a sandbox that has none but what its programs ask a proxy for, on that port of its loopback. The
+/// connections to that port are given here.
+pub fn proxied_network<S>(policy: NetworkPolicy, port: u16, connections: S) -> Network
+where
+    S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
+{
+    let mut config = GateConfig::new(policy.clone());
+    config.limits.connections = MOST_PROXIED;
+    let gate = Gate::proxy(connections, config);
+    Network::new(policy, Some(Arc::new(CellGate(gate))), true).with_proxy(port)
+}
+
+/// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
+pub(super) async fn check(makers: &Makers) -> Check {
+    let name = "network gate".to_owned();
+    let made = async {
+        let maker = makers.get(IsolationMode::Strict).await?;
+        let spec = CellSpec { gate: true, ..CellSpec::strict() };
+        maker.cell(&spec).await.map_err(no_isolation)
+    };
+    match made.await {
+        Ok(_) => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
+        Err(error) => {
+            let fix = error.hint().map(str::to_owned);
+            Check { name, ok: false, detail: error.to_string(), fix }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What sandboxes in cells do alike beside their files and programs.
+
+use std::io;
+use std::sync::{Arc, Weak};
+
+use crate::cell::CellBox;
+use async_trait::async_trait;
+use sandbox_core::{Error, ErrorKind, Metrics, Result, TunnelInfo};
+use sandbox_isolation::CellKind;
+
+use sandbox_engine::Place;
+use sandbox_engine::{Connection, Ports, Servers, check_port, on_loopback};
+
+/// Connections at a time through the exposed ports of one sandbox: each takes two descriptors of this process.
+const MAX_CONNECTIONS: usize = 128;
+
+/// The cell of a sandbox, which it does not keep alive, and its exposed ports.
+#[derive(Debug)]
+pub struct InCell {
+    kind: CellKind,
+    cell: Weak<CellBox>,
+    ports: Ports,
+}
+
+impl InCell {
+    /// What the sandbox in that cell has.
+    pub fn new(cell: &Arc<CellBox>) -> Self {
+        let servers = CellServers { cell: Arc::downgrade(cell) };
+        Self {
+            kind: cell.cell().kind(),
+            cell: Arc::downgrade(cell),
+            ports: Ports::new(Arc::new(servers), MAX_CONNECTIONS),
+        }
+    }
+
+    /// Stops everything that runs in the sandbox.
+    ///
+    /// # Errors
+    /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
+    pub async fn pause(&self) -> Result<()> {
+        self.cell("pause")?.stop_all().await
+    }
+
+    /// Has all of it go on.
+    ///
+    /// # Errors
+    /// `Terminated` when it has ended.
+    pub async fn resume(&self) -> Result<()> {
+        self.cell("resume")?.continue_all().await
+    }
+
+    /// What the sandbox uses, as the kernel tells.
+    ///
+    /// # Errors
+    /// `Terminated` when it has ended; `Unavailable` when the kernel does not tell in time.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        self.cell("metrics")?.metrics().await
+    }
+
+    fn cell(&self, operation: &'static str) -> Result<Arc<CellBox>> {
+        let ended = || Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
+        self.cell.upgrade().ok_or_else(ended)
+    }
+
+    /// Makes a port of the sandbox reachable on the loopback of this host. A sandbox without isolation has the ports of this
+    /// host, so there it is that port itself.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for port 0; `Unavailable` when no port is free here.
+    pub async fn expose_port(&self, place: &Place, port: u16) -> Result<TunnelInfo> {
+        match self.kind {
+            CellKind::Strict => self.ports.expose(port, place.expiry.uses()).await,
+            CellKind::Off | CellKind::Confined => {
+                check_port(port)?;
+                Ok(on_loopback(port, port))
+            }
+        }
+    }
+}
+
+/// The servers in a cell with a network of its own.
+#[derive(Debug)]
+struct CellServers {
+    cell: Weak<CellBox>,
+}
+
+#[async_trait]
+impl Servers for CellServers {
+    async fn connect(&self, port: u16) -> io::Result<Box<dyn Connection>> {
+        let cell = self.cell.upgrade().ok_or(io::ErrorKind::NotConnected)?.cell().clone();
+        Ok(Box::new(cell.connect_port(port).await?))
+    }
+
+    async fn closed(&self) {
+        let closing = self.cell.upgrade().map(|cell| cell.cell().closing());
+        if let Some(closing) = closing {
+            closing.await;
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Sandboxes that are cells of this host: their processes, files, interpreters and snapshots.
+//!
+//! [`makers`] makes the cells, [`view`] says what they show of this host, [`zygotes`] has the warm interpreters that are
+//! forked into them. A zygote never runs user code; [`ZygoteRequest`] and [`ZygoteReply`] are what is spoken with one.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod cell;
+mod gate;
+mod health;
+mod host_limits;
+mod in_cell;
+pub mod interpreters;
+pub mod makers;
+pub mod mounts;
+mod place;
+mod toolchains;
+pub mod view;
+pub mod zygote_message;
+pub mod zygotes;
+
+pub use gate::{gated_network, proxied_network};
+pub use health::health_in_cells;
+pub use in_cell::InCell;
+pub use place::place_in_cell;
+pub use zygote_message::{Fork, ResourceLimit, Start, ZygoteReply, ZygoteRequest};

@@ -1,0 +1,46 @@
+//! A sandbox that is a cell.
+
+use std::sync::Arc;
+
+use crate::cell::{CellBox, CellFiles};
+use futures_util::future::BoxFuture;
+use sandbox_core::{Error, ErrorKind, Result};
+use sandbox_engine::box_io::BoxFiles;
+
+use sandbox_engine::{Closing, Files, Place, PlaceSpec};
+
+/// A sandbox in a cell of this host, with the gate that its network needs. Runs on the runtime that it is made on.
+///
+/// # Errors
+/// `Unavailable` when the gate cannot be opened.
+pub fn place_in_cell(cell: Arc<CellBox>, mut spec: PlaceSpec<'_>) -> Result<Place> {
+    let network = crate::gate::open_network(spec.create, cell.cell())?;
+    spec.isolation.network = network.description();
+    let closing: Closing = {
+        let cell = Arc::downgrade(&cell);
+        Arc::new(move || -> BoxFuture<'static, ()> {
+            match cell.upgrade() {
+                Some(cell) => Box::pin(cell.cell().closing()),
+                None => Box::pin(std::future::ready(())),
+            }
+        })
+    };
+    let files: Files = {
+        // What the box is made of must not be kept alive by what works with its files.
+        let (cell, cwd) = (Arc::downgrade(&cell), spec.cwd.clone());
+        Arc::new(move || {
+            let files = match cell.upgrade() {
+                Some(cell) => CellFiles::new(cell.cell(), &cwd)
+                    .map(|files| Arc::new(files) as Arc<dyn BoxFiles>),
+                None => Err(Error::new(ErrorKind::Terminated, "files", "the sandbox has ended")),
+            };
+            Box::pin(std::future::ready(files))
+        })
+    };
+    let first = cell.cell().pid();
+    let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
+    let place = Place::new(Arc::default(), cell, Some(files), closing, network, spec)
+        .with_work_dir(&work_dir);
+    place.expiry.end_with_maker_of(first);
+    Ok(place)
+}

@@ -1,0 +1,140 @@
+//! The packages people plot and compute with. They need `SANDBOX_TEST_PYTHON`.
+
+use std::io::Write as _;
+
+use crate::{
+    Case,
+    harness::{Outcome, Worker, Zygote, cell, plain_fork, script},
+};
+use sandbox_cells::Start;
+use sandbox_engine::DisplayKind;
+
+pub(crate) const CASES: &[Case] = &[
+    ("pandas_frames", pandas_frames),
+    ("pillow_images", pillow_images),
+    ("figures", figures),
+    ("a_backend_of_the_user_stays", a_backend_of_the_user_stays),
+    ("preimported", preimported),
+    ("figures_of_plotly", figures_of_plotly),
+];
+
+fn mimes(outcome: &Outcome) -> Vec<(DisplayKind, Vec<String>)> {
+    assert_eq!(outcome.error(), None);
+    outcome
+        .displays()
+        .map(|(kind, bundle)| (kind, bundle.iter().map(|item| item.mime.clone()).collect()))
+        .collect()
+}
+
+fn expect(outcome: &Outcome, displays: &[(DisplayKind, &[&str])]) {
+    let expected: Vec<(DisplayKind, Vec<String>)> = displays
+        .iter()
+        .map(|(kind, mimes)| (*kind, mimes.iter().map(|&mime| mime.to_owned()).collect()))
+        .collect();
+    assert_eq!(mimes(outcome), expected, "{}", outcome.stderr());
+    assert_eq!(outcome.stderr(), "");
+}
+
+fn pandas_frames() {
+    let mut worker = Worker::new();
+    let outcome = worker.run("import pandas as pd\npd.DataFrame({'a': [1, 2]})");
+    expect(&outcome, &[(DisplayKind::Result, &["text/plain", "text/html"])]);
+    assert!(outcome.displays().next().expect("display").1[1].data.contains("<table"));
+    assert_eq!(worker.run("import numpy as np\nnp.arange(3)").text(), Some("array([0, 1, 2])"));
+}
+
+fn pillow_images() {
+    let mut worker = Worker::new();
+    let outcome = worker.run("from PIL import Image\nImage.new('RGB', (4, 4), 'red')");
+    let all = mimes(&outcome);
+    assert!(all[0].1.contains(&"image/png".to_owned()), "{all:?}");
+}
+
+const IMAGE: &[&str] = &["text/plain", "image/png"];
+
+fn figures() {
+    let mut worker = Worker::new();
+    let plot = worker.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('t');");
+    expect(&plot, &[(DisplayKind::Display, IMAGE)]);
+    assert!(plot.displays().next().expect("display").1[1].data.starts_with("iVBOR"));
+    expect(&worker.run("1"), &[(DisplayKind::Result, &["text/plain"])]);
+    expect(
+        &worker.run("fig, ax = plt.subplots(); ax.plot([1])\nfig"),
+        &[(DisplayKind::Result, IMAGE)],
+    );
+    expect(
+        &worker.run("plt.figure(); plt.figure();"),
+        &[(DisplayKind::Display, IMAGE), (DisplayKind::Display, IMAGE)],
+    );
+    expect(&worker.run("display(fig)"), &[(DisplayKind::Display, IMAGE)]);
+    // `show` shows at once.
+    worker.start(&cell("plt.plot([3]); plt.show(); import time; time.sleep(30)"), None);
+    assert!(matches!(worker.reply(), Some(sandbox_engine::Reply::Display { .. })));
+    worker.reap();
+    let mut other = Worker::new();
+    let failing = other.run("import matplotlib.pyplot as plt\nplt.plot([1])\n1/0");
+    assert_eq!((failing.displays().count(), failing.error().is_some()), (1, true));
+    let broken = other.run("plt.title('$\\\\frac$');");
+    assert!(broken.stderr().contains("failed"), "{}", broken.stderr());
+    assert_eq!(other.run("1").text(), Some("1"));
+}
+
+fn a_backend_of_the_user_stays() {
+    let mut fork = plain_fork();
+    fork.env.push(("MPLBACKEND".into(), "svg".into()));
+    let mut worker = Worker::fork(&crate::harness::WARM, &fork).expect("worker");
+    assert_eq!(
+        worker.run("import matplotlib.pyplot as plt\nplt.plot([1]); plt.get_backend()").text(),
+        Some("'svg'")
+    );
+    assert_eq!(Worker::new().run("import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nplt.plot([1]);").displays().count(), 0);
+    // Children have no module of ours, so nothing tells them to use it.
+    let child = Worker::new().run("import matplotlib, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import matplotlib.pyplot as p; p.plot([1])'], check=True);");
+    assert_eq!(child.error(), None, "{}", child.stderr());
+}
+
+/// Shown as in a notebook, where neither IPython nor a browser is.
+fn figures_of_plotly() {
+    let mut worker = Worker::new();
+    let found = worker.run("import importlib.util\nimportlib.util.find_spec('plotly') is not None");
+    if found.text() != Some("True") {
+        // `cargo xtask test` counts such lines.
+        let _ = write!(std::io::stdout(), "\nskipped: SANDBOX_TEST_PYTHON has no plotly\n");
+        return;
+    }
+    const FIGURE: &[&str] = &["application/vnd.plotly.v1+json"];
+    let show = worker.run(
+        "import plotly.graph_objects as go\nfigure = go.Figure(data=[go.Scatter(y=[1, 2])])\nfigure.show()",
+    );
+    expect(&show, &[(DisplayKind::Display, FIGURE)]);
+    assert!(show.displays().next().expect("display").1[0].data.contains("\"y\":[1,2]"));
+    expect(&worker.run("figure"), &[(DisplayKind::Display, FIGURE)]);
+    let page = worker.run("figure.show('notebook_connected')");
+    assert!(mimes(&page).iter().all(|(_, types)| *types == ["text/html"]), "{page:?}");
+    let shown = "import plotly.io as io\nio.show({'data': [{'y': [3]}]})";
+    expect(&worker.run_with(&script(shown)), &[(DisplayKind::Display, FIGURE)]);
+}
+
+fn preimported() {
+    let names = ["numpy", "pandas", "matplotlib.pyplot"].map(str::to_owned).to_vec();
+    let zygote = Zygote::start(&Start { preimports: names, warm: true, ..Start::default() })
+        .expect("zygote");
+    let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
+    let figure = worker.run("import matplotlib.pyplot as plt\nplt.plot([1]);");
+    expect(&figure, &[(DisplayKind::Display, IMAGE)]);
+    let draw = || {
+        Worker::fork(&zygote, &plain_fork())
+            .expect("worker")
+            .run("import numpy; numpy.random.rand()")
+            .text()
+            .map(str::to_owned)
+    };
+    assert_ne!(draw(), draw());
+    let mut fork = plain_fork();
+    fork.env.push(("MPLBACKEND".into(), "svg".into()));
+    let mut worker = Worker::fork(&zygote, &fork).expect("worker");
+    assert_eq!(
+        worker.run("import matplotlib.pyplot as plt\nplt.plot([1]); plt.get_backend()").text(),
+        Some("'svg'")
+    );
+}

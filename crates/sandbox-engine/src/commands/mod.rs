@@ -1,0 +1,467 @@
+//! Commands of one box: programs that run beside the interpreters.
+//!
+//! A command in the foreground belongs to who started it: its output waits for them, and it ends when they drop it. One
+//! in the background belongs to the box: its output is read at once and kept within bounds, and anybody may listen.
+
+mod input;
+mod kept;
+mod leftover;
+mod running;
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use sandbox_core::{
+    Command, CommandControl, CommandEvent, CommandInfo, Error, ErrorKind, OutputStream, PtySize,
+    Result, StartCommand, Stdin, in_words, random_hex, resolve_directory, unix_now,
+};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+use self::input::{Input, Pipe, give, give_first};
+use self::kept::Kept;
+use self::leftover::Leftovers;
+use self::running::{End, Limits, ProcessTree, Progress, Running, watch};
+use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal};
+use crate::interpreter::{EndReason, Taken, feed};
+
+/// Whatever has to live as long as somebody uses a command.
+pub type Guard = Box<dyn Any + Send + Sync>;
+
+const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
+
+/// Commands whose trees [`Commands::end_all`] ends. A box may tell only so many trees apart.
+const MOST_REMEMBERED: usize = 256;
+
+/// Background commands that have ended and can still be connected to.
+const MOST_ENDED: usize = 64;
+
+/// Characters of a command that listings show.
+const MOST_SHOWN: usize = 1000;
+
+/// The commands of one box.
+#[derive(Debug)]
+pub struct Commands {
+    box_io: Arc<dyn BoxIo>,
+    ended: Arc<EndReason>,
+    /// In the order in which they were started.
+    entries: Mutex<VecDeque<Arc<Entry>>>,
+    leftovers: Arc<Leftovers>,
+}
+
+/// One command that runs, or is remembered.
+#[derive(Debug)]
+struct Entry {
+    id: String,
+    line: String,
+    started_at: f64,
+    ended_at: OnceLock<f64>,
+    process: Arc<dyn Process>,
+    end: Arc<End>,
+    background: Option<Background>,
+}
+
+#[derive(Debug)]
+struct Background {
+    kept: Arc<Kept>,
+    control: Arc<Control>,
+}
+
+impl Commands {
+    /// No commands yet. `ended` says why the box ended, once it has.
+    pub fn new(box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) -> Self {
+        Self { box_io, ended, entries: Mutex::default(), leftovers: Arc::default() }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a checked command with that environment beside its own, and relative to that directory. The guard is
+    /// dropped when it has ended or its events are dropped.
+    ///
+    /// # Errors
+    /// As [`BoxIo::spawn`]; `Timeout` when it does not start within its time limit and the
+    /// [allowance](BoxIo::start_allowance).
+    pub async fn start(
+        &self,
+        mut env: BTreeMap<String, String>,
+        directory: &str,
+        request: StartCommand,
+        guard: Guard,
+    ) -> Result<Command> {
+        env.extend(request.env.clone());
+        if request.pty.is_some() {
+            env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
+        }
+        let is_empty = matches!(request.stdin, Stdin::Empty);
+        let spec = Spawn {
+            argv: request.command.argv(),
+            env,
+            cwd: resolve_directory(directory, request.cwd.as_deref().unwrap_or(".")),
+            stdin: request.interactive || !is_empty,
+            terminal: request.pty,
+        };
+        let started = Instant::now();
+        let spawning = self.box_io.spawn(spec);
+        let spawned = match request.timeout {
+            None => spawning.await?,
+            // Code can stop whatever starts beside it, before it is a program that could be ended.
+            Some(limit) => {
+                let allowance = self.box_io.start_allowance();
+                let bound = limit.saturating_add(allowance);
+                let hint = if allowance.is_zero() { STOPPED } else { BUSY };
+                timeout(bound, spawning).await.map_err(|_| not_in_time(bound, hint))??
+            }
+        };
+        Ok(self.command(spawned, started, request, guard))
+    }
+
+    /// Makes a command of a program that was started at that time, and may be over.
+    fn command(
+        &self,
+        spawned: Spawned,
+        started: Instant,
+        request: StartCommand,
+        guard: Guard,
+    ) -> Command {
+        let Spawned { process, stdin, stdout, stderr, terminal } = spawned;
+        let end = Arc::new(End::default());
+        let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
+        let tree = ProcessTree {
+            process: Arc::clone(&process),
+            box_io: Arc::clone(&self.box_io),
+            ended: Arc::clone(&self.ended),
+        };
+        let watch = watch(tree.clone(), limits, Arc::clone(&end));
+        let mut tasks = vec![tokio::spawn(watch).abort_handle()];
+        let (id, pid) = (random_hex(4), process.pid());
+        let line = request.command.to_string().chars().take(MOST_SHOWN).collect();
+        let is_open =
+            request.interactive || (request.pty.is_some() && matches!(request.stdin, Stdin::Empty));
+        let mut input = Input::Given;
+        let mut taken = None;
+        if let Some(stream) = stdin {
+            let feed = if is_open {
+                let pipe = Pipe::new(stream, terminal.is_some());
+                let pipe = Arc::new(AsyncMutex::new(pipe));
+                let first = Arc::clone(&pipe).try_lock_owned();
+                input = Input::Open(pipe);
+                first.ok().map(|first| tokio::spawn(give_first(first, request.stdin)))
+            } else if terminal.is_some() {
+                Some(tokio::spawn(give(Pipe::new(stream, true), request.stdin)))
+            } else {
+                let given = Arc::<Taken>::default();
+                taken = Some(Arc::clone(&given));
+                Some(tokio::spawn(feed(stream, request.stdin, given)))
+            };
+            tasks.extend(feed.map(|feed| feed.abort_handle()));
+        }
+        let control = Arc::new(Control {
+            process: Arc::clone(&process),
+            end: Arc::clone(&end),
+            input,
+            terminal,
+        });
+        let running = Running {
+            tree,
+            streams: [Some(stdout), stderr],
+            started,
+            output_limit: request.output_limit,
+            memory_ends: process.memory_ends(),
+            end: Arc::clone(&end),
+            tasks,
+            on_terminal: request.pty.is_some(),
+            taken,
+            leftovers: Arc::clone(&self.leftovers),
+            _guard: guard,
+            progress: Progress::default(),
+        };
+        let background = request
+            .background
+            .then(|| Background { kept: Arc::default(), control: Arc::clone(&control) });
+        let entry = Arc::new(Entry {
+            id: id.clone(),
+            line,
+            started_at: unix_now(),
+            ended_at: OnceLock::new(),
+            process,
+            end,
+            background,
+        });
+        self.remember(Arc::clone(&entry));
+        match entry.listen(Box::new(())) {
+            Some(command) => {
+                tokio::spawn(keep(running, entry));
+                command
+            }
+            None => {
+                let events = unfold(running, |mut running| async move {
+                    let event = running.next_event().await?;
+                    Some((event, running))
+                });
+                Command { id, pid: Some(pid), events: Box::pin(events), control }
+            }
+        }
+    }
+
+    /// Remembers a command, and forgets old ones that have ended.
+    fn remember(&self, entry: Arc<Entry>) {
+        let mut entries = self.entries();
+        forget_oldest(&mut entries, MOST_ENDED, |entry| entry.background.is_some());
+        let others = MOST_REMEMBERED.saturating_sub(MOST_ENDED);
+        forget_oldest(&mut entries, others, |entry| entry.background.is_none());
+        entries.push_back(entry);
+    }
+
+    /// Commands that run, and background ones that ended and are remembered: the last 64.
+    pub fn list(&self) -> Vec<CommandInfo> {
+        let shown = |entry: &&Arc<Entry>| entry.background.is_some() || !entry.end.is_over();
+        self.entries().iter().filter(shown).map(|entry| entry.info()).collect()
+    }
+
+    /// Listens to a background command: what is kept of its output first, then what comes. The guard is dropped with the
+    /// events.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for one in the foreground.
+    pub fn connect(&self, id: &str, guard: Guard) -> Result<Command> {
+        let entries = self.entries();
+        let found = entries
+            .iter()
+            .find(|entry| entry.id == id && (entry.background.is_some() || !entry.end.is_over()));
+        let Some(entry) = found else {
+            let message = format!("command {id:?} not found");
+            return Err(Error::new(ErrorKind::NotFound, "connect_command", message));
+        };
+        entry.listen(guard).ok_or_else(|| {
+            Error::invalid("id", format!("{id:?} is a command in the foreground"))
+                .with_hint("start it in the background to connect to it")
+        })
+    }
+
+    /// Ends every command with everything it started, also what one that has ended left behind, and forgets them.
+    ///
+    /// # Errors
+    /// As [`Process::kill_tree`].
+    pub async fn end_all(&self) -> Result<()> {
+        let entries = std::mem::take(&mut *self.entries());
+        let mut ended = Ok(());
+        for entry in entries {
+            ended = ended.and(entry.process.kill_tree().await);
+        }
+        ended
+    }
+}
+
+/// What it may mean that a program does not begin.
+pub const STOPPED: &str = "code in the sandbox may stop whatever starts in it; end the sandbox";
+
+/// What it may mean where somebody else starts it.
+const BUSY: &str = "who starts it, an engine or a server, may be busy or out of reach; nothing is left of it here, so try it again";
+
+fn not_in_time(bound: Duration, hint: &str) -> Error {
+    let message = format!("the command did not start within {}", in_words(bound));
+    Error::new(ErrorKind::Timeout, "start_command", message).with_hint(hint)
+}
+
+/// Forgets the oldest of a kind that have ended, until no more than that are left of it.
+fn forget_oldest(entries: &mut VecDeque<Arc<Entry>>, most: usize, kind: impl Fn(&Entry) -> bool) {
+    let is_over = |entry: &Arc<Entry>| kind(entry) && entry.end.is_over();
+    let count = entries.iter().filter(|entry| is_over(entry)).count();
+    let mut excess = count.saturating_sub(most);
+    if excess > 0 {
+        entries.retain(|entry| {
+            let forgotten = excess > 0 && is_over(entry);
+            excess -= usize::from(forgotten);
+            !forgotten
+        });
+    }
+}
+
+/// Reads a background command to its end.
+async fn keep(mut running: Running, entry: Arc<Entry>) {
+    let Some(Background { kept, .. }) = &entry.background else { return };
+    while let Some(event) = running.next_event().await {
+        match event {
+            CommandEvent::Output { stream, data } => {
+                kept.push(stream, &data);
+                kept.room().await;
+            }
+            CommandEvent::Finished(outcome) => {
+                let _ = entry.ended_at.set(unix_now());
+                kept.finish(outcome);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Entry {
+    fn info(&self) -> CommandInfo {
+        let kept = self.background.as_ref().map(|background| &background.kept);
+        let outcome = kept.and_then(|kept| kept.outcome());
+        let [stdout, stderr] = kept.map(|kept| kept.totals()).unwrap_or_default();
+        CommandInfo {
+            id: self.id.clone(),
+            pid: Some(self.process.pid()),
+            command: self.line.clone(),
+            started_at: self.started_at,
+            exit_code: outcome.as_ref().map(|outcome| outcome.exit_code),
+            signal: outcome.as_ref().and_then(|outcome| outcome.signal),
+            failure: outcome.and_then(|outcome| outcome.failure),
+            ended_at: self.ended_at.get().copied(),
+            background: self.background.is_some(),
+            stdout,
+            stderr,
+        }
+    }
+
+    /// A new listener of a background command, from the beginning.
+    fn listen(&self, guard: Guard) -> Option<Command> {
+        static LISTENERS: AtomicU64 = AtomicU64::new(0);
+        let Background { kept, control } = self.background.as_ref()?;
+        let number = LISTENERS.fetch_add(1, Ordering::Relaxed);
+        kept.expect(number);
+        let listener = Listener { kept: Arc::clone(kept), number, done: false, _guard: guard };
+        let events = unfold(listener, |mut listener| async move {
+            let event = listener.next().await?;
+            Some((event, listener))
+        });
+        Some(Command {
+            id: self.id.clone(),
+            pid: Some(self.process.pid()),
+            events: Box::pin(events),
+            control: Arc::<Control>::clone(control),
+        })
+    }
+}
+
+/// Somebody who listens to a background command.
+struct Listener {
+    kept: Arc<Kept>,
+    number: u64,
+    done: bool,
+    _guard: Guard,
+}
+
+impl Listener {
+    async fn next(&mut self) -> Option<CommandEvent> {
+        if self.done {
+            return None;
+        }
+        let event = self.kept.next(self.number).await;
+        self.done = matches!(event, CommandEvent::Finished(_));
+        Some(event)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.kept.forget(self.number);
+    }
+}
+
+struct Control {
+    process: Arc<dyn Process>,
+    end: Arc<End>,
+    input: Input,
+    terminal: Option<Box<dyn Terminal>>,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl CommandControl for Control {
+    async fn write_stdin(&self, data: Bytes) -> Result<()> {
+        self.input.write(&data, &self.end).await
+    }
+
+    async fn close_stdin(&self) -> Result<()> {
+        self.input.close(&self.end).await
+    }
+
+    async fn resize(&self, size: PtySize) -> Result<()> {
+        let Some(terminal) = &self.terminal else {
+            return Err(Error::unsupported("resize", "the command has no terminal"));
+        };
+        if size.columns == 0 || size.rows == 0 {
+            return Err(Error::invalid("size", "must have at least one column and one row"));
+        }
+        terminal.resize(size).await
+    }
+
+    async fn signal(&self, signal: i32, tree: bool) -> Result<()> {
+        const SIGKILL: i32 = 9;
+        if !(1..=64).contains(&signal) {
+            return Err(Error::invalid("signal", format!("must be from 1 to 64, got {signal}")));
+        }
+        match (tree, signal) {
+            (true, SIGKILL) => self.process.kill_tree().await,
+            (true, _) => self.process.signal_tree(signal).await,
+            (false, _) => self.process.signal(signal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::box_io::{WorkerIo, WorkerSpec};
+
+    /// Takes two seconds to find that there is no such program.
+    #[derive(Debug)]
+    struct Slow {
+        allowance: Duration,
+    }
+
+    #[async_trait]
+    impl BoxIo for Slow {
+        async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
+            sleep(Duration::from_secs(2)).await;
+            Err(Error::new(ErrorKind::NotFound, "start_command", "no such program"))
+        }
+
+        fn start_allowance(&self) -> Duration {
+            self.allowance
+        }
+
+        async fn start_worker(&self, _spec: WorkerSpec) -> Result<WorkerIo> {
+            Err(Error::unsupported("start_interpreter", "there are none"))
+        }
+
+        fn kill(&self) {}
+
+        async fn closed(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_has_its_limit_and_what_the_box_allows() {
+        for (limit, allowance, expected) in [
+            (Some(1), 0, ErrorKind::Timeout),
+            (Some(1), 5, ErrorKind::NotFound),
+            (Some(3), 0, ErrorKind::NotFound),
+            (None, 0, ErrorKind::NotFound),
+        ] {
+            let slow = Slow { allowance: Duration::from_secs(allowance) };
+            let commands = Commands::new(Arc::new(slow), Arc::default());
+            let mut request = StartCommand::new("x");
+            request.timeout = limit.map(Duration::from_secs);
+            let started = commands.start(BTreeMap::new(), "/", request, Box::new(())).await;
+            assert_eq!(started.unwrap_err().kind(), expected, "{limit:?} {allowance}");
+        }
+    }
+}

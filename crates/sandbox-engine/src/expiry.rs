@@ -1,0 +1,200 @@
+//! When a sandbox ends by itself.
+
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::box_io::BoxIo;
+use crate::interpreter::EndReason;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sandbox_core::{FailureKind, unix_now};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::background;
+
+/// Ends a sandbox when its lifetime is over, when it has been unused for too long, or when what it stands on dies.
+#[derive(Debug)]
+pub struct Expiry {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+    idle: Option<Duration>,
+    /// The process that made the box.
+    maker: OnceLock<AsyncFd<OwnedFd>>,
+}
+
+#[derive(Debug)]
+struct State {
+    end: Instant,
+    end_at: f64,
+    last_used: Instant,
+    in_use: usize,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn due(&self) -> Instant {
+        let state = self.state();
+        match self.idle {
+            Some(idle) if state.in_use == 0 => state.end.min(state.last_used + idle),
+            _ => state.end,
+        }
+    }
+
+    async fn maker_died(&self) {
+        match self.maker.get().map(AsyncFd::readable) {
+            Some(death) => drop(death.await),
+            None => pending().await,
+        }
+    }
+}
+
+impl Expiry {
+    /// Begins to watch a box that lives that long, and `idle` without being used.
+    pub fn start(
+        box_io: Arc<dyn BoxIo>,
+        ended: Arc<EndReason>,
+        lifetime: Duration,
+        idle: Option<Duration>,
+    ) -> Self {
+        let now = Instant::now();
+        let state = State {
+            end: now + lifetime,
+            end_at: unix_now() + lifetime.as_secs_f64(),
+            last_used: now,
+            in_use: 0,
+        };
+        let (changed, maker) = (Notify::new(), OnceLock::new());
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed, idle, maker });
+        // Lifetimes hold, and what is dropped is let go of, when nothing polls the runtime of the caller any more.
+        let task = background::spawn(watch(Arc::clone(&shared), box_io, ended));
+        Self { shared, task }
+    }
+
+    /// The sandbox ends with the process that made the box, whose first process is `first`.
+    ///
+    /// That is told by the maker's death itself: a box may be slow to end, or never end completely.
+    pub fn end_with_maker_of(&self, first: u32) {
+        // A maker that is dead already has taken the box along, or leaves nothing to watch.
+        let watched = |maker| background::inside(|| watch_process(maker)).ok();
+        if let Some(maker) = parent_of(first).and_then(watched) {
+            let _ = self.shared.maker.set(maker);
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// When the lifetime is over, unix seconds.
+    pub fn end_at(&self) -> f64 {
+        self.shared.state().end_at
+    }
+
+    /// Sets the lifetime anew, from now, which is a use.
+    pub fn set_lifetime(&self, lifetime: Duration) {
+        let mut state = self.shared.state();
+        state.last_used = Instant::now();
+        state.end = state.last_used + lifetime;
+        state.end_at = unix_now() + lifetime.as_secs_f64();
+        drop(state);
+        self.shared.changed.notify_one();
+    }
+
+    /// The sandbox is in use until the guard is dropped.
+    pub fn in_use(&self) -> InUse {
+        self.uses().begin()
+    }
+
+    /// What says so later, and does not keep the sandbox.
+    pub fn uses(&self) -> Uses {
+        Uses(Arc::clone(&self.shared))
+    }
+}
+
+impl Drop for Expiry {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Whoever may use a sandbox later.
+#[derive(Clone, Debug)]
+pub struct Uses(Arc<Shared>);
+
+impl Uses {
+    /// The sandbox is in use until the guard is dropped.
+    pub fn begin(&self) -> InUse {
+        self.0.state().in_use += 1;
+        InUse(Arc::clone(&self.0))
+    }
+}
+
+/// Keeps a sandbox from being idle.
+#[derive(Debug)]
+pub struct InUse(Arc<Shared>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.in_use -= 1;
+        state.last_used = Instant::now();
+        drop(state);
+        if self.0.idle.is_some() {
+            self.0.changed.notify_one();
+        }
+    }
+}
+
+fn parent_of(pid: u32) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may contain anything; state and parent follow.
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    Pid::from_raw(parent)
+}
+
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe because of types that change their descriptor; an owned one stays"
+)]
+fn watch_process(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
+}
+
+async fn watch(shared: Arc<Shared>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) {
+    loop {
+        let due = shared.due();
+        if due <= Instant::now() {
+            ended.set(FailureKind::Expired);
+            box_io.kill();
+            return;
+        }
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = shared.changed.notified() => {}
+            () = box_io.closed() => {
+                ended.set_gone(&*box_io);
+                // Something that was only lost may still be there.
+                box_io.kill();
+                return;
+            }
+            () = shared.maker_died() => {
+                ended.set(FailureKind::Terminated);
+                box_io.kill();
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! An open file, read in pieces.
+
+use std::os::fd::OwnedFd;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::Stat;
+use rustix::io::{Errno, pread};
+use sandbox_core::{ByteRange, Result};
+
+use super::About;
+use super::pieces::{PIECE, Piece, Source};
+
+/// An open file, and what of it is still to be read.
+#[derive(Debug)]
+pub struct Reading {
+    file: OwnedFd,
+    about: About,
+    offset: u64,
+    left: u64,
+    /// Bytes that the file had from here on when it was opened.
+    expected: u64,
+}
+
+impl Reading {
+    /// Begins with a file that was as `status` says.
+    pub fn new(file: OwnedFd, status: &Stat, about: About, range: ByteRange) -> Self {
+        let size = u64::try_from(status.st_size).unwrap_or(0);
+        Self {
+            file,
+            about,
+            offset: range.offset,
+            left: range.length.unwrap_or(u64::MAX),
+            expected: size.saturating_sub(range.offset),
+        }
+    }
+}
+
+impl Source for Reading {
+    /// A file that grows is read on.
+    fn next(&mut self) -> Result<Piece> {
+        // One byte more than is expected tells whether that was the end.
+        let expected = self.expected.saturating_add(1).max(4096);
+        let room = usize::try_from(self.left.min(expected)).map_or(PIECE, |room| room.min(PIECE));
+        let mut piece = Vec::with_capacity(room);
+        let mut ended = false;
+        while piece.len() < room && !ended {
+            let offset = self.offset.saturating_add(piece.len() as u64);
+            match pread(&self.file, spare_capacity(&mut piece), offset) {
+                Ok(count) => ended = count == 0,
+                Err(Errno::INTR) => {}
+                // Beyond what an offset can be there is nothing.
+                Err(Errno::INVAL) if i64::try_from(offset).is_err() => ended = true,
+                Err(errno) => return Err(self.about.failed(errno)),
+            }
+        }
+        piece.truncate(room);
+        let count = piece.len() as u64;
+        self.offset = self.offset.saturating_add(count);
+        self.left -= count;
+        self.expected = self.expected.saturating_sub(count);
+        Ok(Piece { bytes: piece.into(), last: ended || self.left == 0 })
+    }
+}

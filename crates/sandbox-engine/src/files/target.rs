@@ -1,0 +1,71 @@
+//! A path in a box, as far as it can be judged by its text.
+
+use sandbox_core::tar::MOST_ENTRIES;
+use sandbox_core::{ErrorKind, Result};
+
+use super::{About, names};
+
+/// The longest path, and the longest part of it, in bytes.
+const MOST_PATH: usize = 4096;
+const MOST_NAME: usize = 255;
+
+/// A path, checked and absolute.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What is being done with it, for errors.
+    pub about: About,
+    /// As it is shown.
+    pub shown: String,
+    /// As the kernel has it.
+    pub bytes: Vec<u8>,
+}
+
+impl Target {
+    /// Checks what can be checked in the text. Relative paths begin at `base`.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn new(base: &str, operation: &'static str, path: &str) -> Result<Self> {
+        let about = About::new(operation, path);
+        if path.is_empty() || path.contains('\0') {
+            return Err(about.invalid("path", "a path must not be empty or contain NUL"));
+        }
+        let absolute = if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("{}/{path}", base.trim_end_matches('/'))
+        };
+        let bytes = names::to_bytes(&absolute);
+        if bytes.len() > MOST_PATH {
+            return Err(about.invalid("name_too_long", "the path is longer than 4096 bytes"));
+        }
+        if bytes.split(|byte| *byte == b'/').any(|part| part.len() > MOST_NAME) {
+            return Err(about.invalid("name_too_long", "a name in it is longer than 255 bytes"));
+        }
+        let parts = absolute.split('/').filter(|part| !matches!(*part, "" | "."));
+        let shown = parts.fold(String::new(), |path, part| path + "/" + part);
+        let shown = if shown.is_empty() { "/".to_owned() } else { shown };
+        Ok(Self { about, shown, bytes })
+    }
+
+    /// Whether it ends in the name of something that can be made, removed or replaced.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn must_have_name(&self) -> Result<()> {
+        let last = self.bytes.split(|byte| *byte == b'/').rfind(|part| !part.is_empty());
+        if matches!(last, None | Some(b"." | b"..")) {
+            return Err(self.about.invalid("path", "the path does not end in a name"));
+        }
+        Ok(())
+    }
+
+    /// Whether an archive of it may have that many entries: with more, nobody here would unpack it.
+    pub fn check_entries(&self, count: usize) -> Result<()> {
+        if count <= MOST_ENTRIES {
+            return Ok(());
+        }
+        let message = format!("has more than {MOST_ENTRIES} files, directories and links");
+        Err(self.about.error(ErrorKind::ResourceExhausted, "too_many", &message))
+    }
+}

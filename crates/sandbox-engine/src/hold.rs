@@ -1,0 +1,83 @@
+//! A sandbox that is held: nothing in it runs, and nothing is asked of it until it goes on.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::interpreter::{Contexts, InterpreterContext, Paused};
+use sandbox_core::{Error, ErrorKind, Result, Retry, hint_with_rust};
+use tokio::sync::Mutex as Turn;
+
+use crate::expiry::InUse;
+
+/// Whether a sandbox is held.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    /// Held by whoever pauses or resumes, takes a snapshot or goes back to one.
+    pub(crate) turn: Turn<()>,
+    held: Mutex<Option<Held>>,
+}
+
+/// What waits while a sandbox is held.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Runs that came too late to be refused.
+    pub(crate) _contexts: Vec<Paused>,
+    /// Time that passes for nobody is no idle time.
+    pub(crate) _in_use: InUse,
+}
+
+impl Hold {
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.held().is_some()
+    }
+
+    pub(crate) fn set(&self, held: Option<Held>) {
+        // What waited may go on when nobody looks here any more.
+        let _former = std::mem::replace(&mut *self.held(), held);
+    }
+
+    /// The error of everything that is asked of it meanwhile.
+    pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
+        if !self.is_held() {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Unavailable, operation, "the sandbox is paused");
+        Err(error.with_hint(hint_with_rust("`sandboxes resume ID` lets it go on", ".resume()")))
+    }
+}
+
+/// Every context, none of which runs code.
+///
+/// # Errors
+/// `Unavailable` when one does.
+pub async fn pause_contexts(contexts: &Contexts, operation: &'static str) -> Result<Vec<Paused>> {
+    let mut paused = Vec::new();
+    for context in contexts.all_of_them() {
+        paused.push(pause_context(&context, operation).await?);
+    }
+    Ok(paused)
+}
+
+/// One context that runs no code.
+///
+/// # Errors
+/// `Unavailable` when it does.
+pub async fn pause_context(
+    context: &InterpreterContext,
+    operation: &'static str,
+) -> Result<Paused> {
+    if let Some(paused) = context.pause().await {
+        return Ok(paused);
+    }
+    let id = context.id();
+    let (message, hint) = if context.is_executing() {
+        (format!("code runs in context {id}"), "wait for it, or interrupt it")
+    } else {
+        (format!("context {id} is busy with another snapshot or a variable"), "wait for that")
+    };
+    let error = Error::new(ErrorKind::Unavailable, operation, message);
+    Err(error.with_retry(Retry::Temporary).with_hint(hint))
+}

@@ -1,0 +1,212 @@
+//! Marks in the text of a worker, which say what of it comes before something that goes another way.
+//!
+//! Text travels on pipes and displays on the control stream, so that neither says when the other was written. A worker
+//! therefore writes a mark into both pipes before it displays something, and names the marks on the control stream
+//! ([`Reply::Marked`](crate::Reply::Marked)). A mark holds the id of the run, which code cannot guess.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+/// What each mark begins with. No UTF-8 has the first byte.
+const START: &[u8; 6] = b"\xfemark\xfe";
+
+/// That and the id of the run.
+const KEY: usize = START.len() + size_of::<i64>();
+
+/// A whole mark: at its end is its number.
+const MARK: usize = KEY + size_of::<i64>();
+
+/// A part of what a worker has written.
+#[derive(Debug, PartialEq)]
+pub(super) enum Part {
+    Text(Bytes),
+    Mark(i64),
+}
+
+/// Cuts what a worker has written into text and marks, as it is read.
+#[derive(Debug)]
+pub(super) struct Cutter {
+    key: [u8; KEY],
+    /// What was read and is not cut yet. Once all is, at most the beginning of a mark.
+    rest: Bytes,
+    /// No more of the beginning that is left over will come.
+    released: bool,
+}
+
+impl Cutter {
+    pub(super) fn new() -> Self {
+        Self { key: key(0), rest: Bytes::new(), released: false }
+    }
+
+    /// From now on the marks are those of that run.
+    pub(super) fn begin(&mut self, run: i64) {
+        self.key = key(run);
+    }
+
+    /// Adds what was read.
+    pub(super) fn push(&mut self, data: &[u8]) {
+        self.released = false;
+        if self.rest.is_empty() {
+            self.rest = Bytes::copy_from_slice(data);
+        } else {
+            let mut joined = BytesMut::with_capacity(self.rest.len() + data.len());
+            joined.extend_from_slice(&self.rest);
+            joined.extend_from_slice(data);
+            self.rest = joined.freeze();
+        }
+    }
+
+    /// The next part of what is there.
+    pub(super) fn next(&mut self) -> Option<Part> {
+        match self.find() {
+            0 if self.rest.len() >= MARK => {
+                let number = self.rest[KEY..MARK].first_chunk().copied().unwrap_or_default();
+                self.rest.advance(MARK);
+                Some(Part::Mark(i64::from_le_bytes(number)))
+            }
+            // The beginning of one, and the rest is still to come.
+            0 if !self.released => None,
+            0 => self.take(self.rest.len()),
+            text => self.take(text),
+        }
+    }
+
+    fn take(&mut self, length: usize) -> Option<Part> {
+        (length > 0).then(|| Part::Text(self.rest.split_to(length)))
+    }
+
+    /// Where the next mark is, or may begin; otherwise the end.
+    fn find(&self) -> usize {
+        let may_begin = |at: &usize| {
+            let found = &self.rest[*at..];
+            let length = found.len().min(KEY);
+            found[..length] == self.key[..length]
+        };
+        memchr::memchr_iter(START[0], &self.rest).find(may_begin).unwrap_or(self.rest.len())
+    }
+
+    /// Whether it holds back what may be the beginning of a mark, and may be text as well.
+    pub(super) fn is_unsure(&self) -> bool {
+        !self.released && !self.rest.is_empty() && self.rest.len() < KEY && self.find() == 0
+    }
+
+    /// What it holds back for that reason is text.
+    pub(super) fn release(&mut self) {
+        self.released = self.is_unsure();
+    }
+}
+
+fn key(run: i64) -> [u8; KEY] {
+    let mut key = [0; KEY];
+    key[..START.len()].copy_from_slice(START);
+    key[START.len()..].copy_from_slice(&run.to_le_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use sandbox_python::part;
+
+    const RUN: i64 = 0x0102_0304_fe6d_6172;
+
+    fn mark(run: i64, number: i64) -> Vec<u8> {
+        [&key(run)[..], &number.to_le_bytes()].concat()
+    }
+
+    /// Text in one piece between the marks.
+    fn parts(pieces: &[&[u8]]) -> Vec<Result<Vec<u8>, i64>> {
+        let mut cutter = Cutter::new();
+        cutter.begin(RUN);
+        let mut parts = Vec::new();
+        let mut add = |cutter: &mut Cutter| {
+            while let Some(part) = cutter.next() {
+                match (part, parts.last_mut()) {
+                    (Part::Text(text), Some(Ok(before))) => {
+                        Vec::extend_from_slice(before, &text);
+                    }
+                    (Part::Text(text), _) => parts.push(Ok(text.to_vec())),
+                    (Part::Mark(number), _) => parts.push(Err(number)),
+                }
+            }
+        };
+        for piece in pieces {
+            cutter.push(piece);
+            add(&mut cutter);
+        }
+        cutter.release();
+        add(&mut cutter);
+        parts
+    }
+
+    #[test]
+    fn marks_are_taken_out_of_the_text() {
+        let data = [b"a\n".as_slice(), &mark(RUN, 1), b"b", &mark(RUN, 2), &mark(RUN, 3)].concat();
+        let expected = [Ok(b"a\n".to_vec()), Err(1), Ok(b"b".to_vec()), Err(2), Err(3)];
+        assert_eq!(parts(&[&data]), expected);
+        let bytes: Vec<&[u8]> = data.chunks(1).collect();
+        assert_eq!(parts(&bytes), expected);
+    }
+
+    #[test]
+    fn what_looks_like_a_mark_is_text() {
+        for text in [
+            mark(RUN + 1, 1),
+            b"\xfe\xfe\xfemark".to_vec(),
+            b"\xfe".to_vec(),
+            START.to_vec(),
+            key(RUN)[..KEY - 1].to_vec(),
+            [&[0xfe; 40][..], b"mark"].concat(),
+        ] {
+            assert_eq!(parts(&[&text]), [Ok(text)]);
+        }
+    }
+
+    #[test]
+    fn what_may_be_the_beginning_of_a_mark_waits() {
+        let mut cutter = Cutter::new();
+        cutter.begin(RUN);
+        cutter.push(b"a\xfe");
+        assert_eq!(cutter.next(), Some(Part::Text("a".into())));
+        assert_eq!(cutter.next(), None);
+        assert!(cutter.is_unsure());
+        cutter.release();
+        assert_eq!(cutter.next(), Some(Part::Text(Bytes::from_static(b"\xfe"))));
+        assert!(!cutter.is_unsure());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_marks_is_lost(
+            texts in prop::collection::vec("[\u{0}-\u{ff}]{0,9}|\u{fe}mark", 1..6),
+            at in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            // As Latin-1, so that every byte is there.
+            let text = |text: &String| text.chars().map(|c| c as u8).collect::<Vec<u8>>();
+            let mut data = Vec::new();
+            let mut expected = Vec::new();
+            for (number, text) in (0_i64..).zip(texts.iter().map(text)) {
+                data.extend_from_slice(&text);
+                data.extend_from_slice(&mark(RUN, number));
+                if !text.is_empty() {
+                    expected.push(Ok(text));
+                }
+                expected.push(Err(number));
+            }
+            let mut ends: Vec<_> = at.iter().map(|at| at.index(data.len())).collect();
+            ends.push(data.len());
+            ends.sort_unstable();
+            let mut start = 0;
+            let pieces: Vec<_> = ends.iter().map(|end| &data[std::mem::replace(&mut start, *end)..*end]).collect();
+            prop_assert_eq!(parts(&pieces), expected);
+        }
+    }
+
+    #[test]
+    fn workers_write_the_same_marks() {
+        let streams = part("streams").unwrap();
+        let start = START.escape_ascii();
+        assert!(streams.contains(&format!("MARK = b\"{start}\"")), "{start}");
+    }
+}

@@ -1,0 +1,442 @@
+//! A sandbox without its interpreters: a box, its files, its commands, and the end of its life.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::box_io::{BoxFiles, BoxIo, Spawn};
+use crate::commands::Commands;
+use crate::interpreter::EndReason;
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
+use sandbox_core::{
+    ByteSize, Capabilities, CodeMode, Command, CreateSpec, Error, ErrorKind, Event, FailureKind,
+    IsolationInfo, Mount, Result, RunCode, SandboxId, SandboxInfo, SandboxStatus, StartCommand,
+    Stdin, Tags, Variant, unix_now,
+};
+use serde_json::{Map, Value};
+
+use crate::expiry::{Expiry, InUse};
+use crate::hold::Hold;
+use crate::lookout::told;
+use crate::network::Network;
+use crate::packages::Packages;
+
+/// How long a sandbox lives when nothing is said.
+pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// How long `terminate` waits for what it killed. Longer takes only what hangs in the kernel, which
+/// runs no code of the sandbox any more.
+const END_BOUND: Duration = Duration::from_secs(2);
+
+/// Which sandboxes can be reached, held and measured.
+const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in containers with Python: `-p local-eval`, \
+    `-p local-jupyter` or `-p local-docker`";
+
+/// What works with the files, once that is there.
+pub type Files = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn BoxFiles>>> + Send + Sync>;
+
+/// A future that does not keep the box alive.
+pub type Closing = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// One sandbox, apart from its interpreters.
+pub struct Place {
+    /// Its id.
+    pub id: SandboxId,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// The box.
+    pub box_io: Arc<dyn BoxIo>,
+    /// Why it has ended, once it has.
+    pub ended: Arc<EndReason>,
+    /// When it ends by itself.
+    pub expiry: Expiry,
+    /// What listings show of it.
+    pub described: Mutex<Described>,
+    /// The whole environment of whatever runs in it.
+    pub env: BTreeMap<String, String>,
+    /// Its working directory.
+    pub cwd: String,
+    /// The working directory of sandboxes of its kind, which a snapshot has.
+    pub(crate) work_dir: String,
+    /// What each run and each command may put out.
+    pub output_limit: Option<ByteSize>,
+    /// What may leave it.
+    pub network: Network,
+    /// Its commands.
+    pub commands: Commands,
+    /// Python packages, where they can be installed.
+    pub packages: Option<Packages>,
+    /// What to do about something that it lacks, and without which it has no more than it has.
+    pub missing: Option<&'static str>,
+    /// Directories of this host in which its interpreter looks for modules, and which code does not see.
+    pub unseen: Vec<PathBuf>,
+    pub(crate) hold: Hold,
+    pub(crate) files: Option<Files>,
+    pub(crate) closing: Closing,
+}
+
+/// What a sandbox shall be, before it has a box.
+#[derive(Debug)]
+pub struct PlaceSpec<'a> {
+    /// Whose it is.
+    pub variant: Variant,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// What was asked for.
+    pub create: &'a CreateSpec,
+    /// What keeps the code in.
+    pub isolation: IsolationInfo,
+    /// The whole environment of whatever runs in it.
+    pub env: BTreeMap<String, String>,
+    /// Its working directory.
+    pub cwd: String,
+}
+
+/// What listings show of a sandbox.
+#[derive(Clone, Debug, Default)]
+pub struct Described {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its tags.
+    pub tags: Tags,
+    /// Unix seconds.
+    pub created_at: f64,
+    /// What keeps the code in.
+    pub isolation: IsolationInfo,
+    /// What it is given of the host.
+    pub mounts: Vec<Mount>,
+    /// Facts of its backend.
+    pub metadata: Map<String, Value>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("id", &self.id)
+            .field("box_io", &self.box_io)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    /// A sandbox that is somewhere else. `files` work with what is there.
+    pub fn elsewhere(
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Arc<dyn BoxFiles>>,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
+        Self::elsewhere_until(Arc::default(), box_io, files, spec)
+    }
+
+    /// The same, of a sandbox whose end is told by `ended`.
+    pub fn elsewhere_until(
+        ended: Arc<EndReason>,
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Arc<dyn BoxFiles>>,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
+        let closing: Closing = {
+            let watched = Arc::clone(&box_io);
+            Arc::new(move || {
+                let watched = Arc::clone(&watched);
+                Box::pin(async move { watched.closed().await })
+            })
+        };
+        let files = files.map(|files| -> Files {
+            Arc::new(move || Box::pin(std::future::ready(Ok(Arc::clone(&files)))))
+        });
+        let network = Network::unrestricted(spec.create.network.clone());
+        Self::new(ended, box_io, files, closing, network, spec)
+    }
+
+    /// Its snapshots are of that directory, wherever it works.
+    #[must_use]
+    pub fn with_work_dir(mut self, directory: &str) -> Self {
+        directory.clone_into(&mut self.work_dir);
+        self
+    }
+
+    /// What works with the files is there only when it is needed.
+    #[must_use]
+    pub fn with_files_of<F>(mut self, files: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Arc<dyn BoxFiles>>> + Send + 'static,
+    {
+        self.files = Some(Arc::new(move || Box::pin(files())));
+        self
+    }
+
+    /// A sandbox in a box of this host.
+    pub fn new(
+        ended: Arc<EndReason>,
+        box_io: Arc<dyn BoxIo>,
+        files: Option<Files>,
+        closing: Closing,
+        network: Network,
+        spec: PlaceSpec<'_>,
+    ) -> Self {
+        let PlaceSpec { variant, capabilities, create, isolation, env, cwd } = spec;
+        let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
+        let lifetime = create.lifetime.unwrap_or(DEFAULT_LIFETIME);
+        let expiry =
+            Expiry::start(Arc::clone(&box_io), Arc::clone(&ended), lifetime, create.idle_timeout);
+        let described = Described {
+            name: create.name.clone(),
+            tags: create.tags.clone(),
+            created_at: unix_now(),
+            isolation,
+            mounts: create.mounts.clone(),
+            metadata: Map::new(),
+        };
+        Self {
+            id: SandboxId::random(variant),
+            capabilities,
+            box_io,
+            ended,
+            expiry,
+            described: Mutex::new(described),
+            env,
+            work_dir: cwd.clone(),
+            cwd,
+            output_limit: create.output_limit,
+            network,
+            commands,
+            packages: None,
+            missing: None,
+            unseen: Vec::new(),
+            hold: Hold::default(),
+            files,
+            closing,
+        }
+    }
+
+    /// Whether it has not ended, and is not held.
+    ///
+    /// # Errors
+    /// `Terminated`, `Unavailable` while it is held.
+    pub fn alive(&self, operation: &'static str) -> Result<()> {
+        self.not_ended(operation)?;
+        self.hold.check(operation)
+    }
+
+    /// Whether it has not ended. It may be held.
+    ///
+    /// # Errors
+    /// `Terminated`.
+    pub fn not_ended(&self, operation: &'static str) -> Result<()> {
+        ended(operation, &self.id, &self.ended).map_or(Ok(()), Err)
+    }
+
+    /// Whether it has not ended, for who needs no reason.
+    pub fn is_running(&self) -> bool {
+        self.ended.get().is_none()
+    }
+
+    /// The answer of a verb that this sandbox does not have.
+    pub fn unsupported(&self, operation: &'static str) -> Error {
+        let variant = self.id.variant();
+        let error =
+            Error::unsupported(operation, format!("{variant} does not support {operation} here"))
+                .with_context("variant", variant.as_str());
+        let elsewhere = matches!(operation, "expose_port" | "pause" | "resume" | "metrics");
+        match self.missing.or_else(|| elsewhere.then_some(IN_A_BOUNDARY)) {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    }
+
+    /// Refuses a run that a Jupyter kernel cannot do without a program of ours in it, where there is none.
+    ///
+    /// # Errors
+    /// `Unsupported`, saying what it was.
+    pub fn check_run_of_kernel(&self, request: &RunCode) -> Result<()> {
+        let capabilities = &self.capabilities;
+        let is_script = matches!(request.mode, CodeMode::Script { .. });
+        let own = !request.env.is_empty() || request.cwd.is_some();
+        let has_stdin = !matches!(request.stdin, Stdin::Empty);
+        let what = if is_script && !capabilities.run_script {
+            "scripts"
+        } else if has_stdin && !capabilities.run_stdin {
+            "standard input"
+        } else if own && !capabilities.variables {
+            "environment and no directory for a single run"
+        } else {
+            return Ok(());
+        };
+        let message = format!("this kernel of {} has no {what}", self.id.variant());
+        Err(Error::unsupported("run_code", message)
+            .with_hint("kernels of IPython have it; or run it as a command"))
+    }
+
+    pub(crate) fn described(&self) -> MutexGuard<'_, Described> {
+        self.described.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known about it now.
+    pub fn info(&self) -> SandboxInfo {
+        let described = self.described();
+        SandboxInfo {
+            id: self.id.to_string(),
+            variant: self.id.variant(),
+            status: self.status(),
+            created_at: described.created_at,
+            end_at: Some(self.expiry.end_at()),
+            name: described.name.clone(),
+            tags: described.tags.clone(),
+            resources: None,
+            isolation: Some(described.isolation.clone()),
+            mounts: described.mounts.clone(),
+            metadata: described.metadata.clone(),
+        }
+    }
+
+    /// Where it is in its life.
+    pub fn status(&self) -> SandboxStatus {
+        match self.ended.get() {
+            None if self.hold.is_held() => SandboxStatus::Paused,
+            None => SandboxStatus::Running,
+            Some(_) => SandboxStatus::Terminated,
+        }
+    }
+
+    /// Adds a fact of its backend.
+    pub fn describe(&self, name: &str, fact: Value) {
+        self.described().metadata.insert(name.to_owned(), fact);
+    }
+
+    /// Replaces the tags.
+    pub fn set_tags(&self, tags: Tags) {
+        self.described().tags = tags;
+    }
+
+    /// Its life begins now, also when it was made ahead.
+    pub fn begin(&self, spec: &CreateSpec) {
+        self.expiry.set_lifetime(spec.lifetime.unwrap_or(DEFAULT_LIFETIME));
+        drop(self.expiry.in_use());
+        let mut described = self.described();
+        described.name.clone_from(&spec.name);
+        described.tags.clone_from(&spec.tags);
+        described.created_at = unix_now();
+    }
+
+    /// Makes a directory that a caller has named.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the field.
+    pub async fn make_directory(&self, field: &'static str, path: &str) -> Result<()> {
+        let spec = Spawn {
+            argv: vec!["mkdir".into(), "-p".into(), "--".into(), path.into()],
+            env: self.env.clone(),
+            cwd: "/".into(),
+            stdin: false,
+            terminal: None,
+        };
+        let exit = self.box_io.spawn(spec).await?.process.exit().await?;
+        if exit.code == Some(0) {
+            return Ok(());
+        }
+        Err(Error::invalid(field, format!("cannot be made in the sandbox, got {path:?}")))
+    }
+
+    /// Starts a command, whose end tells what the network refused it.
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, and as [`Commands::start`].
+    pub async fn start_command(&self, mut request: StartCommand) -> Result<Command> {
+        self.alive("start_command")?;
+        request.output_limit = self.output_limit(request.output_limit);
+        let in_use = Box::new(self.expiry.in_use());
+        let (env, lookout) = (self.command_env(), self.network.lookout());
+        let started = self.commands.start(env, &self.cwd, request, in_use).await;
+        let started = started.map(|command| told(command, lookout));
+        started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
+    }
+
+    /// What something may put out of which `asked` was said: the least of what is known.
+    pub fn output_limit(&self, asked: Option<ByteSize>) -> Option<ByteSize> {
+        self.output_limit.into_iter().chain(asked).min()
+    }
+
+    /// A command that was started before, whose end tells what the network refused from now on.
+    ///
+    /// # Errors
+    /// `Terminated` when the sandbox has ended, and as [`Commands::connect`].
+    pub fn connect_command(&self, id: &str) -> Result<Command> {
+        self.alive("connect_command")?;
+        let command = self.commands.connect(id, Box::new(self.expiry.in_use()))?;
+        Ok(told(command, self.network.lookout()))
+    }
+
+    /// Ends it, and what leaves it.
+    pub fn end(&self, kind: FailureKind) {
+        self.ended.set(kind);
+        self.box_io.kill();
+        self.network.close();
+    }
+
+    /// Ends it and waits until nothing runs any more.
+    pub async fn terminate(&self) {
+        self.ended.set(FailureKind::Terminated);
+        let _ = tokio::time::timeout(END_BOUND, self.box_io.end()).await;
+        self.end(FailureKind::Terminated);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.end(FailureKind::Terminated);
+    }
+}
+
+/// The error of everything that is asked of a sandbox that has ended, if it has.
+pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: &EndReason) -> Option<Error> {
+    let message = match reason.get()? {
+        FailureKind::Expired => "the sandbox has expired".to_owned(),
+        _ => reason.explain("the sandbox has been terminated"),
+    };
+    let error = Error::new(ErrorKind::Terminated, operation, message);
+    Some(error.with_context("sandbox_id", id.to_string()))
+}
+
+/// A stream that keeps its sandbox from being idle.
+pub struct Using<S> {
+    inner: S,
+    _in_use: InUse,
+}
+
+impl<S> Using<S> {
+    /// The stream and what says that it is used.
+    pub fn new(inner: S, in_use: InUse) -> Self {
+        Self { inner, _in_use: in_use }
+    }
+}
+
+impl<S> fmt::Debug for Using<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Using").finish_non_exhaustive()
+    }
+}
+
+impl<S: Stream<Item = Event> + Unpin> Stream for Using<S> {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        Pin::new(&mut self.inner).poll_next(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_default_holds() {
+        assert_eq!(DEFAULT_LIFETIME, Duration::from_secs(24 * 3600));
+    }
+}

@@ -1,0 +1,453 @@
+//! Snapshots of one sandbox: taking them, and going back to them.
+//!
+//! Files and variables go to disk and are for every sandbox. Interpreters are copied, and the copies wait in the box of
+//! this one, where it has such copies.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::box_io::{Expected, Held};
+use crate::interpreter::{Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing};
+use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
+use tokio::time::sleep;
+
+use super::{Draft, EngineImage, SnapshotStore, Stored, StoredContext};
+use crate::hold::{pause_context, pause_contexts};
+use crate::place::Place;
+
+const CREATE: &str = "create_snapshot";
+const RESTORE: &str = "restore_snapshot";
+
+/// Copies of interpreters that one sandbox keeps. Each holds the memory that is not as it was any more.
+const MOST_COPIES: usize = 8;
+
+/// What code that was held up has for itself before the rest is stored, for which it would wait again where processors are few.
+const HEAD_START: Duration = Duration::from_millis(2);
+
+/// The snapshots of a sandbox.
+#[derive(Debug)]
+pub struct Snapshots {
+    store: SnapshotStore,
+    /// The version of its Python.
+    python: Option<String>,
+    /// Modules that its interpreters have from the beginning.
+    preimport: Vec<String>,
+    /// Those that they have because it began from a template.
+    imports: Vec<String>,
+    /// Interpreters of snapshots that were taken of it.
+    copies: Mutex<Vec<Kept>>,
+}
+
+/// The copy of one interpreter.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// The id of its snapshot.
+    snapshot: String,
+    context: Context,
+    copy: Arc<dyn Held>,
+}
+
+impl Snapshots {
+    /// Kept in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
+    pub fn new(store: SnapshotStore, python: Option<String>, preimport: Vec<String>) -> Self {
+        Self { store, python, preimport, imports: Vec::new(), copies: Mutex::default() }
+    }
+
+    /// Its interpreters have those modules as well, because that of a template had.
+    #[must_use]
+    pub fn with_imports(mut self, imports: &[String]) -> Self {
+        self.imports = imports.to_vec();
+        self
+    }
+
+    /// Where they are kept.
+    pub fn store(&self) -> &SnapshotStore {
+        &self.store
+    }
+
+    /// The version of its Python.
+    pub fn python(&self) -> Option<&str> {
+        self.python.as_deref()
+    }
+
+    fn copies(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The copies of a snapshot that can be woken.
+    fn of(&self, snapshot: &str) -> Vec<Kept> {
+        let copies = self.copies();
+        let alive = copies.iter().filter(|kept| kept.snapshot == snapshot && kept.copy.is_alive());
+        alive.cloned().collect()
+    }
+
+    /// The contexts whose interpreters a snapshot has here.
+    pub fn contexts_of(&self, snapshot: &str) -> Vec<String> {
+        self.of(snapshot).into_iter().map(|kept| kept.context.id).collect()
+    }
+
+    /// Ends the copies of a snapshot.
+    pub fn forget(&self, snapshot: &str) {
+        self.copies().retain(|kept| kept.snapshot != snapshot);
+    }
+
+    /// Snapshots whose copies are here and that others have deleted.
+    fn deleted(&self) -> Result<Vec<String>> {
+        if self.copies().is_empty() {
+            return Ok(Vec::new());
+        }
+        let stored = self.store.list(CREATE)?;
+        let copies = self.copies();
+        let deleted = copies.iter().map(|kept| &kept.snapshot);
+        let deleted = deleted.filter(|&id| stored.iter().all(|stored| stored.info.id != *id));
+        Ok(deleted.cloned().collect())
+    }
+
+    /// Ends the copies that nobody can ask for.
+    fn tidy(&self, deleted: &[String]) {
+        self.copies().retain(|kept| is_wanted(kept, deleted));
+    }
+
+    /// A copy of each interpreter, all of them on their way. What there is none of is noted.
+    async fn copy_interpreters(
+        &self,
+        deleted: &[String],
+        paused: &mut [Paused],
+        info: &mut SnapshotInfo,
+    ) -> Result<Vec<(String, Box<dyn Expected>)>> {
+        let kept = self.copies().iter().filter(|kept| is_wanted(kept, deleted)).count();
+        let mut room = MOST_COPIES.saturating_sub(kept);
+        let mut copies = Vec::new();
+        for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
+            let copied = match room {
+                0 => Copied::None(format!(
+                    "the sandbox keeps {MOST_COPIES} already; delete snapshots that are not needed"
+                )),
+                _ => one.copy().await?,
+            };
+            match copied {
+                Copied::Copy(copy, notes) => {
+                    copies.push((one.id().to_owned(), copy));
+                    room -= 1;
+                    info.left_out.extend(
+                        notes.into_iter().map(|note| format!("of context {}: {note}", one.id())),
+                    );
+                }
+                Copied::None(why) => info.left_out.push(no_copy(one.id(), &why)),
+            }
+        }
+        Ok(copies)
+    }
+}
+
+fn is_wanted(kept: &Kept, deleted: &[String]) -> bool {
+    kept.copy.is_alive() && !deleted.contains(&kept.snapshot)
+}
+
+/// Waits for the copies, each of which gives out its variables as well. What does not come is noted.
+async fn take_in(
+    copies: Vec<(String, Box<dyn Expected>)>,
+    described: &[Context],
+    storing: &mut Vec<(Context, Storing)>,
+    info: &mut SnapshotInfo,
+) -> Vec<(Context, Arc<dyn Held>)> {
+    let mut kept = Vec::new();
+    for (id, expected) in copies {
+        let context = description_of(described, &id);
+        let made = expected.made().await.and_then(|copy| Ok((Storing::of(&*copy)?, copy)));
+        match made {
+            Ok((variables, copy)) => {
+                storing.push((context.clone(), variables));
+                kept.push((context, copy));
+            }
+            Err(error) => {
+                let why = error.to_string();
+                info.left_out.push(no_copy(&id, &why));
+                info.left_out.push(for_others(&id, &all_variables(&why)));
+            }
+        }
+    }
+    kept
+}
+
+/// Has the other interpreters give out their variables. What there is none of is noted.
+async fn store_variables(
+    described: &[Context],
+    paused: &mut [Paused],
+    copies: &[(String, Box<dyn Expected>)],
+    info: &mut SnapshotInfo,
+) -> Result<Vec<(Context, Storing)>> {
+    let mut all = Vec::new();
+    for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
+        if copies.iter().any(|(id, _)| id == one.id()) {
+            continue;
+        }
+        match one.store().await? {
+            Ok(storing) => all.push((description_of(described, one.id()), storing)),
+            Err(why) => info.left_out.push(for_others(one.id(), &all_variables(&why))),
+        }
+    }
+    Ok(all)
+}
+
+/// Writes variables to disk. What cannot be written is noted.
+async fn write_variables(
+    draft: &mut Draft,
+    storing: Vec<(Context, Storing)>,
+    info: &mut SnapshotInfo,
+) {
+    for (context, storing) in storing {
+        let mut notes = match storing.told().await {
+            Ok(StoredVariables { count: 0, left_out, imported, .. }) => {
+                draft.note_imports(&imported);
+                left_out
+            }
+            Ok(StoredVariables { left_out, imported, content, .. }) => {
+                draft.note_imports(&imported);
+                let written = draft.write_variables(CREATE, &context, left_out.clone(), content);
+                match written.await {
+                    Ok(()) => left_out,
+                    Err(error) => vec![all_variables(&error.to_string())],
+                }
+            }
+            Err(why) => vec![all_variables(&why)],
+        };
+        if !context.env.is_empty() {
+            notes.push("its environment variables".to_owned());
+        }
+        info.left_out.extend(notes.iter().map(|note| for_others(&context.id, note)));
+    }
+}
+
+fn no_copy(id: &str, why: &str) -> String {
+    format!("a copy of the interpreter of context {id}: {why}")
+}
+
+fn all_variables(why: &str) -> String {
+    format!("all variables: {why}")
+}
+
+fn description_of(described: &[Context], id: &str) -> Context {
+    let found = described.iter().find(|context| context.id == id);
+    found.cloned().unwrap_or_else(|| Context { id: id.to_owned(), ..Context::default() })
+}
+
+fn for_others(id: &str, what: &str) -> String {
+    format!("for other sandboxes, of context {id}: {what}")
+}
+
+/// Gives contexts the variables that a snapshot has of them, in the interpreters that are there or in new ones.
+///
+/// # Errors
+/// `InvalidArgument` for variables that cannot be read here, `NotFound` when the snapshot was deleted meanwhile.
+pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
+    for one in stored.variables() {
+        let context = made_again(contexts, &as_context(one))?;
+        load_into(&mut pause_context(&context, "create").await?, "create", stored, one).await?;
+    }
+    Ok(())
+}
+
+async fn load_into(
+    paused: &mut Paused,
+    operation: &'static str,
+    stored: &Stored,
+    context: &StoredContext,
+) -> Result<()> {
+    let content = stored.read_variables(operation, context).await?;
+    paused.restore(content).await.map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument => {
+            let StoredContext { id, .. } = context;
+            let message = format!(
+                "of {:?} has variables of context {id} that cannot be read here: {}",
+                stored.info.name,
+                error.message()
+            );
+            Error::invalid("snapshot", message)
+                .with_hint("take the snapshot again without what cannot be read")
+        }
+        // Reading them may run code of theirs.
+        ErrorKind::Protocol => {
+            let (name, why) = (&stored.info.name, error.message());
+            let message =
+                format!("the variables of snapshot {name:?} ended their interpreter: {why}");
+            Error::new(ErrorKind::Protocol, operation, message)
+                .with_hint("take the snapshot again without what ends it")
+        }
+        _ => error,
+    })
+}
+
+fn as_context(stored: &StoredContext) -> Context {
+    Context { id: stored.id.clone(), cwd: stored.cwd.clone(), ..Context::default() }
+}
+
+impl Snapshots {
+    /// Takes one of a sandbox that has not ended. `image` is one of an engine, with what is changed outside of the
+    /// directories of a snapshot.
+    ///
+    /// # Errors
+    /// Those of [`Instance::create_snapshot`](sandbox_core::Instance::create_snapshot).
+    pub async fn create(
+        &self,
+        place: &Place,
+        contexts: &Contexts,
+        name: &str,
+        description: &str,
+        image: Option<EngineImage>,
+    ) -> Result<SnapshotInfo> {
+        place.check_snapshot(CREATE)?;
+        self.store.check_free(CREATE, name)?;
+        let _in_use = place.expiry.in_use();
+        // This looks at the disk, so before anybody is held up.
+        let deleted = self.deleted()?;
+        let mut paused = pause_contexts(contexts, CREATE).await?;
+        let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
+        let described = contexts.list();
+        let files = place.read_files(CREATE).await?;
+        let in_memory = files.in_memory;
+        let mut store_files = pin!(async {
+            let mut draft = self.store.begin(CREATE, name)?;
+            draft.image = image;
+            let directories = files.store(CREATE, &mut draft).await?;
+            Result::Ok((draft, directories))
+        });
+        // Before anything is copied: a processor that forks does nothing else, and storing waits for many small things.
+        let stored = if in_memory { None } else { Some(store_files.as_mut().await?) };
+        let copies = self.copy_interpreters(&deleted, &mut paused, &mut info).await?;
+        let mut storing = store_variables(&described, &mut paused, &copies, &mut info).await?;
+        // All that is still missing is in memory or in copies, and code may go on: first.
+        drop(paused);
+        sleep(HEAD_START).await;
+        let (mut draft, directories) = match stored {
+            Some(stored) => stored,
+            None => store_files.await?,
+        };
+        info.directories = directories;
+        let copies = take_in(copies, &described, &mut storing, &mut info).await;
+        draft.note_imports(&self.imports);
+        write_variables(&mut draft, storing, &mut info).await;
+        let (python, preimport) = (self.python.clone(), self.preimport.clone());
+        let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
+        // Not before: their memory goes with them, and that is work.
+        self.tidy(&deleted);
+        for (context, copy) in copies {
+            copy.prepare();
+            self.copies().push(Kept { snapshot: info.id.clone(), context, copy });
+        }
+        Ok(SnapshotInfo { contexts: self.contexts_of(&info.id), ..info })
+    }
+
+    /// Takes a sandbox that has not ended back to one.
+    ///
+    /// # Errors
+    /// Those of [`Instance::restore_snapshot`](sandbox_core::Instance::restore_snapshot).
+    pub async fn restore(
+        &self,
+        place: &Place,
+        contexts: &Contexts,
+        name: &str,
+    ) -> Result<SnapshotInfo> {
+        let stored = self.store.find(RESTORE, name)?;
+        let _in_use = place.expiry.in_use();
+        let kept = self.of(&stored.info.id);
+        let mut paused = pause_contexts(contexts, RESTORE).await?;
+        let still = async {
+            for context in &mut paused {
+                context.end().await;
+            }
+            place.commands.end_all().await
+        };
+        place.replace(RESTORE, &stored, self.python(), still).await?;
+        let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
+        if stored.image().is_some() {
+            info.left_out
+                .push("files of the image: they are changed in new sandboxes alone".into());
+        }
+        let is_copied = |id: &str| kept.iter().any(|kept| kept.context.id == id);
+        for Kept { context, copy, .. } in &kept {
+            let one = among(&mut paused, contexts, context).await?;
+            let woken = one.wake(&**copy).await;
+            let variables = stored.variables().iter().find(|stored| stored.id == context.id);
+            match (woken, variables) {
+                // Code can end a copy, or stop it.
+                (Err(error), Some(variables)) => {
+                    if read(one, &stored, variables, &mut info).await {
+                        info.left_out.push(read_instead(&context.id, &error));
+                    }
+                }
+                (woken, _) => tell(&mut info, &context.id, woken),
+            }
+        }
+        for variables in stored.variables().iter().filter(|stored| !is_copied(&stored.id)) {
+            let one = among(&mut paused, contexts, &as_context(variables)).await?;
+            read(one, &stored, variables, &mut info).await;
+        }
+        Ok(info)
+    }
+}
+
+/// Has a new interpreter read the variables of a context, and says what it has not. Whether it has the others.
+async fn read(
+    paused: &mut Paused,
+    stored: &Stored,
+    variables: &StoredContext,
+    info: &mut SnapshotInfo,
+) -> bool {
+    let loaded = load_into(paused, RESTORE, stored, variables).await;
+    if loaded.is_err() {
+        // It may have some of them.
+        paused.end().await;
+    }
+    let missing = variables.left_out.iter();
+    info.left_out.extend(missing.map(|note| format!("of context {}: {note}", variables.id)));
+    let has_them = loaded.is_ok();
+    tell(info, &variables.id, loaded);
+    has_them
+}
+
+fn read_instead(id: &str, why: &Error) -> String {
+    format!(
+        "the interpreter of context {id} as it was: {}; a new one has its variables",
+        why.message()
+    )
+}
+
+/// Says whether the interpreter of a context came back.
+fn tell(info: &mut SnapshotInfo, id: &str, came: Result<()>) {
+    match came {
+        Ok(()) => info.contexts.push(id.to_owned()),
+        Err(error) => info
+            .left_out
+            .push(format!("the interpreter of context {id} with its variables: {error}")),
+    }
+}
+
+/// A context among those that are paused, where it is added when it is missing.
+async fn among<'a>(
+    paused: &'a mut Vec<Paused>,
+    contexts: &Contexts,
+    context: &Context,
+) -> Result<&'a mut Paused> {
+    let known = match paused.iter().position(|one| one.id() == context.id) {
+        Some(known) => known,
+        None => {
+            paused.push(pause_context(&made_again(contexts, context)?, RESTORE).await?);
+            paused.len() - 1
+        }
+    };
+    Ok(&mut paused[known])
+}
+
+/// A context like one that was deleted, unless somebody has made it meanwhile.
+fn made_again(contexts: &Contexts, context: &Context) -> Result<InterpreterContext> {
+    if contexts.find(&context.id).is_none() {
+        let mut spec = ContextSpec::default();
+        spec.id = Some(context.id.clone());
+        spec.cwd.clone_from(&context.cwd);
+        spec.env.clone_from(&context.env);
+        contexts.create(spec)?;
+    }
+    contexts.existing(RESTORE, Some(&context.id))
+}

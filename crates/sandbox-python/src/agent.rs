@@ -1,0 +1,156 @@
+//! The agent of a container as text or byte code, and the command line that takes it in.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+
+use crate::{COMPILED, PARTS, assemble};
+
+/// What the command line holds.
+const BOOTSTRAP: &str = include_str!("agent/bootstrap.py");
+
+/// What the kernel says of processes, for another program that ends what it started.
+pub const PROCESSES: &str = include_str!("agent/processes.py");
+
+/// What the agent begins with.
+pub const MUX: &str = include_str!("agent/mux.py");
+
+/// Sources that the agent compiles when it first needs them, by name.
+pub const AGENT_PARTS: [(&str, &str); 17] = [
+    ("pipes", include_str!("agent/pipes.py")),
+    ("processes", PROCESSES),
+    ("calls", include_str!("agent/calls.py")),
+    ("children", include_str!("agent/children.py")),
+    ("copies", include_str!("agent/copies.py")),
+    ("stillness", include_str!("agent/stillness.py")),
+    ("jobs", include_str!("agent/jobs.py")),
+    ("verbs", include_str!("agent/verbs.py")),
+    ("paths", include_str!("agent/paths.py")),
+    ("freeing", include_str!("agent/freeing.py")),
+    ("files", include_str!("agent/files.py")),
+    ("taken", include_str!("agent/taken.py")),
+    ("trees", include_str!("agent/trees.py")),
+    ("glob", include_str!("agent/glob.py")),
+    ("watch", include_str!("agent/watch.py")),
+    ("tunnel", include_str!("agent/tunnel.py")),
+    ("listeners", include_str!("agent/listeners.py")),
+];
+
+/// The whole agent as one Python source.
+#[must_use]
+pub fn agent() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| assemble(PARTS.iter().chain(&AGENT_PARTS), MUX))
+}
+
+/// Which byte code an interpreter takes, as it tells itself (`importlib.util.MAGIC_NUMBER`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Magic(u32);
+
+impl fmt::Display for Magic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+impl FromStr for Magic {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let digits = text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
+        number.map(Self).ok_or(())
+    }
+}
+
+/// Gives the agent as byte code for interpreters of that kind, where it is there. It is on a connection's way, and so does
+/// not wait.
+///
+/// What is in a box decides which of it it gets, and must never be where it comes from: a box would get what another one has
+/// made.
+pub type ByteCode<'a> = &'a (dyn Fn(Magic) -> Option<Bytes> + Send + Sync);
+
+/// The arguments of an interpreter that writes the agent as such byte code to its standard output. It takes [`agent`] from
+/// its standard input, and ends with another exit status than 0 where it is another kind of interpreter.
+#[must_use]
+pub fn compiler(magic: Magic) -> Vec<String> {
+    let magic = magic.to_string();
+    ["-I", "-S", "-B", "-X", "utf8", "-c", COMPILED, &magic].map(str::to_owned).to_vec()
+}
+
+/// Tells byte code of this agent from that of others, by kind of interpreter. For caches: it may differ between builds.
+#[must_use]
+pub fn byte_code_id(magic: Magic) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (agent(), COMPILED, magic).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// How many files each process in a box may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFiles {
+    /// Unless it allows itself more.
+    pub usual: u32,
+    /// At most.
+    pub most: u32,
+}
+
+/// The arguments of an interpreter that becomes the agent. It says the nonce before it takes anything in.
+///
+/// `open_files` is about what runs there, and not about the agent, which has some for each process and so can be allowed
+/// more. Without it they have as many as the agent. What it has itself is the most in any case: see
+/// [`PipeBox::open_files`](super::PipeBox::open_files).
+#[must_use]
+pub fn arguments(nonce: &str, open_files: Option<OpenFiles>) -> Vec<String> {
+    let open_files = open_files.map_or_else(
+        || "0:0".to_owned(),
+        |open_files| format!("{}:{}", open_files.usual, open_files.most),
+    );
+    ["-I", "-B", "-X", "utf8", "-c", BOOTSTRAP, nonce, &open_files].map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_ascii_so_that_their_literals_are_python() {
+        for (name, source) in AGENT_PARTS.iter().chain(&[("mux", MUX), ("bootstrap", BOOTSTRAP)]) {
+            assert!(source.is_ascii(), "{name}");
+            assert!(source.starts_with("\"\"\""), "{name} has no docstring");
+        }
+    }
+
+    #[test]
+    fn a_magic_number_is_what_interpreters_say() {
+        let said = "a70d0d0a";
+        assert_eq!(said.parse::<Magic>().map(|magic| magic.to_string()), Ok(said.to_owned()));
+        for other in ["", "a70d0d", "a70d0d0a0", "+70d0d0a", "../../../"] {
+            assert_eq!(other.parse::<Magic>(), Err(()), "{other}");
+        }
+    }
+
+    /// They are said to copies by agents here, and by the host in cells.
+    #[test]
+    fn copies_and_agents_have_the_same_words() {
+        let source = |name: &str| {
+            let mut all = PARTS.iter().chain(&AGENT_PARTS);
+            all.find(|(known, _)| *known == name).expect("a part").1
+        };
+        for words in [r#"ARRIVED = b"a""#, r#"STORE, PREPARE, WAKE = b"s", b"p", b"w""#] {
+            for name in ["holder", "copies"] {
+                assert!(source(name).lines().any(|line| line == words), "{words} in {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_part_hides_another() {
+        for (name, _) in AGENT_PARTS {
+            assert!(PARTS.iter().all(|(other, _)| *other != name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A backend whose sandboxes may outlive this process: those are the supervisor's.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sandbox_core::{
+    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
+    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
+};
+use tokio::time::sleep;
+
+use super::connect::{existing, has_ended, needed};
+use super::surroundings;
+
+/// How long a supervisor is looked for that does not end in the moment it is asked.
+const AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What helps who asked for a sandbox that is not there.
+pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
+
+/// A backend of this host, with the supervisor for whatever is to outlive this process.
+#[derive(Debug)]
+pub struct Detachable {
+    inner: Arc<dyn Backend>,
+}
+
+impl Detachable {
+    /// Adds the supervisor to a backend of this host.
+    pub fn new(inner: Arc<dyn Backend>) -> Self {
+        Self { inner }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Backend for Detachable {
+    fn variant(&self) -> Variant {
+        self.inner.variant()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        // What the supervisor adds holds for its own sandboxes; each sandbox says what it can.
+        let inner = self.inner.capabilities();
+        Capabilities { detached: true, idempotent_create: true, logs: true, ..inner }
+    }
+
+    async fn create(&self, call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        if spec.detached.is_none() {
+            return self.inner.create(call, spec).await;
+        }
+        surroundings::complete(self.variant(), &mut spec);
+        let until = Instant::now() + AGAIN_TIMEOUT;
+        loop {
+            let supervisor = needed(self.variant()).await?;
+            match supervisor.create(call, spec.clone()).await {
+                // One that was about to end has made nothing, and nothing outlives one that has ended.
+                Err(error) if has_ended(&error) && Instant::now() < until => {
+                    sleep(PAUSE).await;
+                }
+                created => return created,
+            }
+        }
+    }
+
+    async fn attach(&self, call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        match existing(self.variant()).await? {
+            Some(supervisor) => supervisor.attach(call, id).await,
+            // Without a supervisor nothing else is true than with one that has no such sandbox.
+            None => {
+                let wanted = id.local();
+                let message = format!("no sandbox {wanted}");
+                Err(Error::new(ErrorKind::NotFound, "attach", message)
+                    .with_context("sandbox_id", wanted)
+                    .with_hint(NOT_FOUND_HINT))
+            }
+        }
+    }
+
+    async fn list(&self, call: &CallContext, query: ListQuery) -> Result<Page<SandboxInfo>> {
+        let is_first = query.cursor.is_none();
+        let mut page = self.inner.list(call, query.clone()).await?;
+        if is_first && let Some(supervisor) = existing(self.variant()).await? {
+            match supervisor.list(call, query).await {
+                Ok(kept) => page.items.extend(kept.items),
+                // One that ends because it is idle has none.
+                Err(error) if has_ended(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(page)
+    }
+
+    async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        self.inner.environments(call).await
+    }
+
+    async fn health(&self, call: &CallContext) -> Result<Health> {
+        self.inner.health(call).await
+    }
+
+    async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        // The files are the same for all; the interpreters are with those who have the sandboxes.
+        let mut all = self.inner.list_snapshots(call).await?;
+        if let Some(supervisor) = existing(self.variant()).await? {
+            for kept in supervisor.list_snapshots(call).await? {
+                if let Some(known) = all.iter_mut().find(|known| known.id == kept.id) {
+                    known.contexts.extend(kept.contexts);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
+        let Some(supervisor) = existing(self.variant()).await? else {
+            return self.inner.delete_snapshot(call, name).await;
+        };
+        let all = self.inner.list_snapshots(call).await?;
+        let found = all.iter().find(|snapshot| snapshot.name == name || snapshot.id == name);
+        let Some(found) = found else { return self.inner.delete_snapshot(call, name).await };
+        // By its id, because the supervisor may have been started with another directory. It has the interpreters.
+        let gone = |deleted: Result<()>| match deleted {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            deleted => deleted.map(|()| true),
+        };
+        let deleted = gone(supervisor.delete_snapshot(call, &found.id).await)?;
+        match self.inner.delete_snapshot(call, &found.id).await {
+            Err(error) if deleted && error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
+    }
+}
