@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use sandbox_core::{
     CreateSpec, Error, MAX_DURATION, Result, SandboxId, Variant, resolve_directory,
 };
-use sandbox_engine::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
-use sandbox_engine::{LocalInstance, LocalKind, Packages, Place, PlaceSpec};
+use sandbox_engine::{InstanceHooks, Packages, SandboxBase, SandboxBaseSpec, StandardInstance};
 use sandbox_kernel::server::Whereabouts;
 use sandbox_kernel::sidecar::Sidecar;
 use tokio::sync::OnceCell;
@@ -20,13 +20,13 @@ use crate::kernels;
 use crate::lease::Lease;
 
 /// What a runtime has beside its interpreters.
-pub(crate) type Rest = LocalInstance<Elsewhere>;
+pub(crate) type Rest = StandardInstance<Elsewhere>;
 
 /// A machine that somebody else runs.
 #[derive(Debug)]
 pub(crate) struct Elsewhere;
 
-impl LocalKind for Elsewhere {
+impl InstanceHooks for Elsewhere {
     fn system_packages_hint(names: &[String]) -> String {
         let names = names.join(" ");
         format!(
@@ -79,7 +79,7 @@ impl Beside {
     /// Ends every command, if there was one.
     pub(crate) async fn end_commands(&self) -> Result<()> {
         match self.rest.get() {
-            Some(rest) => rest.place.commands.end_all().await,
+            Some(rest) => rest.base.commands.end_all().await,
             None => Ok(()),
         }
     }
@@ -98,7 +98,7 @@ impl Beside {
         let mut create = CreateSpec::default();
         // Who looks after its life is the lease.
         create.lifetime = Some(MAX_DURATION);
-        let spec = PlaceSpec {
+        let spec = SandboxBaseSpec {
             variant: Variant::DatalayerRuntime,
             capabilities: capabilities(),
             create: &create,
@@ -106,20 +106,21 @@ impl Beside {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let programs: Arc<dyn BoxIo> = Arc::new(Programs(Arc::clone(&self.sidecar)));
+        let programs: Arc<dyn ProcessHost> = Arc::new(Programs(Arc::clone(&self.sidecar)));
         let ended = Arc::clone(&self.lease.ended);
-        let place = Place::elsewhere_until(Arc::clone(&ended), Arc::clone(&programs), None, spec);
-        let (sidecar, base) = (Arc::clone(&self.sidecar), cwd.clone());
-        let mut place = place.with_files_of(move || {
-            let (sidecar, base) = (Arc::clone(&sidecar), base.clone());
-            async move { sidecar.files(&base).await }
+        let base =
+            SandboxBase::remote_with_end(Arc::clone(&ended), Arc::clone(&programs), None, spec);
+        let (sidecar, directory) = (Arc::clone(&self.sidecar), cwd.clone());
+        let mut base = base.with_files_of(move || {
+            let (sidecar, directory) = (Arc::clone(&sidecar), directory.clone());
+            async move { sidecar.files(&directory).await }
         });
-        place.id = info.id.parse::<SandboxId>()?;
+        base.id = info.id.parse::<SandboxId>()?;
         let site = format!("{}/.packages", at.home);
-        place.packages = Some(Packages::inside(at.python.clone().into(), site, Vec::new()));
-        let base = WorkerSpec { env, cwd };
-        let contexts = Contexts::new(Variant::DatalayerRuntime, programs, ended, base);
-        Ok(LocalInstance { place, contexts, kind: Elsewhere })
+        base.packages = Some(Packages::inside(at.python.clone().into(), site, Vec::new()));
+        let worker_spec = WorkerSpec { env, cwd };
+        let contexts = Contexts::new(Variant::DatalayerRuntime, programs, ended, worker_spec);
+        Ok(StandardInstance { base, contexts, kind: Elsewhere })
     }
 }
 
@@ -134,7 +135,7 @@ impl Drop for Beside {
 struct Programs(Arc<Sidecar>);
 
 #[async_trait]
-impl BoxIo for Programs {
+impl ProcessHost for Programs {
     fn start_allowance(&self) -> Duration {
         Sidecar::START_ALLOWANCE
     }

@@ -14,7 +14,7 @@ use sandbox_core::{
     Instance, Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand,
     Tags, Tool, TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
 };
-use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::server::Whereabouts;
@@ -52,7 +52,7 @@ impl DatalayerInstance {
         let box_of = {
             let (lease, left) = (Arc::clone(&lease), Arc::clone(&left));
             // Each context is a kernel of its own on the server of the runtime.
-            move |context: &str| -> Arc<dyn BoxIo> {
+            move |context: &str| -> Arc<dyn ProcessHost> {
                 let (context, left) = (context.to_owned(), Arc::clone(&left));
                 let rest = Arc::new(KernelsOnly(Arc::clone(&lease)));
                 let kernels = Kernels::new(Arc::clone(&lease), context, left);

@@ -11,7 +11,7 @@ use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_core::{
     CallContext, Effect, Error, ErrorKind, Result, Retry, SandboxStatus, Secret, hint_with_rust,
 };
-use sandbox_engine::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_engine::interpreter::DEFAULT_CONTEXT;
 use sandbox_kernel::server::{
     Ending, Reached, START_BOUND, ServerProcess, Whereabouts, delete_kernel, keeper, prepare, reach,
@@ -278,7 +278,7 @@ fn not_started(error: &ServerError) -> Error {
 pub(crate) struct KernelsOnly(pub(crate) Arc<Lease>);
 
 #[async_trait]
-impl BoxIo for KernelsOnly {
+impl ProcessHost for KernelsOnly {
     async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
         Err(Error::unsupported(
             "start_command",

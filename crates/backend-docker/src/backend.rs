@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::ImageInspect;
-use sandbox_cells::makers::Makers;
+use sandbox_cells::makers::CellLaunchers;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
@@ -36,7 +36,7 @@ pub struct DockerBackend {
     pub(crate) arrival: Arrival,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
-    pub(crate) makers: Makers,
+    pub(crate) makers: CellLaunchers,
     made: Made<DockerInstance>,
     /// Those without anything that runs code.
     plain: Made<PlainInstance>,
@@ -215,7 +215,7 @@ impl Backend for DockerBackend {
             // What a sandbox kept goes with it.
             let here = instances
                 .iter()
-                .filter(|instance| instance.place.is_running())
+                .filter(|instance| instance.base.is_running())
                 .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
             SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
         });

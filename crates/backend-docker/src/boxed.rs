@@ -11,10 +11,10 @@ use bollard::errors::Error as Cause;
 use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
-use sandbox_agent_client::{Connecting, FromBox, PipeBox, PipeFiles, PipeStillness};
+use sandbox_agent_client::{AgentConnection, AgentFiles, AgentReader, Connecting, Pauser};
 use sandbox_core::{ByteSize, Error, ErrorKind, FailureKind, Result, random_hex};
 use sandbox_engine::background;
-use sandbox_engine::box_io::{BoxIo, Channel, Expected, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{Channel, Expected, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -48,7 +48,7 @@ const MOST_SAID: usize = 4 << 10;
 pub(crate) struct Freezer {
     docker: Docker,
     name: String,
-    stillness: PipeStillness,
+    stillness: Pauser,
     /// Held by whoever has it held or let go on, also when nobody waits for that any more.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -183,7 +183,7 @@ pub(crate) struct Arrival {
 /// A box that is a container.
 #[derive(Debug)]
 pub(crate) struct DockerBox {
-    pipe: PipeBox,
+    pipe: AgentConnection,
     made: Arc<Made>,
     freezer: Arc<Freezer>,
     has_limits: bool,
@@ -209,7 +209,7 @@ impl DockerBox {
         let usual = Connecting { byte_code: &byte_code, ..Connecting::default() };
         let silence = arrival.silence.unwrap_or(usual.silence);
         let connecting = Connecting { silence, ..usual };
-        let pipe = PipeBox::connect_with(from, attached.input, &nonce, connecting)
+        let pipe = AgentConnection::connect_with(from, attached.input, &nonce, connecting)
             .await
             .map_err(|error| not_arrived(error, &made.end, &said, options))?;
         check_open_files(spec, pipe.open_files())?;
@@ -233,12 +233,12 @@ impl DockerBox {
     }
 
     /// The agent.
-    pub(crate) fn pipe(&self) -> &PipeBox {
+    pub(crate) fn pipe(&self) -> &AgentConnection {
         &self.pipe
     }
 
-    /// The files in it; see [`PipeBox::files`]. Large ones need not come through an engine that is on this host.
-    pub(crate) fn files(&self, base: &str, daemon: &Daemon) -> PipeFiles {
+    /// The files in it; see [`AgentConnection::files`]. Large ones need not come through an engine that is on this host.
+    pub(crate) fn files(&self, base: &str, daemon: &Daemon) -> AgentFiles {
         let files = self.pipe.files(base);
         if !daemon.has_local_socket() {
             return files;
@@ -296,7 +296,7 @@ type Said = Arc<Mutex<Vec<u8>>>;
 fn messages(
     output: impl Stream<Item = std::result::Result<LogOutput, Cause>> + Send + 'static,
     said: Said,
-) -> FromBox {
+) -> AgentReader {
     let messages = output.map_err(std::io::Error::other).try_filter_map(move |output| {
         future::ready(Ok(match output {
             LogOutput::StdErr { message } => {
@@ -368,7 +368,7 @@ fn with_words(error: Error, said: &Said, options: &Options) -> Error {
 }
 
 #[async_trait]
-impl BoxIo for DockerBox {
+impl ProcessHost for DockerBox {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.pipe.spawn(spec).await
     }

@@ -128,14 +128,16 @@ pub(crate) enum Removed {
     /// It is no more.
     Gone,
     /// A container has it. Removed by force it would lose its name and stay, or take that container with it.
-    InUse,
+    ActivityGuard,
 }
 
 /// Removes the image of a snapshot, if it is there and no container has it.
 pub(crate) async fn remove(docker: &Docker, image: &str) -> std::result::Result<Removed, Cause> {
     match docker.remove_image(image, None::<RemoveImageOptions>, None).await {
         Ok(_) | Err(Cause::DockerResponseServerError { status_code: 404, .. }) => Ok(Removed::Gone),
-        Err(Cause::DockerResponseServerError { status_code: 409, .. }) => Ok(Removed::InUse),
+        Err(Cause::DockerResponseServerError { status_code: 409, .. }) => {
+            Ok(Removed::ActivityGuard)
+        }
         Err(error) => Err(error),
     }
 }

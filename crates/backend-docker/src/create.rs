@@ -7,15 +7,15 @@ use std::sync::Arc;
 use sandbox_core::{
     Capabilities, CreateSpec, Error, IsolationInfo, Result, SandboxId, Variant, resolve_directory,
 };
-use sandbox_engine::box_io::{BoxFiles, BoxIo, WorkerSpec};
 use sandbox_engine::environment::add_defaults;
+use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::network::Network;
 use sandbox_engine::programs::on_path;
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Kernels, Over, Room};
 
-use sandbox_engine::{Packages, Place, PlaceSpec, Snapshots, Stored};
+use sandbox_engine::{Packages, SandboxBase, SandboxBaseSpec, Snapshots, Stored};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -206,7 +206,7 @@ impl DockerBackend {
         // It lives from when it can be used, however long its interpreter takes to start.
         let mut unlimited = spec.clone();
         unlimited.lifetime = None;
-        let place = PlaceSpec {
+        let base = SandboxBaseSpec {
             variant: Variant::LocalDocker,
             capabilities,
             create: &unlimited,
@@ -219,7 +219,7 @@ impl DockerBackend {
             env: env.clone(),
             cwd: cwd.clone(),
         };
-        let files: Arc<dyn BoxFiles> = Arc::new(made.files(cwd, daemon));
+        let files: Arc<dyn FileSystem> = Arc::new(made.files(cwd, daemon));
         let there = made.pipe().ports();
         let kind = self.container(daemon, &made, options);
         let fewer_files = made.pipe().open_files().filter(|most| *most < open_files(spec).most);
@@ -231,29 +231,29 @@ impl DockerBackend {
             ("user", options.user().to_string()),
             ("engine", options.engine.to_string()),
         ];
-        let box_io: Arc<dyn BoxIo> = Arc::new(made);
-        let mut place = Place::elsewhere(Arc::clone(&box_io), Some(Arc::clone(&files)), place)
+        let host: Arc<dyn ProcessHost> = Arc::new(made);
+        let mut base = SandboxBase::remote(Arc::clone(&host), Some(Arc::clone(&files)), base)
             .with_work_dir(WORKSPACE);
-        place.id = id;
-        place.network = network;
-        place.packages = here.map(|here| {
+        base.id = id;
+        base.network = network;
+        base.packages = here.map(|here| {
             Packages::between(here, options.python.clone().into(), options.pip.clone())
         });
-        facts.into_iter().for_each(|(name, fact)| place.describe(name, json!(fact)));
+        facts.into_iter().for_each(|(name, fact)| base.describe(name, json!(fact)));
         if let Some(gpus) = options.gpus {
-            place.describe("gpu", json!(gpus.as_str()));
+            base.describe("gpu", json!(gpus.as_str()));
         }
         if let Some(most) = fewer_files {
-            place.describe("open_files", json!(most));
+            base.describe("open_files", json!(most));
         }
-        let (mut language, mut interpreters) = ("python".to_owned(), box_io);
+        let (mut language, mut interpreters) = ("python".to_owned(), host);
         if let Some((Installed { command, .. }, transport)) = kernel {
-            place.describe("kernel", json!(command.name));
-            place.describe("language", json!(command.language));
+            base.describe("kernel", json!(command.name));
+            base.describe("language", json!(command.language));
             language.clone_from(&command.language);
             let kernels = Kernels {
                 warm: None,
-                box_io: Arc::clone(&interpreters),
+                host: Arc::clone(&interpreters),
                 files,
                 command,
                 way: Box::new(Tunnels { there }),
@@ -264,12 +264,13 @@ impl DockerBackend {
             };
             interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
         }
-        let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
-        let ended = Arc::clone(&place.ended);
-        let contexts = Contexts::with(Variant::LocalDocker, &language, ended, base, move |_| {
-            Arc::clone(&interpreters)
-        });
-        Ok(DockerInstance { place, contexts, kind })
+        let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+        let ended = Arc::clone(&base.ended);
+        let contexts =
+            Contexts::with(Variant::LocalDocker, &language, ended, worker_spec, move |_| {
+                Arc::clone(&interpreters)
+            });
+        Ok(DockerInstance { base, contexts, kind })
     }
 
     fn container(&self, daemon: &Daemon, made: &DockerBox, options: &Options) -> Container {

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use async_trait::async_trait;
 use bollard::Docker;
 use bollard::query_parameters::InspectContainerOptions;
-use sandbox_agent_client::FindProcess;
+use sandbox_agent_client::LocateProcess;
 
 /// Whose number its engine says, which may be that of another process here.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl FirstProcess {
 }
 
 #[async_trait]
-impl FindProcess for FirstProcess {
+impl LocateProcess for FirstProcess {
     /// Processes of containers are in namespaces of their own: one in ours is not it.
     async fn pid(&self) -> Option<u32> {
         let number = self.number().await?;

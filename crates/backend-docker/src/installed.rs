@@ -8,9 +8,9 @@ use futures_util::StreamExt as _;
 use jupyter_protocol::kernelspec::{
     InstalledKernel, KernelSpec, Launch, LaunchError, PythonEnvironment,
 };
-use sandbox_agent_client::{PipeBox, PipeFiles, PipePython};
+use sandbox_agent_client::{AgentConnection, AgentFiles, AgentPython};
 use sandbox_core::{ByteRange, Error, ErrorKind, Result};
-use sandbox_engine::box_io::BoxFiles as _;
+use sandbox_engine::host::FileSystem as _;
 use sandbox_kernel::launch::KernelCommand;
 
 use crate::config::{DEFAULT_KERNEL, Options};
@@ -26,7 +26,7 @@ const LOCAL_PROVISIONER: &str = "local-provisioner";
 #[derive(Debug)]
 struct Found {
     /// The interpreter that the agent is of.
-    python: PipePython,
+    python: AgentPython,
     /// Specifications by the names of kernels, in lower case.
     kernels: BTreeMap<String, Specification>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Installed {
 /// It is read from files and asked of the agent: an interpreter that would look for it takes as long to start as a good
 /// part of a kernel.
 pub(crate) async fn find_kernel(
-    pipe: &PipeBox,
+    pipe: &AgentConnection,
     options: &Options,
     name: &str,
     env: &BTreeMap<String, String>,
@@ -86,7 +86,7 @@ fn folders(prefix: &str, env: &BTreeMap<String, String>) -> Vec<String> {
     all.map(|data| format!("{data}/kernels")).collect()
 }
 
-async fn read(files: &PipeFiles, path: &str) -> Result<Vec<u8>> {
+async fn read(files: &AgentFiles, path: &str) -> Result<Vec<u8>> {
     let range = ByteRange { offset: 0, length: Some(MOST) };
     let mut pieces = files.read(path, range).await?;
     let mut text = Vec::new();
@@ -108,7 +108,7 @@ impl Found {
             let message = format!("kernel {name:?} of the image cannot be started: {error}");
             failed(ErrorKind::Unavailable, message, options)
         };
-        let PipePython { executable, prefix, version, .. } = &self.python;
+        let AgentPython { executable, prefix, version, .. } = &self.python;
         let python = PythonEnvironment::elsewhere(executable, prefix, *version);
         let kernel = match self.kernels.get(&name) {
             Some(Specification { folder, text }) => {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn found(has_package: bool, kernels: &[(&str, &str)]) -> Found {
-        let python = PipePython {
+        let python = AgentPython {
             executable: "/env/bin/python3".to_owned(),
             prefix: "/env".to_owned(),
             version: (3, 11),

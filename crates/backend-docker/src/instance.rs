@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bollard::Docker;
-use sandbox_agent_client::PipeUsage;
+use sandbox_agent_client::AgentUsage;
 use sandbox_core::{Metrics, Result, RunCode, SnapshotInfo, TunnelInfo};
-use sandbox_engine::{EngineImage, LocalInstance, LocalKind, Place, Ports, Snapshots};
+use sandbox_engine::{EngineImage, InstanceHooks, Ports, SandboxBase, Snapshots, StandardInstance};
 
 use crate::boxed::Freezer;
 use crate::system;
 
 /// One sandbox.
-pub(crate) type DockerInstance = LocalInstance<Container>;
+pub(crate) type DockerInstance = StandardInstance<Container>;
 
 /// A sandbox in a container.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) snapshots: Snapshots,
     pub(crate) ports: Ports,
-    pub(crate) usage: PipeUsage,
+    pub(crate) usage: AgentUsage,
     pub(crate) freezer: Arc<Freezer>,
     /// Whether files of the image may have changed.
     pub(crate) writable_root: bool,
@@ -41,30 +41,30 @@ pub(crate) struct System {
 }
 
 #[async_trait]
-impl LocalKind for Container {
+impl InstanceHooks for Container {
     fn system_packages_hint(_: &[String]) -> String {
         HINT_OF_SYSTEM_PACKAGES.to_owned()
     }
 
-    fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
-        place.check_run_of_kernel(request)
+    fn check_run(&self, base: &SandboxBase, request: &RunCode) -> Result<()> {
+        base.check_run_of_kernel(request)
     }
 
     async fn install_system_packages(instance: &DockerInstance, names: &[String]) -> Result<()> {
-        if instance.place.capabilities.install_system {
+        if instance.base.capabilities.install_system {
             return system::install(instance, names).await;
         }
-        let error = instance.place.unsupported("install_system_packages");
+        let error = instance.base.unsupported("install_system_packages");
         Err(error.with_hint(HINT_OF_SYSTEM_PACKAGES))
     }
 
     async fn create_snapshot(
-        DockerInstance { place, contexts, kind }: &DockerInstance,
+        DockerInstance { base, contexts, kind }: &DockerInstance,
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
-        if !place.capabilities.snapshot {
-            return Err(place.unsupported("create_snapshot"));
+        if !base.capabilities.snapshot {
+            return Err(base.unsupported("create_snapshot"));
         }
         let committed = match kind.writable_root {
             true => {
@@ -77,7 +77,7 @@ impl LocalKind for Container {
             name: committed.image().to_owned(),
             engine: kind.engine.clone(),
         });
-        let info = kind.snapshots.create(place, contexts, name, description, image).await?;
+        let info = kind.snapshots.create(base, contexts, name, description, image).await?;
         if let Some(committed) = committed {
             committed.keep();
         }
@@ -85,17 +85,17 @@ impl LocalKind for Container {
     }
 
     async fn restore_snapshot(
-        DockerInstance { place, contexts, kind }: &DockerInstance,
+        DockerInstance { base, contexts, kind }: &DockerInstance,
         name: &str,
     ) -> Result<SnapshotInfo> {
-        if !place.capabilities.restore_snapshot {
-            return Err(place.unsupported("restore_snapshot"));
+        if !base.capabilities.restore_snapshot {
+            return Err(base.unsupported("restore_snapshot"));
         }
-        kind.snapshots.restore(place, contexts, name).await
+        kind.snapshots.restore(base, contexts, name).await
     }
 
     async fn expose_port(instance: &DockerInstance, port: u16) -> Result<TunnelInfo> {
-        instance.kind.ports.expose(port, instance.place.expiry.uses()).await
+        instance.kind.ports.expose(port, instance.base.expiry.uses()).await
     }
 
     async fn pause(instance: &DockerInstance) -> Result<()> {

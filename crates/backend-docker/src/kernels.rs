@@ -7,9 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jupyter_protocol::zmq::{Dialer, Io};
 use jupyter_protocol::{Channel, ConnectionInfo, Endpoint, Transport};
-use sandbox_agent_client::{Listener, PipePorts, Speaker};
+use sandbox_agent_client::{AgentPorts, Listener, Speaker};
 use sandbox_core::{Result, random_hex};
-use sandbox_engine::box_io::Process;
+use sandbox_engine::host::Process;
 use sandbox_kernel::launch::Way;
 
 /// Ports from which Linux takes none for itself.
@@ -18,7 +18,7 @@ const QUIET: Range<u16> = 20_000..32_000;
 /// The way into a container: its agent connects, and carries the bytes beside everything else.
 #[derive(Debug)]
 pub(crate) struct Tunnels {
-    pub(crate) there: PipePorts,
+    pub(crate) there: AgentPorts,
 }
 
 #[async_trait]
@@ -51,7 +51,7 @@ fn first_port(random: &str) -> u16 {
 
 /// The way to one kernel.
 struct Tunnel {
-    there: PipePorts,
+    there: AgentPorts,
     info: ConnectionInfo,
     pid: u32,
 }

@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 
 use bollard::Docker;
 use futures_util::stream;
-use sandbox_agent_client::FindProcess as _;
-use sandbox_cells::makers::{Makers, no_isolation};
+use sandbox_agent_client::LocateProcess as _;
+use sandbox_cells::makers::{CellLaunchers, no_isolation};
 use sandbox_core::{Check, CreateSpec, IsolationMode, NetworkMode, NetworkPolicy, Result};
 use sandbox_engine::Attempts;
 use sandbox_engine::network::Network;
@@ -46,7 +46,7 @@ impl Way {
         spec: &CreateSpec,
         options: &Options,
         daemon: &Daemon,
-        makers: &Makers,
+        makers: &CellLaunchers,
     ) -> Self {
         match spec.network.mode {
             NetworkMode::None | NetworkMode::Inherit => Self::Closed,
@@ -66,7 +66,11 @@ impl Way {
 }
 
 /// Why no gate can be opened in a container, if so.
-async fn obstacle(runtime: Option<&str>, daemon: &Daemon, makers: &Makers) -> Option<&'static str> {
+async fn obstacle(
+    runtime: Option<&str>,
+    daemon: &Daemon,
+    makers: &CellLaunchers,
+) -> Option<&'static str> {
     if !daemon.has_local_socket() {
         return Some("the engine is not on this host");
     }
@@ -81,7 +85,7 @@ async fn obstacle(runtime: Option<&str>, daemon: &Daemon, makers: &Makers) -> Op
 }
 
 /// Whether network policies with lists can be enforced.
-pub(crate) async fn check(daemon: &Daemon, makers: &Makers) -> Check {
+pub(crate) async fn check(daemon: &Daemon, makers: &CellLaunchers) -> Check {
     let name = "network gate".to_owned();
     match obstacle(None, daemon, makers).await {
         None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
@@ -104,7 +108,7 @@ pub(crate) async fn open(
     spec: &CreateSpec,
     docker: &Docker,
     made: &DockerBox,
-    makers: &Makers,
+    makers: &CellLaunchers,
     python: &str,
 ) -> Result<(Network, Way)> {
     let policy = spec.network.clone();
@@ -171,7 +175,7 @@ mod tests {
         let mut spec = CreateSpec::default();
         spec.network = policy;
         let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
-        Way::of(&spec, &options, &Daemon::at(host), &Makers::default()).await
+        Way::of(&spec, &options, &Daemon::at(host), &CellLaunchers::default()).await
     }
 
     #[tokio::test]
@@ -191,6 +195,6 @@ mod tests {
         spec.provider_options.insert("runtime".into(), "runsc".into());
         let options = Options::of_create(&DockerConfig::default(), &spec).unwrap();
         let here = Daemon::at("unix:///");
-        assert_eq!(Way::of(&spec, &options, &here, &Makers::default()).await, Way::Proxy);
+        assert_eq!(Way::of(&spec, &options, &here, &CellLaunchers::default()).await, Way::Proxy);
     }
 }

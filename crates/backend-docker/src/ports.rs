@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandbox_agent_client::PipePorts;
+use sandbox_agent_client::AgentPorts;
 use sandbox_engine::{Connection, Ports, Servers};
 
 /// Connections at a time. What one does not read stays under way, and is never more than half of what may be: the code of
@@ -13,7 +13,7 @@ const MAX_CONNECTIONS: usize = 16;
 
 #[derive(Debug)]
 struct InContainer {
-    there: PipePorts,
+    there: AgentPorts,
 }
 
 #[async_trait]
@@ -29,6 +29,6 @@ impl Servers for InContainer {
 }
 
 /// The ports of one container.
-pub(crate) fn ports(there: PipePorts) -> Ports {
+pub(crate) fn ports(there: AgentPorts) -> Ports {
     Ports::new(Arc::new(InContainer { there }), MAX_CONNECTIONS)
 }

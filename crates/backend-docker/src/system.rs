@@ -28,7 +28,7 @@ pub(crate) async fn install(instance: &DockerInstance, names: &[String]) -> Resu
     let (docker, container) = (&instance.kind.system.docker, &instance.kind.system.container);
     let usual = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let mut env = vec![usual.to_owned(), "HOME=/root".to_owned(), "LC_ALL=C".to_owned()];
-    let network = &instance.place.network;
+    let network = &instance.base.network;
     env.extend(network.variables().iter().map(|(name, value)| format!("{name}={value}")));
     let words = ["/bin/sh", "-c", SCRIPT, "sandboxes"].map(str::to_owned);
     let options = CreateExecOptions {

@@ -11,7 +11,7 @@ use sandbox_core::{
     SnapshotInfo, Variant, hint_with_rust,
 };
 use sandbox_engine::checks::{check_of, check_size, instead};
-use sandbox_engine::{Made, SnapshotStore, Spares, Stored, may_be_ahead};
+use sandbox_engine::{Made, PrewarmPool, SnapshotStore, Stored, is_prewarmable};
 use sandbox_isolation::host_limits;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub struct EvalBackend {
     config: EvalConfig,
     workshop: Arc<Workshop>,
     /// At most one sandbox ahead. It is as fresh as any other: nothing ever ran in it.
-    spares: Spares<Recipe, Arc<EvalInstance>>,
+    spares: PrewarmPool<Recipe, Arc<EvalInstance>>,
     made: Made<EvalInstance>,
 }
 
@@ -121,7 +121,7 @@ impl EvalBackend {
     /// Has the next sandbox made, once there were two alike. Those from a snapshot, unless it is large, are made again and
     /// take time: there one is enough.
     fn prepare_next(&self, recipe: Recipe) {
-        if !may_be_ahead(&recipe.spec) {
+        if !is_prewarmable(&recipe.spec) {
             return;
         }
         let small = |stored: &Stored| stored.info.size <= SMALL.as_u64();
@@ -200,7 +200,7 @@ impl Backend for EvalBackend {
         drop(maker?);
         let recipe = Recipe { spec, asked, python: python?, options, capabilities, snapshot };
         let spare = self.spares.take(|spare| spare.is_like(&recipe)).await;
-        let instance = match spare.filter(|spare| spare.place.is_running()) {
+        let instance = match spare.filter(|spare| spare.base.is_running()) {
             Some(spare) => spare,
             None => Arc::new(self.workshop.make(&recipe).await?),
         };
@@ -257,7 +257,7 @@ impl Backend for EvalBackend {
             // What a sandbox kept goes with it, also while the kernel is still at that.
             let here = instances
                 .iter()
-                .filter(|instance| instance.place.is_running())
+                .filter(|instance| instance.base.is_running())
                 .map(|instance| instance.kind.snapshots.contexts_of(&stored.info.id));
             SnapshotInfo { contexts: here.flatten().collect(), ..stored.info }
         });

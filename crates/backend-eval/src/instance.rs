@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use sandbox_cells::InCell;
 use sandbox_core::{Metrics, Result, SnapshotInfo, TunnelInfo};
 use sandbox_engine::system_packages;
-use sandbox_engine::{LocalInstance, LocalKind, Snapshots};
+use sandbox_engine::{InstanceHooks, Snapshots, StandardInstance};
 
 /// One sandbox.
-pub(crate) type EvalInstance = LocalInstance<Worker>;
+pub(crate) type EvalInstance = StandardInstance<Worker>;
 
 /// A sandbox in a cell.
 #[derive(Debug)]
@@ -17,28 +17,28 @@ pub(crate) struct Worker {
 }
 
 #[async_trait]
-impl LocalKind for Worker {
+impl InstanceHooks for Worker {
     fn system_packages_hint(names: &[String]) -> String {
         system_packages::hint_of_host(names)
     }
 
     async fn create_snapshot(
-        EvalInstance { place, contexts, kind }: &EvalInstance,
+        EvalInstance { base, contexts, kind }: &EvalInstance,
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
-        kind.snapshots.create(place, contexts, name, description, None).await
+        kind.snapshots.create(base, contexts, name, description, None).await
     }
 
     async fn restore_snapshot(
-        EvalInstance { place, contexts, kind }: &EvalInstance,
+        EvalInstance { base, contexts, kind }: &EvalInstance,
         name: &str,
     ) -> Result<SnapshotInfo> {
-        kind.snapshots.restore(place, contexts, name).await
+        kind.snapshots.restore(base, contexts, name).await
     }
 
     async fn expose_port(instance: &EvalInstance, port: u16) -> Result<TunnelInfo> {
-        instance.kind.cell.expose_port(&instance.place, port).await
+        instance.kind.cell.expose_port(&instance.base, port).await
     }
 
     async fn pause(instance: &EvalInstance) -> Result<()> {

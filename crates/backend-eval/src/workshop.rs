@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandbox_cells::Start;
-use sandbox_cells::cell::{CellBox, Zygote, ZygoteSource};
-use sandbox_cells::makers::{Makers, isolation_info};
+use sandbox_cells::cell::{CellHost, Zygote, ZygoteSource};
+use sandbox_cells::makers::{CellLaunchers, isolation_info};
 use sandbox_cells::mounts;
 use sandbox_cells::view::{cell_spec, environment};
-use sandbox_cells::zygotes::{Flavor, Zygotes};
-use sandbox_cells::{InCell, place_in_cell};
+use sandbox_cells::zygotes::{ZygoteKey, Zygotes};
+use sandbox_cells::{InCell, base_for_cell};
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
-use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
-use sandbox_engine::{Packages, PlaceSpec, SnapshotStore, Snapshots, Stored};
+use sandbox_engine::{Packages, SandboxBaseSpec, SnapshotStore, Snapshots, Stored};
 use sandbox_isolation::{Cell, Maker, Rlimit};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ use crate::python::{Layout, Python, remember};
 /// What the sandboxes of a backend share.
 #[derive(Debug, Default)]
 pub(crate) struct Workshop {
-    pub(crate) makers: Makers,
+    pub(crate) makers: CellLaunchers,
     pub(crate) zygotes: Zygotes,
     pub(crate) snapshots: SnapshotStore,
 }
@@ -66,11 +66,11 @@ impl Workshop {
         let work_dir = cell.work_dir().to_string_lossy();
         let cwd = resolve_directory(&work_dir, spec.working_dir.as_deref().unwrap_or("."));
         let env = worker_environment(spec, python, home);
-        let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+        let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
         let isolation = isolation_info(*asked, &cell);
         let source = self.source(maker, python.clone(), options.clone());
-        let cell_box = Arc::new(CellBox::new(cell, source, rlimits));
-        let place = PlaceSpec {
+        let cell_box = Arc::new(CellHost::new(cell, source, rlimits));
+        let base = SandboxBaseSpec {
             variant: Variant::LocalEval,
             capabilities: *capabilities,
             create: spec,
@@ -78,23 +78,24 @@ impl Workshop {
             env,
             cwd,
         };
-        let mut place = place_in_cell(Arc::clone(&cell_box), place)?;
+        let mut base = base_for_cell(Arc::clone(&cell_box), base)?;
         if let Some(layout) = layout.as_ref().filter(|_| spec.isolation != IsolationMode::Off) {
             let is_mounted =
                 |path: &PathBuf| spec.mounts.iter().any(|mount| path.starts_with(&mount.target));
-            place.unseen = layout.unseen().into_iter().filter(|path| !is_mounted(path)).collect();
+            base.unseen = layout.unseen().into_iter().filter(|path| !is_mounted(path)).collect();
         }
         let version = layout.map(|layout| layout.version);
         let packages = Packages::new(python.executable.clone(), options.pip.clone());
         let virtual_version = version.clone().filter(|_| python.virtual_environment().is_some());
-        place.packages = Some(packages.of_virtual_environment(virtual_version));
-        place.describe("python", json!(python.executable.to_string_lossy()));
+        base.packages = Some(packages.of_virtual_environment(virtual_version));
+        base.describe("python", json!(python.executable.to_string_lossy()));
         let cell = InCell::new(&cell_box);
-        let box_io: Arc<dyn BoxIo> = cell_box;
-        let contexts = Contexts::new(Variant::LocalEval, box_io, Arc::clone(&place.ended), base);
+        let host: Arc<dyn ProcessHost> = cell_box;
+        let contexts =
+            Contexts::new(Variant::LocalEval, host, Arc::clone(&base.ended), worker_spec);
         let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone())
             .with_imports(&options.imports);
-        let instance = EvalInstance { place, contexts, kind: Worker { cell, snapshots } };
+        let instance = EvalInstance { base, contexts, kind: Worker { cell, snapshots } };
         let python = instance.kind.snapshots.python();
         instance.prepare_from(snapshot.as_ref(), python, spec, options.lazy).await?;
         Ok(instance)
@@ -155,7 +156,7 @@ pub(crate) async fn zygote(
         warm: options.warm,
         program: Vec::new(),
     };
-    let flavor = Flavor {
+    let flavor = ZygoteKey {
         executable: python.executable.clone(),
         start,
         installed: Vec::new(),

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
-use sandbox_cells::cell::{CellBox, ZygoteSource};
-use sandbox_cells::makers::{Makers, isolation_info};
+use sandbox_cells::cell::{CellHost, ZygoteSource};
+use sandbox_cells::makers::{CellLaunchers, isolation_info};
 use sandbox_cells::mounts;
 use sandbox_cells::view::{cell_spec, environment};
 use sandbox_cells::zygotes::Zygotes;
-use sandbox_cells::{InCell, health_in_cells, place_in_cell};
+use sandbox_cells::{InCell, base_for_cell, health_in_cells};
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, Health, Instance, IsolationMode,
     ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
     resolve_directory,
 };
-use sandbox_engine::box_io::{BoxIo, WorkerSpec};
 use sandbox_engine::checks::{check_of, check_size, instead};
+use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
-use sandbox_engine::{Made, Packages, PlaceSpec, Spares, may_be_ahead};
+use sandbox_engine::{Made, Packages, PrewarmPool, SandboxBaseSpec, is_prewarmable};
 use sandbox_isolation::{Cell, CellSpec, Maker, host_limits};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Over, Room};
@@ -36,10 +36,10 @@ use crate::warm::WarmInterpreter;
 #[derive(Debug, Default)]
 pub struct JupyterBackend {
     config: JupyterConfig,
-    makers: Makers,
+    makers: CellLaunchers,
     zygotes: Zygotes,
     /// At most one cell ahead, in which nothing ever ran.
-    spares: Spares<CellSpec, Cell>,
+    spares: PrewarmPool<CellSpec, Cell>,
     made: Made<JupyterInstance>,
 }
 
@@ -182,10 +182,10 @@ impl JupyterBackend {
         }
         let isolation = isolation_info(asked, &cell);
         let rlimits = cell.rlimits().to_vec();
-        let cell_box = Arc::new(CellBox::new(cell, no_zygote(), rlimits));
+        let cell_box = Arc::new(CellHost::new(cell, no_zygote(), rlimits));
         let warm = warm.map(|warm| warm.in_cell(&cell_box));
-        let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
-        let place = PlaceSpec {
+        let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+        let base = SandboxBaseSpec {
             variant: Variant::LocalJupyter,
             capabilities,
             create: &spec,
@@ -193,29 +193,29 @@ impl JupyterBackend {
             env,
             cwd,
         };
-        let mut place = place_in_cell(Arc::clone(&cell_box), place)?;
+        let mut base = base_for_cell(Arc::clone(&cell_box), base)?;
         if let Some(python) = installed.python.as_ref().filter(|_| capabilities.install_python) {
             let packages = Packages::new(python.executable.clone(), options.pip);
             let (major, minor) = python.version;
             let virtual_version = python.is_virtual.then(|| format!("{major}.{minor}"));
-            place.packages = Some(packages.of_virtual_environment(virtual_version));
+            base.packages = Some(packages.of_virtual_environment(virtual_version));
         }
         let command = installed.command;
-        place.describe("kernel", json!(command.name));
-        place.describe("language", json!(command.language));
+        base.describe("kernel", json!(command.name));
+        base.describe("language", json!(command.language));
         let cell = InCell::new(&cell_box);
         let language = command.language.clone();
         let over = Over::new(options.transport.map(Into::into));
         let kernels = kernels_of(&cell_box, command, warm, over, home, Room::of_create(&spec))?;
-        let box_io: Arc<dyn BoxIo> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
-        let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&place.ended));
-        let box_of = move |_: &str| Arc::clone(&box_io);
-        let contexts = Contexts::with(variant, &language, ended, base, box_of);
-        let instance = JupyterInstance { place, contexts, kind: Kernel::Here(cell) };
+        let host: Arc<dyn ProcessHost> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
+        let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&base.ended));
+        let box_of = move |_: &str| Arc::clone(&host);
+        let contexts = Contexts::with(variant, &language, ended, worker_spec, box_of);
+        let instance = JupyterInstance { base, contexts, kind: Kernel::Here(cell) };
         let no_files = std::future::ready(Ok(()));
         instance.prepare(no_files, spec.working_dir.is_some(), options.lazy).await?;
         instance.begin(&spec);
-        if may_be_ahead(&spec) && spec.isolation == IsolationMode::Strict {
+        if is_prewarmable(&spec) && spec.isolation == IsolationMode::Strict {
             self.prepare_next(maker, cell_spec);
         }
         Ok(instance)

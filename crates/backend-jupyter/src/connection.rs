@@ -11,7 +11,7 @@ use jupyter_protocol::zmq::{Dialer, Io};
 use jupyter_protocol::{Channel, ConnectionInfo, Endpoint};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::net::{bind, getsockname};
-use sandbox_cells::cell::CellBox;
+use sandbox_cells::cell::CellHost;
 use sandbox_isolation::Cell;
 use tokio::net::UnixStream;
 
@@ -21,12 +21,12 @@ use tokio::net::UnixStream;
 /// port is one of the cell's own loopback, whatever the host listens on.
 #[derive(Debug)]
 pub(crate) struct CellDialer {
-    cell: Weak<CellBox>,
+    cell: Weak<CellHost>,
     info: ConnectionInfo,
 }
 
 impl CellDialer {
-    pub(crate) fn new(cell: &Arc<CellBox>, info: ConnectionInfo) -> Self {
+    pub(crate) fn new(cell: &Arc<CellHost>, info: ConnectionInfo) -> Self {
         Self { cell: Arc::downgrade(cell), info }
     }
 }

@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use sandbox_cells::InCell;
 use sandbox_core::{ContextSpec, Error, Metrics, Result, RunCode, TunnelInfo};
 use sandbox_engine::system_packages;
-use sandbox_engine::{LocalInstance, LocalKind, Place};
+use sandbox_engine::{InstanceHooks, SandboxBase, StandardInstance};
 
 use crate::away::Away;
 
 /// One sandbox.
-pub(crate) type JupyterInstance = LocalInstance<Kernel>;
+pub(crate) type JupyterInstance = StandardInstance<Kernel>;
 
 /// A sandbox with kernels.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Kernel {
     fn cell<'a>(instance: &'a JupyterInstance, operation: &'static str) -> Result<&'a InCell> {
         match &instance.kind {
             Self::Here(cell) => Ok(cell),
-            Self::Away(_) => Err(instance.place.unsupported(operation)),
+            Self::Away(_) => Err(instance.base.unsupported(operation)),
         }
     }
 }
@@ -42,14 +42,14 @@ impl Drop for Kernel {
 }
 
 #[async_trait]
-impl LocalKind for Kernel {
+impl InstanceHooks for Kernel {
     fn system_packages_hint(names: &[String]) -> String {
         system_packages::hint_of_host(names)
     }
 
     /// A kernel without the program of ours starts where it starts.
-    fn check_context(&self, place: &Place, spec: &ContextSpec) -> Result<()> {
-        let elsewhere = matches!(self, Self::Away(_)) && !place.capabilities.variables;
+    fn check_context(&self, base: &SandboxBase, spec: &ContextSpec) -> Result<()> {
+        let elsewhere = matches!(self, Self::Away(_)) && !base.capabilities.variables;
         if elsewhere && (spec.cwd.is_some() || !spec.env.is_empty()) {
             let message = "this kernel takes no environment and no directory from here";
             return Err(Error::unsupported("create_context", message));
@@ -58,12 +58,12 @@ impl LocalKind for Kernel {
     }
 
     /// Some of it takes the program that only kernels of IPython run.
-    fn check_run(&self, place: &Place, request: &RunCode) -> Result<()> {
-        place.check_run_of_kernel(request)
+    fn check_run(&self, base: &SandboxBase, request: &RunCode) -> Result<()> {
+        base.check_run_of_kernel(request)
     }
 
     async fn expose_port(instance: &JupyterInstance, port: u16) -> Result<TunnelInfo> {
-        Self::cell(instance, "expose_port")?.expose_port(&instance.place, port).await
+        Self::cell(instance, "expose_port")?.expose_port(&instance.base, port).await
     }
 
     async fn pause(instance: &JupyterInstance) -> Result<()> {

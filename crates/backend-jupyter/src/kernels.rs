@@ -5,9 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jupyter_protocol::zmq::Dialer;
 use jupyter_protocol::{ConnectionInfo, ReservedPorts, Transport};
-use sandbox_cells::cell::{CellBox, CellFiles};
+use sandbox_cells::cell::{CellFiles, CellHost};
 use sandbox_core::Result;
-use sandbox_engine::box_io::Process;
+use sandbox_engine::host::Process;
 use sandbox_isolation::CellKind;
 use sandbox_kernel::launch::{KernelCommand, Kernels, Over, Room, Warm, Way, failed};
 
@@ -15,7 +15,7 @@ use crate::connection::{CellDialer, free_ports};
 
 /// The kernels of one sandbox.
 pub(crate) fn kernels_of(
-    cell: &Arc<CellBox>,
+    cell: &Arc<CellHost>,
     command: KernelCommand,
     warm: Option<Box<dyn Warm>>,
     over: Over,
@@ -27,14 +27,14 @@ pub(crate) fn kernels_of(
     let is_strict = cell.cell().kind() == CellKind::Strict;
     let parent = if is_strict { "/tmp".to_owned() } else { work_dir };
     let way = Box::new(IntoCell { cell: Arc::clone(cell) });
-    let box_io = Arc::<CellBox>::clone(cell);
-    Ok(Kernels { box_io, files, command, warm, way, over, parent, home, room })
+    let host = Arc::<CellHost>::clone(cell);
+    Ok(Kernels { host, files, command, warm, way, over, parent, home, room })
 }
 
 /// The way into a cell. Without isolation it is this host's own.
 #[derive(Debug)]
 struct IntoCell {
-    cell: Arc<CellBox>,
+    cell: Arc<CellHost>,
 }
 
 impl IntoCell {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_cells::Start;
-use sandbox_cells::cell::{CellBox, Zygote};
+use sandbox_cells::cell::{CellHost, Zygote};
 use sandbox_cells::interpreters::is_script;
-use sandbox_cells::zygotes::{Flavor, Zygotes};
+use sandbox_cells::zygotes::{ZygoteKey, Zygotes};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
-use sandbox_engine::box_io::{Spawn, Spawned, WorkerSpec};
+use sandbox_engine::host::{Spawn, Spawned, WorkerSpec};
 use sandbox_isolation::Maker;
 use sandbox_kernel::launch::Warm;
 
@@ -34,7 +34,7 @@ const MODULES: [&str; 8] = [
 pub(crate) struct WarmInterpreter {
     zygotes: Zygotes,
     maker: Maker,
-    flavor: Flavor,
+    flavor: ZygoteKey,
     /// Where mounts of this sandbox are.
     mounts: Vec<PathBuf>,
 }
@@ -54,7 +54,7 @@ impl WarmInterpreter {
         }
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
         let places = python.site_packages.iter();
-        let flavor = Flavor {
+        let flavor = ZygoteKey {
             executable: python.executable.clone(),
             start: Start {
                 preimports: MODULES.map(str::to_owned).to_vec(),
@@ -86,7 +86,7 @@ impl WarmInterpreter {
     }
 
     /// The kernels of that interpreter in a cell.
-    pub(crate) fn in_cell(self, cell: &Arc<CellBox>) -> Box<dyn Warm> {
+    pub(crate) fn in_cell(self, cell: &Arc<CellHost>) -> Box<dyn Warm> {
         Box::new(WarmKernels { interpreter: self, cell: Arc::clone(cell) })
     }
 }
@@ -104,7 +104,7 @@ fn usual_program(argv: &[String]) -> Option<&[String]> {
 #[derive(Debug)]
 struct WarmKernels {
     interpreter: WarmInterpreter,
-    cell: Arc<CellBox>,
+    cell: Arc<CellHost>,
 }
 
 #[async_trait]

@@ -11,8 +11,8 @@ use crate::link::Answer;
 use crate::message::CHUNK;
 use crate::streams::Writer;
 use crate::trouble::{TargetExt as _, in_archive, no_record};
-use sandbox_engine::box_io::Links;
 use sandbox_engine::files::Target;
+use sandbox_engine::host::Links;
 use sandbox_engine::wire::Fields;
 
 const FILE: i64 = 0;

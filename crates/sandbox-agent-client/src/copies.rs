@@ -14,14 +14,14 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::PipeBox;
+use crate::AgentConnection;
 use crate::call::Call;
 use crate::link::{Link, Start};
 use crate::message::{CONTROL, STDERR, STDIN, STDOUT, stream};
-use crate::process::{BoxProcess, Life, number};
+use crate::process::{AgentProcess, Life, number};
 use crate::streams::{ControlStream, Reader, Writer};
 use crate::tunnel::Tunnel;
-use sandbox_engine::box_io::{Channel, Exit, Expected, Held, Process, Way, WorkerIo};
+use sandbox_engine::host::{Channel, Exit, Expected, Held, Process, Way, WorkerIo};
 
 const OPERATION: &str = "wake_interpreter";
 
@@ -31,7 +31,7 @@ const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
 /// A copy that is about to be made. Dropping it gives it up.
 #[derive(Debug)]
 struct ExpectedCopy {
-    process: BoxProcess,
+    process: AgentProcess,
     arrival: oneshot::Receiver<Start>,
 }
 
@@ -41,7 +41,7 @@ impl ExpectedCopy {
         let arrival = link.expect_start(key);
         link.add_life(key, &life);
         let link = Arc::clone(link);
-        let process = BoxProcess { link, key, pid: 0, life, is_worker: true, memory };
+        let process = AgentProcess { link, key, pid: 0, life, is_worker: true, memory };
         Self { process, arrival }
     }
 
@@ -67,7 +67,7 @@ impl Expected for ExpectedCopy {
 /// A copy that waits. Dropping it ends it.
 #[derive(Debug)]
 struct Copy {
-    process: BoxProcess,
+    process: AgentProcess,
     /// The one that it leaves behind, once that is made ready.
     next: Option<ExpectedCopy>,
 }
@@ -76,7 +76,7 @@ impl Copy {
     /// Has it make the next copy ready, unless that was done.
     fn prepare(&mut self) -> Result<()> {
         if self.next.is_none() {
-            let BoxProcess { link, key, memory, .. } = &self.process;
+            let AgentProcess { link, key, memory, .. } = &self.process;
             let next = ExpectedCopy::new(link, *memory);
             Call::begin(link, "prepare", &[*key, next.process.key].map(number))?.done();
             self.next = Some(next);
@@ -203,7 +203,7 @@ fn dead() -> Error {
 /// A worker that was a copy. What it leaves behind would end with it before it is there, so its end waits for that.
 #[derive(Debug)]
 struct WokenProcess {
-    process: BoxProcess,
+    process: AgentProcess,
     next: watch::Receiver<bool>,
 }
 
@@ -267,7 +267,7 @@ impl Process for WokenProcess {
     }
 }
 
-impl PipeBox {
+impl AgentConnection {
     /// A way to a copy of a worker of this box.
     pub(super) fn copy_to_come(&self) -> (Box<dyn Expected>, Channel) {
         let expected = ExpectedCopy::new(&self.link, self.memory);

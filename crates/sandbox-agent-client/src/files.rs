@@ -15,13 +15,13 @@ use sandbox_core::{
 use crate::archive;
 use crate::call::{Call, Guard};
 use crate::link::{Answer, Link};
-use crate::neighbour::{FindProcess, Neighbour};
+use crate::neighbour::{LocateProcess, Neighbour};
 use crate::process::number;
 use crate::streams::{Reader, Writer};
 use crate::trouble::{TargetExt as _, no_record};
-use sandbox_engine::box_io::{BoxFiles, Links, WatchStream, Writable};
 use sandbox_engine::files::failure::MOST_ANSWER;
 use sandbox_engine::files::{Target, names};
+use sandbox_engine::host::{FileSystem, Links, WatchStream, Writable};
 use sandbox_engine::wire::Fields;
 
 /// Results when nothing is said.
@@ -40,13 +40,13 @@ const DEFAULT_MODE: u32 = 0o644;
 
 /// The files of a box.
 #[derive(Clone, Debug)]
-pub struct PipeFiles {
+pub struct AgentFiles {
     link: Arc<Link>,
     base: String,
     neighbour: Option<Arc<Neighbour>>,
 }
 
-impl PipeFiles {
+impl AgentFiles {
     pub(crate) fn new(link: Arc<Link>, base: &str) -> Self {
         Self { link, base: base.to_owned(), neighbour: None }
     }
@@ -54,7 +54,7 @@ impl PipeFiles {
     /// The same, with large files taken from the agent's process as open files where that is possible: where it runs on this
     /// kernel, and this process may look into it.
     #[must_use]
-    pub fn taken_from(mut self, process: Arc<dyn FindProcess>) -> Self {
+    pub fn taken_from(mut self, process: Arc<dyn LocateProcess>) -> Self {
         self.neighbour = Some(Arc::new(Neighbour::new(process)));
         self
     }
@@ -250,7 +250,7 @@ pub(crate) async fn feed(call: Call, writer: Writer, mut content: ByteStream) ->
 }
 
 #[async_trait]
-impl BoxFiles for PipeFiles {
+impl FileSystem for AgentFiles {
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
         let target = self.target("read_file", path)?;
         let limit = |value: u64| number(i64::try_from(value).unwrap_or(i64::MAX));
@@ -428,7 +428,7 @@ impl BoxFiles for PipeFiles {
     }
 }
 
-impl PipeFiles {
+impl AgentFiles {
     async fn between(
         &self,
         operation: &'static str,

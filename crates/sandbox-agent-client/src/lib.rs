@@ -30,21 +30,21 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use self::call::Call;
-pub use self::files::PipeFiles;
-pub use self::link::{FromBox, IntoBox};
+pub use self::files::AgentFiles;
+pub use self::link::{AgentReader, AgentWriter};
 use self::link::{Link, SILENCE};
 use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
-pub use self::neighbour::FindProcess;
-use self::process::{BoxProcess, BoxTerminal, Life};
-pub use self::python::PipePython;
+pub use self::neighbour::LocateProcess;
+use self::process::{AgentProcess, AgentTerminal, Life};
+pub use self::python::AgentPython;
 use self::streams::{ControlStream, Reader, Writer};
-pub use self::tunnel::{Listener, PipeListener, PipePorts, Speaker, Tunnel};
-pub use self::usage::PipeUsage;
-use sandbox_engine::box_io::{
-    BoxIo, Channel, Expected, Process, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
+pub use self::tunnel::{AgentListener, AgentPorts, Listener, Speaker, Tunnel};
+pub use self::usage::AgentUsage;
+use sandbox_engine::commands::STOPPED;
+use sandbox_engine::host::{
+    Channel, Expected, Process, ProcessHost, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
     Writable,
 };
-use sandbox_engine::commands::STOPPED;
 use sandbox_engine::wire::FrameReader;
 use sandbox_python::agent::{ByteCode, Magic, agent};
 
@@ -55,7 +55,7 @@ const ARRIVAL: Duration = Duration::from_secs(30);
 const MOST_GREETING: usize = 64 << 10;
 
 /// A box at the other end of a connection. Dropping it, and everything that came from it, ends the box.
-pub struct PipeBox {
+pub struct AgentConnection {
     link: Arc<Link>,
     greeting: Greeting,
     memory: Option<ByteSize>,
@@ -88,34 +88,34 @@ impl fmt::Debug for Connecting<'_> {
     }
 }
 
-impl fmt::Debug for PipeBox {
+impl fmt::Debug for AgentConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PipeBox").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("AgentConnection").field("link", &self.link).finish_non_exhaustive()
     }
 }
 
-impl Drop for PipeBox {
+impl Drop for AgentConnection {
     fn drop(&mut self) {
         self.link.close();
     }
 }
 
-impl PipeBox {
+impl AgentConnection {
     /// Sends the agent to an interpreter that was started with [`arguments`] of that nonce.
     ///
     /// # Errors
     /// `Unavailable` when what is there is no such interpreter, or one that is too old.
-    pub async fn connect(from: FromBox, into: IntoBox, nonce: &str) -> Result<Self> {
+    pub async fn connect(from: AgentReader, into: AgentWriter, nonce: &str) -> Result<Self> {
         Self::connect_with(from, into, nonce, Connecting::default()).await
     }
 
     /// The same in another way.
     ///
     /// # Errors
-    /// As [`PipeBox::connect`].
+    /// As [`AgentConnection::connect`].
     pub async fn connect_with(
-        mut from: FromBox,
-        mut into: IntoBox,
+        mut from: AgentReader,
+        mut into: AgentWriter,
         nonce: &str,
         Connecting { silence, byte_code }: Connecting<'_>,
     ) -> Result<Self> {
@@ -154,23 +154,23 @@ impl PipeBox {
     }
 
     /// The files in it. Relative paths begin at `base`. They do not keep the box alive.
-    pub fn files(&self, base: &str) -> PipeFiles {
-        PipeFiles::new(Arc::clone(&self.link), base)
+    pub fn files(&self, base: &str) -> AgentFiles {
+        AgentFiles::new(Arc::clone(&self.link), base)
     }
 
     /// The servers in it.
-    pub fn ports(&self) -> PipePorts {
-        PipePorts::new(Arc::clone(&self.link))
+    pub fn ports(&self) -> AgentPorts {
+        AgentPorts::new(Arc::clone(&self.link))
     }
 
     /// What it uses.
-    pub fn usage(&self) -> PipeUsage {
-        PipeUsage::new(Arc::clone(&self.link))
+    pub fn usage(&self) -> AgentUsage {
+        AgentUsage::new(Arc::clone(&self.link))
     }
 
     /// What says that it is held. Does not keep the box alive.
-    pub fn stillness(&self) -> PipeStillness {
-        PipeStillness(Arc::downgrade(&self.link))
+    pub fn stillness(&self) -> Pauser {
+        Pauser(Arc::downgrade(&self.link))
     }
 
     /// Why it can not be reached any more, when nobody here has ended it and its end was not seen either.
@@ -195,7 +195,7 @@ impl PipeBox {
         self.link.add_life(key, &life);
         // From here on it is ended when nobody waits any more.
         let (link, memory) = (Arc::clone(&self.link), self.memory);
-        let mut process = BoxProcess { link, key, pid: 0, life, is_worker: true, memory };
+        let mut process = AgentProcess { link, key, pid: 0, life, is_worker: true, memory };
         self.link.say(request)?;
         match started.await.map_err(|_| self.link.lost())? {
             Ok(pid) => {
@@ -209,15 +209,15 @@ impl PipeBox {
 
 /// Whether a box is held by somebody else, as an engine does: it cannot answer then, and is not lost.
 #[derive(Clone, Debug)]
-pub struct PipeStillness(Weak<Link>);
+pub struct Pauser(Weak<Link>);
 
-impl PipeStillness {
+impl Pauser {
     /// Before it is held. It may answer again when that is dropped.
-    pub fn hold(&self) -> HeldStill {
+    pub fn hold(&self) -> PauseGuard {
         if let Some(link) = self.0.upgrade() {
             link.hold_still();
         }
-        HeldStill(Weak::clone(&self.0))
+        PauseGuard(Weak::clone(&self.0))
     }
 
     /// Has the agent stop all other processes. It goes on itself, and ends them all with its connection.
@@ -249,9 +249,9 @@ impl PipeStillness {
 /// A box that is held for as long as this lives, and perhaps for longer by others.
 #[derive(Debug)]
 #[must_use]
-pub struct HeldStill(Weak<Link>);
+pub struct PauseGuard(Weak<Link>);
 
-impl Drop for HeldStill {
+impl Drop for PauseGuard {
     fn drop(&mut self) {
         if let Some(link) = self.0.upgrade() {
             link.let_go();
@@ -260,7 +260,7 @@ impl Drop for HeldStill {
 }
 
 #[async_trait]
-impl BoxIo for PipeBox {
+impl ProcessHost for AgentConnection {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         let key = self.link.new_key();
         let request = ToAgent::Spawn {
@@ -279,7 +279,7 @@ impl BoxIo for PipeBox {
             .start(key, false, &request)
             .await?
             .map_err(|(stage, errno)| not_started(&spec, stage, errno))?;
-        let terminal = BoxTerminal { link: Arc::clone(&self.link), key };
+        let terminal = AgentTerminal { link: Arc::clone(&self.link), key };
         let on_terminal = spec.terminal.is_some();
         Ok(Spawned {
             process,
@@ -334,7 +334,7 @@ impl BoxIo for PipeBox {
 
 /// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody. Tells which byte code it
 /// takes.
-async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<Option<Magic>> {
+async fn greet(from: &mut AgentReader, heard: &mut BytesMut, nonce: &str) -> Result<Option<Magic>> {
     let greeting = format!("code-sandboxes-agent {VERSION} {nonce} ");
     loop {
         let text = String::from_utf8_lossy(heard).into_owned();
@@ -352,7 +352,7 @@ async fn greet(from: &mut FromBox, heard: &mut BytesMut, nonce: &str) -> Result<
     }
 }
 
-async fn send_agent(into: &mut IntoBox, byte_code: Option<&[u8]>) -> std::io::Result<()> {
+async fn send_agent(into: &mut AgentWriter, byte_code: Option<&[u8]>) -> std::io::Result<()> {
     let program = byte_code.unwrap_or(agent().as_bytes());
     let length = u32::try_from(program.len()).unwrap_or(u32::MAX);
     into.write_all(&[byte_code.is_some().into()]).await?;
@@ -362,7 +362,7 @@ async fn send_agent(into: &mut IntoBox, byte_code: Option<&[u8]>) -> std::io::Re
 }
 
 /// Waits for the agent's own greeting. Leaves what came after it.
-async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Result<Greeting> {
+async fn hello(from: &mut AgentReader, heard: &mut BytesMut, expected: &str) -> Result<Greeting> {
     loop {
         let mut frames = FrameReader::new();
         frames.push(heard);
@@ -385,7 +385,7 @@ async fn hello(from: &mut FromBox, heard: &mut BytesMut, expected: &str) -> Resu
     }
 }
 
-async fn more(from: &mut FromBox, heard: &mut BytesMut) -> Result<()> {
+async fn more(from: &mut AgentReader, heard: &mut BytesMut) -> Result<()> {
     match from.next().await {
         Some(Ok(bytes)) => {
             heard.extend_from_slice(&bytes);

@@ -21,14 +21,14 @@ use crate::message::{
 };
 use crate::process::Life;
 use crate::streams::{Incoming, Outgoing};
-use sandbox_engine::box_io::Exit;
+use sandbox_engine::host::Exit;
 use sandbox_engine::wire::FrameReader;
 
 /// What comes from a box.
-pub type FromBox = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+pub type AgentReader = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// What goes into a box. Dropping it is the end of the box.
-pub type IntoBox = Pin<Box<dyn AsyncWrite + Send>>;
+pub type AgentWriter = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// Bytes that are handed to the connection at once.
 const BATCH: usize = 256 << 10;
@@ -93,7 +93,12 @@ impl fmt::Debug for Link {
 
 impl Link {
     /// A connection that is worked on by tasks of this runtime until it is closed, or nothing has come for that long.
-    pub(crate) fn open(from: FromBox, rest: Bytes, into: IntoBox, silence: Duration) -> Arc<Self> {
+    pub(crate) fn open(
+        from: AgentReader,
+        rest: Bytes,
+        into: AgentWriter,
+        silence: Duration,
+    ) -> Arc<Self> {
         let state = State { credit: OUTGOING_WINDOW, ..State::default() };
         let link = Arc::new(Self {
             state: Mutex::new(state),
@@ -404,7 +409,7 @@ pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
     error.with_effect(Effect::Unknown)
 }
 
-async fn write(link: Arc<Link>, mut into: IntoBox) {
+async fn write(link: Arc<Link>, mut into: AgentWriter) {
     // Whether all that was begun is written, so that something can follow.
     let mut is_whole = true;
     loop {
@@ -445,12 +450,12 @@ async fn write(link: Arc<Link>, mut into: IntoBox) {
     let _ = timeout(LAST, end).await;
 }
 
-async fn written(into: &mut IntoBox, bytes: &[u8]) -> io::Result<()> {
+async fn written(into: &mut AgentWriter, bytes: &[u8]) -> io::Result<()> {
     into.write_all(bytes).await?;
     into.flush().await
 }
 
-async fn read(link: Arc<Link>, mut from: FromBox, rest: Bytes) {
+async fn read(link: Arc<Link>, mut from: AgentReader, rest: Bytes) {
     let mut frames = FrameReader::new();
     let why = listen(&link, &mut frames, &mut from, rest).await;
     link.close_because(why);
@@ -459,7 +464,7 @@ async fn read(link: Arc<Link>, mut from: FromBox, rest: Bytes) {
 }
 
 /// Until the agent says that nothing runs there any more, or its end of the connection closes.
-async fn last_words(frames: &mut FrameReader, from: &mut FromBox) {
+async fn last_words(frames: &mut FrameReader, from: &mut AgentReader) {
     loop {
         while let Ok(Some(frame)) = frames.next_frame() {
             if matches!(FromAgent::decode(frame), Ok(FromAgent::Finished)) {
@@ -475,7 +480,7 @@ async fn last_words(frames: &mut FrameReader, from: &mut FromBox) {
 async fn listen(
     link: &Arc<Link>,
     frames: &mut FrameReader,
-    from: &mut FromBox,
+    from: &mut AgentReader,
     rest: Bytes,
 ) -> Option<String> {
     let mut piece = Some(Ok(rest));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sandbox_engine::box_io::Exit;
+use sandbox_engine::host::Exit;
 use sandbox_engine::wire::{Fields, Frame, WireError, put_frame};
 
 /// The version of this vocabulary. Both sides must agree exactly, because the host brings the agent along.

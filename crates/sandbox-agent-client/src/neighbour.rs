@@ -46,7 +46,7 @@ const ORDINARY: [u64; 5] = [
 
 /// Finds the process of an agent.
 #[async_trait]
-pub trait FindProcess: fmt::Debug + Send + Sync + 'static {
+pub trait LocateProcess: fmt::Debug + Send + Sync + 'static {
     /// What is said to be its number here, if anybody says it. It is believed when it has proven to be it.
     async fn pid(&self) -> Option<u32>;
 }
@@ -54,13 +54,13 @@ pub trait FindProcess: fmt::Debug + Send + Sync + 'static {
 /// The agent's process, as far as it is on this kernel and may be looked into. It is looked for when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    find: Arc<dyn FindProcess>,
+    find: Arc<dyn LocateProcess>,
     /// `None`: there is none.
     process: OnceCell<Option<Arc<OwnedFd>>>,
 }
 
 impl Neighbour {
-    pub(crate) fn new(find: Arc<dyn FindProcess>) -> Self {
+    pub(crate) fn new(find: Arc<dyn LocateProcess>) -> Self {
         Self { find, process: OnceCell::new() }
     }
 
@@ -126,7 +126,7 @@ fn number_in(field: &[u8]) -> Option<RawFd> {
 
 /// The process that has in the file of that number what the agent of this connection was told to have there, and nobody else
 /// was told. From then on it is the same one, whatever process gets its number later.
-async fn look(find: &dyn FindProcess, link: &Arc<Link>) -> Option<OwnedFd> {
+async fn look(find: &dyn LocateProcess, link: &Arc<Link>) -> Option<OwnedFd> {
     let pid = Pid::from_raw(find.pid().await?.try_into().ok()?)?;
     let word = random_hex(WORD).into_bytes();
     let asked = Call::begin(link, "prove", std::slice::from_ref(&word)).ok()?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::call::Call;
 use crate::link::Link;
 use crate::message::{ToAgent, exit_in};
-use sandbox_engine::box_io::{Exit, NUDGE, Process, Terminal};
+use sandbox_engine::host::{Exit, NUDGE, Process, Terminal};
 
 /// What is known about the end of a process.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Life {
 
 /// A process.
 #[derive(Debug)]
-pub(crate) struct BoxProcess {
+pub(crate) struct AgentProcess {
     pub(crate) link: Arc<Link>,
     pub(crate) key: i64,
     pub(crate) pid: u32,
@@ -137,7 +137,7 @@ pub(crate) fn number(value: i64) -> Vec<u8> {
 }
 
 #[async_trait]
-impl Process for BoxProcess {
+impl Process for AgentProcess {
     fn pid(&self) -> u32 {
         self.pid
     }
@@ -238,7 +238,7 @@ impl Process for BoxProcess {
     }
 }
 
-impl Drop for BoxProcess {
+impl Drop for AgentProcess {
     fn drop(&mut self) {
         self.link.remove_life(self.key);
         let end = self.is_worker;
@@ -248,13 +248,13 @@ impl Drop for BoxProcess {
 
 /// The terminal of a process.
 #[derive(Debug)]
-pub(crate) struct BoxTerminal {
+pub(crate) struct AgentTerminal {
     pub(crate) link: Arc<Link>,
     pub(crate) key: i64,
 }
 
 #[async_trait]
-impl Terminal for BoxTerminal {
+impl Terminal for AgentTerminal {
     async fn resize(&self, size: PtySize) -> Result<()> {
         let arguments = [self.key, size.rows.into(), size.columns.into()].map(number);
         let answer = Call::begin(&self.link, "resize", &arguments)?.answer().await;

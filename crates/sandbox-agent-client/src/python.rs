@@ -2,12 +2,12 @@
 
 use sandbox_core::{Error, ErrorKind, Result};
 
-use crate::PipeBox;
+use crate::AgentConnection;
 use crate::call::Call;
 
 /// An interpreter in a box.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PipePython {
+pub struct AgentPython {
     /// Its program.
     pub executable: String,
     /// `sys.prefix`: the directory of its environment.
@@ -18,12 +18,12 @@ pub struct PipePython {
     pub has_package: bool,
 }
 
-impl PipeBox {
+impl AgentConnection {
     /// The interpreter that the agent runs in, and whether it has a package.
     ///
     /// # Errors
     /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
-    pub async fn interpreter(&self, package: &str) -> Result<PipePython> {
+    pub async fn interpreter(&self, package: &str) -> Result<AgentPython> {
         let failed = || match self.link.is_closed() {
             true => self.link.lost(),
             false => Error::new(ErrorKind::Unavailable, "create", "the interpreter does not tell"),
@@ -33,14 +33,14 @@ impl PipeBox {
     }
 }
 
-fn python_of(answer: &[Vec<u8>]) -> Option<PipePython> {
+fn python_of(answer: &[Vec<u8>]) -> Option<AgentPython> {
     let [executable, prefix, major, minor, has_package] = answer else { return None };
     let text = |field: &Vec<u8>| String::from_utf8(field.clone()).ok();
     let number = |field: &Vec<u8>| {
         let value = i64::from_le_bytes(field.as_slice().try_into().ok()?);
         u32::try_from(value).ok()
     };
-    Some(PipePython {
+    Some(AgentPython {
         executable: text(executable)?,
         prefix: text(prefix)?,
         version: (number(major)?, number(minor)?),

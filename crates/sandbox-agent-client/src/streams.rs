@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use crate::link::Link;
 use crate::message::{NARROW_WINDOW, STDIN, STDOUT, ToAgent, Trouble, WINDOW, stream};
 use crate::tunnel::Tunnel;
-use sandbox_engine::box_io::{Channel, Control, Readable, Way, Writable};
+use sandbox_engine::host::{Channel, Control, Readable, Way, Writable};
 
 /// A stream from a box, and what of it nobody has read yet.
 #[derive(Debug)]

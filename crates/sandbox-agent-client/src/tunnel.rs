@@ -16,7 +16,7 @@ use crate::link::Link;
 use crate::message::Trouble;
 use crate::process::number;
 use crate::streams::{Reader, Writer};
-use sandbox_engine::box_io::{Readable as _, Writable as _};
+use sandbox_engine::host::{Readable as _, Writable as _};
 
 /// How long a server may take to take a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,11 +52,11 @@ pub struct Speaker {
 
 /// The servers in a box. It does not keep the box alive.
 #[derive(Clone, Debug)]
-pub struct PipePorts {
+pub struct AgentPorts {
     link: Arc<Link>,
 }
 
-impl PipePorts {
+impl AgentPorts {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         Self { link }
     }
@@ -64,7 +64,7 @@ impl PipePorts {
     /// Connects to what listens on that port of the box's loopback.
     ///
     /// # Errors
-    /// Those of [`PipePorts::open`].
+    /// Those of [`AgentPorts::open`].
     pub async fn connect(&self, port: u16) -> Result<Tunnel> {
         self.open(&Listener::Port(port), None).await
     }
@@ -98,12 +98,12 @@ impl PipePorts {
     ///
     /// # Errors
     /// `ResourceExhausted` when the box has no port or no descriptor left; `Terminated` when it has ended.
-    pub async fn listen(&self) -> Result<PipeListener> {
+    pub async fn listen(&self) -> Result<AgentListener> {
         let answer = Call::begin(&self.link, "listen", &[])?.answer().await;
         let fields = answer.map_err(|trouble| self.not_listening(&trouble))?;
         let port = fields.first().and_then(|field| field.get(..2)?.try_into().ok());
         let port = port.map(u16::from_le_bytes).ok_or_else(|| self.link.lost())?;
-        Ok(PipeListener { link: Arc::clone(&self.link), port })
+        Ok(AgentListener { link: Arc::clone(&self.link), port })
     }
 
     fn not_listening(&self, trouble: &Trouble) -> Error {
@@ -122,12 +122,12 @@ impl PipePorts {
 
 /// A port of a box's loopback whose connections are taken here. It does not keep the box alive.
 #[derive(Debug)]
-pub struct PipeListener {
+pub struct AgentListener {
     link: Arc<Link>,
     port: u16,
 }
 
-impl PipeListener {
+impl AgentListener {
     /// The port.
     pub fn port(&self) -> u16 {
         self.port

@@ -10,11 +10,11 @@ use crate::link::Link;
 
 /// The figures of a box that is a container. It does not keep the box alive.
 #[derive(Clone, Debug)]
-pub struct PipeUsage {
+pub struct AgentUsage {
     link: Arc<Link>,
 }
 
-impl PipeUsage {
+impl AgentUsage {
     pub(crate) fn new(link: Arc<Link>) -> Self {
         Self { link }
     }

@@ -11,7 +11,7 @@ use sandbox_egress::{Gate, GateConfig, Sockets};
 use sandbox_isolation::{Cell, CellSpec, GateSockets};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::makers::{Makers, no_isolation};
+use crate::makers::{CellLaunchers, no_isolation};
 use sandbox_engine::Attempts;
 use sandbox_engine::network::{Guard, Network};
 
@@ -90,7 +90,7 @@ where
 }
 
 /// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
-pub(super) async fn check(makers: &Makers) -> Check {
+pub(super) async fn check(makers: &CellLaunchers) -> Check {
     let name = "network gate".to_owned();
     let made = async {
         let maker = makers.get(IsolationMode::Strict).await?;

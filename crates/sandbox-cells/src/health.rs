@@ -8,12 +8,12 @@ use sandbox_isolation::{
 };
 
 use super::gate;
-use super::makers::{Makers, no_isolation};
+use super::makers::{CellLaunchers, no_isolation};
 use sandbox_engine::background;
 use sandbox_engine::checks::health_of;
 
 /// The health of a backend whose sandboxes are cells with something in them.
-pub async fn health_in_cells(content: Check, what: &str, makers: &Makers) -> Health {
+pub async fn health_in_cells(content: Check, what: &str, makers: &CellLaunchers) -> Health {
     let probe = probe().await;
     let (further, probe_failed) = (further_checks(&probe.layers), probe.error.is_some());
     let mut checks = vec![content];
@@ -57,7 +57,7 @@ fn isolation_checks(probe: Probe) -> Vec<Check> {
 }
 
 /// What code would be kept in by where there is no cell, as a cell of that kind says itself.
-async fn best_effort(makers: &Makers) -> Check {
+async fn best_effort(makers: &CellLaunchers) -> Check {
     let made = async {
         let maker = makers.get(IsolationMode::BestEffort).await?;
         let cell = async move { maker.cell(&CellSpec::confined()).await };

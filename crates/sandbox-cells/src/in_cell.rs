@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use crate::cell::CellBox;
+use crate::cell::CellHost;
 use async_trait::async_trait;
 use sandbox_core::{Error, ErrorKind, Metrics, Result, TunnelInfo};
 use sandbox_isolation::CellKind;
 
-use sandbox_engine::Place;
+use sandbox_engine::SandboxBase;
 use sandbox_engine::{Connection, Ports, Servers, check_port, on_loopback};
 
 /// Connections at a time through the exposed ports of one sandbox: each takes two descriptors of this process.
@@ -18,13 +18,13 @@ const MAX_CONNECTIONS: usize = 128;
 #[derive(Debug)]
 pub struct InCell {
     kind: CellKind,
-    cell: Weak<CellBox>,
+    cell: Weak<CellHost>,
     ports: Ports,
 }
 
 impl InCell {
     /// What the sandbox in that cell has.
-    pub fn new(cell: &Arc<CellBox>) -> Self {
+    pub fn new(cell: &Arc<CellHost>) -> Self {
         let servers = CellServers { cell: Arc::downgrade(cell) };
         Self {
             kind: cell.cell().kind(),
@@ -57,7 +57,7 @@ impl InCell {
         self.cell("metrics")?.metrics().await
     }
 
-    fn cell(&self, operation: &'static str) -> Result<Arc<CellBox>> {
+    fn cell(&self, operation: &'static str) -> Result<Arc<CellHost>> {
         let ended = || Error::new(ErrorKind::Terminated, operation, "the sandbox has ended");
         self.cell.upgrade().ok_or_else(ended)
     }
@@ -67,9 +67,9 @@ impl InCell {
     ///
     /// # Errors
     /// `InvalidArgument` for port 0; `Unavailable` when no port is free here.
-    pub async fn expose_port(&self, place: &Place, port: u16) -> Result<TunnelInfo> {
+    pub async fn expose_port(&self, base: &SandboxBase, port: u16) -> Result<TunnelInfo> {
         match self.kind {
-            CellKind::Strict => self.ports.expose(port, place.expiry.uses()).await,
+            CellKind::Strict => self.ports.expose(port, base.expiry.uses()).await,
             CellKind::Off | CellKind::Confined => {
                 check_port(port)?;
                 Ok(on_loopback(port, port))
@@ -81,7 +81,7 @@ impl InCell {
 /// The servers in a cell with a network of its own.
 #[derive(Debug)]
 struct CellServers {
-    cell: Weak<CellBox>,
+    cell: Weak<CellHost>,
 }
 
 #[async_trait]

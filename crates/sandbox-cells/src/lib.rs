@@ -5,6 +5,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod base;
 pub mod cell;
 mod gate;
 mod health;
@@ -13,14 +14,13 @@ mod in_cell;
 pub mod interpreters;
 pub mod makers;
 pub mod mounts;
-mod place;
 mod toolchains;
 pub mod view;
 pub mod zygote_message;
 pub mod zygotes;
 
+pub use base::base_for_cell;
 pub use gate::{gated_network, proxied_network};
 pub use health::health_in_cells;
 pub use in_cell::InCell;
-pub use place::place_in_cell;
 pub use zygote_message::{Fork, ResourceLimit, Start, ZygoteReply, ZygoteRequest};

@@ -9,14 +9,14 @@ use sandbox_engine::background;
 
 /// The makers of one backend.
 #[derive(Debug, Default)]
-pub struct Makers {
+pub struct CellLaunchers {
     isolated: Mutex<Option<Maker>>,
     /// Makes what is not isolated, without any privilege over cells.
     plain: Mutex<Option<Maker>>,
     has_cells: OnceCell<bool>,
 }
 
-impl Makers {
+impl CellLaunchers {
     /// The maker for that isolation, started when it is not there, or no longer. What is not strict has no cell.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use sandbox_engine::cache;
 
 /// What makes two interpreters interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Flavor {
+pub struct ZygoteKey {
     /// The interpreter.
     pub executable: PathBuf,
     /// How it gets ready.
@@ -58,13 +58,13 @@ pub struct Zygotes {
 
 #[derive(Debug, Default)]
 struct All {
-    by_flavor: HashMap<Flavor, Shared>,
+    by_flavor: HashMap<ZygoteKey, Shared>,
     /// When each was wanted last, the latest at the end.
-    wanted: Vec<(Flavor, Instant)>,
+    wanted: Vec<(ZygoteKey, Instant)>,
     /// Lets go of those that nobody wants.
     sweeper: Option<JoinHandle<()>>,
     /// No interpreter starts like these.
-    useless: HashSet<Flavor>,
+    useless: HashSet<ZygoteKey>,
 }
 
 impl Zygotes {
@@ -73,7 +73,7 @@ impl Zygotes {
     ///
     /// # Errors
     /// `Unavailable` when it does not start, with what it printed. That of a program is not tried again.
-    pub async fn get(&self, maker: &Maker, mut flavor: Flavor) -> Result<Arc<Zygote>> {
+    pub async fn get(&self, maker: &Maker, mut flavor: ZygoteKey) -> Result<Arc<Zygote>> {
         if !flavor.start.template_imports.is_empty() {
             if !self.is_useless(&flavor) {
                 match self.start(&flavor, maker).await {
@@ -98,11 +98,11 @@ impl Zygotes {
         started.inspect_err(|_| self.all().note_useless(&flavor))
     }
 
-    fn is_useless(&self, flavor: &Flavor) -> bool {
+    fn is_useless(&self, flavor: &ZygoteKey) -> bool {
         self.all().useless.contains(flavor)
     }
 
-    async fn start(&self, flavor: &Flavor, maker: &Maker) -> Result<Arc<Zygote>> {
+    async fn start(&self, flavor: &ZygoteKey, maker: &Maker) -> Result<Arc<Zygote>> {
         let shared = self.shared(flavor);
         let start = || async {
             let zygote = background(start_quickly(maker.clone(), flavor.clone())).await??;
@@ -118,7 +118,7 @@ impl Zygotes {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shared(&self, flavor: &Flavor) -> Shared {
+    fn shared(&self, flavor: &ZygoteKey) -> Shared {
         self.all().shared(flavor, Instant::now())
     }
 
@@ -148,14 +148,14 @@ impl Zygotes {
 
 impl All {
     /// Nothing starts like that.
-    fn note_useless(&mut self, flavor: &Flavor) {
+    fn note_useless(&mut self, flavor: &ZygoteKey) {
         if self.useless.len() >= MOST_USELESS {
             self.useless.clear();
         }
         self.useless.insert(flavor.clone());
     }
 
-    fn shared(&mut self, flavor: &Flavor, now: Instant) -> Shared {
+    fn shared(&mut self, flavor: &ZygoteKey, now: Instant) -> Shared {
         self.wanted.retain(|(known, _)| known != flavor);
         self.wanted.push((flavor.clone(), now));
         let shared = self.by_flavor.entry(flavor.clone()).or_default();
@@ -163,7 +163,7 @@ impl All {
             *shared = Shared::default();
         }
         let shared = Arc::clone(shared);
-        let of_templates = |known: &Flavor| !known.start.template_imports.is_empty();
+        let of_templates = |known: &ZygoteKey| !known.start.template_imports.is_empty();
         if self.by_flavor.keys().filter(|known| of_templates(known)).count() > MOST_OF_TEMPLATES {
             // Its workers have it until they end.
             self.forget_first(|_, known| of_templates(known));
@@ -175,7 +175,7 @@ impl All {
     }
 
     /// Whether it has no workers, and is not being started.
-    fn is_idle(&self, flavor: &Flavor) -> bool {
+    fn is_idle(&self, flavor: &ZygoteKey) -> bool {
         self.by_flavor.get(flavor).is_none_or(|shared| {
             let has_workers = shared.get().is_some_and(|zygote| Arc::strong_count(zygote) > 1);
             Arc::strong_count(shared) == 1 && !has_workers
@@ -183,7 +183,7 @@ impl All {
     }
 
     /// Lets go of the one of those that was wanted the longest ago.
-    fn forget_first(&mut self, which: impl Fn(&Self, &Flavor) -> bool) {
+    fn forget_first(&mut self, which: impl Fn(&Self, &ZygoteKey) -> bool) {
         let oldest = self.wanted.iter().position(|(flavor, _)| which(self, flavor));
         if let Some(oldest) = oldest {
             let (flavor, _) = self.wanted.remove(oldest);
@@ -195,15 +195,15 @@ impl All {
         let Some((_last, others)) = self.wanted.split_last() else { return };
         let is_old = |at: &Instant| now.saturating_duration_since(*at) >= LONGEST_IDLE;
         let gone = others.iter().filter(|(flavor, at)| is_old(at) && self.is_idle(flavor));
-        let gone: HashSet<Flavor> = gone.map(|(flavor, _)| flavor.clone()).collect();
+        let gone: HashSet<ZygoteKey> = gone.map(|(flavor, _)| flavor.clone()).collect();
         self.wanted.retain(|(flavor, _)| !gone.contains(flavor));
         self.by_flavor.retain(|flavor, _| !gone.contains(flavor));
     }
 }
 
 /// Starts an interpreter from the byte code of an earlier start, when there is some.
-async fn start_quickly(maker: Maker, flavor: Flavor) -> Result<Arc<Zygote>> {
-    let Flavor { executable, start, .. } = flavor;
+async fn start_quickly(maker: Maker, flavor: ZygoteKey) -> Result<Arc<Zygote>> {
+    let ZygoteKey { executable, start, .. } = flavor;
     if !start.program.is_empty() {
         return Zygote::start(&maker, &executable, start, Program::Archive).await;
     }
@@ -249,8 +249,8 @@ fn byte_code_name(executable: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn flavor(module: usize, imports: &[&str]) -> Flavor {
-        Flavor {
+    fn flavor(module: usize, imports: &[&str]) -> ZygoteKey {
+        ZygoteKey {
             executable: "/usr/bin/python3".into(),
             start: Start {
                 preimports: vec![format!("module{module}")],

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::box_io::BoxIo;
+use crate::host::ProcessHost;
 use crate::interpreter::EndReason;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox_core::{FailureKind, unix_now};
@@ -67,7 +67,7 @@ impl Shared {
 impl Expiry {
     /// Begins to watch a box that lives that long, and `idle` without being used.
     pub fn start(
-        box_io: Arc<dyn BoxIo>,
+        host: Arc<dyn ProcessHost>,
         ended: Arc<EndReason>,
         lifetime: Duration,
         idle: Option<Duration>,
@@ -82,7 +82,7 @@ impl Expiry {
         let (changed, maker) = (Notify::new(), OnceLock::new());
         let shared = Arc::new(Shared { state: Mutex::new(state), changed, idle, maker });
         // Lifetimes hold, and what is dropped is let go of, when nothing polls the runtime of the caller any more.
-        let task = background::spawn(watch(Arc::clone(&shared), box_io, ended));
+        let task = background::spawn(watch(Arc::clone(&shared), host, ended));
         Self { shared, task }
     }
 
@@ -114,13 +114,13 @@ impl Expiry {
     }
 
     /// The sandbox is in use until the guard is dropped.
-    pub fn in_use(&self) -> InUse {
+    pub fn in_use(&self) -> ActivityGuard {
         self.uses().begin()
     }
 
     /// What says so later, and does not keep the sandbox.
-    pub fn uses(&self) -> Uses {
-        Uses(Arc::clone(&self.shared))
+    pub fn uses(&self) -> ActivityTracker {
+        ActivityTracker(Arc::clone(&self.shared))
     }
 }
 
@@ -132,21 +132,21 @@ impl Drop for Expiry {
 
 /// Whoever may use a sandbox later.
 #[derive(Clone, Debug)]
-pub struct Uses(Arc<Shared>);
+pub struct ActivityTracker(Arc<Shared>);
 
-impl Uses {
+impl ActivityTracker {
     /// The sandbox is in use until the guard is dropped.
-    pub fn begin(&self) -> InUse {
+    pub fn begin(&self) -> ActivityGuard {
         self.0.state().in_use += 1;
-        InUse(Arc::clone(&self.0))
+        ActivityGuard(Arc::clone(&self.0))
     }
 }
 
 /// Keeps a sandbox from being idle.
 #[derive(Debug)]
-pub struct InUse(Arc<Shared>);
+pub struct ActivityGuard(Arc<Shared>);
 
-impl Drop for InUse {
+impl Drop for ActivityGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.in_use -= 1;
@@ -173,26 +173,26 @@ fn watch_process(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
 }
 
-async fn watch(shared: Arc<Shared>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) {
+async fn watch(shared: Arc<Shared>, host: Arc<dyn ProcessHost>, ended: Arc<EndReason>) {
     loop {
         let due = shared.due();
         if due <= Instant::now() {
             ended.set(FailureKind::Expired);
-            box_io.kill();
+            host.kill();
             return;
         }
         tokio::select! {
             () = sleep_until(due) => {}
             () = shared.changed.notified() => {}
-            () = box_io.closed() => {
-                ended.set_gone(&*box_io);
+            () = host.closed() => {
+                ended.set_gone(&*host);
                 // Something that was only lost may still be there.
-                box_io.kill();
+                host.kill();
                 return;
             }
             () = shared.maker_died() => {
                 ended.set(FailureKind::Terminated);
-                box_io.kill();
+                host.kill();
                 return;
             }
         }

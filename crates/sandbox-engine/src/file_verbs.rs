@@ -3,15 +3,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::box_io::{BoxFiles, WatchStream};
+use crate::host::{FileSystem, WatchStream};
 use futures_util::{Stream, StreamExt as _, stream};
 use sandbox_core::{ByteStream, Result};
 
-use crate::place::{Place, ended};
+use crate::base::{SandboxBase, ended};
 
-impl Place {
+impl SandboxBase {
     /// What works with the files.
-    pub(crate) async fn files(&self, operation: &'static str) -> Result<Arc<dyn BoxFiles>> {
+    pub(crate) async fn files(&self, operation: &'static str) -> Result<Arc<dyn FileSystem>> {
         self.alive(operation)?;
         let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
         files().await
@@ -24,7 +24,7 @@ impl Place {
     pub async fn with_files<T, F: Future<Output = Result<T>>>(
         &self,
         operation: &'static str,
-        work: impl FnOnce(Arc<dyn BoxFiles>) -> F,
+        work: impl FnOnce(Arc<dyn FileSystem>) -> F,
     ) -> Result<T> {
         let _in_use = self.expiry.in_use();
         let done = match self.files(operation).await {

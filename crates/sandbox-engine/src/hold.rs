@@ -6,7 +6,7 @@ use crate::interpreter::{Contexts, InterpreterContext, Paused};
 use sandbox_core::{Error, ErrorKind, Result, Retry, hint_with_rust};
 use tokio::sync::Mutex as Turn;
 
-use crate::expiry::InUse;
+use crate::expiry::ActivityGuard;
 
 /// Whether a sandbox is held.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Held {
     /// Runs that came too late to be refused.
     pub(crate) _contexts: Vec<Paused>,
     /// Time that passes for nobody is no idle time.
-    pub(crate) _in_use: InUse,
+    pub(crate) _in_use: ActivityGuard,
 }
 
 impl Hold {

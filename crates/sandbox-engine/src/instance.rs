@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::box_io::{BoxFiles, Links};
+use crate::host::{FileSystem, Links};
 use crate::interpreter::{Contexts, DEFAULT_CONTEXT, RunRequest};
 use async_trait::async_trait;
 use futures_util::Stream;
@@ -18,18 +18,18 @@ use sandbox_core::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::base::{SandboxBase, Using};
 use crate::hold::{Held, pause_contexts};
 use crate::lookout::Told;
-use crate::place::{Place, Using};
 use crate::snapshots::{Stored, load_variables};
 use crate::system_packages;
 
 /// What works with the files of a sandbox.
-type Files = Arc<dyn BoxFiles>;
+type Files = Arc<dyn FileSystem>;
 
 /// What one kind of local sandbox does in its own way. Everything else is the same for all of them.
 #[async_trait]
-pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
+pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
     /// Says how to get those packages of the system where no sandbox installs them while it runs.
     fn system_packages_hint(names: &[String]) -> String;
 
@@ -38,10 +38,10 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     /// # Errors
     /// `Unsupported` where there are none but those of the host or the image.
     async fn install_system_packages(
-        instance: &LocalInstance<Self>,
+        instance: &StandardInstance<Self>,
         names: &[String],
     ) -> Result<()> {
-        let error = instance.place.unsupported("install_system_packages");
+        let error = instance.base.unsupported("install_system_packages");
         Err(error.with_hint(Self::system_packages_hint(names)))
     }
 
@@ -49,7 +49,7 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// `Unsupported`, saying what it was.
-    fn check_run(&self, _place: &Place, _request: &RunCode) -> Result<()> {
+    fn check_run(&self, _place: &SandboxBase, _request: &RunCode) -> Result<()> {
         Ok(())
     }
 
@@ -57,7 +57,7 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// `Unsupported`, saying what it was.
-    fn check_context(&self, _place: &Place, _spec: &ContextSpec) -> Result<()> {
+    fn check_context(&self, _place: &SandboxBase, _spec: &ContextSpec) -> Result<()> {
         Ok(())
     }
 
@@ -66,66 +66,69 @@ pub trait LocalKind: fmt::Debug + Sized + Send + Sync + 'static {
     /// # Errors
     /// `Unsupported` where there are none.
     async fn create_snapshot(
-        instance: &LocalInstance<Self>,
+        instance: &StandardInstance<Self>,
         _name: &str,
         _description: &str,
     ) -> Result<SnapshotInfo> {
-        Err(instance.place.unsupported("create_snapshot"))
+        Err(instance.base.unsupported("create_snapshot"))
     }
 
     /// Takes a sandbox that has not ended back to a snapshot.
     ///
     /// # Errors
     /// `Unsupported` where there are none.
-    async fn restore_snapshot(instance: &LocalInstance<Self>, _name: &str) -> Result<SnapshotInfo> {
-        Err(instance.place.unsupported("restore_snapshot"))
+    async fn restore_snapshot(
+        instance: &StandardInstance<Self>,
+        _name: &str,
+    ) -> Result<SnapshotInfo> {
+        Err(instance.base.unsupported("restore_snapshot"))
     }
 
     /// Makes a port of a sandbox that has not ended reachable.
     ///
     /// # Errors
     /// `Unsupported` where none can be.
-    async fn expose_port(instance: &LocalInstance<Self>, _port: u16) -> Result<TunnelInfo> {
-        Err(instance.place.unsupported("expose_port"))
+    async fn expose_port(instance: &StandardInstance<Self>, _port: u16) -> Result<TunnelInfo> {
+        Err(instance.base.unsupported("expose_port"))
     }
 
     /// Holds whatever runs in a sandbox. No code does, and nothing is asked of it until it goes on.
     ///
     /// # Errors
     /// Whatever keeps it from being held; it goes on then.
-    async fn pause(instance: &LocalInstance<Self>) -> Result<()> {
-        Err(instance.place.unsupported("pause"))
+    async fn pause(instance: &StandardInstance<Self>) -> Result<()> {
+        Err(instance.base.unsupported("pause"))
     }
 
     /// Lets a sandbox go on that is held. One that goes on already is no error.
     ///
     /// # Errors
     /// Whatever keeps it from going on.
-    async fn resume(instance: &LocalInstance<Self>) -> Result<()> {
-        Err(instance.place.unsupported("resume"))
+    async fn resume(instance: &StandardInstance<Self>) -> Result<()> {
+        Err(instance.base.unsupported("resume"))
     }
 
     /// What a sandbox that has not ended uses.
     ///
     /// # Errors
     /// `Unsupported` where nobody knows.
-    async fn metrics(instance: &LocalInstance<Self>) -> Result<Metrics> {
-        Err(instance.place.unsupported("metrics"))
+    async fn metrics(instance: &StandardInstance<Self>) -> Result<Metrics> {
+        Err(instance.base.unsupported("metrics"))
     }
 }
 
 /// One sandbox.
 #[derive(Debug)]
-pub struct LocalInstance<K> {
+pub struct StandardInstance<K> {
     /// Before the contexts: what runs in the box ends before anybody lets go of it.
-    pub place: Place,
+    pub base: SandboxBase,
     /// Its interpreters.
     pub contexts: Contexts,
     /// What only sandboxes of its kind have.
     pub kind: K,
 }
 
-impl<K: LocalKind> LocalInstance<K> {
+impl<K: InstanceHooks> StandardInstance<K> {
     /// Brings its files there, makes the working directory, and starts the default interpreter unless that shall wait.
     ///
     /// # Errors
@@ -136,22 +139,22 @@ impl<K: LocalKind> LocalInstance<K> {
         make_working_dir: bool,
         lazy: bool,
     ) -> Result<()> {
-        let _in_use = self.place.expiry.in_use();
+        let _in_use = self.base.expiry.in_use();
         let prepared = async {
             files.await?;
             if make_working_dir {
-                self.place.make_directory("working_dir", &self.place.cwd).await?;
+                self.base.make_directory("working_dir", &self.base.cwd).await?;
             }
             if lazy { Ok(()) } else { self.contexts.for_run(None).warm_up().await }
         };
         // When its lifetime ended meanwhile, that is the reason, and not what broke then.
-        prepared.await.map_err(|error| self.place.alive("create").err().unwrap_or(error))
+        prepared.await.map_err(|error| self.base.alive("create").err().unwrap_or(error))
     }
 
     /// The same, with the files and variables of a snapshot. `python` is the version of its interpreter.
     ///
     /// # Errors
-    /// As [`LocalInstance::prepare`]; `InvalidArgument` for what cannot be used here.
+    /// As [`StandardInstance::prepare`]; `InvalidArgument` for what cannot be used here.
     pub async fn prepare_from(
         &self,
         snapshot: Option<&Stored>,
@@ -161,14 +164,14 @@ impl<K: LocalKind> LocalInstance<K> {
     ) -> Result<()> {
         let files = async {
             match snapshot {
-                Some(stored) => self.place.load("create", stored, python).await,
+                Some(stored) => self.base.load("create", stored, python).await,
                 None => Ok(()),
             }
         };
         self.prepare(files, spec.working_dir.is_some(), lazy).await?;
         let Some(stored) = snapshot else { return Ok(()) };
         let Stored { info, .. } = stored;
-        self.place.describe("snapshot", json!({"id": info.id, "name": info.name}));
+        self.base.describe("snapshot", json!({"id": info.id, "name": info.name}));
         // Commands alone need no interpreter.
         match spec.single_use {
             Some(SingleUse::Commands) => Ok(()),
@@ -178,83 +181,83 @@ impl<K: LocalKind> LocalInstance<K> {
 
     /// Its life begins now, also when it was made ahead.
     pub fn begin(&self, spec: &CreateSpec) {
-        self.place.begin(spec);
+        self.base.begin(spec);
     }
 
     fn check_run(&self, request: &RunCode) -> Result<()> {
         if request.memory.is_some() {
-            let variant = self.place.id.variant();
+            let variant = self.base.id.variant();
             let message = format!("{variant} has no memory limit for a single run");
             let hint = "limit the memory of the sandbox: an interpreter keeps between runs what it has, so that a limit \
                         of one run would be one of all before it";
             return Err(Error::unsupported("run_code", message).with_hint(hint));
         }
-        let capabilities = &self.place.capabilities;
+        let capabilities = &self.base.capabilities;
         if request.cpu_time.is_some() && !capabilities.limit_run_cpu_time {
-            return Err(self.place.unsupported("limit of CPU time for a single run"));
+            return Err(self.base.unsupported("limit of CPU time for a single run"));
         }
         if request.context.as_deref().is_some_and(|id| id != DEFAULT_CONTEXT)
             && !capabilities.contexts
         {
-            return Err(self.place.unsupported("context but `default`"));
+            return Err(self.base.unsupported("context but `default`"));
         }
-        self.kind.check_run(&self.place, request)
+        self.kind.check_run(&self.base, request)
     }
 
     /// What can be held, or is.
-    fn can_hold(&self, operation: &'static str) -> Result<&Place> {
-        self.place.not_ended(operation)?;
-        let can = self.place.capabilities.pause;
-        if can { Ok(&self.place) } else { Err(self.place.unsupported(operation)) }
+    fn can_hold(&self, operation: &'static str) -> Result<&SandboxBase> {
+        self.base.not_ended(operation)?;
+        let can = self.base.capabilities.pause;
+        if can { Ok(&self.base) } else { Err(self.base.unsupported(operation)) }
     }
 
     /// What takes a capability that not every sandbox of its kind has.
     fn needs(&self, declared: bool, operation: &'static str) -> Result<()> {
-        self.place.alive(operation)?;
-        if declared { Ok(()) } else { Err(self.place.unsupported(operation)) }
+        self.base.alive(operation)?;
+        if declared { Ok(()) } else { Err(self.base.unsupported(operation)) }
     }
 }
 
 #[async_trait]
-impl<K: LocalKind> Instance for LocalInstance<K> {
+impl<K: InstanceHooks> Instance for StandardInstance<K> {
     fn info(&self) -> SandboxInfo {
-        self.place.info()
+        self.base.info()
     }
 
     fn status(&self) -> SandboxStatus {
-        self.place.status()
+        self.base.status()
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.place.capabilities
+        self.base.capabilities
     }
 
     async fn run_code(&self, call: &CallContext, mut request: RunCode) -> Result<EventStream> {
-        self.place.alive("run_code")?;
+        self.base.alive("run_code")?;
         self.contexts.check_language("run_code", request.language.as_deref())?;
         self.check_run(&request)?;
-        let in_use = self.place.expiry.in_use();
-        request.output_limit = self.place.output_limit(request.output_limit);
+        let in_use = self.base.expiry.in_use();
+        request.output_limit = self.base.output_limit(request.output_limit);
         let context = self.contexts.for_run(request.context.as_deref());
         let mut request = RunRequest::new(call, request, &context.spec().cwd);
-        request.network_hint = self.place.network.hint();
-        request.unseen.clone_from(&self.place.unseen);
-        let lookout = self.place.network.lookout_for_code();
+        request.network_hint = self.base.network.hint();
+        request.unseen.clone_from(&self.base.unseen);
+        let lookout = self.base.network.lookout_for_code();
         match context.run(request).await {
             Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, lookout), in_use))),
-            Err(error) => Err(self.place.alive("run_code").err().unwrap_or(error)),
+            Err(error) => Err(self.base.alive("run_code").err().unwrap_or(error)),
         }
     }
 
     async fn create_context(&self, _call: &CallContext, mut spec: ContextSpec) -> Result<Context> {
-        self.needs(self.place.capabilities.contexts, "create_context")?;
+        self.needs(self.base.capabilities.contexts, "create_context")?;
         self.contexts.check(&spec)?;
-        self.kind.check_context(&self.place, &spec)?;
+        self.kind.check_context(&self.base, &spec)?;
         if let Some(path) = &mut spec.cwd {
-            *path = resolve_directory(&self.place.cwd, path);
+            *path = resolve_directory(&self.base.cwd, path);
             // Elsewhere the interpreter makes it when it starts.
-            if self.place.capabilities.commands {
-                self.place.make_directory("cwd", path).await?;
+            if self.base.capabilities.commands {
+                self.base.make_directory("cwd", path).await?;
             }
         }
         self.contexts.create(spec)
@@ -262,18 +265,18 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
 
     async fn list_contexts(&self, _call: &CallContext) -> Result<Vec<Context>> {
         // Where nothing runs code, there is not even the one that everything else has.
-        self.needs(self.place.capabilities.run_code, "list_contexts")?;
+        self.needs(self.base.capabilities.run_code, "list_contexts")?;
         Ok(self.contexts.list())
     }
 
     async fn restart_context(&self, _call: &CallContext, id: &str) -> Result<()> {
-        self.needs(self.place.capabilities.restart, "restart_context")?;
+        self.needs(self.base.capabilities.restart, "restart_context")?;
         self.contexts.existing("restart_context", Some(id))?.restart(false).await;
         Ok(())
     }
 
     async fn delete_context(&self, _call: &CallContext, id: &str) -> Result<()> {
-        self.needs(self.place.capabilities.contexts, "delete_context")?;
+        self.needs(self.base.capabilities.contexts, "delete_context")?;
         self.contexts.delete(id).await
     }
 
@@ -283,8 +286,8 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         context: Option<&str>,
         name: &str,
     ) -> Result<Value> {
-        self.needs(self.place.capabilities.variables, "get_variable")?;
-        let _in_use = self.place.expiry.in_use();
+        self.needs(self.base.capabilities.variables, "get_variable")?;
+        let _in_use = self.base.expiry.in_use();
         self.contexts.existing("get_variable", context)?.get_variable(name).await
     }
 
@@ -294,8 +297,8 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         context: Option<&str>,
         values: Map<String, Value>,
     ) -> Result<()> {
-        self.needs(self.place.capabilities.variables, "set_variables")?;
-        let _in_use = self.place.expiry.in_use();
+        self.needs(self.base.capabilities.variables, "set_variables")?;
+        let _in_use = self.base.expiry.in_use();
         self.contexts.existing("set_variables", context)?.set_variables(values).await
     }
 
@@ -305,74 +308,74 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn interrupt(&self, _call: &CallContext, context: Option<&str>) -> Result<bool> {
-        self.needs(self.place.capabilities.interrupt, "interrupt")?;
+        self.needs(self.base.capabilities.interrupt, "interrupt")?;
         Ok(self.contexts.existing("interrupt", context)?.interrupt())
     }
 
     async fn reset(&self, _call: &CallContext) -> Result<()> {
-        self.needs(self.place.capabilities.restart, "reset")?;
+        self.needs(self.base.capabilities.restart, "reset")?;
         self.contexts.restart_all().await;
-        self.place.commands.end_all().await
+        self.base.commands.end_all().await
     }
 
     async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
-        let capabilities = &self.place.capabilities;
+        let capabilities = &self.base.capabilities;
         self.needs(capabilities.commands, "start_command")?;
         if request.cpu_time.is_some() && !capabilities.limit_command_cpu_time {
-            return Err(self.place.unsupported("limit of CPU time for a single command"));
+            return Err(self.base.unsupported("limit of CPU time for a single command"));
         }
-        self.place.start_command(request).await
+        self.base.start_command(request).await
     }
 
     async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
         let upgrade = matches!(packages, InstallPackages::Upgrade(_));
         match packages {
             InstallPackages::Python(names) | InstallPackages::Upgrade(names) => {
-                self.needs(self.place.capabilities.install_python, "install_packages")?;
-                self.place.install_python(names, upgrade).await
+                self.needs(self.base.capabilities.install_python, "install_packages")?;
+                self.base.install_python(names, upgrade).await
             }
             InstallPackages::System(names) => {
-                self.place.alive("install_packages")?;
+                self.base.alive("install_packages")?;
                 let names = system_packages::checked(names)?;
                 if names.is_empty() {
                     return Ok(());
                 }
-                let _in_use = self.place.expiry.in_use();
+                let _in_use = self.base.expiry.in_use();
                 K::install_system_packages(self, &names).await
             }
         }
     }
 
     async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
-        self.needs(self.place.capabilities.commands, "list_commands")?;
-        Ok(self.place.commands.list())
+        self.needs(self.base.capabilities.commands, "list_commands")?;
+        Ok(self.base.commands.list())
     }
 
     async fn connect_command(&self, _call: &CallContext, id: &str) -> Result<Command> {
-        self.needs(self.place.capabilities.commands, "connect_command")?;
-        self.place.connect_command(id)
+        self.needs(self.base.capabilities.commands, "connect_command")?;
+        self.base.connect_command(id)
     }
 
     async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
-        self.place.not_ended("set_tags")?;
-        self.place.set_tags(tags);
+        self.base.not_ended("set_tags")?;
+        self.base.set_tags(tags);
         Ok(())
     }
 
     async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
-        self.place.not_ended("set_lifetime")?;
-        self.place.expiry.set_lifetime(lifetime);
+        self.base.not_ended("set_lifetime")?;
+        self.base.expiry.set_lifetime(lifetime);
         Ok(())
     }
 
     async fn terminate(&self, _call: &CallContext) -> Result<()> {
         // Everything is killed; the kernel needs a moment until nothing runs any more.
-        self.place.terminate().await;
+        self.base.terminate().await;
         Ok(())
     }
 
     async fn kill(&self, _call: &CallContext) -> Result<()> {
-        self.place.end(FailureKind::Terminated);
+        self.base.end(FailureKind::Terminated);
         Ok(())
     }
 
@@ -383,7 +386,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         range: ByteRange,
     ) -> Result<ByteStream> {
         let read = |files: Files| async move { files.read(path, range).await };
-        Ok(self.place.content("read_file", self.place.with_files("read_file", read).await?))
+        Ok(self.base.content("read_file", self.base.with_files("read_file", read).await?))
     }
 
     async fn write_file(
@@ -393,7 +396,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         content: ByteStream,
         options: WriteOptions,
     ) -> Result<u64> {
-        self.place
+        self.base
             .with_files(
                 "write_file",
                 |files| async move { files.write(path, content, options).await },
@@ -402,15 +405,15 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn list_files(&self, _call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
-        self.place.with_files("list_files", |files| async move { files.list(path).await }).await
+        self.base.with_files("list_files", |files| async move { files.list(path).await }).await
     }
 
     async fn stat_file(&self, _call: &CallContext, path: &str) -> Result<FileInfo> {
-        self.place.with_files("stat_file", |files| async move { files.stat(path).await }).await
+        self.base.with_files("stat_file", |files| async move { files.stat(path).await }).await
     }
 
     async fn create_directory(&self, _: &CallContext, path: &str, parents: bool) -> Result<()> {
-        self.place
+        self.base
             .with_files("create_directory", |files| async move {
                 files.make_directory(path, parents).await
             })
@@ -418,38 +421,38 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     }
 
     async fn remove_file(&self, _: &CallContext, path: &str, recursive: bool) -> Result<()> {
-        self.place
+        self.base
             .with_files("remove_file", |files| async move { files.remove(path, recursive).await })
             .await
     }
 
     async fn rename_file(&self, _call: &CallContext, from: &str, to: &str) -> Result<()> {
-        self.place
+        self.base
             .with_files("rename_file", |files| async move { files.rename(from, to).await })
             .await
     }
 
     async fn copy_file(&self, _call: &CallContext, from: &str, to: &str) -> Result<()> {
-        self.place.with_files("copy_file", |files| async move { files.copy(from, to).await }).await
+        self.base.with_files("copy_file", |files| async move { files.copy(from, to).await }).await
     }
 
     async fn set_file_mode(&self, _call: &CallContext, path: &str, mode: u32) -> Result<()> {
-        self.place
+        self.base
             .with_files("set_file_mode", |files| async move { files.set_mode(path, mode).await })
             .await
     }
 
     async fn find_files(&self, _call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
-        self.place.with_files("find_files", |files| async move { files.find(query).await }).await
+        self.base.with_files("find_files", |files| async move { files.find(query).await }).await
     }
 
     async fn read_archive(&self, _call: &CallContext, path: &str) -> Result<ByteStream> {
         let pack = |files: Files| async move { files.read_archive(path).await };
-        Ok(self.place.content("read_archive", self.place.with_files("read_archive", pack).await?))
+        Ok(self.base.content("read_archive", self.base.with_files("read_archive", pack).await?))
     }
 
     async fn write_archive(&self, _: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
-        self.place
+        self.base
             .with_files("write_archive", |files| async move {
                 files.write_archive(path, tar, Links::Inside).await
             })
@@ -463,11 +466,11 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         recursive: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
         let watch = |files: Files| async move { files.watch(path, recursive).await };
-        Ok(self.place.changes(self.place.with_files("watch_files", watch).await?))
+        Ok(self.base.changes(self.base.with_files("watch_files", watch).await?))
     }
 
     async fn register_tool(&self, _call: &CallContext, tool: Tool) -> Result<()> {
-        self.needs(self.place.capabilities.tools, "register_tool")?;
+        self.needs(self.base.capabilities.tools, "register_tool")?;
         self.contexts.tools.register(tool)
     }
 
@@ -477,50 +480,50 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
-        let _turn = self.place.hold.turn.lock().await;
-        self.place.alive("create_snapshot")?;
+        let _turn = self.base.hold.turn.lock().await;
+        self.base.alive("create_snapshot")?;
         K::create_snapshot(self, name, description).await
     }
 
     async fn restore_snapshot(&self, _call: &CallContext, name: &str) -> Result<SnapshotInfo> {
-        let _turn = self.place.hold.turn.lock().await;
-        self.place.alive("restore_snapshot")?;
+        let _turn = self.base.hold.turn.lock().await;
+        self.base.alive("restore_snapshot")?;
         K::restore_snapshot(self, name).await
     }
 
     async fn expose_port(&self, _call: &CallContext, port: u16) -> Result<TunnelInfo> {
-        self.needs(self.place.capabilities.expose_port, "expose_port")?;
+        self.needs(self.base.capabilities.expose_port, "expose_port")?;
         K::expose_port(self, port).await
     }
 
     async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
-        self.needs(self.place.capabilities.metrics, "metrics")?;
+        self.needs(self.base.capabilities.metrics, "metrics")?;
         K::metrics(self).await
     }
 
     async fn pause(&self, _call: &CallContext) -> Result<()> {
-        let place = self.can_hold("pause")?;
-        let _turn = place.hold.turn.lock().await;
-        if place.hold.is_held() {
+        let base = self.can_hold("pause")?;
+        let _turn = base.hold.turn.lock().await;
+        if base.hold.is_held() {
             return Ok(());
         }
         let contexts = pause_contexts(&self.contexts, "pause").await?;
-        place.hold.set(Some(Held { _contexts: contexts, _in_use: place.expiry.in_use() }));
+        base.hold.set(Some(Held { _contexts: contexts, _in_use: base.expiry.in_use() }));
         // Whoever gives up here may have paused it.
         let paused = K::pause(self).await;
         if paused.is_err() {
-            place.hold.set(None);
+            base.hold.set(None);
         }
-        paused.map_err(|error| place.not_ended("pause").err().unwrap_or(error))
+        paused.map_err(|error| base.not_ended("pause").err().unwrap_or(error))
     }
 
     async fn resume(&self, _call: &CallContext) -> Result<()> {
-        let place = self.can_hold("resume")?;
-        let _turn = place.hold.turn.lock().await;
-        if place.hold.is_held() {
+        let base = self.can_hold("resume")?;
+        let _turn = base.hold.turn.lock().await;
+        if base.hold.is_held() {
             let resumed = K::resume(self).await;
-            resumed.map_err(|error| place.not_ended("resume").err().unwrap_or(error))?;
-            place.hold.set(None);
+            resumed.map_err(|error| base.not_ended("resume").err().unwrap_or(error))?;
+            base.hold.set(None);
         }
         Ok(())
     }
@@ -528,7 +531,7 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
     // Nowhere yet: each is declared unsupported in the capabilities, and says so.
 
     async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
-        Err(self.place.unsupported("fork"))
+        Err(self.base.unsupported("fork"))
     }
 
     async fn logs(
@@ -536,6 +539,6 @@ impl<K: LocalKind> Instance for LocalInstance<K> {
         _call: &CallContext,
         _follow: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
-        Err(self.place.unsupported("logs"))
+        Err(self.base.unsupported("logs"))
     }
 }

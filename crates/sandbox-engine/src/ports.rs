@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-use crate::expiry::Uses;
+use crate::expiry::ActivityTracker;
 
 /// Between attempts to accept, when this process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ impl Ports {
     ///
     /// # Errors
     /// `InvalidArgument` for port 0; `Unavailable` when no port is free here.
-    pub async fn expose(&self, port: u16, uses: Uses) -> Result<TunnelInfo> {
+    pub async fn expose(&self, port: u16, uses: ActivityTracker) -> Result<TunnelInfo> {
         check_port(port)?;
         let mut exposed = self.exposed.lock().await;
         let here = match exposed.get(&port) {
@@ -117,7 +117,7 @@ async fn serve(
     there: Arc<dyn Servers>,
     port: u16,
     room: Arc<Semaphore>,
-    uses: Uses,
+    uses: ActivityTracker,
 ) {
     let mut connections = JoinSet::new();
     let next = async || {

@@ -19,19 +19,19 @@ const KEPT: Duration = Duration::from_secs(2);
 /// A spare is for one owner, and belongs to the async runtime in which it was made. Without this, or without its runtime,
 /// it is dropped.
 #[derive(Debug)]
-pub struct Spares<R, T> {
+pub struct PrewarmPool<R, T> {
     state: Mutex<State<R, T>>,
 }
 
 #[derive(Debug)]
 struct State<R, T> {
     last: Option<R>,
-    spare: Option<Spare<R, T>>,
+    spare: Option<Prewarmed<R, T>>,
 }
 
 /// A task that makes a `T` and keeps it until it is claimed. Without this handle the task ends.
 #[derive(Debug)]
-struct Spare<R, T> {
+struct Prewarmed<R, T> {
     recipe: R,
     runtime: Id,
     claim: oneshot::Sender<Claim<T>>,
@@ -39,13 +39,13 @@ struct Spare<R, T> {
 
 type Claim<T> = oneshot::Sender<T>;
 
-impl<R, T> Default for Spares<R, T> {
+impl<R, T> Default for PrewarmPool<R, T> {
     fn default() -> Self {
         Self { state: Mutex::new(State { last: None, spare: None }) }
     }
 }
 
-impl<R: Clone, T: Send + 'static> Spares<R, T> {
+impl<R: Clone, T: Send + 'static> PrewarmPool<R, T> {
     fn state(&self) -> MutexGuard<'_, State<R, T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,7 +53,7 @@ impl<R: Clone, T: Send + 'static> Spares<R, T> {
     /// The spare, when its recipe fits and it belongs to this runtime. Waits for one that is being made.
     pub async fn take(&self, fits: impl Fn(&R) -> bool) -> Option<T> {
         let runtime = Handle::current().id();
-        let fits = |spare: &mut Spare<R, T>| spare.runtime == runtime && fits(&spare.recipe);
+        let fits = |spare: &mut Prewarmed<R, T>| spare.runtime == runtime && fits(&spare.recipe);
         let spare = self.state().spare.take_if(fits)?;
         let (claim, claimed) = oneshot::channel();
         spare.claim.send(claim).ok()?;
@@ -78,14 +78,14 @@ impl<R: Clone, T: Send + 'static> Spares<R, T> {
             let (claim, claims) = oneshot::channel();
             tokio::spawn(keep_one(make(recipe.clone()), claims));
             let runtime = Handle::current().id();
-            state.spare = Some(Spare { recipe: recipe.clone(), runtime, claim });
+            state.spare = Some(Prewarmed { recipe: recipe.clone(), runtime, claim });
         }
         state.last = Some(recipe);
     }
 }
 
 /// Whether anything may be made ahead for somebody who asks for that.
-pub fn may_be_ahead(spec: &CreateSpec) -> bool {
+pub fn is_prewarmable(spec: &CreateSpec) -> bool {
     // What is mounted is what is there when somebody asks, and not a moment before.
     spec.single_use.is_none() && spec.mounts.is_empty()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::box_io::{Process, TreeClock};
+use crate::host::{Process, TreeClock};
 
 /// How soon what was used is looked at again, and how many times as long as a look takes. It costs a look at every process
 /// of this host.

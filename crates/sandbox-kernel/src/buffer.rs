@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use sandbox_engine::box_io::{Readable, Writable};
+use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
 /// How many bytes wait before the writer does. With one more piece no more than what is looked for before a reply is told.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use sandbox_engine::box_io::{Control, Readable, Writable};
+use sandbox_engine::host::{Control, Readable, Writable};
 use sandbox_engine::{FrameReader, Reply, Request};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
 use sandbox_core::{FailureKind, Result};
-use sandbox_engine::box_io::{BoxIo, Process as _, Readable, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{
+    Process as _, ProcessHost, Readable, Spawn, Spawned, WorkerIo, WorkerSpec,
+};
 use sandbox_engine::{PROTOCOL_VERSION, Reply};
 
 use crate::bridge::Bridge;
@@ -73,19 +75,19 @@ impl Drop for Unwanted {
 /// A box whose interpreters are kernels, and whose programs and files are those of another box.
 #[derive(Debug)]
 pub struct KernelBox {
-    inner: Arc<dyn BoxIo>,
+    inner: Arc<dyn ProcessHost>,
     source: Arc<dyn KernelSource>,
 }
 
 impl KernelBox {
     /// Kernels of that source, beside what `inner` holds.
-    pub fn new(inner: Arc<dyn BoxIo>, source: Arc<dyn KernelSource>) -> Self {
+    pub fn new(inner: Arc<dyn ProcessHost>, source: Arc<dyn KernelSource>) -> Self {
         Self { inner, source }
     }
 }
 
 #[async_trait]
-impl BoxIo for KernelBox {
+impl ProcessHost for KernelBox {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         self.inner.spawn(spec).await
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use jupyter_protocol::client::Client;
 use jupyter_protocol::content::InterruptRequest;
 use sandbox_core::Result;
-use sandbox_engine::box_io::{Exit, Process, TreeClock};
+use sandbox_engine::host::{Exit, Process, TreeClock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

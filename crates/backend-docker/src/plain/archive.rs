@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, Result};
-use sandbox_engine::box_io::Links;
+use sandbox_engine::host::Links;
 
 use super::files::{FILES, PlainFiles, argument, staged};
 use super::listing::failed;

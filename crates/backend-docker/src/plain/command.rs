@@ -10,7 +10,7 @@ use bollard::container::LogOutput;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_engine::box_io::{Spawn, Spawned, Terminal, Writable};
+use sandbox_engine::host::{Spawn, Spawned, Terminal, Writable};
 use sandbox_python::agent::OpenFiles;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::oneshot;
@@ -67,7 +67,7 @@ fn which(output: &LogOutput) -> usize {
 /// has started.
 ///
 /// # Errors
-/// As [`BoxIo::spawn`](sandbox_engine::box_io::BoxIo::spawn).
+/// As [`ProcessHost::spawn`](sandbox_engine::host::ProcessHost::spawn).
 pub(super) async fn start(execs: &Execs, spec: Spawn) -> Result<Spawned> {
     check_size(&spec)?;
     let (tell, told) = oneshot::channel();

@@ -9,8 +9,8 @@ use sandbox_core::{
     ByteRange, ByteStream, Error, ErrorKind, FileInfo, FindFiles, FoundFile, Result, WriteOptions,
     random_hex,
 };
-use sandbox_engine::box_io::{BoxFiles, Links, WatchStream};
 use sandbox_engine::files::Target;
+use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 use tokio::time::sleep;
 
@@ -243,7 +243,7 @@ async fn beginning(content: &mut ByteStream) -> Result<(Vec<Bytes>, bool)> {
 }
 
 #[async_trait]
-impl BoxFiles for PlainFiles {
+impl FileSystem for PlainFiles {
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
         let target = self.target("read_file", path)?;
         let length = match range.length {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf as _, Bytes};
-use sandbox_engine::box_io::{Readable, Writable};
+use sandbox_engine::host::{Readable, Writable};
 use tokio::sync::Notify;
 
 /// Bytes that wait, after which no more are taken.

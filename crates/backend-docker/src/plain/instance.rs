@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_core::{Capabilities, CreateSpec, IsolationInfo, Result, RunCode, SandboxId, Variant};
-use sandbox_engine::box_io::{BoxFiles, BoxIo, WorkerSpec};
+use sandbox_engine::host::{FileSystem, ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::network::Network;
-use sandbox_engine::{LocalInstance, LocalKind, Place, PlaceSpec};
+use sandbox_engine::{InstanceHooks, SandboxBase, SandboxBaseSpec, StandardInstance};
 use serde_json::json;
 
 use super::{HINT, PlainBox};
@@ -15,21 +15,21 @@ use crate::container::{WORKSPACE, layers};
 use crate::create::Plan;
 
 /// One sandbox.
-pub(crate) type PlainInstance = LocalInstance<Plain>;
+pub(crate) type PlainInstance = StandardInstance<Plain>;
 
 /// A sandbox in a container of an image without Python.
 #[derive(Debug)]
 pub(crate) struct Plain;
 
 #[async_trait]
-impl LocalKind for Plain {
+impl InstanceHooks for Plain {
     fn system_packages_hint(_: &[String]) -> String {
         "put them into an image of your own, and name it with `--image`; in Rust: .image(..)"
             .to_owned()
     }
 
-    fn check_run(&self, place: &Place, _request: &RunCode) -> Result<()> {
-        Err(place.unsupported("run_code"))
+    fn check_run(&self, base: &SandboxBase, _request: &RunCode) -> Result<()> {
+        Err(base.unsupported("run_code"))
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn assemble(
     // It lives from when it can be used.
     let mut unlimited = spec.clone();
     unlimited.lifetime = None;
-    let place = PlaceSpec {
+    let base = SandboxBaseSpec {
         variant: Variant::LocalDocker,
         capabilities: capabilities(made.has_terminals()),
         create: &unlimited,
@@ -85,7 +85,7 @@ pub(crate) async fn assemble(
         env: env.clone(),
         cwd: cwd.clone(),
     };
-    let files: Arc<dyn BoxFiles> = Arc::new(made.files(cwd));
+    let files: Arc<dyn FileSystem> = Arc::new(made.files(cwd));
     let facts = [
         ("image", options.image.clone()),
         ("image_id", image.clone()),
@@ -93,17 +93,17 @@ pub(crate) async fn assemble(
         ("user", options.user().to_string()),
         ("engine", options.engine.to_string()),
     ];
-    let box_io: Arc<dyn BoxIo> = Arc::new(made);
-    let mut place =
-        Place::elsewhere(Arc::clone(&box_io), Some(files), place).with_work_dir(WORKSPACE);
-    place.id = id;
-    place.network = network;
-    place.missing = Some(HINT);
-    facts.into_iter().for_each(|(name, fact)| place.describe(name, json!(fact)));
-    let base = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
-    let ended = Arc::clone(&place.ended);
-    let contexts = Contexts::new(Variant::LocalDocker, box_io, ended, base);
-    let instance = PlainInstance { place, contexts, kind: Plain };
+    let host: Arc<dyn ProcessHost> = Arc::new(made);
+    let mut base =
+        SandboxBase::remote(Arc::clone(&host), Some(files), base).with_work_dir(WORKSPACE);
+    base.id = id;
+    base.network = network;
+    base.missing = Some(HINT);
+    facts.into_iter().for_each(|(name, fact)| base.describe(name, json!(fact)));
+    let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
+    let ended = Arc::clone(&base.ended);
+    let contexts = Contexts::new(Variant::LocalDocker, host, ended, worker_spec);
+    let instance = PlainInstance { base, contexts, kind: Plain };
     instance.prepare(async { Ok(()) }, spec.working_dir.is_some(), true).await?;
     instance.begin(spec);
     Ok(instance)

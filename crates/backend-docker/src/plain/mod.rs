@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_core::{CreateSpec, Error, FailureKind, Result};
-use sandbox_engine::box_io::{BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 
 use self::exec::Execs;
 pub(crate) use self::files::PlainFiles;
@@ -135,7 +135,7 @@ impl PlainBox {
 }
 
 #[async_trait]
-impl BoxIo for PlainBox {
+impl ProcessHost for PlainBox {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         command::start(&self.execs, spec).await
     }

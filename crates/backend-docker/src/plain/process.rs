@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_core::{Error, ErrorKind, PtySize, Result};
-use sandbox_engine::box_io::{Exit, Process, Terminal};
+use sandbox_engine::host::{Exit, Process, Terminal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

@@ -12,9 +12,9 @@ use jupyter_protocol::{ConnectionError, ConnectionInfo};
 use sandbox_core::{
     Capabilities, CreateSpec, Error, ErrorKind, IsolationInfo, IsolationMode, Result, Variant,
 };
-use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT};
-use sandbox_engine::{Packages, Place, PlaceSpec};
+use sandbox_engine::{Packages, SandboxBase, SandboxBaseSpec};
 use sandbox_kernel::server::{Whereabouts, prepare};
 use sandbox_kernel::{KernelBox, is_ipython};
 use serde_json::{Value, json};
@@ -197,7 +197,7 @@ async fn make(
     };
     // One that does not say where it is begins there.
     let cwd = at.as_ref().map_or_else(|| ".".to_owned(), |at| at.cwd.clone());
-    let place = PlaceSpec {
+    let base = SandboxBaseSpec {
         variant: Variant::LocalJupyter,
         capabilities,
         create: spec,
@@ -205,39 +205,39 @@ async fn make(
         env: at.as_ref().map_or_else(|| env.clone(), Whereabouts::program_env),
         cwd: cwd.clone(),
     };
-    let mut place = Place::elsewhere(Arc::clone(away) as Arc<dyn BoxIo>, None, place);
+    let mut base = SandboxBase::remote(Arc::clone(away) as Arc<dyn ProcessHost>, None, base);
     if let Some(at) = at.filter(|_| capabilities.files) {
-        let (weak, base) = (Arc::downgrade(away), cwd.clone());
-        place = place.with_files_of(move || {
-            let (away, base) = (weak.upgrade(), base.clone());
-            async move { away.ok_or_else(over)?.files(&base).await }
+        let (weak, directory) = (Arc::downgrade(away), cwd.clone());
+        base = base.with_files_of(move || {
+            let (away, directory) = (weak.upgrade(), directory.clone());
+            async move { away.ok_or_else(over)?.files(&directory).await }
         });
-        place.packages = Some(Packages::inside(at.python.into(), away.site(), pip.to_vec()));
+        base.packages = Some(Packages::inside(at.python.into(), away.site(), pip.to_vec()));
     }
     if !capabilities.commands {
-        place.missing = Some(ONLY_CODE);
+        base.missing = Some(ONLY_CODE);
     }
     let language = opened.info.language_info.name.to_lowercase();
-    place.describe("language", json!(language));
-    facts.into_iter().for_each(|(name, fact)| place.describe(name, fact));
-    let ended = Arc::clone(&place.ended);
-    let base = WorkerSpec { env, cwd };
+    base.describe("language", json!(language));
+    facts.into_iter().for_each(|(name, fact)| base.describe(name, fact));
+    let ended = Arc::clone(&base.ended);
+    let worker_spec = WorkerSpec { env, cwd };
     let box_of = box_of(Arc::clone(away), opened);
-    let contexts = Contexts::with(Variant::LocalJupyter, &language, ended, base, box_of);
+    let contexts = Contexts::with(Variant::LocalJupyter, &language, ended, worker_spec, box_of);
     let kind = Kernel::Away(Arc::clone(away));
-    let instance = JupyterInstance { place, contexts, kind };
+    let instance = JupyterInstance { base, contexts, kind };
     instance.prepare(std::future::ready(Ok(())), false, false).await?;
     instance.begin(spec);
     Ok(instance)
 }
 
 /// The first kernel is that of the default context.
-fn box_of(away: Arc<Away>, opened: Opened) -> impl Fn(&str) -> Arc<dyn BoxIo> + Send + Sync {
+fn box_of(away: Arc<Away>, opened: Opened) -> impl Fn(&str) -> Arc<dyn ProcessHost> + Send + Sync {
     let first = Arc::new(Mutex::new(Some(opened)));
     move |context: &str| {
         let first = if context == DEFAULT_CONTEXT { Arc::clone(&first) } else { Arc::default() };
         let source = Arc::new(Kernels { away: Arc::clone(&away), first });
-        Arc::new(KernelBox::new(Arc::clone(&away) as Arc<dyn BoxIo>, source))
+        Arc::new(KernelBox::new(Arc::clone(&away) as Arc<dyn ProcessHost>, source))
     }
 }
 

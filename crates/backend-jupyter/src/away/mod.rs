@@ -20,7 +20,7 @@ use jupyter_protocol::client::Client;
 use jupyter_protocol::content::InterruptRequest;
 use jupyter_protocol::websocket::Server;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_engine::box_io::{BoxFiles, BoxIo, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{FileSystem, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
 use sandbox_kernel::KernelProcess;
 use sandbox_kernel::server::{delete_kernel, keeper};
 use sandbox_kernel::sidecar::Sidecar;
@@ -191,7 +191,7 @@ impl Away {
     }
 
     /// What works with the files.
-    async fn files(&self, base: &str) -> Result<Arc<dyn BoxFiles>> {
+    async fn files(&self, base: &str) -> Result<Arc<dyn FileSystem>> {
         self.sidecar("files")?.files(base).await
     }
 
@@ -239,7 +239,7 @@ async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
 }
 
 #[async_trait]
-impl BoxIo for Away {
+impl ProcessHost for Away {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         if self.state().over {
             return Err(over());

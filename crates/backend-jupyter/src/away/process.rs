@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandbox_core::{Error, Result};
-use sandbox_engine::box_io::{Exit, Process};
+use sandbox_engine::host::{Exit, Process};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 

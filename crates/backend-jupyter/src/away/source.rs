@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use sandbox_core::Result;
-use sandbox_engine::box_io::WorkerSpec;
+use sandbox_engine::host::WorkerSpec;
 use sandbox_kernel::server::{Ending, ServerProcess, prepare};
 use sandbox_kernel::{Interrupt, KernelProcess, KernelSource, Program, StartedKernel, is_ipython};
 use tokio::sync::watch;

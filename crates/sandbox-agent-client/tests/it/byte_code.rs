@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use sandbox_engine::box_io::{BoxIo as _, WorkerSpec};
+use sandbox_engine::host::{ProcessHost as _, WorkerSpec};
 use sandbox_python::agent::{Magic, agent, compiler};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sandbox_engine::Request;
-use sandbox_engine::box_io::{BoxIo as _, Channel, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{Channel, ProcessHost as _, WorkerIo, WorkerSpec};
 
 use crate::support::TestBox;
 

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use sandbox_core::{
     ByteRange, ErrorKind, FileKind, FindFiles, FoundFile, WatchEventKind, WriteOptions,
 };
-use sandbox_engine::box_io::{BoxFiles, BoxIo as _, Links, WorkerSpec};
+use sandbox_engine::host::{FileSystem, Links, ProcessHost as _, WorkerSpec};
 
 use crate::support::{TestBox, bytes, collect, may_look};
 

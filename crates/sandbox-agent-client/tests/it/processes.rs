@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use sandbox_core::{CallContext, ErrorKind, EventKind, PtySize, RunCode};
-use sandbox_engine::box_io::{BoxIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{EndReason, InterpreterContext, RunRequest, ToolSet};
 use sandbox_python::agent::OpenFiles;
 use tokio::time::{sleep, timeout};
@@ -202,9 +202,9 @@ fn interpreter(place: &TestBox) -> InterpreterContext {
     let home = place.home.path().to_string_lossy().into_owned();
     let spec = WorkerSpec { env: [("HOME".to_owned(), home.clone())].into(), cwd: home };
     let pipe = Arc::clone(&place.pipe);
-    let box_io: Arc<dyn BoxIo> = pipe;
+    let host: Arc<dyn ProcessHost> = pipe;
     let ended = Arc::new(EndReason::new());
-    InterpreterContext::new("default".into(), box_io, spec, ended, ToolSet::new())
+    InterpreterContext::new("default".into(), host, spec, ended, ToolSet::new())
 }
 
 #[tokio::test]

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use futures_util::{StreamExt as _, stream};
-use sandbox_agent_client::{Connecting, PipeBox};
+use sandbox_agent_client::{AgentConnection, Connecting};
 use sandbox_core::{ByteStream, Result};
-use sandbox_engine::box_io::{Readable, Spawn};
+use sandbox_engine::host::{Readable, Spawn};
 use sandbox_python::agent::{ByteCode, OpenFiles, arguments};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
 /// A box in a directory of its own.
 pub(crate) struct TestBox {
-    pub(crate) pipe: Arc<PipeBox>,
+    pub(crate) pipe: Arc<AgentConnection>,
     pub(crate) agent: Child,
     pub(crate) home: tempfile::TempDir,
 }
@@ -74,7 +74,7 @@ impl TestBox {
         });
         let ready_made = |magic| byte_code.as_ref().and_then(|byte_code| byte_code(magic));
         let connecting = Connecting { byte_code: &ready_made, ..Connecting::default() };
-        let pipe = PipeBox::connect_with(Box::pin(from), Box::pin(into), nonce, connecting)
+        let pipe = AgentConnection::connect_with(Box::pin(from), Box::pin(into), nonce, connecting)
             .await
             .expect("the agent arrives");
         let home = tempfile::tempdir().expect("a directory");
@@ -85,7 +85,7 @@ impl TestBox {
         self.home.path().join(name).to_string_lossy().into_owned()
     }
 
-    pub(crate) fn files(&self) -> sandbox_agent_client::PipeFiles {
+    pub(crate) fn files(&self) -> sandbox_agent_client::AgentFiles {
         self.pipe.files(&self.home.path().to_string_lossy())
     }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox_agent_client::{FindProcess, PipeFiles};
+use sandbox_agent_client::{AgentFiles, LocateProcess};
 use sandbox_core::{ByteRange, ByteStream, ErrorKind};
-use sandbox_engine::box_io::{BoxFiles as _, BoxIo as _};
+use sandbox_engine::host::{FileSystem as _, ProcessHost as _};
 use tokio::time::timeout;
 
 use crate::support::{TestBox, collect, may_look};
@@ -30,7 +30,7 @@ const ALL: ByteRange = ByteRange { offset: 0, length: None };
 struct Known(Option<u32>);
 
 #[async_trait]
-impl FindProcess for Known {
+impl LocateProcess for Known {
     async fn pid(&self) -> Option<u32> {
         self.0
     }
@@ -42,12 +42,12 @@ impl TestBox {
     }
 
     /// Files that are taken where this process may look into the agent.
-    fn taken(&self) -> PipeFiles {
+    fn taken(&self) -> AgentFiles {
         self.files().taken_from(Arc::new(Known(Some(self.number()))))
     }
 
     /// Both ways.
-    fn ways(&self) -> [PipeFiles; 2] {
+    fn ways(&self) -> [AgentFiles; 2] {
         [self.files(), self.taken()]
     }
 

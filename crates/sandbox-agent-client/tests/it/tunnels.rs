@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_agent_client::{Listener, Speaker, Tunnel};
 use sandbox_core::ErrorKind;
-use sandbox_engine::box_io::{BoxIo as _, Readable, Spawned};
+use sandbox_engine::host::{ProcessHost as _, Readable, Spawned};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;

@@ -35,7 +35,7 @@ use super::process::{
 };
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
-use sandbox_engine::box_io::{
+use sandbox_engine::host::{
     Channel, Exit, Expected, Held, NUDGE, Process, TreeClock, Way, WorkerIo,
 };
 

@@ -32,9 +32,9 @@ use self::process::{Kills, ProgramProcess, WorkerProcess, Workers, memory_words}
 use self::streams::{ControlSocket, PipeReader, control_pair, input_pipe, output_pipe};
 pub use self::zygote::{Hello, Program, Zygote};
 use crate::zygote_message::{Fork, ResourceLimit};
-use sandbox_engine::box_io::{
-    BoxIo, Channel, Expected, Process, Readable as _, Spawn, Spawned, Way, WorkerIo, WorkerSpec,
-    Writable,
+use sandbox_engine::host::{
+    Channel, Expected, Process, ProcessHost, Readable as _, Spawn, Spawned, Way, WorkerIo,
+    WorkerSpec, Writable,
 };
 use sandbox_engine::interpreter::{would_block, write_all};
 use sandbox_engine::message::{PROTOCOL_VERSION, Reply};
@@ -50,7 +50,7 @@ const BEGIN_BOUND: Duration = Duration::from_secs(30);
 pub type ZygoteSource = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<Zygote>>> + Send + Sync>;
 
 /// A box that is a cell.
-pub struct CellBox {
+pub struct CellHost {
     cell: Cell,
     zygote: ZygoteSource,
     rlimits: Vec<Rlimit>,
@@ -59,13 +59,13 @@ pub struct CellBox {
     usage: usage::Used,
 }
 
-impl fmt::Debug for CellBox {
+impl fmt::Debug for CellHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CellBox").field("cell", &self.cell).finish_non_exhaustive()
+        f.debug_struct("CellHost").field("cell", &self.cell).finish_non_exhaustive()
     }
 }
 
-impl CellBox {
+impl CellHost {
     /// A box around a cell. Workers get `rlimits`; programs get those of the cell.
     pub fn new(cell: Cell, zygote: ZygoteSource, rlimits: Vec<Rlimit>) -> Self {
         let (kills, workers, usage) = (Kills::default(), Arc::default(), usage::Used::default());
@@ -244,7 +244,7 @@ fn wire_limit(limit: &Rlimit) -> ResourceLimit {
 }
 
 #[async_trait]
-impl BoxIo for CellBox {
+impl ProcessHost for CellHost {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
         if let Some(size) = spec.terminal {
             return self.spawn_on_terminal(&spec, size).await;

@@ -25,7 +25,7 @@ use self::family::Started;
 pub(crate) use self::tree_clock::ProcTree;
 use super::streams::watch;
 use super::zygote::Zygote;
-use sandbox_engine::box_io::{Exit, NUDGE, Process, TreeClock};
+use sandbox_engine::host::{Exit, NUDGE, Process, TreeClock};
 
 /// Many processes may start in a cell at once, but none while a tree is killed there.
 pub(crate) type Kills = Arc<RwLock<()>>;

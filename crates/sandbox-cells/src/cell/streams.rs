@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use sandbox_engine::box_io::{Channel, Control, Gauge, Readable, Way, Writable};
+use sandbox_engine::host::{Channel, Control, Gauge, Readable, Way, Writable};
 
 /// Lets the runtime watch a descriptor.
 #[expect(

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::streams::{read_now, watch, write_now};
-use sandbox_engine::box_io::{Readable, Terminal, Writable};
+use sandbox_engine::host::{Readable, Terminal, Writable};
 
 /// Both ends of a terminal that was just made.
 pub(crate) struct Pair {

@@ -8,7 +8,7 @@ use sandbox_isolation::Error as Cause;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::CellBox;
+use super::CellHost;
 
 /// How long the kernel may take to tell what a cell uses.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ impl Used {
     }
 }
 
-impl CellBox {
+impl CellHost {
     /// What its processes use, as the kernel tells this process.
     ///
     /// # Errors

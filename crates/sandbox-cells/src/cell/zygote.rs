@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::streams::{send, watch};
 use crate::zygote_message::{Fork, Start, ZygoteReply, ZygoteRequest};
-use sandbox_engine::box_io::Exit;
+use sandbox_engine::host::Exit;
 use sandbox_engine::wire::MAX_PACKET;
 
 /// How long an interpreter may take to start and import what it was told to.

@@ -7,7 +7,7 @@ use sandbox_core::{Effect, Error, ErrorKind, Result, Stdin};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::running::End;
-use crate::box_io::Writable;
+use crate::host::Writable;
 use crate::interpreter::{feed_open, write_all};
 
 /// The character that ends the input of who reads lines from a terminal.

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::box_io::Readable;
+use crate::host::Readable;
 
 /// How long what holds the streams of a command that has ended may be silent before its output counts as later output.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -29,7 +29,7 @@ use self::input::{Input, Pipe, give, give_first};
 use self::kept::Kept;
 use self::leftover::Leftovers;
 use self::running::{End, Limits, ProcessTree, Progress, Running, watch};
-use crate::box_io::{BoxIo, Process, Spawn, Spawned, Terminal};
+use crate::host::{Process, ProcessHost, Spawn, Spawned, Terminal};
 use crate::interpreter::{EndReason, Taken, feed};
 
 /// Whatever has to live as long as somebody uses a command.
@@ -49,7 +49,7 @@ const MOST_SHOWN: usize = 1000;
 /// The commands of one box.
 #[derive(Debug)]
 pub struct Commands {
-    box_io: Arc<dyn BoxIo>,
+    host: Arc<dyn ProcessHost>,
     ended: Arc<EndReason>,
     /// In the order in which they were started.
     entries: Mutex<VecDeque<Arc<Entry>>>,
@@ -76,8 +76,8 @@ struct Background {
 
 impl Commands {
     /// No commands yet. `ended` says why the box ended, once it has.
-    pub fn new(box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) -> Self {
-        Self { box_io, ended, entries: Mutex::default(), leftovers: Arc::default() }
+    pub fn new(host: Arc<dyn ProcessHost>, ended: Arc<EndReason>) -> Self {
+        Self { host, ended, entries: Mutex::default(), leftovers: Arc::default() }
     }
 
     fn entries(&self) -> MutexGuard<'_, VecDeque<Arc<Entry>>> {
@@ -88,8 +88,8 @@ impl Commands {
     /// dropped when it has ended or its events are dropped.
     ///
     /// # Errors
-    /// As [`BoxIo::spawn`]; `Timeout` when it does not start within its time limit and the
-    /// [allowance](BoxIo::start_allowance).
+    /// As [`ProcessHost::spawn`]; `Timeout` when it does not start within its time limit and the
+    /// [allowance](ProcessHost::start_allowance).
     pub async fn start(
         &self,
         mut env: BTreeMap<String, String>,
@@ -110,12 +110,12 @@ impl Commands {
             terminal: request.pty,
         };
         let started = Instant::now();
-        let spawning = self.box_io.spawn(spec);
+        let spawning = self.host.spawn(spec);
         let spawned = match request.timeout {
             None => spawning.await?,
             // Code can stop whatever starts beside it, before it is a program that could be ended.
             Some(limit) => {
-                let allowance = self.box_io.start_allowance();
+                let allowance = self.host.start_allowance();
                 let bound = limit.saturating_add(allowance);
                 let hint = if allowance.is_zero() { STOPPED } else { BUSY };
                 timeout(bound, spawning).await.map_err(|_| not_in_time(bound, hint))??
@@ -137,7 +137,7 @@ impl Commands {
         let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
         let tree = ProcessTree {
             process: Arc::clone(&process),
-            box_io: Arc::clone(&self.box_io),
+            host: Arc::clone(&self.host),
             ended: Arc::clone(&self.ended),
         };
         let watch = watch(tree.clone(), limits, Arc::clone(&end));
@@ -420,7 +420,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::box_io::{WorkerIo, WorkerSpec};
+    use crate::host::{WorkerIo, WorkerSpec};
 
     /// Takes two seconds to find that there is no such program.
     #[derive(Debug)]
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl BoxIo for Slow {
+    impl ProcessHost for Slow {
         async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
             sleep(Duration::from_secs(2)).await;
             Err(Error::new(ErrorKind::NotFound, "start_command", "no such program"))

@@ -18,7 +18,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::leftover::{Leftovers, Moment};
 use super::{Guard, STREAMS};
-use crate::box_io::{BoxIo, Exit, Process, Readable};
+use crate::host::{Exit, Process, ProcessHost, Readable};
 use crate::interpreter::{EndReason, Taken, kill_tree};
 use crate::tree_limit::TreeLimit;
 
@@ -71,7 +71,7 @@ impl End {
 #[derive(Clone, Debug)]
 pub(super) struct ProcessTree {
     pub(super) process: Arc<dyn Process>,
-    pub(super) box_io: Arc<dyn BoxIo>,
+    pub(super) host: Arc<dyn ProcessHost>,
     /// Why the sandbox ended, when it has.
     pub(super) ended: Arc<EndReason>,
 }
@@ -79,9 +79,9 @@ pub(super) struct ProcessTree {
 impl ProcessTree {
     /// Ends it, and all of the sandbox when that cannot be done in time. Goes on when nobody waits for it any more.
     fn kill(&self) -> JoinHandle<()> {
-        let Self { process, box_io, ended } = self.clone();
+        let Self { process, host, ended } = self.clone();
         tokio::spawn(async move {
-            kill_tree(&*process, &*box_io, &ended).await;
+            kill_tree(&*process, &*host, &ended).await;
         })
     }
 }
@@ -429,7 +429,7 @@ mod tests {
     use sandbox_core::{Error, Result};
 
     use super::*;
-    use crate::box_io::{Spawn, Spawned, WorkerIo, WorkerSpec};
+    use crate::host::{Spawn, Spawned, WorkerIo, WorkerSpec};
 
     /// A process of which nothing is to be seen, and the sandbox that it is in.
     #[derive(Debug, Default)]
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl BoxIo for Unseen {
+    impl ProcessHost for Unseen {
         async fn spawn(&self, _spec: Spawn) -> Result<Spawned> {
             Err(Error::unsupported("start_command", "there is one already"))
         }
@@ -522,7 +522,7 @@ mod tests {
     async fn ended(unseen: Arc<Unseen>, limits: Limits) -> Option<Failure> {
         let end = Arc::new(End::default());
         let process = Arc::<Unseen>::clone(&unseen);
-        let tree = ProcessTree { process, box_io: unseen, ended: Arc::default() };
+        let tree = ProcessTree { process, host: unseen, ended: Arc::default() };
         let watched = watch(tree, limits, Arc::clone(&end));
         timeout(Duration::from_secs(60), watched).await.ok()?;
         end.beyond.get().cloned()
@@ -554,8 +554,8 @@ mod tests {
     async fn what_cannot_be_ended_is_not_forgotten_with_its_command() {
         let unseen = Arc::new(Unseen { is_stubborn: true, ..Unseen::default() });
         let process = Arc::<Unseen>::clone(&unseen);
-        let box_io = Arc::<Unseen>::clone(&unseen);
-        let tree = ProcessTree { process, box_io, ended: Arc::default() };
+        let host = Arc::<Unseen>::clone(&unseen);
+        let tree = ProcessTree { process, host, ended: Arc::default() };
         let limits = Limits { wall: Some(Duration::from_secs(1)), cpu: None };
         let watched = tokio::spawn(watch(tree, limits, Arc::default()));
         sleep(Duration::from_secs(2)).await;

@@ -24,7 +24,7 @@ use super::run::{ActiveRun, unexpected};
 use super::tools::{ToolCalls, ToolSet};
 use super::watchdog::{Cause, Limits, Watchdog};
 use super::worker::{Happening, Worker};
-use crate::box_io::{BoxIo, WorkerSpec};
+use crate::host::{ProcessHost, WorkerSpec};
 use crate::message::{FailureKind, Reply, Request, Run, RunMode};
 
 /// How long reading or setting a variable may take.
@@ -45,7 +45,7 @@ pub struct InterpreterContext {
 #[derive(Debug)]
 pub(super) struct Inner {
     id: String,
-    pub(super) box_io: Arc<dyn BoxIo>,
+    pub(super) host: Arc<dyn ProcessHost>,
     pub(super) spec: WorkerSpec,
     pub(super) ended: Arc<EndReason>,
     tools: ToolSet,
@@ -130,13 +130,13 @@ impl InterpreterContext {
     /// A context without an interpreter yet, whose code may call these tools.
     pub fn new(
         id: String,
-        box_io: Arc<dyn BoxIo>,
+        host: Arc<dyn ProcessHost>,
         spec: WorkerSpec,
         ended: Arc<EndReason>,
         tools: ToolSet,
     ) -> Self {
         let (slot, watchdog, renewed) = (Mutex::default(), Mutex::default(), Notify::new());
-        Self { inner: Arc::new(Inner { id, box_io, spec, ended, tools, slot, renewed, watchdog }) }
+        Self { inner: Arc::new(Inner { id, host, spec, ended, tools, slot, renewed, watchdog }) }
     }
 
     /// Its id.
@@ -202,8 +202,8 @@ impl InterpreterContext {
             worker.bury().await;
         }
         if slot.worker.is_none() {
-            let Inner { box_io, ended, spec, .. } = &*self.inner;
-            let worker = Worker::start(box_io, ended, spec.clone()).await?;
+            let Inner { host, ended, spec, .. } = &*self.inner;
+            let worker = Worker::start(host, ended, spec.clone()).await?;
             self.put(slot, worker);
         }
         Ok(())

@@ -10,7 +10,7 @@ use sandbox_core::{
 };
 
 use super::{EndReason, InterpreterContext, ToolSet};
-use crate::box_io::{BoxIo, WorkerSpec};
+use crate::host::{ProcessHost, WorkerSpec};
 
 /// The context that every sandbox has.
 pub const DEFAULT_CONTEXT: &str = "default";
@@ -19,7 +19,7 @@ pub const DEFAULT_CONTEXT: &str = "default";
 const PYTHON: &str = "python";
 
 /// Where the interpreter of a context starts, by the id of the context.
-type BoxOf = Box<dyn Fn(&str) -> Arc<dyn BoxIo> + Send + Sync>;
+type BoxOf = Box<dyn Fn(&str) -> Arc<dyn ProcessHost> + Send + Sync>;
 
 /// The contexts of one sandbox, by id. `default` is always there.
 pub struct Contexts {
@@ -29,7 +29,7 @@ pub struct Contexts {
     ended: Arc<EndReason>,
     /// All contexts have the same.
     pub tools: ToolSet,
-    base: WorkerSpec,
+    worker_spec: WorkerSpec,
     all: Mutex<BTreeMap<String, Entry>>,
 }
 
@@ -46,15 +46,15 @@ struct Entry {
 }
 
 impl Contexts {
-    /// The contexts of a sandbox of that variant, whose Python interpreters start in that box, as `base` says unless a
+    /// The contexts of a sandbox of that variant, whose Python interpreters start in that box, as `worker_spec` says unless a
     /// context says otherwise.
     pub fn new(
         variant: Variant,
-        box_io: Arc<dyn BoxIo>,
+        host: Arc<dyn ProcessHost>,
         ended: Arc<EndReason>,
-        base: WorkerSpec,
+        worker_spec: WorkerSpec,
     ) -> Self {
-        Self::with(variant, PYTHON, ended, base, move |_| Arc::clone(&box_io))
+        Self::with(variant, PYTHON, ended, worker_spec, move |_| Arc::clone(&host))
     }
 
     /// The same with interpreters of any language, each in a box that is asked for by the id of its context.
@@ -62,12 +62,12 @@ impl Contexts {
         variant: Variant,
         language: &str,
         ended: Arc<EndReason>,
-        base: WorkerSpec,
-        box_of: impl Fn(&str) -> Arc<dyn BoxIo> + Send + Sync + 'static,
+        worker_spec: WorkerSpec,
+        box_of: impl Fn(&str) -> Arc<dyn ProcessHost> + Send + Sync + 'static,
     ) -> Self {
         let (tools, all, language) = (ToolSet::new(), Mutex::default(), language.to_owned());
         let contexts =
-            Self { variant, language, box_of: Box::new(box_of), ended, tools, base, all };
+            Self { variant, language, box_of: Box::new(box_of), ended, tools, worker_spec, all };
         let entry = contexts.entry(DEFAULT_CONTEXT.to_owned(), None, BTreeMap::new());
         contexts.all().insert(DEFAULT_CONTEXT.to_owned(), entry);
         contexts
@@ -78,15 +78,15 @@ impl Contexts {
     }
 
     fn entry(&self, id: String, cwd: Option<String>, env: BTreeMap<String, String>) -> Entry {
-        let mut spec = self.base.clone();
+        let mut spec = self.worker_spec.clone();
         spec.env.extend(env.clone());
         if let Some(cwd) = &cwd {
             spec.cwd.clone_from(cwd);
         }
         let (language, cwd) = (self.language.clone(), Some(spec.cwd.clone()));
         let described = Context { id: id.clone(), language, cwd, env };
-        let (box_io, ended) = ((self.box_of)(&id), Arc::clone(&self.ended));
-        let interpreter = InterpreterContext::new(id, box_io, spec, ended, self.tools.clone());
+        let (host, ended) = ((self.box_of)(&id), Arc::clone(&self.ended));
+        let interpreter = InterpreterContext::new(id, host, spec, ended, self.tools.clone());
         Entry { interpreter, described }
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::Stdin;
 
-use crate::box_io::{Gauge, Writable};
+use crate::host::{Gauge, Writable};
 
 /// How much of a standard input was read by what runs.
 #[derive(Debug, Default)]

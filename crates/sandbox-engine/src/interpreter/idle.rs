@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::box_io::{Readable, WorkerIo};
+use crate::host::{Readable, WorkerIo};
 
 /// How much is dropped at once, and how long the next piece waits then.
 const BURST: usize = 256 << 10;

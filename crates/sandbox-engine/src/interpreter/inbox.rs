@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
-use crate::box_io::Control;
+use crate::host::Control;
 use crate::message::Reply;
 use crate::wire::{FrameReader, MAX_FRAME};
 

@@ -1,4 +1,4 @@
-//! Stateful interpreters on top of [`BoxIo`](crate::box_io::BoxIo): contexts, runs, and the watchdog that ends them.
+//! Stateful interpreters on top of [`ProcessHost`](crate::host::ProcessHost): contexts, runs, and the watchdog that ends them.
 
 mod context;
 mod contexts;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use sandbox_core::{ByteSize, Failure, FailureKind, InterpreterState, RunOutcome};
 
 use super::watchdog::Cause;
-use crate::box_io::{BoxIo, Exit};
+use crate::host::{Exit, ProcessHost};
 
 /// Why a whole sandbox ended, for the runs that were active then. The first reason stands.
 #[derive(Debug, Default)]
@@ -23,8 +23,8 @@ impl EndReason {
     }
 
     /// The box has ended, for a reason of its own or for none that is known.
-    pub fn set_gone(&self, box_io: &dyn BoxIo) {
-        let reason = box_io.end_reason();
+    pub fn set_gone(&self, host: &dyn ProcessHost) {
+        let reason = host.end_reason();
         let _ = self.0.set(reason.unwrap_or((FailureKind::Terminated, String::new())));
     }
 

@@ -10,7 +10,7 @@ use super::inbox::Last;
 use super::run::unexpected;
 use super::watchdog::Limits;
 use super::worker::{Happening, Worker};
-use crate::box_io::{Channel, Expected, Held};
+use crate::host::{Channel, Expected, Held};
 use crate::message::{Reply, Request};
 
 pub(super) const OPERATION: &str = "copy_interpreter";
@@ -74,7 +74,7 @@ impl Paused {
     /// # Cancellation
     /// The interpreter finishes what it does, and the queue goes on after that.
     pub async fn copy(&mut self) -> Result<Copied> {
-        let expected = match self.context.inner.box_io.expect_copy().await {
+        let expected = match self.context.inner.host.expect_copy().await {
             Ok(Some(expected)) => expected,
             Ok(None) => return Ok(Copied::None("this isolation has no copies of it".to_owned())),
             Err(error) => return Ok(Copied::None(error.to_string())),
@@ -94,7 +94,7 @@ impl Paused {
         self.end().await;
         let inner = &self.context.inner;
         let io = held.wake().await?;
-        let worker = Worker::begin(io, &inner.box_io, &inner.ended, &inner.spec.cwd).await?;
+        let worker = Worker::begin(io, &inner.host, &inner.ended, &inner.spec.cwd).await?;
         let Some(slot) = &mut self.slot else { return Err(gone()) };
         self.context.put(slot, worker);
         Ok(())

@@ -27,7 +27,7 @@ use super::outcome::{
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
 use super::worker::{Happening, Worker};
-use crate::box_io::{Exit, Process};
+use crate::host::{Exit, Process};
 use crate::message::{self, Encoding, MimeData, Reply, Request};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.

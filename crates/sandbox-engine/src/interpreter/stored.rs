@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
 use super::paused::{MOST_NOTES, OPERATION, Paused, ask, give_up, gone, is_long};
-use crate::box_io::{Channel, Held};
+use crate::host::{Channel, Held};
 use crate::message::Request;
 use crate::wire::{Fields, WireError};
 
@@ -97,7 +97,7 @@ impl Paused {
     /// # Cancellation
     /// The interpreter finishes what it does, and the queue goes on after that.
     pub async fn store(&mut self) -> Result<Result<Storing, String>> {
-        let Some((ours, channel)) = self.context.inner.box_io.open_channel()? else {
+        let Some((ours, channel)) = self.context.inner.host.open_channel()? else {
             return Ok(Err("nothing in this isolation gives them out".to_owned()));
         };
         let deadline = Instant::now() + STORE_BOUND;
@@ -117,7 +117,7 @@ impl Paused {
     /// # Cancellation
     /// The interpreter finishes what it does, and the queue goes on after that.
     pub async fn restore(&mut self, content: ByteStream) -> Result<()> {
-        let Some((ours, channel)) = self.context.inner.box_io.open_channel()? else {
+        let Some((ours, channel)) = self.context.inner.host.open_channel()? else {
             return Err(Error::unsupported(OPERATION, "this isolation takes no variables in"));
         };
         let slot = self.slot.take().ok_or_else(gone)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::inbox::would_block;
 use super::marks::{Cutter, Part};
-use crate::box_io::Readable;
+use crate::host::Readable;
 
 /// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
 /// child process keeps writing.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::inbox::{Answer, Inbox, Last, would_block};
 use super::outcome::EndReason;
 use super::tools::ToolCalls;
-use crate::box_io::{BoxIo, Control, Process, WorkerIo};
+use crate::host::{Control, Process, ProcessHost, WorkerIo};
 use crate::message::Request;
 use crate::tree_limit::TreeLimit;
 
@@ -163,18 +163,18 @@ enum Step {
 }
 
 impl Watchdog {
-    /// Starts watching a worker of `box_io`.
+    /// Starts watching a worker of `host`.
     pub(crate) fn start(
         io: &WorkerIo,
         inbox: Arc<Inbox>,
-        box_io: Arc<dyn BoxIo>,
+        host: Arc<dyn ProcessHost>,
         ended: Arc<EndReason>,
     ) -> Arc<Self> {
         let (process, control) = (Arc::clone(&io.process), Arc::clone(&io.control));
         let (state, wake) = (Mutex::default(), Notify::new());
         let given_up = GivenUp::default();
         let watchdog = Arc::new(Self { process, control, inbox, state, wake, given_up });
-        tokio::spawn(Arc::clone(&watchdog).watch(box_io, ended));
+        tokio::spawn(Arc::clone(&watchdog).watch(host, ended));
         watchdog
     }
 
@@ -353,13 +353,13 @@ impl Watchdog {
         self.wake.notify_one();
     }
 
-    async fn watch(self: Arc<Self>, box_io: Arc<dyn BoxIo>, ended: Arc<EndReason>) {
+    async fn watch(self: Arc<Self>, host: Arc<dyn ProcessHost>, ended: Arc<EndReason>) {
         loop {
             self.look_at_tree();
             match self.next_step() {
                 Step::Close => return,
                 Step::Kill => {
-                    let killed = kill_tree(&*self.process, &*box_io, &ended).await;
+                    let killed = kill_tree(&*self.process, &*host, &ended).await;
                     // Without a cell, what was killed may be in the kernel still.
                     let bound = if killed { self.process.kill_bound() } else { GIVEN_UP_TIMEOUT };
                     self.give_up_after(bound).await;
@@ -489,18 +489,18 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 /// `false` then.
 pub(crate) async fn kill_tree(
     process: &dyn Process,
-    box_io: &dyn BoxIo,
+    host: &dyn ProcessHost,
     ended: &EndReason,
 ) -> bool {
     let killing = timeout(process.kill_bound(), process.kill_tree());
     let killed = tokio::select! {
         biased;
         killed = killing => matches!(killed, Ok(Ok(()))),
-        () = box_io.held_by_others() => false,
+        () = host.held_by_others() => false,
     };
     if !killed {
-        box_io.kill();
-        ended.set_gone(box_io);
+        host.kill();
+        ended.set_gone(host);
     }
     killed
 }

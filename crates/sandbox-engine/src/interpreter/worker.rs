@@ -20,8 +20,8 @@ use super::outcome::EndReason;
 use super::text::Text;
 use super::tools::Outbox;
 use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
-use crate::box_io::{
-    BoxIo, Channel, Control, Exit, Readable, Spawn, WorkerIo, WorkerSpec, Writable,
+use crate::host::{
+    Channel, Control, Exit, ProcessHost, Readable, Spawn, WorkerIo, WorkerSpec, Writable,
 };
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
 
@@ -52,7 +52,7 @@ pub(crate) struct Worker {
     pub(crate) io: WorkerIo,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) outbox: Arc<Outbox>,
-    box_io: Arc<dyn BoxIo>,
+    host: Arc<dyn ProcessHost>,
     ended: Arc<EndReason>,
     inbox: Arc<Inbox>,
     /// Reads its output while no request is there.
@@ -102,13 +102,13 @@ impl Worker {
     ///
     /// When the box turns out to be gone, `ended` learns of it, here and later.
     pub(crate) async fn start(
-        box_io: &Arc<dyn BoxIo>,
+        host: &Arc<dyn ProcessHost>,
         ended: &Arc<EndReason>,
         spec: WorkerSpec,
     ) -> Result<Self> {
-        match Self::try_start(box_io, ended, spec).await {
-            Err(_) if is_gone(&**box_io).await => {
-                ended.set_gone(&**box_io);
+        match Self::try_start(host, ended, spec).await {
+            Err(_) if is_gone(&**host).await => {
+                ended.set_gone(&**host);
                 let message = ended.explain("the sandbox has ended");
                 Err(Error::new(ErrorKind::Terminated, "start_interpreter", message))
             }
@@ -117,25 +117,25 @@ impl Worker {
     }
 
     async fn try_start(
-        box_io: &Arc<dyn BoxIo>,
+        host: &Arc<dyn ProcessHost>,
         ended: &Arc<EndReason>,
         spec: WorkerSpec,
     ) -> Result<Self> {
         let cwd = spec.cwd.clone();
-        let io = box_io.start_worker(spec).await?;
-        Self::begin(io, box_io, ended, &cwd).await
+        let io = host.start_worker(spec).await?;
+        Self::begin(io, host, ended, &cwd).await
     }
 
     /// Takes over an interpreter that is about to be ready.
     pub(crate) async fn begin(
         mut io: WorkerIo,
-        box_io: &Arc<dyn BoxIo>,
+        host: &Arc<dyn ProcessHost>,
         ended: &Arc<EndReason>,
         cwd: &str,
     ) -> Result<Self> {
         let inbox = Arc::new(Inbox::new(Arc::clone(&io.control)));
         let watchdog =
-            Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(box_io), Arc::clone(ended));
+            Watchdog::start(&io, Arc::clone(&inbox), Arc::clone(host), Arc::clone(ended));
         let control = Arc::<dyn Control>::clone(&io.control);
         let outbox = Outbox::new(control, Arc::clone(&io.process));
         let idle = Idle::new(&mut io);
@@ -143,7 +143,7 @@ impl Worker {
             io,
             watchdog,
             outbox,
-            box_io: Arc::clone(box_io),
+            host: Arc::clone(host),
             ended: Arc::clone(ended),
             inbox,
             idle,
@@ -477,12 +477,12 @@ impl Worker {
     /// Ends it and whatever it started, and says how it ended. Bounded in time.
     pub(crate) async fn bury(self) -> Option<Exit> {
         let process = Arc::clone(&self.io.process);
-        let box_io = Arc::clone(&self.box_io);
+        let host = Arc::clone(&self.host);
         self.watchdog.close();
         if self.given_up {
             return None;
         }
-        kill_tree(&*process, &*box_io, &self.ended).await;
+        kill_tree(&*process, &*host, &self.ended).await;
         let exit = pin!(process.exit());
         timeout(EXIT_BOUND, exit).await.ok().and_then(Result::ok)
     }
@@ -515,7 +515,7 @@ fn start_error(message: String) -> Error {
 }
 
 /// Whether nothing can be started in the box any more. Asks for a program that cannot be executed.
-async fn is_gone(box_io: &dyn BoxIo) -> bool {
+async fn is_gone(host: &dyn ProcessHost) -> bool {
     let root = String::from("/");
     let ask = Spawn {
         argv: vec![root.clone()],
@@ -524,7 +524,7 @@ async fn is_gone(box_io: &dyn BoxIo) -> bool {
         stdin: false,
         terminal: None,
     };
-    match timeout(BOX_BOUND, box_io.spawn(ask)).await {
+    match timeout(BOX_BOUND, host.spawn(ask)).await {
         Ok(answer) => answer.is_err_and(|error| error.kind() == ErrorKind::Terminated),
         Err(_) => false,
     }

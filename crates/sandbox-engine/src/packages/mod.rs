@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::box_io::BoxFiles;
+use crate::host::FileSystem;
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{
     ByteRange, ByteStream, CommandEvent, Error, ErrorKind, Failure, FailureKind, Result,
@@ -26,8 +26,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::Mutex;
 
 use self::fetch::{Pinned, Pip};
+use crate::base::SandboxBase;
 use crate::environment::user_site;
-use crate::place::Place;
 
 const OPERATION: &str = "install_packages";
 
@@ -120,7 +120,7 @@ fn installed(names: impl Iterator<Item = String>) -> BTreeSet<(String, String)> 
     names.filter_map(parts).collect()
 }
 
-impl Place {
+impl SandboxBase {
     fn packages(&self) -> Result<&Packages> {
         self.packages.as_ref().ok_or_else(|| self.unsupported(OPERATION))
     }
@@ -209,7 +209,7 @@ impl Place {
 
     async fn missing(&self, pinned: Vec<Pinned>) -> Result<Vec<Pinned>> {
         let site = self.site();
-        let list = |files: Arc<dyn BoxFiles>| async move {
+        let list = |files: Arc<dyn FileSystem>| async move {
             match files.list(&site).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
                 listed => listed,
@@ -223,7 +223,7 @@ impl Place {
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
-        let remove = |files: Arc<dyn BoxFiles>| async move {
+        let remove = |files: Arc<dyn FileSystem>| async move {
             match files.remove(path, true).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 removed => removed,
@@ -239,7 +239,7 @@ impl Place {
             let name = wheel.file_name().unwrap_or_default().to_string_lossy();
             let target = format!("{incoming}/{name}");
             let file = File::open(&wheel).await.map_err(fetch::host_problem)?;
-            let write = |files: Arc<dyn BoxFiles>| async move {
+            let write = |files: Arc<dyn FileSystem>| async move {
                 files.write(&target, content(file), WriteOptions::default()).await
             };
             self.with_files(OPERATION, write).await?;
@@ -257,11 +257,11 @@ impl Place {
     ) -> Result<()> {
         self.remove(incoming).await?;
         let make =
-            |files: Arc<dyn BoxFiles>| async move { files.make_directory(incoming, true).await };
+            |files: Arc<dyn FileSystem>| async move { files.make_directory(incoming, true).await };
         self.with_files(OPERATION, make).await?;
         let report = format!("{incoming}/report.json");
         self.run(packages.pip.resolving(&report, wanted, upgrade), fetch::refused).await?;
-        let read = |files: Arc<dyn BoxFiles>| async move {
+        let read = |files: Arc<dyn FileSystem>| async move {
             let mut content = files.read(&report, ByteRange::default()).await?;
             let mut all = Vec::new();
             while let Some(piece) = content.next().await {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::box_io::{BoxFiles, Links};
+use crate::host::{FileSystem, Links};
 use futures_util::StreamExt as _;
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, random_hex};
 use tokio::runtime::Handle;
@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 const RESTORE: &str = "restore_snapshot";
 
-type Files = Arc<dyn BoxFiles>;
+type Files = Arc<dyn FileSystem>;
 
 /// Where files of a snapshot belong in one sandbox.
 pub(super) struct Layout {

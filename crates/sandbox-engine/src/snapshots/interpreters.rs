@@ -7,14 +7,14 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::box_io::{Expected, Held};
+use crate::host::{Expected, Held};
 use crate::interpreter::{Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing};
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
 use tokio::time::sleep;
 
 use super::{Draft, EngineImage, SnapshotStore, Stored, StoredContext};
+use crate::base::SandboxBase;
 use crate::hold::{pause_context, pause_contexts};
-use crate::place::Place;
 
 const CREATE: &str = "create_snapshot";
 const RESTORE: &str = "restore_snapshot";
@@ -291,21 +291,21 @@ impl Snapshots {
     /// Those of [`Instance::create_snapshot`](sandbox_core::Instance::create_snapshot).
     pub async fn create(
         &self,
-        place: &Place,
+        base: &SandboxBase,
         contexts: &Contexts,
         name: &str,
         description: &str,
         image: Option<EngineImage>,
     ) -> Result<SnapshotInfo> {
-        place.check_snapshot(CREATE)?;
+        base.check_snapshot(CREATE)?;
         self.store.check_free(CREATE, name)?;
-        let _in_use = place.expiry.in_use();
+        let _in_use = base.expiry.in_use();
         // This looks at the disk, so before anybody is held up.
         let deleted = self.deleted()?;
         let mut paused = pause_contexts(contexts, CREATE).await?;
         let mut info = SnapshotInfo { description: description.into(), ..SnapshotInfo::default() };
         let described = contexts.list();
-        let files = place.read_files(CREATE).await?;
+        let files = base.read_files(CREATE).await?;
         let in_memory = files.in_memory;
         let mut store_files = pin!(async {
             let mut draft = self.store.begin(CREATE, name)?;
@@ -329,7 +329,7 @@ impl Snapshots {
         draft.note_imports(&self.imports);
         write_variables(&mut draft, storing, &mut info).await;
         let (python, preimport) = (self.python.clone(), self.preimport.clone());
-        let Stored { info, .. } = place.finish(CREATE, draft, python, preimport, info).await?;
+        let Stored { info, .. } = base.finish(CREATE, draft, python, preimport, info).await?;
         // Not before: their memory goes with them, and that is work.
         self.tidy(&deleted);
         for (context, copy) in copies {
@@ -345,21 +345,21 @@ impl Snapshots {
     /// Those of [`Instance::restore_snapshot`](sandbox_core::Instance::restore_snapshot).
     pub async fn restore(
         &self,
-        place: &Place,
+        base: &SandboxBase,
         contexts: &Contexts,
         name: &str,
     ) -> Result<SnapshotInfo> {
         let stored = self.store.find(RESTORE, name)?;
-        let _in_use = place.expiry.in_use();
+        let _in_use = base.expiry.in_use();
         let kept = self.of(&stored.info.id);
         let mut paused = pause_contexts(contexts, RESTORE).await?;
         let still = async {
             for context in &mut paused {
                 context.end().await;
             }
-            place.commands.end_all().await
+            base.commands.end_all().await
         };
-        place.replace(RESTORE, &stored, self.python(), still).await?;
+        base.replace(RESTORE, &stored, self.python(), still).await?;
         let mut info = SnapshotInfo { left_out: Vec::new(), ..stored.info.clone() };
         if stored.image().is_some() {
             info.left_out

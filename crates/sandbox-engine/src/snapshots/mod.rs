@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::box_io::{BoxFiles, Links};
+use crate::host::{FileSystem, Links};
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, SnapshotInfo};
 
@@ -25,9 +25,9 @@ pub use self::store::{
     Draft, EngineImage, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,
     check_snapshot_name,
 };
-use crate::place::Place;
+use crate::base::SandboxBase;
 
-type Files = Arc<dyn BoxFiles>;
+type Files = Arc<dyn FileSystem>;
 
 const WORKSPACE: &str = "workspace.tar";
 const PACKAGES: &str = "packages.tar";
@@ -96,7 +96,7 @@ async fn read_ahead(content: ByteStream) -> Result<(ByteStream, bool)> {
     Ok((Box::pin(stream::iter(pieces).chain(content)), ended))
 }
 
-impl Place {
+impl SandboxBase {
     fn layout(&self) -> Layout {
         let work_dir = self.work_dir.trim_end_matches('/').to_owned();
         let site = self.site();
@@ -274,7 +274,7 @@ impl Place {
     /// meddle with that; it is waited for when it is known that there is room.
     ///
     /// # Errors
-    /// As [`Place::load`]. When something that was there cannot be removed in the end, the effect of the error is `Applied`.
+    /// As [`SandboxBase::load`]. When something that was there cannot be removed in the end, the effect of the error is `Applied`.
     ///
     /// # Cancellation
     /// All files are those of before, or all are those of the snapshot, a moment later.

@@ -6,20 +6,20 @@ use bytes::Bytes;
 use futures_util::stream;
 use jupyter_protocol::ConnectionInfo;
 use sandbox_core::{ByteStream, Result, WriteOptions, random_hex};
-use sandbox_engine::box_io::{BoxFiles, Process as _};
+use sandbox_engine::host::{FileSystem, Process as _};
 
 use super::failed;
 use crate::process::KernelProcess;
 
 pub(super) struct Folder {
-    files: Arc<dyn BoxFiles>,
+    files: Arc<dyn FileSystem>,
     path: String,
 }
 
 impl Folder {
     /// One that nobody has had, and that does not exist yet. Its name is short, because of the paths of sockets some kernels
     /// of the xeus family take 23 bytes.
-    pub(super) fn new(files: &Arc<dyn BoxFiles>, parent: &str) -> Self {
+    pub(super) fn new(files: &Arc<dyn FileSystem>, parent: &str) -> Self {
         let path = format!("{parent}/.k-{}", random_hex(6));
         Self { files: Arc::clone(files), path }
     }

@@ -19,7 +19,7 @@ use jupyter_protocol::kernelspec::InterruptMode;
 use jupyter_protocol::zmq::{Dialer, Options, connect};
 use jupyter_protocol::{ConnectionInfo, Transport};
 use sandbox_core::{Effect, Error, ErrorKind, Result, in_words};
-use sandbox_engine::box_io::{BoxFiles, BoxIo, Exit, Process, Spawn, Spawned, WorkerSpec};
+use sandbox_engine::host::{Exit, FileSystem, Process, ProcessHost, Spawn, Spawned, WorkerSpec};
 use sandbox_engine::interpreter::outcome::signal_name;
 use tokio::time::timeout;
 
@@ -75,9 +75,9 @@ pub trait Warm: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Kernels {
     /// Where they run.
-    pub box_io: Arc<dyn BoxIo>,
+    pub host: Arc<dyn ProcessHost>,
     /// The files in there.
-    pub files: Arc<dyn BoxFiles>,
+    pub files: Arc<dyn FileSystem>,
     /// How each is started.
     pub command: KernelCommand,
     /// What they are forked from. Where there is nothing, or it does not work, they are started.
@@ -234,7 +234,7 @@ impl Kernels {
         *warm = forked.is_ok();
         let spawned = match forked {
             Ok(forked) => forked,
-            Err(()) => self.box_io.spawn(program).await.map_err(|error| {
+            Err(()) => self.host.spawn(program).await.map_err(|error| {
                 let lost = error.to_string().starts_with("working directory");
                 if lost { no_directory(&spec.cwd, error) } else { error }
             })?,

@@ -6,7 +6,7 @@ use std::io::ErrorKind::WouldBlock;
 use std::task::Poll;
 
 use sandbox_core::Error;
-use sandbox_engine::box_io::Readable;
+use sandbox_engine::host::Readable;
 
 use crate::kernel_box::Streams;
 use crate::shown::plain;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::websocket::{Server, ServerError};
 use sandbox_core::Result;
-use sandbox_engine::box_io::{Exit, Process};
+use sandbox_engine::host::{Exit, Process};
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, timeout};
 

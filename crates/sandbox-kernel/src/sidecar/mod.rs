@@ -14,9 +14,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jupyter_protocol::client::Client;
 use jupyter_protocol::websocket::Server;
-use sandbox_agent_client::PipeBox;
+use sandbox_agent_client::AgentConnection;
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_engine::box_io::{BoxFiles, BoxIo as _, Spawn, Spawned};
+use sandbox_engine::host::{FileSystem, ProcessHost as _, Spawn, Spawned};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use self::tunnel::Tunnel;
@@ -67,7 +67,7 @@ struct State {
 /// An agent that was started.
 #[derive(Debug)]
 struct Live {
-    pipe: PipeBox,
+    pipe: AgentConnection,
     /// Dropped when the kernel is to be deleted, whatever goes on.
     _keep: watch::Sender<()>,
 }
@@ -128,7 +128,7 @@ impl Sidecar {
                     "the server must run on Linux, with Python 3.9 or later in its kernel",
                 )
             };
-            PipeBox::connect(from, into, &nonce).await.map_err(why)
+            AgentConnection::connect(from, into, &nonce).await.map_err(why)
         };
         let opened = opened.await;
         keeper::spawn(delete_when_over(server, id, client, kept, over, tell));
@@ -149,14 +149,14 @@ impl Sidecar {
     ///
     /// # Errors
     /// Whatever keeps the kernel from running; `Terminated` after the end.
-    pub async fn files(self: &Arc<Self>, base: &str) -> Result<Arc<dyn BoxFiles>> {
+    pub async fn files(self: &Arc<Self>, base: &str) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(self.agent().await?.pipe.files(base)))
     }
 
     /// Starts a program.
     ///
     /// # Errors
-    /// As [`sandbox_engine::box_io::BoxIo::spawn`], and whatever keeps the kernel from running.
+    /// As [`sandbox_engine::host::ProcessHost::spawn`], and whatever keeps the kernel from running.
     pub async fn spawn(self: &Arc<Self>, spec: Spawn) -> Result<Spawned> {
         self.agent().await?.pipe.spawn(spec).await
     }

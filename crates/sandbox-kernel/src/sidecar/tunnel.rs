@@ -14,7 +14,7 @@ use jupyter_protocol::client::{Client, Running};
 use jupyter_protocol::content::InputReply;
 use jupyter_protocol::execution::{End, Event, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, Parent};
-use sandbox_agent_client::{FromBox, IntoBox};
+use sandbox_agent_client::{AgentReader, AgentWriter};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
@@ -42,8 +42,8 @@ const LAST: Duration = Duration::from_secs(3);
 
 /// Both streams of an agent, and word of the end of them.
 pub(super) struct Tunnel {
-    pub(super) from: FromBox,
-    pub(super) into: IntoBox,
+    pub(super) from: AgentReader,
+    pub(super) into: AgentWriter,
     /// Ends when nothing is carried any more.
     pub(super) over: watch::Receiver<()>,
 }

@@ -28,8 +28,8 @@ use self::failure::About;
 use self::path::CellPath;
 use self::path::Tree;
 use self::pool::User;
-use sandbox_engine::box_io::{BoxFiles, Links, WatchStream};
 use sandbox_engine::files::{failure, names, pieces, pool};
+use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 /// The files of a cell.
 ///
@@ -94,7 +94,7 @@ impl Drop for StopOnDrop {
 }
 
 #[async_trait]
-impl BoxFiles for CellFiles {
+impl FileSystem for CellFiles {
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
         let target = self.target("read_file", path)?;
         read::stream(Arc::clone(&self.tree), target, range).await

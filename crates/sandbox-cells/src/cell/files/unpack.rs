@@ -22,7 +22,7 @@ use super::pool::{self, User};
 use super::sink::{Sink, drain};
 use super::tree::{entries, kind_of, remove_tree, reopened};
 use super::write::{set_modified, temporary_name, write_all};
-use sandbox_engine::box_io::Links;
+use sandbox_engine::host::Links;
 
 const READ_DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

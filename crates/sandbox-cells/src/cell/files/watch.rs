@@ -24,7 +24,7 @@ use super::path::Tree;
 use super::pool;
 use super::walk::Walk;
 use crate::cell::streams;
-use sandbox_engine::box_io::WatchStream;
+use sandbox_engine::host::WatchStream;
 
 /// Directories of one watch. All programs of a user share how many there can be on a host.
 const MOST_DIRECTORIES: usize = 8192;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::seen::{Seen, processes};
-use sandbox_engine::box_io::TreeClock;
+use sandbox_engine::host::TreeClock;
 
 /// The unit of processor times. It is the same on every architecture.
 const TICK: Duration = Duration::from_millis(10);

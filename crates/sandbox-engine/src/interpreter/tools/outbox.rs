@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::box_io::{Process, Writable};
+use crate::host::{Process, Writable};
 use crate::message::Request;
 
 /// What a worker is told goes through here, so that messages do not mix.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::box_io::{BoxFiles, BoxIo, Spawn};
 use crate::commands::Commands;
+use crate::host::{FileSystem, ProcessHost, Spawn};
 use crate::interpreter::EndReason;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
@@ -21,7 +21,7 @@ use sandbox_core::{
 };
 use serde_json::{Map, Value};
 
-use crate::expiry::{Expiry, InUse};
+use crate::expiry::{ActivityGuard, Expiry};
 use crate::hold::Hold;
 use crate::lookout::told;
 use crate::network::Network;
@@ -39,25 +39,25 @@ const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in con
     `-p local-jupyter` or `-p local-docker`";
 
 /// What works with the files, once that is there.
-pub type Files = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn BoxFiles>>> + Send + Sync>;
+pub type Files = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn FileSystem>>> + Send + Sync>;
 
 /// A future that does not keep the box alive.
 pub type Closing = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// One sandbox, apart from its interpreters.
-pub struct Place {
+pub struct SandboxBase {
     /// Its id.
     pub id: SandboxId,
     /// What it can do.
     pub capabilities: Capabilities,
     /// The box.
-    pub box_io: Arc<dyn BoxIo>,
+    pub host: Arc<dyn ProcessHost>,
     /// Why it has ended, once it has.
     pub ended: Arc<EndReason>,
     /// When it ends by itself.
     pub expiry: Expiry,
     /// What listings show of it.
-    pub described: Mutex<Described>,
+    pub described: Mutex<SandboxMetadata>,
     /// The whole environment of whatever runs in it.
     pub env: BTreeMap<String, String>,
     /// Its working directory.
@@ -83,7 +83,7 @@ pub struct Place {
 
 /// What a sandbox shall be, before it has a box.
 #[derive(Debug)]
-pub struct PlaceSpec<'a> {
+pub struct SandboxBaseSpec<'a> {
     /// Whose it is.
     pub variant: Variant,
     /// What it can do.
@@ -100,7 +100,7 @@ pub struct PlaceSpec<'a> {
 
 /// What listings show of a sandbox.
 #[derive(Clone, Debug, Default)]
-pub struct Described {
+pub struct SandboxMetadata {
     /// Its name.
     pub name: Option<String>,
     /// Its tags.
@@ -115,34 +115,34 @@ pub struct Described {
     pub metadata: Map<String, Value>,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for SandboxBase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place")
+        f.debug_struct("SandboxBase")
             .field("id", &self.id)
-            .field("box_io", &self.box_io)
+            .field("host", &self.host)
             .finish_non_exhaustive()
     }
 }
 
-impl Place {
+impl SandboxBase {
     /// A sandbox that is somewhere else. `files` work with what is there.
-    pub fn elsewhere(
-        box_io: Arc<dyn BoxIo>,
-        files: Option<Arc<dyn BoxFiles>>,
-        spec: PlaceSpec<'_>,
+    pub fn remote(
+        host: Arc<dyn ProcessHost>,
+        files: Option<Arc<dyn FileSystem>>,
+        spec: SandboxBaseSpec<'_>,
     ) -> Self {
-        Self::elsewhere_until(Arc::default(), box_io, files, spec)
+        Self::remote_with_end(Arc::default(), host, files, spec)
     }
 
     /// The same, of a sandbox whose end is told by `ended`.
-    pub fn elsewhere_until(
+    pub fn remote_with_end(
         ended: Arc<EndReason>,
-        box_io: Arc<dyn BoxIo>,
-        files: Option<Arc<dyn BoxFiles>>,
-        spec: PlaceSpec<'_>,
+        host: Arc<dyn ProcessHost>,
+        files: Option<Arc<dyn FileSystem>>,
+        spec: SandboxBaseSpec<'_>,
     ) -> Self {
         let closing: Closing = {
-            let watched = Arc::clone(&box_io);
+            let watched = Arc::clone(&host);
             Arc::new(move || {
                 let watched = Arc::clone(&watched);
                 Box::pin(async move { watched.closed().await })
@@ -152,7 +152,7 @@ impl Place {
             Arc::new(move || Box::pin(std::future::ready(Ok(Arc::clone(&files)))))
         });
         let network = Network::unrestricted(spec.create.network.clone());
-        Self::new(ended, box_io, files, closing, network, spec)
+        Self::new(ended, host, files, closing, network, spec)
     }
 
     /// Its snapshots are of that directory, wherever it works.
@@ -166,7 +166,7 @@ impl Place {
     #[must_use]
     pub fn with_files_of<F>(mut self, files: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<Arc<dyn BoxFiles>>> + Send + 'static,
+        F: Future<Output = Result<Arc<dyn FileSystem>>> + Send + 'static,
     {
         self.files = Some(Arc::new(move || Box::pin(files())));
         self
@@ -175,18 +175,18 @@ impl Place {
     /// A sandbox in a box of this host.
     pub fn new(
         ended: Arc<EndReason>,
-        box_io: Arc<dyn BoxIo>,
+        host: Arc<dyn ProcessHost>,
         files: Option<Files>,
         closing: Closing,
         network: Network,
-        spec: PlaceSpec<'_>,
+        spec: SandboxBaseSpec<'_>,
     ) -> Self {
-        let PlaceSpec { variant, capabilities, create, isolation, env, cwd } = spec;
-        let commands = Commands::new(Arc::clone(&box_io), Arc::clone(&ended));
+        let SandboxBaseSpec { variant, capabilities, create, isolation, env, cwd } = spec;
+        let commands = Commands::new(Arc::clone(&host), Arc::clone(&ended));
         let lifetime = create.lifetime.unwrap_or(DEFAULT_LIFETIME);
         let expiry =
-            Expiry::start(Arc::clone(&box_io), Arc::clone(&ended), lifetime, create.idle_timeout);
-        let described = Described {
+            Expiry::start(Arc::clone(&host), Arc::clone(&ended), lifetime, create.idle_timeout);
+        let described = SandboxMetadata {
             name: create.name.clone(),
             tags: create.tags.clone(),
             created_at: unix_now(),
@@ -197,7 +197,7 @@ impl Place {
         Self {
             id: SandboxId::random(variant),
             capabilities,
-            box_io,
+            host,
             ended,
             expiry,
             described: Mutex::new(described),
@@ -274,7 +274,7 @@ impl Place {
             .with_hint("kernels of IPython have it; or run it as a command"))
     }
 
-    pub(crate) fn described(&self) -> MutexGuard<'_, Described> {
+    pub(crate) fn described(&self) -> MutexGuard<'_, SandboxMetadata> {
         self.described.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -337,7 +337,7 @@ impl Place {
             stdin: false,
             terminal: None,
         };
-        let exit = self.box_io.spawn(spec).await?.process.exit().await?;
+        let exit = self.host.spawn(spec).await?.process.exit().await?;
         if exit.code == Some(0) {
             return Ok(());
         }
@@ -376,19 +376,19 @@ impl Place {
     /// Ends it, and what leaves it.
     pub fn end(&self, kind: FailureKind) {
         self.ended.set(kind);
-        self.box_io.kill();
+        self.host.kill();
         self.network.close();
     }
 
     /// Ends it and waits until nothing runs any more.
     pub async fn terminate(&self) {
         self.ended.set(FailureKind::Terminated);
-        let _ = tokio::time::timeout(END_BOUND, self.box_io.end()).await;
+        let _ = tokio::time::timeout(END_BOUND, self.host.end()).await;
         self.end(FailureKind::Terminated);
     }
 }
 
-impl Drop for Place {
+impl Drop for SandboxBase {
     fn drop(&mut self) {
         self.end(FailureKind::Terminated);
     }
@@ -407,12 +407,12 @@ pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: &EndReason)
 /// A stream that keeps its sandbox from being idle.
 pub struct Using<S> {
     inner: S,
-    _in_use: InUse,
+    _in_use: ActivityGuard,
 }
 
 impl<S> Using<S> {
     /// The stream and what says that it is used.
-    pub fn new(inner: S, in_use: InUse) -> Self {
+    pub fn new(inner: S, in_use: ActivityGuard) -> Self {
         Self { inner, _in_use: in_use }
     }
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::cell::{CellBox, CellFiles};
+use crate::cell::{CellFiles, CellHost};
 use futures_util::future::BoxFuture;
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_engine::box_io::BoxFiles;
+use sandbox_engine::host::FileSystem;
 
-use sandbox_engine::{Closing, Files, Place, PlaceSpec};
+use sandbox_engine::{Closing, Files, SandboxBase, SandboxBaseSpec};
 
 /// A sandbox in a cell of this host, with the gate that its network needs. Runs on the runtime that it is made on.
 ///
 /// # Errors
 /// `Unavailable` when the gate cannot be opened.
-pub fn place_in_cell(cell: Arc<CellBox>, mut spec: PlaceSpec<'_>) -> Result<Place> {
+pub fn base_for_cell(cell: Arc<CellHost>, mut spec: SandboxBaseSpec<'_>) -> Result<SandboxBase> {
     let network = crate::gate::open_network(spec.create, cell.cell())?;
     spec.isolation.network = network.description();
     let closing: Closing = {
@@ -31,7 +31,7 @@ pub fn place_in_cell(cell: Arc<CellBox>, mut spec: PlaceSpec<'_>) -> Result<Plac
         Arc::new(move || {
             let files = match cell.upgrade() {
                 Some(cell) => CellFiles::new(cell.cell(), &cwd)
-                    .map(|files| Arc::new(files) as Arc<dyn BoxFiles>),
+                    .map(|files| Arc::new(files) as Arc<dyn FileSystem>),
                 None => Err(Error::new(ErrorKind::Terminated, "files", "the sandbox has ended")),
             };
             Box::pin(std::future::ready(files))
@@ -39,8 +39,8 @@ pub fn place_in_cell(cell: Arc<CellBox>, mut spec: PlaceSpec<'_>) -> Result<Plac
     };
     let first = cell.cell().pid();
     let work_dir = cell.cell().work_dir().to_string_lossy().into_owned();
-    let place = Place::new(Arc::default(), cell, Some(files), closing, network, spec)
+    let base = SandboxBase::new(Arc::default(), cell, Some(files), closing, network, spec)
         .with_work_dir(&work_dir);
-    place.expiry.end_with_maker_of(first);
-    Ok(place)
+    base.expiry.end_with_maker_of(first);
+    Ok(base)
 }

@@ -1,6 +1,6 @@
 //! What every local backend is written against: processes, streams and signals of one box.
 //!
-//! A *box* is whatever holds a sandbox: a cell, a container. A *carrier* implements [`BoxIo`] for one kind of box.
+//! A *box* is whatever holds a sandbox: a cell, a container. A *carrier* implements [`ProcessHost`] for one kind of box.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,7 +71,7 @@ pub trait Control: Readable + Writable {
     /// `WouldBlock` when nothing fits; no input was made then.
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)>;
 
-    /// Writes what fits now, and with its first byte what [`BoxIo::expect_copy`] or [`BoxIo::open_channel`] gave for the
+    /// Writes what fits now, and with its first byte what [`ProcessHost::expect_copy`] or [`ProcessHost::open_channel`] gave for the
     /// worker. Boxes without either refuse it.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ pub struct WorkerIo {
 
 /// One box.
 #[async_trait]
-pub trait BoxIo: fmt::Debug + Send + Sync + 'static {
+pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
     /// Starts a program.
     ///
     /// # Errors
@@ -414,7 +414,7 @@ pub enum Links {
 /// way round; what is no regular file; a name that is too long; links in a circle), `ResourceExhausted` (disk full), each
 /// with the path and a `cause` in its context.
 #[async_trait]
-pub trait BoxFiles: fmt::Debug + Send + Sync + 'static {
+pub trait FileSystem: fmt::Debug + Send + Sync + 'static {
     /// The content of a file, read as it is taken. A range that begins after the end is empty.
     async fn read(&self, path: &str, range: ByteRange) -> Result<ByteStream>;
 
