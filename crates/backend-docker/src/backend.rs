@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use bollard::Docker;
 use bollard::errors::Error as Cause;
 use bollard::models::ImageInspect;
-use sandbox_cells::makers::CellLaunchers;
+use sandbox_cells::launchers::CellLaunchers;
 use sandbox_core::{
     Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
     Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
 };
 use sandbox_engine::checks::{check_of, check_size, health_of};
-use sandbox_engine::{Made, SnapshotStore};
+use sandbox_engine::{InstanceRegistry, SnapshotStore};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -36,10 +36,10 @@ pub struct DockerBackend {
     pub(crate) arrival: Arrival,
     pub(crate) snapshots: SnapshotStore,
     /// What opens gates.
-    pub(crate) makers: CellLaunchers,
-    made: Made<DockerInstance>,
+    pub(crate) launchers: CellLaunchers,
+    made: InstanceRegistry<DockerInstance>,
     /// Those without anything that runs code.
-    plain: Made<PlainInstance>,
+    plain: InstanceRegistry<PlainInstance>,
 }
 
 impl DockerBackend {
@@ -203,7 +203,7 @@ impl Backend for DockerBackend {
         let mut health = health_of(checks, what);
         // Told, and no reason against the variant: most sandboxes have no network.
         if let (true, Some(daemon)) = (health.usable, daemon) {
-            health.checks.push(network::check(daemon, &self.makers).await);
+            health.checks.push(network::check(daemon, &self.launchers).await);
         }
         Ok(health)
     }

@@ -5,7 +5,7 @@ use bollard::errors::Error as Cause;
 use bollard::models::ContainerConfig;
 use bollard::query_parameters::{CommitContainerOptionsBuilder, RemoveImageOptions};
 use sandbox_core::{Error, ErrorKind, Result, random_hex};
-use sandbox_engine::{SnapshotStore, Stored};
+use sandbox_engine::{SnapshotStore, StoredSnapshot};
 use tokio::runtime::Handle;
 
 use crate::engine::Daemon;
@@ -96,7 +96,7 @@ impl Drop for Committed {
 /// `Unavailable`, with where that was.
 pub(crate) async fn check_engine(
     daemon: &Daemon,
-    stored: &Stored,
+    stored: &StoredSnapshot,
     operation: &'static str,
 ) -> Result<()> {
     let image = stored.image().unwrap_or_default();

@@ -15,7 +15,7 @@ use sandbox_engine::programs::on_path;
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Kernels, Over, Room};
 
-use sandbox_engine::{Packages, SandboxBase, SandboxBaseSpec, Snapshots, Stored};
+use sandbox_engine::{Packages, SandboxBase, SandboxBaseSpec, Snapshots, StoredSnapshot};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) image: String,
     files: HostFiles,
     pub(crate) way: Way,
-    snapshot: Option<Stored>,
+    snapshot: Option<StoredSnapshot>,
     /// The environment of everything in it.
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: String,
@@ -82,7 +82,7 @@ impl DockerBackend {
         tokio::spawn(interpreter_here());
         let id = SandboxId::random(Variant::LocalDocker);
         let Plan { options, image: of, files, way, .. } = &plan;
-        let image = plan.snapshot.as_ref().and_then(Stored::image).map(str::to_owned);
+        let image = plan.snapshot.as_ref().and_then(StoredSnapshot::image).map(str::to_owned);
         let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
         let origin = origin.as_ref();
         let wanted = Wanted { spec, options, image: of, files, way: *way, about, origin };
@@ -98,7 +98,8 @@ impl DockerBackend {
         // Before any code runs there: what is mounted, and what may leave.
         files.compare(&made, &options.python).await?;
         let (network, way) =
-            network::open(*way, spec, &daemon.docker, &made, &self.makers, &options.python).await?;
+            network::open(*way, spec, &daemon.docker, &made, &self.launchers, &options.python)
+                .await?;
         plan.way = way;
         for (name, value) in network.variables() {
             // What the caller says of the environment holds all the same.
@@ -133,10 +134,10 @@ impl DockerBackend {
         let docker = &daemon.docker;
         let files = HostFiles::open(daemon, spec, self.snapshots.directory()).await?;
         options.user = options.user.or_else(|| files.owner());
-        let way = Way::of(spec, &options, daemon, &self.makers).await;
+        let way = Way::of(spec, &options, daemon, &self.launchers).await;
         let find = |name: &String| self.snapshots.find("create", name);
         let snapshot = spec.snapshot.as_ref().map(find).transpose()?;
-        if let Some(image) = snapshot.as_ref().and_then(Stored::image) {
+        if let Some(image) = snapshot.as_ref().and_then(StoredSnapshot::image) {
             if spec.image.is_some() {
                 let message = "is one of this sandbox, and the snapshot has another one";
                 return Err(Error::invalid("image", message.to_owned()));
@@ -144,7 +145,7 @@ impl DockerBackend {
             image.clone_into(&mut options.image);
         }
         // The image of a snapshot is in no registry.
-        if options.pull && snapshot.as_ref().and_then(Stored::image).is_none() {
+        if options.pull && snapshot.as_ref().and_then(StoredSnapshot::image).is_none() {
             let progress = |step: &str| tracing::info!(image = options.image, "{step}");
             Images::of(docker).pull_missing(&options.image, progress).await?;
         }
@@ -166,7 +167,7 @@ impl DockerBackend {
             options.engine = engine_of(&options.image, image.labels.as_ref())?.unwrap_or_default();
             check(spec, &options.engine)?;
         }
-        if snapshot.as_ref().and_then(Stored::image).is_some() {
+        if snapshot.as_ref().and_then(StoredSnapshot::image).is_some() {
             options.user = options.user.or_else(|| owner_in(image.user.as_deref()));
         }
         files.check(options.user())?;
@@ -265,7 +266,7 @@ impl DockerBackend {
             interpreters = Arc::new(KernelBox::new(interpreters, Arc::new(kernels)));
         }
         let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
-        let ended = Arc::clone(&base.ended);
+        let ended = Arc::clone(&base.end_reason);
         let contexts =
             Contexts::with(Variant::LocalDocker, &language, ended, worker_spec, move |_| {
                 Arc::clone(&interpreters)

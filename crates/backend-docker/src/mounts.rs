@@ -12,7 +12,7 @@ use bollard::models::{
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use sandbox_core::{CreateSpec, Error, ErrorKind, Mount, Result};
-use sandbox_engine::host_files::{self, Opened, invalid};
+use sandbox_engine::host_files::{self, OpenedMount, invalid};
 
 use crate::boxed::DockerBox;
 use crate::config::User;
@@ -38,7 +38,7 @@ struct HostFile {
     mount: Mount,
 }
 
-impl Opened for HostFile {
+impl OpenedMount for HostFile {
     fn source(&self) -> &Path {
         &self.source
     }

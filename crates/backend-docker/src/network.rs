@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use bollard::Docker;
 use futures_util::stream;
 use sandbox_agent_client::LocateProcess as _;
-use sandbox_cells::makers::{CellLaunchers, no_isolation};
+use sandbox_cells::launchers::{CellLaunchers, no_isolation};
 use sandbox_core::{Check, CreateSpec, IsolationMode, NetworkMode, NetworkPolicy, Result};
 use sandbox_engine::Attempts;
 use sandbox_engine::network::Network;
@@ -46,12 +46,12 @@ impl Way {
         spec: &CreateSpec,
         options: &Options,
         daemon: &Daemon,
-        makers: &CellLaunchers,
+        launchers: &CellLaunchers,
     ) -> Self {
         match spec.network.mode {
             NetworkMode::None | NetworkMode::Inherit => Self::Closed,
             NetworkMode::Allowlist | NetworkMode::All => {
-                match obstacle(options.runtime.as_deref(), daemon, makers).await {
+                match obstacle(options.runtime.as_deref(), daemon, launchers).await {
                     None => Self::Gate,
                     Some(_) => Self::Proxy,
                 }
@@ -69,7 +69,7 @@ impl Way {
 async fn obstacle(
     runtime: Option<&str>,
     daemon: &Daemon,
-    makers: &CellLaunchers,
+    launchers: &CellLaunchers,
 ) -> Option<&'static str> {
     if !daemon.has_local_socket() {
         return Some("the engine is not on this host");
@@ -77,7 +77,7 @@ async fn obstacle(
     if runtime.is_some() {
         return Some("containers of another runtime may have a network stack of their own");
     }
-    match makers.get(IsolationMode::Strict).await {
+    match launchers.get(IsolationMode::Strict).await {
         Ok(maker) if maker.privilege() == Privilege::Root => None,
         Ok(_) => Some("only root can open a gate in the network of a container"),
         Err(_) => Some("this host does not let sandboxes be isolated"),
@@ -85,9 +85,9 @@ async fn obstacle(
 }
 
 /// Whether network policies with lists can be enforced.
-pub(crate) async fn check(daemon: &Daemon, makers: &CellLaunchers) -> Check {
+pub(crate) async fn check(daemon: &Daemon, launchers: &CellLaunchers) -> Check {
     let name = "network gate".to_owned();
-    match obstacle(None, daemon, makers).await {
+    match obstacle(None, daemon, launchers).await {
         None => Check { name, ok: true, detail: "network policies work".to_owned(), fix: None },
         Some(why) => {
             let detail = format!(
@@ -108,7 +108,7 @@ pub(crate) async fn open(
     spec: &CreateSpec,
     docker: &Docker,
     made: &DockerBox,
-    makers: &CellLaunchers,
+    launchers: &CellLaunchers,
     python: &str,
 ) -> Result<(Network, Way)> {
     let policy = spec.network.clone();
@@ -121,7 +121,7 @@ pub(crate) async fn open(
         Way::Proxy => proxy(policy, made).await?,
         Way::Gate => match find(docker, made, python).await? {
             Ok(network) => {
-                let maker = makers.get(IsolationMode::Strict).await?;
+                let maker = launchers.get(IsolationMode::Strict).await?;
                 let sockets = maker.gate(network.as_fd()).await.map_err(no_isolation)?;
                 sandbox_cells::gated_network(policy, sockets)?
             }

@@ -10,8 +10,10 @@ use sandbox_core::{
     Instance, IsolationMode, ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo,
     SnapshotInfo, Variant, hint_with_rust,
 };
-use sandbox_engine::checks::{check_of, check_size, instead};
-use sandbox_engine::{Made, PrewarmPool, SnapshotStore, Stored, is_prewarmable};
+use sandbox_engine::checks::{check_of, check_size, with_unsupported_hint};
+use sandbox_engine::{
+    InstanceRegistry, PrewarmPool, SnapshotStore, StoredSnapshot, is_prewarmable,
+};
 use sandbox_isolation::host_limits;
 use serde_json::json;
 
@@ -30,7 +32,7 @@ pub struct EvalBackend {
     workshop: Arc<Workshop>,
     /// At most one sandbox ahead. It is as fresh as any other: nothing ever ran in it.
     spares: PrewarmPool<Recipe, Arc<EvalInstance>>,
-    made: Made<EvalInstance>,
+    made: InstanceRegistry<EvalInstance>,
 }
 
 impl EvalBackend {
@@ -99,7 +101,7 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
     let capabilities = capabilities(spec.isolation);
     capabilities.check(spec).map_err(|error| {
         let enforced = "local-eval enforces memory, disk, processes, lifetime, idle timeout, mounts and the network";
-        instead(error, spec, Variant::LocalEval, enforced)
+        with_unsupported_hint(error, spec, Variant::LocalEval, enforced)
     })?;
     check_size(spec)?;
     if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
@@ -124,7 +126,7 @@ impl EvalBackend {
         if !is_prewarmable(&recipe.spec) {
             return;
         }
-        let small = |stored: &Stored| stored.info.size <= SMALL.as_u64();
+        let small = |stored: &StoredSnapshot| stored.info.size <= SMALL.as_u64();
         let again = |recipe: &Recipe, last: Option<&Recipe>| {
             recipe.snapshot.as_ref().is_some_and(small)
                 || last.is_some_and(|last| last.is_like(recipe))
@@ -137,7 +139,7 @@ impl EvalBackend {
     /// The version of the interpreter, which is started, because only that shows whether it works; and what of its
     /// modules sandboxes do not see.
     async fn layout(&self, python: &Python, options: &Options) -> Result<(String, Vec<PathBuf>)> {
-        let maker = self.workshop.makers.get(IsolationMode::Off).await?;
+        let maker = self.workshop.launchers.get(IsolationMode::Off).await?;
         let zygote = zygote(&self.workshop.zygotes, &maker, python, options).await?;
         let version = format!("{} at {}", zygote.hello().version, python.executable.display());
         Ok((version, Layout::from_hello(zygote.hello()).unseen()))
@@ -182,7 +184,7 @@ impl Backend for EvalBackend {
 
     async fn create(&self, _call: &CallContext, mut spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let asked = spec.isolation;
-        if asked == IsolationMode::BestEffort && self.workshop.makers.has_cells().await {
+        if asked == IsolationMode::BestEffort && self.workshop.launchers.has_cells().await {
             spec.isolation = IsolationMode::Strict;
         }
         let capabilities = check(&spec)?;
@@ -195,7 +197,7 @@ impl Backend for EvalBackend {
             options.begin_like(stored, spec.isolation);
         }
         let (python, maker) =
-            tokio::join!(locate(&options), self.workshop.makers.get(spec.isolation));
+            tokio::join!(locate(&options), self.workshop.launchers.get(spec.isolation));
         // Only started here, while the interpreter is looked for.
         drop(maker?);
         let recipe = Recipe { spec, asked, python: python?, options, capabilities, snapshot };
@@ -245,7 +247,7 @@ impl Backend for EvalBackend {
         };
         let python = check_of("python", python);
         let what = "Python workers in isolated cells";
-        let mut health = health_in_cells(python, what, &self.workshop.makers).await;
+        let mut health = health_in_cells(python, what, &self.workshop.launchers).await;
         health.checks.extend(not_shown(&unseen));
         Ok(health)
     }

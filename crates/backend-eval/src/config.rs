@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_core::{Error, IsolationMode, Result, SingleUse};
-use sandbox_engine::{Stored, pip_options};
+use sandbox_engine::{StoredSnapshot, pip_options};
 use serde_json::{Map, Value};
 
 /// Defaults of an [`EvalBackend`](crate::EvalBackend). The options of a create win over them.
@@ -80,7 +80,7 @@ impl Options {
 impl Options {
     /// Modules that the sandbox of a snapshot had from the beginning are there from the beginning. So is what its
     /// interpreters had imported, where that pays and a cell is around it.
-    pub(crate) fn begin_like(&mut self, stored: &Stored, isolation: IsolationMode) {
+    pub(crate) fn begin_like(&mut self, stored: &StoredSnapshot, isolation: IsolationMode) {
         if self.template_imports && self.warm && isolation == IsolationMode::Strict {
             self.imports = stored.imports();
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sandbox_cells::cell::Hello;
 use sandbox_cells::interpreters::{Fingerprint, is_script};
-use sandbox_cells::view::shown_for_program;
+use sandbox_cells::visible_paths::shown_for_program;
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_engine::cache;
 use sandbox_engine::programs::{USUAL_PATH, is_executable, on_path};

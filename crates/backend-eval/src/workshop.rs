@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use sandbox_cells::Start;
 use sandbox_cells::cell::{CellHost, Zygote, ZygoteSource};
-use sandbox_cells::makers::{CellLaunchers, isolation_info};
+use sandbox_cells::launchers::{CellLaunchers, isolation_info};
 use sandbox_cells::mounts;
-use sandbox_cells::view::{cell_spec, environment};
+use sandbox_cells::visible_paths::{cell_spec, environment};
 use sandbox_cells::zygotes::{ZygoteKey, Zygotes};
 use sandbox_cells::{InCell, base_for_cell};
 use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, resolve_directory};
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
-use sandbox_engine::{Packages, SandboxBaseSpec, SnapshotStore, Snapshots, Stored};
+use sandbox_engine::{Packages, SandboxBaseSpec, SnapshotStore, Snapshots, StoredSnapshot};
 use sandbox_isolation::{Cell, Maker, Rlimit};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ use crate::python::{Layout, Python, remember};
 /// What the sandboxes of a backend share.
 #[derive(Debug, Default)]
 pub(crate) struct Workshop {
-    pub(crate) makers: CellLaunchers,
+    pub(crate) launchers: CellLaunchers,
     pub(crate) zygotes: Zygotes,
     pub(crate) snapshots: SnapshotStore,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Recipe {
     pub(crate) options: Options,
     pub(crate) capabilities: Capabilities,
     /// The one that it starts from. Another one of the same name is not like it.
-    pub(crate) snapshot: Option<Stored>,
+    pub(crate) snapshot: Option<StoredSnapshot>,
 }
 
 impl Recipe {
@@ -59,7 +59,7 @@ impl Workshop {
     /// A sandbox with its working directory and, unless that shall wait, the default interpreter.
     pub(crate) async fn make(&self, recipe: &Recipe) -> Result<EvalInstance> {
         let Recipe { spec, asked, python, options, capabilities, snapshot } = recipe;
-        let maker = self.makers.get(spec.isolation).await?;
+        let maker = self.launchers.get(spec.isolation).await?;
         let (cell, rlimits, layout) = self.cell(&maker, spec, python, options).await?;
         let isolated = spec.isolation == IsolationMode::Strict;
         let home = if isolated { Path::new("/home/sandbox") } else { cell.work_dir() };
@@ -82,7 +82,8 @@ impl Workshop {
         if let Some(layout) = layout.as_ref().filter(|_| spec.isolation != IsolationMode::Off) {
             let is_mounted =
                 |path: &PathBuf| spec.mounts.iter().any(|mount| path.starts_with(&mount.target));
-            base.unseen = layout.unseen().into_iter().filter(|path| !is_mounted(path)).collect();
+            base.hidden_paths =
+                layout.unseen().into_iter().filter(|path| !is_mounted(path)).collect();
         }
         let version = layout.map(|layout| layout.version);
         let packages = Packages::new(python.executable.clone(), options.pip.clone());
@@ -92,7 +93,7 @@ impl Workshop {
         let cell = InCell::new(&cell_box);
         let host: Arc<dyn ProcessHost> = cell_box;
         let contexts =
-            Contexts::new(Variant::LocalEval, host, Arc::clone(&base.ended), worker_spec);
+            Contexts::new(Variant::LocalEval, host, Arc::clone(&base.end_reason), worker_spec);
         let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone())
             .with_imports(&options.imports);
         let instance = EvalInstance { base, contexts, kind: Worker { cell, snapshots } };

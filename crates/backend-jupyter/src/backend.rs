@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use sandbox_cells::cell::{CellHost, ZygoteSource};
-use sandbox_cells::makers::{CellLaunchers, isolation_info};
+use sandbox_cells::launchers::{CellLaunchers, isolation_info};
 use sandbox_cells::mounts;
-use sandbox_cells::view::{cell_spec, environment};
+use sandbox_cells::visible_paths::{cell_spec, environment};
 use sandbox_cells::zygotes::Zygotes;
 use sandbox_cells::{InCell, base_for_cell, health_in_cells};
 use sandbox_core::{
@@ -16,10 +16,10 @@ use sandbox_core::{
     ListQuery, Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
     resolve_directory,
 };
-use sandbox_engine::checks::{check_of, check_size, instead};
+use sandbox_engine::checks::{check_of, check_size, with_unsupported_hint};
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
-use sandbox_engine::{Made, Packages, PrewarmPool, SandboxBaseSpec, is_prewarmable};
+use sandbox_engine::{InstanceRegistry, Packages, PrewarmPool, SandboxBaseSpec, is_prewarmable};
 use sandbox_isolation::{Cell, CellSpec, Maker, host_limits};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Over, Room};
@@ -36,11 +36,11 @@ use crate::warm::WarmInterpreter;
 #[derive(Debug, Default)]
 pub struct JupyterBackend {
     config: JupyterConfig,
-    makers: CellLaunchers,
+    launchers: CellLaunchers,
     zygotes: Zygotes,
     /// At most one cell ahead, in which nothing ever ran.
     spares: PrewarmPool<CellSpec, Cell>,
-    made: Made<JupyterInstance>,
+    made: InstanceRegistry<JupyterInstance>,
 }
 
 /// Everything that decides what a sandbox is.
@@ -111,7 +111,7 @@ fn check(spec: &CreateSpec, ipython: bool) -> Result<Capabilities> {
     capabilities.check(spec).map_err(|error| {
         let enforced =
             "local-jupyter enforces memory, disk, processes, lifetime, idle timeout, mounts and the network";
-        instead(error, spec, Variant::LocalJupyter, enforced)
+        with_unsupported_hint(error, spec, Variant::LocalJupyter, enforced)
     })?;
     check_size(spec)?;
     Ok(capabilities)
@@ -141,7 +141,7 @@ impl JupyterBackend {
 
     async fn recipe(&self, mut spec: CreateSpec, options: Options) -> Result<Recipe> {
         let asked = spec.isolation;
-        if asked == IsolationMode::BestEffort && self.makers.has_cells().await {
+        if asked == IsolationMode::BestEffort && self.launchers.has_cells().await {
             spec.isolation = IsolationMode::Strict;
         }
         check(&spec, true)?;
@@ -156,7 +156,7 @@ impl JupyterBackend {
     /// A sandbox with its working directory and, unless that shall wait, the default kernel.
     async fn make(&self, recipe: Recipe) -> Result<JupyterInstance> {
         let Recipe { spec, asked, options, installed, capabilities } = recipe;
-        let maker = self.makers.get(spec.isolation).await?;
+        let maker = self.launchers.get(spec.isolation).await?;
         let mut cell_spec = cell_spec(&spec, &installed.directories);
         cell_spec.mounts = mounts::open(&spec.mounts, Vec::new()).await?;
         let strict = spec.isolation == IsolationMode::Strict;
@@ -208,7 +208,7 @@ impl JupyterBackend {
         let over = Over::new(options.transport.map(Into::into));
         let kernels = kernels_of(&cell_box, command, warm, over, home, Room::of_create(&spec))?;
         let host: Arc<dyn ProcessHost> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
-        let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&base.ended));
+        let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&base.end_reason));
         let box_of = move |_: &str| Arc::clone(&host);
         let contexts = Contexts::with(variant, &language, ended, worker_spec, box_of);
         let instance = JupyterInstance { base, contexts, kind: Kernel::Here(cell) };
@@ -302,7 +302,7 @@ impl Backend for JupyterBackend {
             "kernel",
             kernel.map(|it| format!("{} ({})", it.command.name, it.command.title)),
         );
-        Ok(health_in_cells(kernel, "Jupyter kernels in isolated cells", &self.makers).await)
+        Ok(health_in_cells(kernel, "Jupyter kernels in isolated cells", &self.launchers).await)
     }
 
     async fn list_snapshots(&self, _call: &CallContext) -> Result<Vec<SnapshotInfo>> {

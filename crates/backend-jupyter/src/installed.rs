@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use jupyter_protocol::kernelspec::{
     Environment, Found, InstalledKernel, KernelSpecError, Launch, PythonEnvironment, Search,
 };
-use sandbox_cells::view::{is_shown, needed_for, shown_for_program};
+use sandbox_cells::visible_paths::{is_shown, needed_for, shown_for_program};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_engine::programs::on_path;
 use sandbox_kernel::launch::KernelCommand;

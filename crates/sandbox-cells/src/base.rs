@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sandbox_core::{Error, ErrorKind, Result};
 use sandbox_engine::host::FileSystem;
 
-use sandbox_engine::{Closing, Files, SandboxBase, SandboxBaseSpec};
+use sandbox_engine::{ClosedSignal, Files, SandboxBase, SandboxBaseSpec};
 
 /// A sandbox in a cell of this host, with the gate that its network needs. Runs on the runtime that it is made on.
 ///
@@ -16,7 +16,7 @@ use sandbox_engine::{Closing, Files, SandboxBase, SandboxBaseSpec};
 pub fn base_for_cell(cell: Arc<CellHost>, mut spec: SandboxBaseSpec<'_>) -> Result<SandboxBase> {
     let network = crate::gate::open_network(spec.create, cell.cell())?;
     spec.isolation.network = network.description();
-    let closing: Closing = {
+    let closing: ClosedSignal = {
         let cell = Arc::downgrade(&cell);
         Arc::new(move || -> BoxFuture<'static, ()> {
             match cell.upgrade() {

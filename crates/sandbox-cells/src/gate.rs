@@ -11,9 +11,9 @@ use sandbox_egress::{Gate, GateConfig, Sockets};
 use sandbox_isolation::{Cell, CellSpec, GateSockets};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::makers::{CellLaunchers, no_isolation};
+use crate::launchers::{CellLaunchers, no_isolation};
 use sandbox_engine::Attempts;
-use sandbox_engine::network::{Guard, Network};
+use sandbox_engine::network::{EgressFilter, Network};
 
 /// Connections through a proxy at a time, further ones wait. What one does not read stays under way, and is together never
 /// more than half of what may be.
@@ -29,17 +29,17 @@ pub(super) fn needs_gate(spec: &CreateSpec) -> bool {
 #[derive(Debug)]
 struct CellGate(Gate);
 
-impl Guard for CellGate {
+impl EgressFilter for CellGate {
     fn close(&self) {
         self.0.close();
     }
 
-    fn mark(&self) -> u64 {
+    fn cursor(&self) -> u64 {
         self.0.mark()
     }
 
-    fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
-        self.0.denied_since(mark)
+    fn denied_since(&self, cursor: u64) -> Vec<NetworkDenial> {
+        self.0.denied_since(cursor)
     }
 }
 
@@ -90,10 +90,10 @@ where
 }
 
 /// Whether this host can have gates, found out by making a cell that has one. Sandboxes work without.
-pub(super) async fn check(makers: &CellLaunchers) -> Check {
+pub(super) async fn check(launchers: &CellLaunchers) -> Check {
     let name = "network gate".to_owned();
     let made = async {
-        let maker = makers.get(IsolationMode::Strict).await?;
+        let maker = launchers.get(IsolationMode::Strict).await?;
         let spec = CellSpec { gate: true, ..CellSpec::strict() };
         maker.cell(&spec).await.map_err(no_isolation)
     };

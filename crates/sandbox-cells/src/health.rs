@@ -8,25 +8,25 @@ use sandbox_isolation::{
 };
 
 use super::gate;
-use super::makers::{CellLaunchers, no_isolation};
+use super::launchers::{CellLaunchers, no_isolation};
 use sandbox_engine::background;
 use sandbox_engine::checks::health_of;
 
 /// The health of a backend whose sandboxes are cells with something in them.
-pub async fn health_in_cells(content: Check, what: &str, makers: &CellLaunchers) -> Health {
+pub async fn health_in_cells(content: Check, what: &str, launchers: &CellLaunchers) -> Health {
     let probe = probe().await;
     let (further, probe_failed) = (further_checks(&probe.layers), probe.error.is_some());
     let mut checks = vec![content];
     checks.extend(isolation_checks(probe));
     let mut health = health_of(checks, what);
     if probe_failed {
-        health.checks.push(best_effort(makers).await);
+        health.checks.push(best_effort(launchers).await);
     }
     health.checks.extend(further);
     health.checks.push(configuration(&hidden_configuration()));
     // Told, and no reason against the variant: most sandboxes have no network.
     if health.usable {
-        health.checks.push(gate::check(makers).await);
+        health.checks.push(gate::check(launchers).await);
     }
     health
 }
@@ -57,9 +57,9 @@ fn isolation_checks(probe: Probe) -> Vec<Check> {
 }
 
 /// What code would be kept in by where there is no cell, as a cell of that kind says itself.
-async fn best_effort(makers: &CellLaunchers) -> Check {
+async fn best_effort(launchers: &CellLaunchers) -> Check {
     let made = async {
-        let maker = makers.get(IsolationMode::BestEffort).await?;
+        let maker = launchers.get(IsolationMode::BestEffort).await?;
         let cell = async move { maker.cell(&CellSpec::confined()).await };
         background(cell).await?.map_err(no_isolation)
     };

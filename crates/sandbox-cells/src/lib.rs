@@ -1,6 +1,6 @@
 //! Sandboxes that are cells of this host: their processes, files, interpreters and snapshots.
 //!
-//! [`makers`] makes the cells, [`view`] says what they show of this host, [`zygotes`] has the warm interpreters that are
+//! [`launchers`] makes the cells, [`visible_paths`] says what they show of this host, [`zygotes`] has the warm interpreters that are
 //! forked into them. A zygote never runs user code; [`ZygoteRequest`] and [`ZygoteReply`] are what is spoken with one.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -12,10 +12,10 @@ mod health;
 mod host_limits;
 mod in_cell;
 pub mod interpreters;
-pub mod makers;
+pub mod launchers;
 pub mod mounts;
 mod toolchains;
-pub mod view;
+pub mod visible_paths;
 pub mod zygote_message;
 pub mod zygotes;
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use sandbox_core::{Error, Mount, Result};
 use sandbox_isolation::HostMount;
 
-use crate::makers::no_isolation;
-use sandbox_engine::host_files::{self, Opened, invalid};
+use crate::launchers::no_isolation;
+use sandbox_engine::host_files::{self, OpenedMount, invalid};
 
-struct OpenedMount(HostMount);
+struct CellMount(HostMount);
 
-impl Opened for OpenedMount {
+impl OpenedMount for CellMount {
     fn source(&self) -> &Path {
         self.0.source()
     }
@@ -30,10 +30,10 @@ impl Opened for OpenedMount {
 /// As that.
 pub async fn open(mounts: &[Mount], own: Vec<PathBuf>) -> Result<Vec<HostMount>> {
     let open = |mount: &Mount| {
-        HostMount::open(&mount.source, Path::new(&mount.target), mount.writable).map(OpenedMount)
+        HostMount::open(&mount.source, Path::new(&mount.target), mount.writable).map(CellMount)
     };
     let opened = host_files::open(mounts, own, open).await?;
-    Ok(opened.into_iter().map(|OpenedMount(mount)| mount).collect())
+    Ok(opened.into_iter().map(|CellMount(mount)| mount).collect())
 }
 
 /// Why there is no cell, where a mount may be the reason.

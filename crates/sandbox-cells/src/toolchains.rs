@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use super::view::may_show;
+use super::visible_paths::may_show;
 use sandbox_engine::programs::on_path;
 
 /// Toolchains outside of the system directories, to be shown read-only.

@@ -21,11 +21,11 @@ use sandbox_core::{
 };
 use serde_json::{Map, Value};
 
+use crate::denial_report::report_denials;
 use crate::expiry::{ActivityGuard, Expiry};
-use crate::hold::Hold;
-use crate::lookout::told;
 use crate::network::Network;
 use crate::packages::Packages;
+use crate::pause::PauseState;
 
 /// How long a sandbox lives when nothing is said.
 pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -34,7 +34,7 @@ pub(crate) const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// runs no code of the sandbox any more.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Which sandboxes can be reached, held and measured.
+/// Which sandboxes can be reached, paused and measured.
 const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in containers with Python: `-p local-eval`, \
     `-p local-jupyter` or `-p local-docker`";
 
@@ -42,7 +42,7 @@ const IN_A_BOUNDARY: &str = "sandboxes of this host have it, in cells and in con
 pub type Files = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn FileSystem>>> + Send + Sync>;
 
 /// A future that does not keep the box alive.
-pub type Closing = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+pub type ClosedSignal = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// One sandbox, apart from its interpreters.
 pub struct SandboxBase {
@@ -53,11 +53,11 @@ pub struct SandboxBase {
     /// The box.
     pub host: Arc<dyn ProcessHost>,
     /// Why it has ended, once it has.
-    pub ended: Arc<EndReason>,
+    pub end_reason: Arc<EndReason>,
     /// When it ends by itself.
     pub expiry: Expiry,
     /// What listings show of it.
-    pub described: Mutex<SandboxMetadata>,
+    pub metadata: Mutex<SandboxMetadata>,
     /// The whole environment of whatever runs in it.
     pub env: BTreeMap<String, String>,
     /// Its working directory.
@@ -73,12 +73,12 @@ pub struct SandboxBase {
     /// Python packages, where they can be installed.
     pub packages: Option<Packages>,
     /// What to do about something that it lacks, and without which it has no more than it has.
-    pub missing: Option<&'static str>,
+    pub unsupported_hint: Option<&'static str>,
     /// Directories of this host in which its interpreter looks for modules, and which code does not see.
-    pub unseen: Vec<PathBuf>,
-    pub(crate) hold: Hold,
+    pub hidden_paths: Vec<PathBuf>,
+    pub(crate) pause: PauseState,
     pub(crate) files: Option<Files>,
-    pub(crate) closing: Closing,
+    pub(crate) closed: ClosedSignal,
 }
 
 /// What a sandbox shall be, before it has a box.
@@ -112,7 +112,7 @@ pub struct SandboxMetadata {
     /// What it is given of the host.
     pub mounts: Vec<Mount>,
     /// Facts of its backend.
-    pub metadata: Map<String, Value>,
+    pub facts: Map<String, Value>,
 }
 
 impl fmt::Debug for SandboxBase {
@@ -134,14 +134,14 @@ impl SandboxBase {
         Self::remote_with_end(Arc::default(), host, files, spec)
     }
 
-    /// The same, of a sandbox whose end is told by `ended`.
+    /// The same, of a sandbox whose end is report_denials by `ended`.
     pub fn remote_with_end(
         ended: Arc<EndReason>,
         host: Arc<dyn ProcessHost>,
         files: Option<Arc<dyn FileSystem>>,
         spec: SandboxBaseSpec<'_>,
     ) -> Self {
-        let closing: Closing = {
+        let closing: ClosedSignal = {
             let watched = Arc::clone(&host);
             Arc::new(move || {
                 let watched = Arc::clone(&watched);
@@ -177,7 +177,7 @@ impl SandboxBase {
         ended: Arc<EndReason>,
         host: Arc<dyn ProcessHost>,
         files: Option<Files>,
-        closing: Closing,
+        closing: ClosedSignal,
         network: Network,
         spec: SandboxBaseSpec<'_>,
     ) -> Self {
@@ -186,21 +186,21 @@ impl SandboxBase {
         let lifetime = create.lifetime.unwrap_or(DEFAULT_LIFETIME);
         let expiry =
             Expiry::start(Arc::clone(&host), Arc::clone(&ended), lifetime, create.idle_timeout);
-        let described = SandboxMetadata {
+        let metadata = SandboxMetadata {
             name: create.name.clone(),
             tags: create.tags.clone(),
             created_at: unix_now(),
             isolation,
             mounts: create.mounts.clone(),
-            metadata: Map::new(),
+            facts: Map::new(),
         };
         Self {
             id: SandboxId::random(variant),
             capabilities,
             host,
-            ended,
+            end_reason: ended,
             expiry,
-            described: Mutex::new(described),
+            metadata: Mutex::new(metadata),
             env,
             work_dir: cwd.clone(),
             cwd,
@@ -208,34 +208,34 @@ impl SandboxBase {
             network,
             commands,
             packages: None,
-            missing: None,
-            unseen: Vec::new(),
-            hold: Hold::default(),
+            unsupported_hint: None,
+            hidden_paths: Vec::new(),
+            pause: PauseState::default(),
             files,
-            closing,
+            closed: closing,
         }
     }
 
-    /// Whether it has not ended, and is not held.
+    /// Whether it has not ended, and is not paused.
     ///
     /// # Errors
-    /// `Terminated`, `Unavailable` while it is held.
-    pub fn alive(&self, operation: &'static str) -> Result<()> {
-        self.not_ended(operation)?;
-        self.hold.check(operation)
+    /// `Terminated`, `Unavailable` while it is paused.
+    pub fn ensure_running(&self, operation: &'static str) -> Result<()> {
+        self.ensure_not_ended(operation)?;
+        self.pause.check(operation)
     }
 
-    /// Whether it has not ended. It may be held.
+    /// Whether it has not ended. It may be paused.
     ///
     /// # Errors
     /// `Terminated`.
-    pub fn not_ended(&self, operation: &'static str) -> Result<()> {
-        ended(operation, &self.id, &self.ended).map_or(Ok(()), Err)
+    pub fn ensure_not_ended(&self, operation: &'static str) -> Result<()> {
+        ended(operation, &self.id, &self.end_reason).map_or(Ok(()), Err)
     }
 
     /// Whether it has not ended, for who needs no reason.
     pub fn is_running(&self) -> bool {
-        self.ended.get().is_none()
+        self.end_reason.get().is_none()
     }
 
     /// The answer of a verb that this sandbox does not have.
@@ -245,7 +245,7 @@ impl SandboxBase {
             Error::unsupported(operation, format!("{variant} does not support {operation} here"))
                 .with_context("variant", variant.as_str());
         let elsewhere = matches!(operation, "expose_port" | "pause" | "resume" | "metrics");
-        match self.missing.or_else(|| elsewhere.then_some(IN_A_BOUNDARY)) {
+        match self.unsupported_hint.or_else(|| elsewhere.then_some(IN_A_BOUNDARY)) {
             Some(hint) => error.with_hint(hint),
             None => error,
         }
@@ -274,32 +274,32 @@ impl SandboxBase {
             .with_hint("kernels of IPython have it; or run it as a command"))
     }
 
-    pub(crate) fn described(&self) -> MutexGuard<'_, SandboxMetadata> {
-        self.described.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn metadata(&self) -> MutexGuard<'_, SandboxMetadata> {
+        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known about it now.
     pub fn info(&self) -> SandboxInfo {
-        let described = self.described();
+        let metadata = self.metadata();
         SandboxInfo {
             id: self.id.to_string(),
             variant: self.id.variant(),
             status: self.status(),
-            created_at: described.created_at,
+            created_at: metadata.created_at,
             end_at: Some(self.expiry.end_at()),
-            name: described.name.clone(),
-            tags: described.tags.clone(),
+            name: metadata.name.clone(),
+            tags: metadata.tags.clone(),
             resources: None,
-            isolation: Some(described.isolation.clone()),
-            mounts: described.mounts.clone(),
-            metadata: described.metadata.clone(),
+            isolation: Some(metadata.isolation.clone()),
+            mounts: metadata.mounts.clone(),
+            metadata: metadata.facts.clone(),
         }
     }
 
     /// Where it is in its life.
     pub fn status(&self) -> SandboxStatus {
-        match self.ended.get() {
-            None if self.hold.is_held() => SandboxStatus::Paused,
+        match self.end_reason.get() {
+            None if self.pause.is_paused() => SandboxStatus::Paused,
             None => SandboxStatus::Running,
             Some(_) => SandboxStatus::Terminated,
         }
@@ -307,22 +307,22 @@ impl SandboxBase {
 
     /// Adds a fact of its backend.
     pub fn describe(&self, name: &str, fact: Value) {
-        self.described().metadata.insert(name.to_owned(), fact);
+        self.metadata().facts.insert(name.to_owned(), fact);
     }
 
     /// Replaces the tags.
     pub fn set_tags(&self, tags: Tags) {
-        self.described().tags = tags;
+        self.metadata().tags = tags;
     }
 
     /// Its life begins now, also when it was made ahead.
     pub fn begin(&self, spec: &CreateSpec) {
         self.expiry.set_lifetime(spec.lifetime.unwrap_or(DEFAULT_LIFETIME));
         drop(self.expiry.in_use());
-        let mut described = self.described();
-        described.name.clone_from(&spec.name);
-        described.tags.clone_from(&spec.tags);
-        described.created_at = unix_now();
+        let mut metadata = self.metadata();
+        metadata.name.clone_from(&spec.name);
+        metadata.tags.clone_from(&spec.tags);
+        metadata.created_at = unix_now();
     }
 
     /// Makes a directory that a caller has named.
@@ -349,13 +349,13 @@ impl SandboxBase {
     /// # Errors
     /// `Terminated` when the sandbox has ended, and as [`Commands::start`].
     pub async fn start_command(&self, mut request: StartCommand) -> Result<Command> {
-        self.alive("start_command")?;
+        self.ensure_running("start_command")?;
         request.output_limit = self.output_limit(request.output_limit);
         let in_use = Box::new(self.expiry.in_use());
-        let (env, lookout) = (self.command_env(), self.network.lookout());
+        let (env, denial_reporter) = (self.command_env(), self.network.denial_reporter());
         let started = self.commands.start(env, &self.cwd, request, in_use).await;
-        let started = started.map(|command| told(command, lookout));
-        started.map_err(|error| self.alive("start_command").err().unwrap_or(error))
+        let started = started.map(|command| report_denials(command, denial_reporter));
+        started.map_err(|error| self.ensure_running("start_command").err().unwrap_or(error))
     }
 
     /// What something may put out of which `asked` was said: the least of what is known.
@@ -368,21 +368,21 @@ impl SandboxBase {
     /// # Errors
     /// `Terminated` when the sandbox has ended, and as [`Commands::connect`].
     pub fn connect_command(&self, id: &str) -> Result<Command> {
-        self.alive("connect_command")?;
+        self.ensure_running("connect_command")?;
         let command = self.commands.connect(id, Box::new(self.expiry.in_use()))?;
-        Ok(told(command, self.network.lookout()))
+        Ok(report_denials(command, self.network.denial_reporter()))
     }
 
     /// Ends it, and what leaves it.
     pub fn end(&self, kind: FailureKind) {
-        self.ended.set(kind);
+        self.end_reason.set(kind);
         self.host.kill();
         self.network.close();
     }
 
     /// Ends it and waits until nothing runs any more.
     pub async fn terminate(&self) {
-        self.ended.set(FailureKind::Terminated);
+        self.end_reason.set(FailureKind::Terminated);
         let _ = tokio::time::timeout(END_BOUND, self.host.end()).await;
         self.end(FailureKind::Terminated);
     }
@@ -405,25 +405,25 @@ pub(crate) fn ended(operation: &'static str, id: &SandboxId, reason: &EndReason)
 }
 
 /// A stream that keeps its sandbox from being idle.
-pub struct Using<S> {
+pub struct KeepAliveStream<S> {
     inner: S,
     _in_use: ActivityGuard,
 }
 
-impl<S> Using<S> {
+impl<S> KeepAliveStream<S> {
     /// The stream and what says that it is used.
     pub fn new(inner: S, in_use: ActivityGuard) -> Self {
         Self { inner, _in_use: in_use }
     }
 }
 
-impl<S> fmt::Debug for Using<S> {
+impl<S> fmt::Debug for KeepAliveStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Using").finish_non_exhaustive()
+        f.debug_struct("KeepAliveStream").finish_non_exhaustive()
     }
 }
 
-impl<S: Stream<Item = Event> + Unpin> Stream for Using<S> {
+impl<S: Stream<Item = Event> + Unpin> Stream for KeepAliveStream<S> {
     type Item = Event;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {

@@ -5,7 +5,12 @@ use sandbox_core::{
 };
 
 /// What to do instead of something that a sandbox in a cell cannot be asked for. `enforced` is what its backend has.
-pub fn instead(error: Error, spec: &CreateSpec, variant: Variant, enforced: &str) -> Error {
+pub fn with_unsupported_hint(
+    error: Error,
+    spec: &CreateSpec,
+    variant: Variant,
+    enforced: &str,
+) -> Error {
     let hint = match (spec.isolation, spec.network.mode) {
         (IsolationMode::Off, NetworkMode::None | NetworkMode::Allowlist) => {
             "without isolation the code has the host's network; use strict isolation"

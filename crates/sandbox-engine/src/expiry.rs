@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::background;
+use crate::background_runtime;
 
 /// Ends a sandbox when its lifetime is over, when it has been unused for too long, or when what it stands on dies.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Expiry {
         let (changed, maker) = (Notify::new(), OnceLock::new());
         let shared = Arc::new(Shared { state: Mutex::new(state), changed, idle, maker });
         // Lifetimes hold, and what is dropped is let go of, when nothing polls the runtime of the caller any more.
-        let task = background::spawn(watch(Arc::clone(&shared), host, ended));
+        let task = background_runtime::spawn(watch(Arc::clone(&shared), host, ended));
         Self { shared, task }
     }
 
@@ -91,7 +91,7 @@ impl Expiry {
     /// That is told by the maker's death itself: a box may be slow to end, or never end completely.
     pub fn end_with_maker_of(&self, first: u32) {
         // A maker that is dead already has taken the box along, or leaves nothing to watch.
-        let watched = |maker| background::inside(|| watch_process(maker)).ok();
+        let watched = |maker| background_runtime::inside(|| watch_process(maker)).ok();
         if let Some(maker) = parent_of(first).and_then(watched) {
             let _ = self.shared.maker.set(maker);
             self.shared.changed.notify_one();

@@ -12,7 +12,7 @@ use crate::base::{SandboxBase, ended};
 impl SandboxBase {
     /// What works with the files.
     pub(crate) async fn files(&self, operation: &'static str) -> Result<Arc<dyn FileSystem>> {
-        self.alive(operation)?;
+        self.ensure_running(operation)?;
         let Some(files) = &self.files else { return Err(self.unsupported(operation)) };
         files().await
     }
@@ -31,14 +31,14 @@ impl SandboxBase {
             Ok(files) => work(files).await,
             Err(error) => Err(error),
         };
-        self.alive(operation)?;
+        self.ensure_running(operation)?;
         done
     }
 
     /// Content that ends with the sandbox, which is in use while it is taken.
     pub fn content(&self, operation: &'static str, content: ByteStream) -> ByteStream {
         let in_use = self.expiry.in_use();
-        let (reason, id) = (Arc::clone(&self.ended), self.id.clone());
+        let (reason, id) = (Arc::clone(&self.end_reason), self.id.clone());
         let checked = content.map(move |piece| {
             let _ = &in_use;
             ended(operation, &id, &reason).map_or(piece, Err)
@@ -48,9 +48,9 @@ impl SandboxBase {
 
     /// Changes until the sandbox ends, which is told as an error.
     pub fn changes(&self, changes: WatchStream) -> WatchStream {
-        let (reason, id) = (Arc::clone(&self.ended), self.id.clone());
+        let (reason, id) = (Arc::clone(&self.end_reason), self.id.clone());
         let told = stream::once(async move { ended("watch_files", &id, &reason).map(Err) });
-        let closing = (self.closing)();
+        let closing = (self.closed)();
         Box::pin(changes.take_until(closing).chain(told.filter_map(std::future::ready)))
     }
 }

@@ -92,7 +92,7 @@ const OF_THE_KERNEL: [&str; 18] = [
 ];
 
 /// A file or a directory of this host, opened and not looked into.
-pub trait Opened {
+pub trait OpenedMount {
     /// Its path without links.
     fn source(&self) -> &Path;
 
@@ -106,7 +106,7 @@ pub trait Opened {
 ///
 /// # Errors
 /// `InvalidArgument` with the mount and the reason; `Unavailable` when the host does not say what it would be judged by.
-pub async fn open<T: Opened + Send + 'static>(
+pub async fn open<T: OpenedMount + Send + 'static>(
     mounts: &[Mount],
     own: Vec<PathBuf>,
     open: impl Fn(&Mount) -> io::Result<T> + Send + 'static,
@@ -135,7 +135,7 @@ pub fn invalid(problem: &str) -> Error {
 }
 
 /// Whether it can be changed by whoever owns the sandbox.
-fn check_writable(opened: &impl Opened) -> Result<(), String> {
+fn check_writable(opened: &impl OpenedMount) -> Result<(), String> {
     let status = fstatvfs(opened.descriptor()).map_err(|error| error.to_string())?;
     if status.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err("it is read-only on this host".to_owned());
@@ -175,7 +175,7 @@ impl Host {
         })
     }
 
-    fn judged<T: Opened>(&self, mount: &Mount, opened: io::Result<T>) -> Result<T> {
+    fn judged<T: OpenedMount>(&self, mount: &Mount, opened: io::Result<T>) -> Result<T> {
         let asked = mount.source.display();
         let refuse = |why: String| invalid(&format!("cannot have {asked}: {why}"));
         let opened = opened.map_err(|error| {

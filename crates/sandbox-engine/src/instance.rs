@@ -18,10 +18,10 @@ use sandbox_core::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::base::{SandboxBase, Using};
-use crate::hold::{Held, pause_contexts};
-use crate::lookout::Told;
-use crate::snapshots::{Stored, load_variables};
+use crate::base::{KeepAliveStream, SandboxBase};
+use crate::denial_report::DenialReportingStream;
+use crate::pause::{PauseGuard, pause_contexts};
+use crate::snapshots::{StoredSnapshot, load_variables};
 use crate::system_packages;
 
 /// What works with the files of a sandbox.
@@ -95,12 +95,12 @@ pub trait InstanceHooks: fmt::Debug + Sized + Send + Sync + 'static {
     /// Holds whatever runs in a sandbox. No code does, and nothing is asked of it until it goes on.
     ///
     /// # Errors
-    /// Whatever keeps it from being held; it goes on then.
+    /// Whatever keeps it from being paused; it goes on then.
     async fn pause(instance: &StandardInstance<Self>) -> Result<()> {
         Err(instance.base.unsupported("pause"))
     }
 
-    /// Lets a sandbox go on that is held. One that goes on already is no error.
+    /// Lets a sandbox go on that is paused. One that goes on already is no error.
     ///
     /// # Errors
     /// Whatever keeps it from going on.
@@ -148,7 +148,7 @@ impl<K: InstanceHooks> StandardInstance<K> {
             if lazy { Ok(()) } else { self.contexts.for_run(None).warm_up().await }
         };
         // When its lifetime ended meanwhile, that is the reason, and not what broke then.
-        prepared.await.map_err(|error| self.base.alive("create").err().unwrap_or(error))
+        prepared.await.map_err(|error| self.base.ensure_running("create").err().unwrap_or(error))
     }
 
     /// The same, with the files and variables of a snapshot. `python` is the version of its interpreter.
@@ -157,7 +157,7 @@ impl<K: InstanceHooks> StandardInstance<K> {
     /// As [`StandardInstance::prepare`]; `InvalidArgument` for what cannot be used here.
     pub async fn prepare_from(
         &self,
-        snapshot: Option<&Stored>,
+        snapshot: Option<&StoredSnapshot>,
         python: Option<&str>,
         spec: &CreateSpec,
         lazy: bool,
@@ -170,7 +170,7 @@ impl<K: InstanceHooks> StandardInstance<K> {
         };
         self.prepare(files, spec.working_dir.is_some(), lazy).await?;
         let Some(stored) = snapshot else { return Ok(()) };
-        let Stored { info, .. } = stored;
+        let StoredSnapshot { info, .. } = stored;
         self.base.describe("snapshot", json!({"id": info.id, "name": info.name}));
         // Commands alone need no interpreter.
         match spec.single_use {
@@ -204,16 +204,16 @@ impl<K: InstanceHooks> StandardInstance<K> {
         self.kind.check_run(&self.base, request)
     }
 
-    /// What can be held, or is.
-    fn can_hold(&self, operation: &'static str) -> Result<&SandboxBase> {
-        self.base.not_ended(operation)?;
+    /// What can be paused, or is.
+    fn can_pause(&self, operation: &'static str) -> Result<&SandboxBase> {
+        self.base.ensure_not_ended(operation)?;
         let can = self.base.capabilities.pause;
         if can { Ok(&self.base) } else { Err(self.base.unsupported(operation)) }
     }
 
     /// What takes a capability that not every sandbox of its kind has.
     fn needs(&self, declared: bool, operation: &'static str) -> Result<()> {
-        self.base.alive(operation)?;
+        self.base.ensure_running(operation)?;
         if declared { Ok(()) } else { Err(self.base.unsupported(operation)) }
     }
 }
@@ -233,7 +233,7 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
     }
 
     async fn run_code(&self, call: &CallContext, mut request: RunCode) -> Result<EventStream> {
-        self.base.alive("run_code")?;
+        self.base.ensure_running("run_code")?;
         self.contexts.check_language("run_code", request.language.as_deref())?;
         self.check_run(&request)?;
         let in_use = self.base.expiry.in_use();
@@ -241,11 +241,14 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         let context = self.contexts.for_run(request.context.as_deref());
         let mut request = RunRequest::new(call, request, &context.spec().cwd);
         request.network_hint = self.base.network.hint();
-        request.unseen.clone_from(&self.base.unseen);
-        let lookout = self.base.network.lookout_for_code();
+        request.hidden_paths.clone_from(&self.base.hidden_paths);
+        let denial_reporter = self.base.network.denial_reporter_for_code();
         match context.run(request).await {
-            Ok(inner) => Ok(Box::pin(Using::new(Told::new(inner, lookout), in_use))),
-            Err(error) => Err(self.base.alive("run_code").err().unwrap_or(error)),
+            Ok(inner) => Ok(Box::pin(KeepAliveStream::new(
+                DenialReportingStream::new(inner, denial_reporter),
+                in_use,
+            ))),
+            Err(error) => Err(self.base.ensure_running("run_code").err().unwrap_or(error)),
         }
     }
 
@@ -335,7 +338,7 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
                 self.base.install_python(names, upgrade).await
             }
             InstallPackages::System(names) => {
-                self.base.alive("install_packages")?;
+                self.base.ensure_running("install_packages")?;
                 let names = system_packages::checked(names)?;
                 if names.is_empty() {
                     return Ok(());
@@ -357,13 +360,13 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
     }
 
     async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
-        self.base.not_ended("set_tags")?;
+        self.base.ensure_not_ended("set_tags")?;
         self.base.set_tags(tags);
         Ok(())
     }
 
     async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
-        self.base.not_ended("set_lifetime")?;
+        self.base.ensure_not_ended("set_lifetime")?;
         self.base.expiry.set_lifetime(lifetime);
         Ok(())
     }
@@ -480,14 +483,14 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         name: &str,
         description: &str,
     ) -> Result<SnapshotInfo> {
-        let _turn = self.base.hold.turn.lock().await;
-        self.base.alive("create_snapshot")?;
+        let _turn = self.base.pause.turn.lock().await;
+        self.base.ensure_running("create_snapshot")?;
         K::create_snapshot(self, name, description).await
     }
 
     async fn restore_snapshot(&self, _call: &CallContext, name: &str) -> Result<SnapshotInfo> {
-        let _turn = self.base.hold.turn.lock().await;
-        self.base.alive("restore_snapshot")?;
+        let _turn = self.base.pause.turn.lock().await;
+        self.base.ensure_running("restore_snapshot")?;
         K::restore_snapshot(self, name).await
     }
 
@@ -502,28 +505,28 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
     }
 
     async fn pause(&self, _call: &CallContext) -> Result<()> {
-        let base = self.can_hold("pause")?;
-        let _turn = base.hold.turn.lock().await;
-        if base.hold.is_held() {
+        let base = self.can_pause("pause")?;
+        let _turn = base.pause.turn.lock().await;
+        if base.pause.is_paused() {
             return Ok(());
         }
         let contexts = pause_contexts(&self.contexts, "pause").await?;
-        base.hold.set(Some(Held { _contexts: contexts, _in_use: base.expiry.in_use() }));
+        base.pause.set(Some(PauseGuard { _contexts: contexts, _in_use: base.expiry.in_use() }));
         // Whoever gives up here may have paused it.
         let paused = K::pause(self).await;
         if paused.is_err() {
-            base.hold.set(None);
+            base.pause.set(None);
         }
-        paused.map_err(|error| base.not_ended("pause").err().unwrap_or(error))
+        paused.map_err(|error| base.ensure_not_ended("pause").err().unwrap_or(error))
     }
 
     async fn resume(&self, _call: &CallContext) -> Result<()> {
-        let base = self.can_hold("resume")?;
-        let _turn = base.hold.turn.lock().await;
-        if base.hold.is_held() {
+        let base = self.can_pause("resume")?;
+        let _turn = base.pause.turn.lock().await;
+        if base.pause.is_paused() {
             let resumed = K::resume(self).await;
-            resumed.map_err(|error| base.not_ended("resume").err().unwrap_or(error))?;
-            base.hold.set(None);
+            resumed.map_err(|error| base.ensure_not_ended("resume").err().unwrap_or(error))?;
+            base.pause.set(None);
         }
         Ok(())
     }

@@ -11,50 +11,52 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempts;
-mod background;
+mod background_runtime;
 mod base;
 pub mod cache;
 mod cache_directory;
 pub mod checks;
 pub mod commands;
+mod denial_report;
 pub mod environment;
 mod expiry;
 mod file_verbs;
 pub mod files;
-mod hold;
 pub mod host;
 pub mod host_files;
 mod instance;
+mod instances;
 pub mod interpreter;
-mod lookout;
-mod made;
 pub mod message;
 pub mod network;
 mod packages;
+mod pause;
 mod ports;
+mod prewarm;
 pub mod programs;
 mod snapshots;
-mod spares;
 pub mod system_packages;
 mod tree_limit;
 pub mod wire;
 
 pub use attempts::Attempts;
-pub use background::background;
-pub use base::{Closing, Files, SandboxBase, SandboxBaseSpec, SandboxMetadata, Using};
+pub use background_runtime::background;
+pub use base::{
+    ClosedSignal, Files, KeepAliveStream, SandboxBase, SandboxBaseSpec, SandboxMetadata,
+};
 pub use cache_directory::cache_directory;
 pub use expiry::{ActivityGuard, ActivityTracker, Expiry};
-pub use hold::{pause_context, pause_contexts};
 pub use instance::{InstanceHooks, StandardInstance};
-pub use made::Made;
+pub use instances::InstanceRegistry;
 pub use message::{
     DisplayKind, Encoding, FailureKind, MimeData, PROTOCOL_VERSION, Reply, Request, Run, RunMode,
 };
 pub use packages::{Packages, is_option as is_pip_option, pip_options};
+pub use pause::{pause_context, pause_contexts};
 pub use ports::{Connection, Ports, Servers, check_port, on_loopback};
+pub use prewarm::{PrewarmPool, is_prewarmable};
 pub use snapshots::{
-    Draft, EngineImage, LARGEST as LARGEST_SNAPSHOT, STATE_DIRECTORY_VARIABLE, SnapshotStore,
-    Snapshots, Stored, StoredContext, check_snapshot_name,
+    EngineImage, MAX_SNAPSHOT_SIZE, STATE_DIRECTORY_VARIABLE, SnapshotStore, SnapshotWriter,
+    Snapshots, StoredContext, StoredSnapshot, check_snapshot_name,
 };
-pub use spares::{PrewarmPool, is_prewarmable};
 pub use wire::{Frame, FrameReader, WireError};

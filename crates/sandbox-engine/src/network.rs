@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sandbox_core::{HostPattern, NetworkDenial, NetworkMode, NetworkPolicy, hint_with_rust};
 
 use crate::attempts::Attempts;
-use crate::lookout::{Closed, Lookout};
+use crate::denial_report::{ClosedNetwork, DenialReporter};
 
 /// What code without network hears. It names what opens the network.
 const NO_NETWORK: &str = "Network access is disabled in this sandbox; `--allow HOST` opens it to one host and \
@@ -19,21 +19,21 @@ const PROXY_ALONE: &str = "this sandbox reaches the network through the proxy th
                            otherwise: use a program that heeds them";
 
 /// What lets out of a sandbox what its policy allows, and nothing else.
-pub trait Guard: fmt::Debug + Send + Sync {
+pub trait EgressFilter: fmt::Debug + Send + Sync {
     /// Lets nothing out any more.
     fn close(&self);
 
-    /// This moment, for [`Guard::denied_since`].
-    fn mark(&self) -> u64;
+    /// This moment, for [`EgressFilter::denied_since`].
+    fn cursor(&self) -> u64;
 
     /// What was refused since a moment.
-    fn denied_since(&self, mark: u64) -> Vec<NetworkDenial>;
+    fn denied_since(&self, cursor: u64) -> Vec<NetworkDenial>;
 }
 
 /// The network of one sandbox.
 #[derive(Debug)]
 pub struct Network {
-    pub(crate) gate: Option<Arc<dyn Guard>>,
+    pub(crate) gate: Option<Arc<dyn EgressFilter>>,
     pub(crate) isolated: bool,
     pub(crate) policy: NetworkPolicy,
     /// The port of the sandbox's loopback where programs ask for connections, if they have to.
@@ -54,7 +54,7 @@ impl Network {
     }
 
     /// The network of a sandbox, with the gate that lets out of it what its policy allows.
-    pub fn new(policy: NetworkPolicy, gate: Option<Arc<dyn Guard>>, isolated: bool) -> Self {
+    pub fn new(policy: NetworkPolicy, gate: Option<Arc<dyn EgressFilter>>, isolated: bool) -> Self {
         Self { gate, isolated, policy, proxy: None, attempts: Attempts::default() }
     }
 
@@ -128,19 +128,22 @@ impl Network {
         }
     }
 
-    /// From now on, what is told of the network to who runs a command.
-    pub(crate) fn lookout(&self) -> Lookout {
-        self.lookout_of(Closed::from_now)
+    /// From now on, what is report_denials of the network to who runs a command.
+    pub(crate) fn denial_reporter(&self) -> DenialReporter {
+        self.denial_reporter_with(ClosedNetwork::from_now)
     }
 
-    /// From now on, what is told of the network to who runs code.
-    pub(crate) fn lookout_for_code(&self) -> Lookout {
-        self.lookout_of(Closed::of_code)
+    /// From now on, what is report_denials of the network to who runs code.
+    pub(crate) fn denial_reporter_for_code(&self) -> DenialReporter {
+        self.denial_reporter_with(ClosedNetwork::of_code)
     }
 
-    fn lookout_of(&self, closed: impl FnOnce(Attempts, String) -> Closed) -> Lookout {
+    fn denial_reporter_with(
+        &self,
+        closed: impl FnOnce(Attempts, String) -> ClosedNetwork,
+    ) -> DenialReporter {
         let hint = self.hint().filter(|_| self.is_closed());
         let closed = hint.map(|hint| closed(self.attempts.clone(), hint));
-        Lookout::new(self.gate.clone(), closed)
+        DenialReporter::new(self.gate.clone(), closed)
     }
 }

@@ -98,10 +98,10 @@ pub(crate) async fn assemble(
         SandboxBase::remote(Arc::clone(&host), Some(files), base).with_work_dir(WORKSPACE);
     base.id = id;
     base.network = network;
-    base.missing = Some(HINT);
+    base.unsupported_hint = Some(HINT);
     facts.into_iter().for_each(|(name, fact)| base.describe(name, json!(fact)));
     let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
-    let ended = Arc::clone(&base.ended);
+    let ended = Arc::clone(&base.end_reason);
     let contexts = Contexts::new(Variant::LocalDocker, host, ended, worker_spec);
     let instance = PlainInstance { base, contexts, kind: Plain };
     instance.prepare(async { Ok(()) }, spec.working_dir.is_some(), true).await?;

@@ -215,12 +215,12 @@ async fn make(
         base.packages = Some(Packages::inside(at.python.into(), away.site(), pip.to_vec()));
     }
     if !capabilities.commands {
-        base.missing = Some(ONLY_CODE);
+        base.unsupported_hint = Some(ONLY_CODE);
     }
     let language = opened.info.language_info.name.to_lowercase();
     base.describe("language", json!(language));
     facts.into_iter().for_each(|(name, fact)| base.describe(name, fact));
-    let ended = Arc::clone(&base.ended);
+    let ended = Arc::clone(&base.end_reason);
     let worker_spec = WorkerSpec { env, cwd };
     let box_of = box_of(Arc::clone(away), opened);
     let contexts = Contexts::with(Variant::LocalJupyter, &language, ended, worker_spec, box_of);

@@ -93,7 +93,7 @@ pub struct RunRequest {
     /// Said of exceptions that a missing network explains.
     pub network_hint: Option<String>,
     /// Directories of the host with modules that the box does not show: said of a module that is missing.
-    pub unseen: Vec<PathBuf>,
+    pub hidden_paths: Vec<PathBuf>,
 }
 
 impl RunRequest {
@@ -121,7 +121,7 @@ impl RunRequest {
             output_limit: request.output_limit,
             stdin: request.stdin,
             network_hint: None,
-            unseen: Vec::new(),
+            hidden_paths: Vec::new(),
         }
     }
 }
@@ -261,7 +261,7 @@ impl InterpreterContext {
         );
         run.started(&self.inner.id, restarted);
         run.network_hint = request.network_hint;
-        run.unseen = request.unseen;
+        run.hidden_paths = request.hidden_paths;
         run.limit_output(request.output_limit);
         run.send(&message, request.stdin).await?;
         Ok(run)

@@ -67,7 +67,7 @@ pub(crate) struct ActiveRun {
     /// What of it could not be ended.
     goes_on: Option<&'static str>,
     pub(crate) network_hint: Option<String>,
-    pub(crate) unseen: Vec<PathBuf>,
+    pub(crate) hidden_paths: Vec<PathBuf>,
     output: Option<Allowance>,
 }
 
@@ -112,7 +112,7 @@ impl ActiveRun {
             died_of: None,
             goes_on: None,
             network_hint: None,
-            unseen: Vec::new(),
+            hidden_paths: Vec::new(),
             output: None,
         }
     }
@@ -211,7 +211,7 @@ impl ActiveRun {
                 if let Some(hint) = self.network_hint.clone().filter(|_| is_about_network(&value)) {
                     value = format!("{value} ({hint})");
                     self.outcome.hint = Some(hint);
-                } else if let Some(place) = where_unseen(&self.unseen, &name, &value) {
+                } else if let Some(place) = hidden_path_of(&self.hidden_paths, &name, &value) {
                     let place = place.display();
                     let flags = format!(
                         "it is in {place} of the host, which is not shown unless that is asked for: \
@@ -535,8 +535,8 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
 }
 
 /// The directory that has the module which is missing. The name of the module is a claim of the code.
-fn where_unseen<'a>(unseen: &'a [PathBuf], name: &str, value: &str) -> Option<&'a Path> {
-    if name != "ModuleNotFoundError" || unseen.is_empty() {
+fn hidden_path_of<'a>(hidden_paths: &'a [PathBuf], name: &str, value: &str) -> Option<&'a Path> {
+    if name != "ModuleNotFoundError" || hidden_paths.is_empty() {
         return None;
     }
     let module = value.strip_prefix("No module named '")?.split(['.', '\'']).next()?;
@@ -547,7 +547,7 @@ fn where_unseen<'a>(unseen: &'a [PathBuf], name: &str, value: &str) -> Option<&'
     let has_it = |place: &&PathBuf| {
         place.join(module).is_dir() || place.join(format!("{module}.py")).is_file()
     };
-    unseen.iter().find(has_it).map(PathBuf::as_path)
+    hidden_paths.iter().find(has_it).map(PathBuf::as_path)
 }
 
 fn is_about_network(value: &str) -> bool {

@@ -299,7 +299,8 @@ impl SandboxBase {
         let mut request = StartCommand::new(program);
         request.timeout = Some(fetch::STEP_BOUND);
         let started = self.commands.start(env, "/", request, in_use).await;
-        let mut command = started.map_err(|error| self.alive(OPERATION).err().unwrap_or(error))?;
+        let mut command =
+            started.map_err(|error| self.ensure_running(OPERATION).err().unwrap_or(error))?;
         let mut said = Vec::new();
         while let Some(event) = command.events.next().await {
             match event {
@@ -321,7 +322,7 @@ impl SandboxBase {
                 _ => {}
             }
         }
-        self.alive(OPERATION)?;
+        self.ensure_running(OPERATION)?;
         Err(failed(&String::from_utf8_lossy(&said)))
     }
 }

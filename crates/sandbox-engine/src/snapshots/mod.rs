@@ -3,10 +3,10 @@
 //! Those are the working directory and the packages that were installed, as archives. Interpreters are the backend's, and so
 //! is what the bytes of their variables mean.
 
-mod exchange;
+mod checkpoints;
 mod imports;
-mod interpreters;
 mod store;
+mod swap;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::host::{FileSystem, Links};
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{ByteStream, Effect, Error, ErrorKind, Result, SnapshotInfo};
 
-use self::exchange::{Layout, Staged, discard};
+use self::swap::{Layout, StagedFiles, discard};
 
-pub use self::interpreters::Snapshots;
-pub(crate) use self::interpreters::load_variables;
-use self::store::Notes;
+pub use self::checkpoints::Snapshots;
+pub(crate) use self::checkpoints::load_variables;
+use self::store::Manifest;
 pub use self::store::{
-    Draft, EngineImage, LARGEST, STATE_DIRECTORY_VARIABLE, SnapshotStore, Stored, StoredContext,
-    check_snapshot_name,
+    EngineImage, MAX_SNAPSHOT_SIZE, STATE_DIRECTORY_VARIABLE, SnapshotStore, SnapshotWriter,
+    StoredContext, StoredSnapshot, check_snapshot_name,
 };
 use crate::base::SandboxBase;
 
@@ -70,10 +70,10 @@ impl SavedFiles {
     pub(crate) async fn store(
         self,
         operation: &'static str,
-        draft: &mut Draft,
+        writer: &mut SnapshotWriter,
     ) -> Result<Vec<String>> {
         for (part, content) in self.parts {
-            draft.write(operation, part, content).await?;
+            writer.write(operation, part, content).await?;
         }
         Ok(self.directories)
     }
@@ -112,15 +112,15 @@ impl SandboxBase {
     /// # Errors
     /// `InvalidArgument` with a mount of the host among them.
     pub fn check_snapshot(&self, operation: &'static str) -> Result<()> {
-        self.alive(operation)?;
+        self.ensure_running(operation)?;
         let layout = self.layout();
         let [(_, site), (_, user)] = &layout.beside;
         let of_snapshots = [&layout.work_dir, site, user].map(Path::new);
         let meets = |target: &Path| {
             of_snapshots.iter().any(|own| own.starts_with(target) || target.starts_with(own))
         };
-        let described = self.described();
-        match described.mounts.iter().find(|mount| meets(Path::new(&mount.target))) {
+        let metadata = self.metadata();
+        match metadata.mounts.iter().find(|mount| meets(Path::new(&mount.target))) {
             Some(mount) => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 operation,
@@ -170,24 +170,32 @@ impl SandboxBase {
     pub async fn finish(
         &self,
         operation: &'static str,
-        mut draft: Draft,
+        mut writer: SnapshotWriter,
         python: Option<String>,
         preimport: Vec<String>,
         mut info: SnapshotInfo,
-    ) -> Result<Stored> {
+    ) -> Result<StoredSnapshot> {
         info.sandbox_id = self.id.to_string();
-        let variables = std::mem::take(&mut draft.variables);
+        let variables = std::mem::take(&mut writer.variables);
         info.variables = variables.iter().map(|context| context.id.clone()).collect();
         info.left_out.extend(self.running_commands());
         info.left_out.extend(self.files_outside(operation).await);
         let (wanted, _) = self.known_packages().await;
         let packages_inside = self.layout().packages_inside;
-        let image = draft.image.take().map(|image| (image.name, image.engine));
+        let image = writer.image.take().map(|image| (image.name, image.engine));
         let (image, engine) = image.unzip();
-        let imports = std::mem::take(&mut draft.imports);
-        let notes =
-            Notes { packages_inside, wanted, python, preimport, imports, variables, image, engine };
-        draft.finish(operation, info, notes)
+        let imports = std::mem::take(&mut writer.imports);
+        let manifest = Manifest {
+            packages_inside,
+            wanted,
+            python,
+            preimport,
+            imports,
+            variables,
+            image,
+            engine,
+        };
+        writer.finish(operation, info, manifest)
     }
 
     async fn pack(&self, operation: &'static str, path: &str) -> Result<ByteStream> {
@@ -249,16 +257,16 @@ impl SandboxBase {
     pub async fn load(
         &self,
         operation: &'static str,
-        stored: &Stored,
+        stored: &StoredSnapshot,
         python: Option<&str>,
     ) -> Result<()> {
         self.check_snapshot(operation)?;
         check_python(stored, python)?;
         let layout = self.layout();
         self.unpack(operation, stored, WORKSPACE, &layout.work_dir).await?;
-        let both_inside = stored.notes.packages_inside && layout.packages_inside;
+        let both_inside = stored.manifest.packages_inside && layout.packages_inside;
         for (part, path) in &layout.beside {
-            if stored.notes.packages_inside && !layout.packages_inside {
+            if stored.manifest.packages_inside && !layout.packages_inside {
                 let inside = layout.inside(&layout.work_dir, path);
                 discard(&self.files(operation).await?, &inside).await?;
             }
@@ -266,7 +274,7 @@ impl SandboxBase {
                 self.unpack(operation, stored, part, path).await?;
             }
         }
-        self.know_packages(stored.notes.wanted.clone(), stored.has(PACKAGES)).await;
+        self.know_packages(stored.manifest.wanted.clone(), stored.has(PACKAGES)).await;
         Ok(())
     }
 
@@ -281,7 +289,7 @@ impl SandboxBase {
     pub async fn replace(
         &self,
         operation: &'static str,
-        stored: &Stored,
+        stored: &StoredSnapshot,
         python: Option<&str>,
         still: impl Future<Output = Result<()>>,
     ) -> Result<()> {
@@ -290,15 +298,15 @@ impl SandboxBase {
         let layout = self.layout();
         let outside = !layout.packages_inside;
         let _in_use = self.expiry.in_use();
-        let mut staged = Staged::new(self.files(operation).await?, layout);
+        let mut staged = StagedFiles::new(self.files(operation).await?, layout);
         let prepared = async {
             let fresh = staged.fresh.clone();
             staged.unpack(stored.read(operation, WORKSPACE).await?, fresh).await?;
             for (part, inside, beside) in staged.places() {
-                if stored.notes.packages_inside && outside {
+                if stored.manifest.packages_inside && outside {
                     discard(&staged.files, &inside).await?;
                 }
-                if stored.has(part) && (outside || !stored.notes.packages_inside) {
+                if stored.has(part) && (outside || !stored.manifest.packages_inside) {
                     let path = if outside { beside } else { inside };
                     staged.unpack(stored.read(operation, part).await?, path).await?;
                 }
@@ -311,19 +319,19 @@ impl SandboxBase {
         }
         // Known before, because nobody may be here any more when the files are.
         let former = self.known_packages().await;
-        self.know_packages(stored.notes.wanted.clone(), stored.has(PACKAGES)).await;
+        self.know_packages(stored.manifest.wanted.clone(), stored.has(PACKAGES)).await;
         let exchanged = staged.exchange().await;
         if exchanged.as_ref().is_err_and(|error| error.effect() != Effect::Applied) {
             self.know_packages(former.0, former.1).await;
         }
-        self.alive(operation)?;
+        self.ensure_running(operation)?;
         exchanged
     }
 
     async fn unpack(
         &self,
         operation: &'static str,
-        stored: &Stored,
+        stored: &StoredSnapshot,
         part: &str,
         path: &str,
     ) -> Result<()> {
@@ -353,9 +361,9 @@ impl SandboxBase {
 }
 
 /// Packages are for one version of Python, because some are compiled for it.
-fn check_python(stored: &Stored, python: Option<&str>) -> Result<()> {
+fn check_python(stored: &StoredSnapshot, python: Option<&str>) -> Result<()> {
     let minor = |version: &str| version.split('.').take(2).collect::<Vec<_>>().join(".");
-    match (&stored.notes.python, python) {
+    match (&stored.manifest.python, python) {
         (Some(had), Some(has)) if stored.has(PACKAGES) && minor(had) != minor(has) => {
             let name = &stored.info.name;
             let message =

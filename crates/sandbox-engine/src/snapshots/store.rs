@@ -28,7 +28,7 @@ use super::imports;
 pub const STATE_DIRECTORY_VARIABLE: &str = "CODE_SANDBOXES_STATE_DIR";
 
 /// The largest snapshot, in bytes on disk.
-pub const LARGEST: ByteSize = ByteSize::gib(8);
+pub const MAX_SNAPSHOT_SIZE: ByteSize = ByteSize::gib(8);
 
 /// Characters of a name.
 const LONGEST_NAME: usize = 64;
@@ -49,20 +49,21 @@ pub struct SnapshotStore {
 
 /// A snapshot on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredSnapshot {
     /// What is told of it. Interpreters are not on disk, so it has no contexts.
     pub info: SnapshotInfo,
     /// Bytes of each archive, by the name of its file.
     parts: Vec<(String, u64)>,
     /// What the caller of the store wants to know again.
-    pub(super) notes: Notes,
+    #[serde(rename = "notes")]
+    pub(super) manifest: Manifest,
     #[serde(skip)]
     directory: PathBuf,
 }
 
 /// What has to be known of files to put them elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Notes {
+pub(super) struct Manifest {
     /// Whether packages are in the working directory, too.
     pub(super) packages_inside: bool,
     /// Packages that were asked for.
@@ -101,7 +102,7 @@ pub struct StoredContext {
 
 /// A snapshot that is being made. Removed when it is dropped before its end.
 #[derive(Debug)]
-pub struct Draft {
+pub struct SnapshotWriter {
     name: String,
     directory: PathBuf,
     place: PathBuf,
@@ -182,7 +183,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// What keeps the directory from being read; `PermissionDenied` when it is not this user's alone.
-    pub fn list(&self, operation: &'static str) -> Result<Vec<Stored>> {
+    pub fn list(&self, operation: &'static str) -> Result<Vec<StoredSnapshot>> {
         let root = self.root(operation)?;
         if !root.exists() {
             return Ok(Vec::new());
@@ -202,7 +203,9 @@ impl SnapshotStore {
                 Err(error) => tracing::warn!(%error, name, "a snapshot cannot be read"),
             }
         }
-        all.sort_by(|one: &Stored, other| one.info.created_at.total_cmp(&other.info.created_at));
+        all.sort_by(|one: &StoredSnapshot, other| {
+            one.info.created_at.total_cmp(&other.info.created_at)
+        });
         Ok(all)
     }
 
@@ -210,7 +213,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// `NotFound`, with the names that there are; `InvalidArgument` for what is no name.
-    pub fn find(&self, operation: &'static str, wanted: &str) -> Result<Stored> {
+    pub fn find(&self, operation: &'static str, wanted: &str) -> Result<StoredSnapshot> {
         check_snapshot_name(wanted)?;
         let root = self.root(operation)?;
         if root.exists() {
@@ -237,7 +240,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// As [`SnapshotStore::find`].
-    pub fn delete(&self, operation: &'static str, wanted: &str) -> Result<Stored> {
+    pub fn delete(&self, operation: &'static str, wanted: &str) -> Result<StoredSnapshot> {
         let stored = self.find(operation, wanted).or_else(|error| match error.kind() {
             ErrorKind::Unexpected => self.damaged(operation, wanted),
             _ => Err(error),
@@ -264,10 +267,10 @@ impl SnapshotStore {
     }
 
     /// What is left to say of a snapshot whose description cannot be read.
-    fn damaged(&self, operation: &'static str, name: &str) -> Result<Stored> {
+    fn damaged(&self, operation: &'static str, name: &str) -> Result<StoredSnapshot> {
         let info = SnapshotInfo { name: name.to_owned(), ..SnapshotInfo::default() };
         let directory = self.root(operation)?.join(name);
-        Ok(Stored { info, parts: Vec::new(), notes: Notes::default(), directory })
+        Ok(StoredSnapshot { info, parts: Vec::new(), manifest: Manifest::default(), directory })
     }
 
     /// Checks that a snapshot with that name can be begun.
@@ -293,7 +296,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// Those of [`SnapshotStore::check_free`], and what keeps it from being written.
-    pub fn begin(&self, operation: &'static str, name: &str) -> Result<Draft> {
+    pub fn begin(&self, operation: &'static str, name: &str) -> Result<SnapshotWriter> {
         let (root, place) = self.free_place(operation, name)?;
         remove_abandoned(&root);
         let directory = root.join(format!("{HIDDEN}new-{}", random_hex(8)));
@@ -302,7 +305,7 @@ impl SnapshotStore {
         let lock = File::open(&directory).and_then(|file| file.lock().map(|()| file));
         let lock = lock.map_err(failed)?;
         let name = name.to_owned();
-        Ok(Draft {
+        Ok(SnapshotWriter {
             name,
             directory,
             place,
@@ -316,8 +319,8 @@ impl SnapshotStore {
     }
 }
 
-impl Draft {
-    /// Notes modules that one of its interpreters has imported.
+impl SnapshotWriter {
+    /// Manifest modules that one of its interpreters has imported.
     pub(super) fn note_imports(&mut self, names: &[String]) {
         let all: Vec<_> = self.imports.iter().chain(names).cloned().collect();
         self.imports = imports::checked(&all);
@@ -340,8 +343,8 @@ impl Draft {
         while let Some(piece) = content.next().await {
             let piece = piece?;
             size += piece.len() as u64;
-            if before + size > LARGEST.as_u64() {
-                let message = format!("a snapshot has at most {LARGEST}");
+            if before + size > MAX_SNAPSHOT_SIZE.as_u64() {
+                let message = format!("a snapshot has at most {MAX_SNAPSHOT_SIZE}");
                 return Err(Error::new(ErrorKind::ResourceExhausted, operation, message)
                     .with_hint("remove files that need not be part of it"));
             }
@@ -378,8 +381,8 @@ impl Draft {
         mut self,
         operation: &'static str,
         info: SnapshotInfo,
-        notes: Notes,
-    ) -> Result<Stored> {
+        manifest: Manifest,
+    ) -> Result<StoredSnapshot> {
         let info = SnapshotInfo {
             id: random_hex(8),
             name: self.name.clone(),
@@ -388,7 +391,7 @@ impl Draft {
             ..info
         };
         let parts = std::mem::take(&mut self.parts);
-        let stored = Stored { info, parts, notes, directory: self.place.clone() };
+        let stored = StoredSnapshot { info, parts, manifest, directory: self.place.clone() };
         let path = self.directory.join(DESCRIPTION);
         let text = serde_json::to_vec_pretty(&stored).map_err(io::Error::other);
         text.and_then(|text| fs::write(&path, text))
@@ -404,7 +407,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         if !self.done {
             let _ = fs::remove_dir_all(&self.directory);
@@ -412,21 +415,21 @@ impl Drop for Draft {
     }
 }
 
-impl Stored {
+impl StoredSnapshot {
     /// Modules that its interpreters had from the beginning.
     pub fn preimport(&self) -> &[String] {
-        &self.notes.preimport
+        &self.manifest.preimport
     }
 
     /// Modules that its interpreters had imported, as they said: names alone, few, and none that does more when it is
     /// imported than a module should. Whether there are such modules is for whoever imports them to find out.
     pub fn imports(&self) -> Vec<String> {
-        imports::checked(&self.notes.imports)
+        imports::checked(&self.manifest.imports)
     }
 
     /// The image of an engine that has changes to files outside of its archives, if it has any.
     pub fn image(&self) -> Option<&str> {
-        self.notes.image.as_deref()
+        self.manifest.image.as_deref()
     }
 
     /// Whether all of it is on this disk.
@@ -442,7 +445,7 @@ impl Stored {
 
     /// Contexts whose variables it has.
     pub fn variables(&self) -> &[StoredContext] {
-        &self.notes.variables
+        &self.manifest.variables
     }
 
     /// The variables of a context, read as they are taken.
@@ -495,19 +498,19 @@ impl Stored {
     }
 }
 
-fn read(operation: &'static str, directory: &Path) -> Result<Stored> {
+fn read(operation: &'static str, directory: &Path) -> Result<StoredSnapshot> {
     let path = directory.join(DESCRIPTION);
     let text = fs::read(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, operation, "no such snapshot"),
         _ => unusable(operation, &path, "cannot be read").with_source(error),
     })?;
-    let stored: Stored = serde_json::from_slice(&text).map_err(|error| {
+    let stored: StoredSnapshot = serde_json::from_slice(&text).map_err(|error| {
         let message = format!("{} is damaged", path.display());
         Error::new(ErrorKind::Unexpected, operation, message)
             .with_source(error)
             .with_hint("delete the snapshot and take another")
     })?;
-    Ok(Stored { directory: directory.to_owned(), ..stored })
+    Ok(StoredSnapshot { directory: directory.to_owned(), ..stored })
 }
 
 /// Removes what was left by those who died while they made or removed a snapshot.

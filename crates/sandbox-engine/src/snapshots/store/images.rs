@@ -7,7 +7,7 @@ use std::path::Path;
 
 use sandbox_core::{ErrorKind, Result};
 
-use super::{SnapshotStore, Stored, check_snapshot_name, read, unusable};
+use super::{SnapshotStore, StoredSnapshot, check_snapshot_name, read, unusable};
 
 /// An image of an engine that belongs to a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl SnapshotStore {
                 continue;
             }
             match read(operation, &root.join(name)) {
-                Ok(stored) => images.extend(stored.notes.image),
+                Ok(stored) => images.extend(stored.manifest.image),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -53,10 +53,10 @@ impl SnapshotStore {
     }
 }
 
-impl Stored {
+impl StoredSnapshot {
     /// Where the engine was that has its image.
     pub fn engine(&self) -> Option<&str> {
-        self.notes.engine.as_deref()
+        self.manifest.engine.as_deref()
     }
 
     /// Where it is on this disk.

@@ -18,10 +18,10 @@ fn content(text: &'static str) -> ByteStream {
     Box::pin(stream::iter([Ok(Bytes::from_static(text.as_bytes()))]))
 }
 
-async fn make(store: &SnapshotStore, name: &str) -> Result<Stored> {
-    let mut draft = store.begin(TEST, name)?;
-    draft.write(TEST, "files", content("abc")).await?;
-    draft.finish(TEST, SnapshotInfo::default(), Notes::default())
+async fn make(store: &SnapshotStore, name: &str) -> Result<StoredSnapshot> {
+    let mut writer = store.begin(TEST, name)?;
+    writer.write(TEST, "files", content("abc")).await?;
+    writer.finish(TEST, SnapshotInfo::default(), Manifest::default())
 }
 
 fn hidden(store: &SnapshotStore) -> usize {
@@ -52,16 +52,16 @@ async fn a_snapshot_is_whole_or_not_there() {
     assert_eq!(store.find(TEST, &stored.info.id).unwrap(), stored);
     assert_eq!(make(&store, "one").await.unwrap_err().kind(), ErrorKind::AlreadyExists);
 
-    let mut draft = store.begin(TEST, "two").unwrap();
-    draft.write(TEST, "files", content("abc")).await.unwrap();
+    let mut writer = store.begin(TEST, "two").unwrap();
+    writer.write(TEST, "files", content("abc")).await.unwrap();
     assert_eq!(store.list(TEST).unwrap().len(), 1);
-    drop(draft);
+    drop(writer);
     assert_eq!((store.list(TEST).unwrap().len(), hidden(&store)), (1, 0));
 
     // Of two that were begun with one name, the first to end has it.
     let (one, other) = (store.begin(TEST, "two").unwrap(), store.begin(TEST, "two").unwrap());
-    one.finish(TEST, SnapshotInfo::default(), Notes::default()).unwrap();
-    let second = other.finish(TEST, SnapshotInfo::default(), Notes::default());
+    one.finish(TEST, SnapshotInfo::default(), Manifest::default()).unwrap();
+    let second = other.finish(TEST, SnapshotInfo::default(), Manifest::default());
     assert_eq!(second.unwrap_err().kind(), ErrorKind::AlreadyExists);
     assert_eq!(hidden(&store), 0);
 
@@ -112,14 +112,14 @@ async fn a_directory_that_others_can_enter_is_refused() {
 #[tokio::test]
 async fn what_the_dead_left_is_removed() {
     let (_directory, store) = store();
-    let draft = store.begin(TEST, "mine").unwrap();
+    let writer = store.begin(TEST, "mine").unwrap();
     let abandoned = store.root(TEST).unwrap().join(".new-0");
     fs::create_dir(&abandoned).unwrap();
-    for path in [&abandoned, &draft.directory] {
+    for path in [&abandoned, &writer.directory] {
         let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
         File::open(path).unwrap().set_modified(old).unwrap();
     }
     make(&store, "one").await.unwrap();
     assert!(!abandoned.exists());
-    assert!(draft.directory.exists(), "one that is being made has a lock");
+    assert!(writer.directory.exists(), "one that is being made has a lock");
 }

@@ -12,9 +12,9 @@ use crate::interpreter::{Contexts, Copied, InterpreterContext, Paused, StoredVar
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
 use tokio::time::sleep;
 
-use super::{Draft, EngineImage, SnapshotStore, Stored, StoredContext};
+use super::{EngineImage, SnapshotStore, SnapshotWriter, StoredContext, StoredSnapshot};
 use crate::base::SandboxBase;
-use crate::hold::{pause_context, pause_contexts};
+use crate::pause::{pause_context, pause_contexts};
 
 const CREATE: &str = "create_snapshot";
 const RESTORE: &str = "restore_snapshot";
@@ -36,12 +36,12 @@ pub struct Snapshots {
     /// Those that they have because it began from a template.
     imports: Vec<String>,
     /// Interpreters of snapshots that were taken of it.
-    copies: Mutex<Vec<Kept>>,
+    copies: Mutex<Vec<ContextCheckpoint>>,
 }
 
 /// The copy of one interpreter.
 #[derive(Clone, Debug)]
-struct Kept {
+struct ContextCheckpoint {
     /// The id of its snapshot.
     snapshot: String,
     context: Context,
@@ -49,7 +49,7 @@ struct Kept {
 }
 
 impl Snapshots {
-    /// Kept in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
+    /// ContextCheckpoint in that store, by a sandbox with that Python, whose interpreters have those modules from the beginning.
     pub fn new(store: SnapshotStore, python: Option<String>, preimport: Vec<String>) -> Self {
         Self { store, python, preimport, imports: Vec::new(), copies: Mutex::default() }
     }
@@ -71,12 +71,12 @@ impl Snapshots {
         self.python.as_deref()
     }
 
-    fn copies(&self) -> MutexGuard<'_, Vec<Kept>> {
+    fn copies(&self) -> MutexGuard<'_, Vec<ContextCheckpoint>> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The copies of a snapshot that can be woken.
-    fn of(&self, snapshot: &str) -> Vec<Kept> {
+    fn of(&self, snapshot: &str) -> Vec<ContextCheckpoint> {
         let copies = self.copies();
         let alive = copies.iter().filter(|kept| kept.snapshot == snapshot && kept.copy.is_alive());
         alive.cloned().collect()
@@ -141,7 +141,7 @@ impl Snapshots {
     }
 }
 
-fn is_wanted(kept: &Kept, deleted: &[String]) -> bool {
+fn is_wanted(kept: &ContextCheckpoint, deleted: &[String]) -> bool {
     kept.copy.is_alive() && !deleted.contains(&kept.snapshot)
 }
 
@@ -193,19 +193,19 @@ async fn store_variables(
 
 /// Writes variables to disk. What cannot be written is noted.
 async fn write_variables(
-    draft: &mut Draft,
+    writer: &mut SnapshotWriter,
     storing: Vec<(Context, Storing)>,
     info: &mut SnapshotInfo,
 ) {
     for (context, storing) in storing {
         let mut notes = match storing.told().await {
             Ok(StoredVariables { count: 0, left_out, imported, .. }) => {
-                draft.note_imports(&imported);
+                writer.note_imports(&imported);
                 left_out
             }
             Ok(StoredVariables { left_out, imported, content, .. }) => {
-                draft.note_imports(&imported);
-                let written = draft.write_variables(CREATE, &context, left_out.clone(), content);
+                writer.note_imports(&imported);
+                let written = writer.write_variables(CREATE, &context, left_out.clone(), content);
                 match written.await {
                     Ok(()) => left_out,
                     Err(error) => vec![all_variables(&error.to_string())],
@@ -241,7 +241,7 @@ fn for_others(id: &str, what: &str) -> String {
 ///
 /// # Errors
 /// `InvalidArgument` for variables that cannot be read here, `NotFound` when the snapshot was deleted meanwhile.
-pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Result<()> {
+pub(crate) async fn load_variables(contexts: &Contexts, stored: &StoredSnapshot) -> Result<()> {
     for one in stored.variables() {
         let context = made_again(contexts, &as_context(one))?;
         load_into(&mut pause_context(&context, "create").await?, "create", stored, one).await?;
@@ -252,7 +252,7 @@ pub(crate) async fn load_variables(contexts: &Contexts, stored: &Stored) -> Resu
 async fn load_into(
     paused: &mut Paused,
     operation: &'static str,
-    stored: &Stored,
+    stored: &StoredSnapshot,
     context: &StoredContext,
 ) -> Result<()> {
     let content = stored.read_variables(operation, context).await?;
@@ -308,10 +308,10 @@ impl Snapshots {
         let files = base.read_files(CREATE).await?;
         let in_memory = files.in_memory;
         let mut store_files = pin!(async {
-            let mut draft = self.store.begin(CREATE, name)?;
-            draft.image = image;
-            let directories = files.store(CREATE, &mut draft).await?;
-            Result::Ok((draft, directories))
+            let mut writer = self.store.begin(CREATE, name)?;
+            writer.image = image;
+            let directories = files.store(CREATE, &mut writer).await?;
+            Result::Ok((writer, directories))
         });
         // Before anything is copied: a processor that forks does nothing else, and storing waits for many small things.
         let stored = if in_memory { None } else { Some(store_files.as_mut().await?) };
@@ -320,21 +320,22 @@ impl Snapshots {
         // All that is still missing is in memory or in copies, and code may go on: first.
         drop(paused);
         sleep(HEAD_START).await;
-        let (mut draft, directories) = match stored {
+        let (mut writer, directories) = match stored {
             Some(stored) => stored,
             None => store_files.await?,
         };
         info.directories = directories;
         let copies = take_in(copies, &described, &mut storing, &mut info).await;
-        draft.note_imports(&self.imports);
-        write_variables(&mut draft, storing, &mut info).await;
+        writer.note_imports(&self.imports);
+        write_variables(&mut writer, storing, &mut info).await;
         let (python, preimport) = (self.python.clone(), self.preimport.clone());
-        let Stored { info, .. } = base.finish(CREATE, draft, python, preimport, info).await?;
+        let StoredSnapshot { info, .. } =
+            base.finish(CREATE, writer, python, preimport, info).await?;
         // Not before: their memory goes with them, and that is work.
         self.tidy(&deleted);
         for (context, copy) in copies {
             copy.prepare();
-            self.copies().push(Kept { snapshot: info.id.clone(), context, copy });
+            self.copies().push(ContextCheckpoint { snapshot: info.id.clone(), context, copy });
         }
         Ok(SnapshotInfo { contexts: self.contexts_of(&info.id), ..info })
     }
@@ -366,7 +367,7 @@ impl Snapshots {
                 .push("files of the image: they are changed in new sandboxes alone".into());
         }
         let is_copied = |id: &str| kept.iter().any(|kept| kept.context.id == id);
-        for Kept { context, copy, .. } in &kept {
+        for ContextCheckpoint { context, copy, .. } in &kept {
             let one = among(&mut paused, contexts, context).await?;
             let woken = one.wake(&**copy).await;
             let variables = stored.variables().iter().find(|stored| stored.id == context.id);
@@ -391,7 +392,7 @@ impl Snapshots {
 /// Has a new interpreter read the variables of a context, and says what it has not. Whether it has the others.
 async fn read(
     paused: &mut Paused,
-    stored: &Stored,
+    stored: &StoredSnapshot,
     variables: &StoredContext,
     info: &mut SnapshotInfo,
 ) -> bool {

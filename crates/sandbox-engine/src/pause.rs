@@ -1,4 +1,4 @@
-//! A sandbox that is held: nothing in it runs, and nothing is asked of it until it goes on.
+//! A sandbox that is paused: nothing in it runs, and nothing is asked of it until it goes on.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,40 +8,40 @@ use tokio::sync::Mutex as Turn;
 
 use crate::expiry::ActivityGuard;
 
-/// Whether a sandbox is held.
+/// Whether a sandbox is paused.
 #[derive(Debug, Default)]
-pub(crate) struct Hold {
-    /// Held by whoever pauses or resumes, takes a snapshot or goes back to one.
+pub(crate) struct PauseState {
+    /// PauseGuard by whoever pauses or resumes, takes a snapshot or goes back to one.
     pub(crate) turn: Turn<()>,
-    held: Mutex<Option<Held>>,
+    paused: Mutex<Option<PauseGuard>>,
 }
 
-/// What waits while a sandbox is held.
+/// What waits while a sandbox is paused.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PauseGuard {
     /// Runs that came too late to be refused.
     pub(crate) _contexts: Vec<Paused>,
     /// Time that passes for nobody is no idle time.
     pub(crate) _in_use: ActivityGuard,
 }
 
-impl Hold {
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+impl PauseState {
+    fn paused(&self) -> MutexGuard<'_, Option<PauseGuard>> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_held(&self) -> bool {
-        self.held().is_some()
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused().is_some()
     }
 
-    pub(crate) fn set(&self, held: Option<Held>) {
+    pub(crate) fn set(&self, paused: Option<PauseGuard>) {
         // What waited may go on when nobody looks here any more.
-        let _former = std::mem::replace(&mut *self.held(), held);
+        let _former = std::mem::replace(&mut *self.paused(), paused);
     }
 
     /// The error of everything that is asked of it meanwhile.
     pub(crate) fn check(&self, operation: &'static str) -> Result<()> {
-        if !self.is_held() {
+        if !self.is_paused() {
             return Ok(());
         }
         let error = Error::new(ErrorKind::Unavailable, operation, "the sandbox is paused");

@@ -1,6 +1,6 @@
-//! What is told of the network to who runs something: what was refused, and that there is none.
+//! What is reported of the network to who runs something: what was refused, and that there is none.
 //!
-//! A program that meets a closed network may try again for minutes before it says so. So it is told while it runs, once.
+//! A program that meets a closed network may try again for minutes before it says so. So it is reported while it runs, once.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use sandbox_core::{Command, CommandEvent, Event, EventKind, NetworkDenial, Outpu
 use tokio::time::Sleep;
 
 use crate::attempts::Attempts;
-use crate::network::Guard;
+use crate::network::EgressFilter;
 
 /// Time after which a run is looked after for the first time, and between looks from then on.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
@@ -45,39 +45,39 @@ const PHRASES: [&str; 15] = [
 ];
 
 /// Watches the network of a sandbox while something runs in it.
-pub(crate) struct Lookout {
-    gate: Option<(Arc<dyn Guard>, u64)>,
-    closed: Option<Closed>,
-    /// The next look. `None`: there is nothing to look for, or it was told.
+pub(crate) struct DenialReporter {
+    gate: Option<(Arc<dyn EgressFilter>, u64)>,
+    closed: Option<ClosedNetwork>,
+    /// The next look. `None`: there is nothing to look for, or it was reported.
     next: Option<Pin<Box<Sleep>>>,
-    told: Option<String>,
+    reported: Option<String>,
 }
 
-impl fmt::Debug for Lookout {
+impl fmt::Debug for DenialReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookout").field("closed", &self.closed).finish_non_exhaustive()
+        f.debug_struct("DenialReporter").field("closed", &self.closed).finish_non_exhaustive()
     }
 }
 
 /// A network that leads nowhere, from some moment on.
 #[derive(Debug)]
-pub(crate) struct Closed {
+pub(crate) struct ClosedNetwork {
     attempts: Attempts,
     /// Number of attempts before. `None`: not known.
     before: Option<u64>,
     hint: String,
-    said: [Said; 2],
+    scanned: [ScannedOutput; 2],
 }
 
 /// The part of one output stream that was looked through.
 #[derive(Debug, Default)]
-struct Said {
+struct ScannedOutput {
     looked_through: usize,
     end: Vec<u8>,
     found: bool,
 }
 
-impl Said {
+impl ScannedOutput {
     fn push(&mut self, data: &[u8]) {
         let room = MAX_LOOKED_THROUGH.saturating_sub(self.looked_through);
         let data = &data[..data.len().min(room)];
@@ -92,20 +92,20 @@ impl Said {
     }
 }
 
-impl Closed {
+impl ClosedNetwork {
     pub(crate) fn from_now(attempts: Attempts, hint: String) -> Self {
         let before = Some(attempts.count().unwrap_or_default());
-        Self { attempts, before, hint, said: Default::default() }
+        Self { attempts, before, hint, scanned: Default::default() }
     }
 
     /// The same for code, most of which is over before the kernel has been asked: what it fails with says itself that it
     /// is about the network, so that only what its programs say counts, and attempts after the first look.
     pub(crate) fn of_code(attempts: Attempts, hint: String) -> Self {
-        Self { attempts, before: None, hint, said: Default::default() }
+        Self { attempts, before: None, hint, scanned: Default::default() }
     }
 
     fn is_said(&self) -> bool {
-        self.said.iter().any(|said| said.found)
+        self.scanned.iter().any(|scanned| scanned.found)
     }
 
     /// Tells that something tried to leave. Where nobody counts, programs are taken at their word.
@@ -128,15 +128,15 @@ impl Closed {
     }
 }
 
-impl Lookout {
-    pub(crate) fn new(gate: Option<Arc<dyn Guard>>, closed: Option<Closed>) -> Self {
+impl DenialReporter {
+    pub(crate) fn new(gate: Option<Arc<dyn EgressFilter>>, closed: Option<ClosedNetwork>) -> Self {
         let gate = gate.map(|gate| {
-            let mark = gate.mark();
-            (gate, mark)
+            let cursor = gate.cursor();
+            (gate, cursor)
         });
         let watched = gate.is_some() || closed.is_some();
         let next = watched.then(|| Box::pin(tokio::time::sleep(FIRST_LOOK)));
-        Self { gate, closed, next, told: None }
+        Self { gate, closed, next, reported: None }
     }
 
     fn has_nothing_to_tell(&self) -> bool {
@@ -145,12 +145,12 @@ impl Lookout {
 
     fn output(&mut self, stream: OutputStream, data: &[u8]) {
         if let Some(closed) = &mut self.closed {
-            closed.said[usize::from(stream == OutputStream::Stderr)].push(data);
+            closed.scanned[usize::from(stream == OutputStream::Stderr)].push(data);
         }
     }
 
     fn denied(&self) -> Vec<NetworkDenial> {
-        self.gate.as_ref().map(|(gate, mark)| gate.denied_since(*mark)).unwrap_or_default()
+        self.gate.as_ref().map(|(gate, cursor)| gate.denied_since(*cursor)).unwrap_or_default()
     }
 
     /// Looks when it is time, and gives what there is to tell, once.
@@ -164,17 +164,17 @@ impl Lookout {
                 closed.and_then(|closed| closed.is_met_meanwhile().then(|| closed.hint.clone()));
             if let Some(hint) = hint.or_else(|| NetworkDenial::hint(&self.denied())) {
                 self.next = None;
-                self.told = Some(hint.clone());
+                self.reported = Some(hint.clone());
                 return Some(hint);
             }
             self.next = Some(Box::pin(tokio::time::sleep(NEXT_LOOK)));
         }
     }
 
-    /// What the end tells, beside what was refused. What succeeded is told of what it said itself.
+    /// What the end tells, beside what was refused. What succeeded is reported of what it scanned itself.
     fn at_end(&self, failed: bool, denied: &[NetworkDenial]) -> Option<String> {
-        if self.told.is_some() {
-            return self.told.clone();
+        if self.reported.is_some() {
+            return self.reported.clone();
         }
         let closed = self.closed.as_ref().filter(|one| (failed || one.is_said()) && one.is_met());
         let hint = closed.map(|closed| closed.hint.clone());
@@ -184,22 +184,22 @@ impl Lookout {
 
 /// The events of a run, with what there is to tell of the network.
 #[derive(Debug)]
-pub(crate) struct Told<S> {
+pub(crate) struct DenialReportingStream<S> {
     inner: S,
-    lookout: Lookout,
+    reporter: DenialReporter,
     failed: bool,
     run_id: String,
     /// The number of the next event.
     seq: u64,
 }
 
-impl<S> Told<S> {
-    pub(crate) fn new(inner: S, lookout: Lookout) -> Self {
-        Self { inner, lookout, failed: false, run_id: String::new(), seq: 0 }
+impl<S> DenialReportingStream<S> {
+    pub(crate) fn new(inner: S, reporter: DenialReporter) -> Self {
+        Self { inner, reporter, failed: false, run_id: String::new(), seq: 0 }
     }
 }
 
-impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
+impl<S: Stream<Item = Event> + Unpin> Stream for DenialReportingStream<S> {
     type Item = Event;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
@@ -207,7 +207,7 @@ impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
         let mut event = match this.inner.poll_next_unpin(cx) {
             Poll::Ready(Some(event)) => event,
             Poll::Ready(None) => return Poll::Ready(None),
-            Poll::Pending => match this.lookout.poll_hint(cx) {
+            Poll::Pending => match this.reporter.poll_hint(cx) {
                 Some(text) if this.seq > 0 => {
                     let kind = EventKind::Hint { text };
                     let (run_id, seq) = (this.run_id.clone(), this.seq);
@@ -224,15 +224,15 @@ impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
         event.seq = this.seq;
         this.seq += 1;
         match &mut event.kind {
-            EventKind::Output { stream, data } => this.lookout.output(*stream, data),
+            EventKind::Output { stream, data } => this.reporter.output(*stream, data),
             EventKind::Error(_) => this.failed = true,
-            EventKind::Finished(outcome) if !this.lookout.has_nothing_to_tell() => {
-                outcome.network_denied = this.lookout.denied();
+            EventKind::Finished(outcome) if !this.reporter.has_nothing_to_tell() => {
+                outcome.network_denied = this.reporter.denied();
                 let failed = this.failed
                     || outcome.failure.is_some()
                     || !matches!(outcome.exit_code, None | Some(0));
                 if outcome.hint.is_none() {
-                    outcome.hint = this.lookout.at_end(failed, &outcome.network_denied);
+                    outcome.hint = this.reporter.at_end(failed, &outcome.network_denied);
                 }
             }
             _ => {}
@@ -242,20 +242,20 @@ impl<S: Stream<Item = Event> + Unpin> Stream for Told<S> {
 }
 
 /// A command, with what there is to tell of the network among its events and in its end.
-pub(crate) fn told(command: Command, lookout: Lookout) -> Command {
-    if lookout.has_nothing_to_tell() {
+pub(crate) fn report_denials(command: Command, reporter: DenialReporter) -> Command {
+    if reporter.has_nothing_to_tell() {
         return command;
     }
-    let events = ToldCommand { inner: command.events, lookout };
+    let events = DenialReportingCommand { inner: command.events, reporter };
     Command { events: Box::pin(events), ..command }
 }
 
-struct ToldCommand {
+struct DenialReportingCommand {
     inner: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
-    lookout: Lookout,
+    reporter: DenialReporter,
 }
 
-impl Stream for ToldCommand {
+impl Stream for DenialReportingCommand {
     type Item = CommandEvent;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<CommandEvent>> {
@@ -264,19 +264,19 @@ impl Stream for ToldCommand {
             Poll::Ready(Some(event)) => event,
             Poll::Ready(None) => return Poll::Ready(None),
             Poll::Pending => {
-                return match this.lookout.poll_hint(cx) {
+                return match this.reporter.poll_hint(cx) {
                     Some(text) => Poll::Ready(Some(CommandEvent::Hint { text })),
                     None => Poll::Pending,
                 };
             }
         };
         match &mut event {
-            CommandEvent::Output { stream, data } => this.lookout.output(*stream, data),
+            CommandEvent::Output { stream, data } => this.reporter.output(*stream, data),
             CommandEvent::Finished(outcome) => {
-                outcome.network_denied = this.lookout.denied();
+                outcome.network_denied = this.reporter.denied();
                 let failed = outcome.failure.is_some() || outcome.exit_code != 0;
                 if outcome.hint.is_none() {
-                    outcome.hint = this.lookout.at_end(failed, &outcome.network_denied);
+                    outcome.hint = this.reporter.at_end(failed, &outcome.network_denied);
                 }
             }
             _ => {}
@@ -291,16 +291,16 @@ mod tests {
 
     #[test]
     fn phrases_are_found_in_two_pieces_and_not_for_ever() {
-        let mut said = Said::default();
+        let mut scanned = ScannedOutput::default();
         for piece in ["x".repeat(1000).as_str(), "curl: (6) Could not res", "olve host: a.example"]
         {
-            said.push(piece.as_bytes());
+            scanned.push(piece.as_bytes());
         }
-        assert!(said.found);
-        let mut said = Said::default();
-        said.push(&vec![b'x'; MAX_LOOKED_THROUGH]);
-        said.push(b"EAI_AGAIN");
-        assert!(!said.found);
+        assert!(scanned.found);
+        let mut scanned = ScannedOutput::default();
+        scanned.push(&vec![b'x'; MAX_LOOKED_THROUGH]);
+        scanned.push(b"EAI_AGAIN");
+        assert!(!scanned.found);
         assert!(PHRASES.iter().all(|phrase| phrase.len() <= MAX_PHRASE));
     }
 }

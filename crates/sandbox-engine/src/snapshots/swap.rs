@@ -34,7 +34,7 @@ impl Layout {
 }
 
 /// Files beside those that there are. Removed when they do not take their place.
-pub(super) struct Staged {
+pub(super) struct StagedFiles {
     pub(super) files: Files,
     layout: Layout,
     /// What will be the content of the working directory.
@@ -46,7 +46,7 @@ pub(super) struct Staged {
     given_up: bool,
 }
 
-impl Staged {
+impl StagedFiles {
     pub(super) fn new(files: Files, layout: Layout) -> Self {
         let mark = random_hex(4);
         let fresh = format!("{}/.restored-{mark}", layout.work_dir);
@@ -148,7 +148,7 @@ impl Staged {
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedFiles {
     fn drop(&mut self) {
         let Some(runtime) = Handle::try_current().ok().filter(|_| self.given_up) else { return };
         self.unwanted.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The makers of cells, one for each way to isolate, shared by the sandboxes of a backend.
+//! The launchers of cells, one for each way to isolate, shared by the sandboxes of a backend.
 
 use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result, hint_with_rust};
 use sandbox_isolation::{Cell, CellKind, CellSpec, Maker};
@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::host_limits;
 use sandbox_engine::background;
 
-/// The makers of one backend.
+/// The launchers of one backend.
 #[derive(Debug, Default)]
 pub struct CellLaunchers {
     isolated: Mutex<Option<Maker>>,

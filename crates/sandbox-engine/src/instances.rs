@@ -6,15 +6,15 @@ use sandbox_core::{Instance, ListQuery, Page, SandboxInfo, SandboxStatus};
 
 /// What a backend has made and somebody still has.
 #[derive(Debug)]
-pub struct Made<I>(Mutex<Vec<Weak<I>>>);
+pub struct InstanceRegistry<I>(Mutex<Vec<Weak<I>>>);
 
-impl<I> Default for Made<I> {
+impl<I> Default for InstanceRegistry<I> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<I: Instance> Made<I> {
+impl<I: Instance> InstanceRegistry<I> {
     fn made(&self) -> MutexGuard<'_, Vec<Weak<I>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
