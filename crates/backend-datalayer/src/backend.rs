@@ -137,7 +137,7 @@ pub(crate) fn capabilities() -> Capabilities {
 #[async_trait]
 impl Backend for DatalayerBackend {
     fn variant(&self) -> Variant {
-        Variant::DatalayerRuntime
+        Variant::DATALAYER_RUNTIME
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -146,7 +146,7 @@ impl Backend for DatalayerBackend {
 
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         capabilities().check(&spec).map_err(|error| {
-            error.with_context("variant", Variant::DatalayerRuntime.as_str()).with_hint(
+            error.with_context("variant", Variant::DATALAYER_RUNTIME.as_str()).with_hint(
                 "the service has no request for that; it has lifetime, gpu, and environments with their cpu, memory and disk",
             )
         })?;

@@ -99,7 +99,7 @@ impl Beside {
         // Who looks after its life is the lease.
         create.lifetime = Some(MAX_DURATION);
         let spec = SandboxBaseSpec {
-            variant: Variant::DatalayerRuntime,
+            variant: Variant::DATALAYER_RUNTIME,
             capabilities: capabilities(),
             create: &create,
             isolation: info.isolation.unwrap_or_default(),
@@ -119,7 +119,7 @@ impl Beside {
         let site = format!("{}/.packages", at.home);
         base.packages = Some(Packages::inside(at.python.clone().into(), site, Vec::new()));
         let worker_spec = WorkerSpec { env, cwd };
-        let contexts = Contexts::new(Variant::DatalayerRuntime, programs, ended, worker_spec);
+        let contexts = Contexts::new(Variant::DATALAYER_RUNTIME, programs, ended, worker_spec);
         Ok(StandardInstance { base, contexts, kind: Elsewhere })
     }
 }

@@ -59,7 +59,7 @@ impl DatalayerInstance {
                 Arc::new(KernelBox::new(rest, Arc::new(kernels)))
             }
         };
-        let (variant, ended) = (Variant::DatalayerRuntime, Arc::clone(&lease.ended));
+        let (variant, ended) = (Variant::DATALAYER_RUNTIME, Arc::clone(&lease.ended));
         let contexts = Contexts::with(variant, "python", ended, WorkerSpec { env, cwd }, box_of);
         Self { lease, contexts, beside, left }
     }
@@ -108,7 +108,7 @@ impl Drop for DatalayerInstance {
 
 fn unsupported(operation: &'static str) -> Error {
     Error::unsupported(operation, format!("datalayer-runtime does not support {operation}"))
-        .with_context("variant", Variant::DatalayerRuntime.as_str())
+        .with_context("variant", Variant::DATALAYER_RUNTIME.as_str())
 }
 
 #[async_trait]

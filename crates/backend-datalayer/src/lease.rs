@@ -154,7 +154,7 @@ impl Lease {
         let what = if over { "its lifetime is over" } else { "it has ended" };
         let id = state.record.id();
         Err(Error::new(ErrorKind::Terminated, operation, format!("datalayer-runtime/{id}: {what}"))
-            .with_context("sandbox_id", format!("{}/{id}", Variant::DatalayerRuntime)))
+            .with_context("sandbox_id", format!("{}/{id}", Variant::DATALAYER_RUNTIME)))
     }
 
     /// What a failure of the way there means: that the sandbox has ended, when it has.
@@ -389,7 +389,7 @@ pub(crate) fn describe(
     resources: Option<ResourceConfig>,
 ) -> SandboxInfo {
     let note = note.cloned().unwrap_or_default();
-    let variant = Variant::DatalayerRuntime;
+    let variant = Variant::DATALAYER_RUNTIME;
     SandboxInfo {
         id: format!("{variant}/{}", record.id()),
         variant,

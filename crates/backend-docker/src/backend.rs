@@ -118,7 +118,7 @@ pub(crate) fn check(spec: &CreateSpec, engine: &Engine) -> Result<()> {
             Engine::None => "without Python in its image a container has no mounts, no snapshots and no network; it enforces memory, cpu, disk, processes, lifetime and idle timeout",
             _ => "local-docker enforces memory, cpu, disk, processes, GPUs by number, lifetime, idle timeout, mounts and the network",
         };
-        error.with_context("variant", Variant::LocalDocker.as_str()).with_hint(hint)
+        error.with_context("variant", Variant::LOCAL_DOCKER.as_str()).with_hint(hint)
     })?;
     check_size(spec)?;
     let own = |name: &str| matches!(name, "local-docker" | "docker" | "python-cpu-env");
@@ -144,7 +144,7 @@ pub(crate) async fn image(docker: &Docker, name: &str) -> Result<ImageInspect> {
 #[async_trait]
 impl Backend for DockerBackend {
     fn variant(&self) -> Variant {
-        Variant::LocalDocker
+        Variant::LOCAL_DOCKER
     }
 
     fn capabilities(&self) -> Capabilities {

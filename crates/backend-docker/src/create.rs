@@ -80,7 +80,7 @@ impl DockerBackend {
         }
         // While the container starts: what it says is needed after that, by the first one of a program.
         tokio::spawn(interpreter_here());
-        let id = SandboxId::random(Variant::LocalDocker);
+        let id = SandboxId::random(Variant::LOCAL_DOCKER);
         let Plan { options, image: of, files, way, .. } = &plan;
         let image = plan.snapshot.as_ref().and_then(StoredSnapshot::image).map(str::to_owned);
         let origin = image.map(|image| Origin { image, snapshots: self.snapshots.clone() });
@@ -122,7 +122,7 @@ impl DockerBackend {
         plan: &Plan,
         about: About,
     ) -> Result<Sandbox> {
-        let id = SandboxId::random(Variant::LocalDocker);
+        let id = SandboxId::random(Variant::LOCAL_DOCKER);
         let Plan { options, image, files, way, env, .. } = plan;
         let wanted = Wanted { spec, options, image, files, way: *way, about, origin: None };
         let made = PlainBox::start(daemon, &wanted, &self.arrival, id.local(), env).await?;
@@ -208,7 +208,7 @@ impl DockerBackend {
         let mut unlimited = spec.clone();
         unlimited.lifetime = None;
         let base = SandboxBaseSpec {
-            variant: Variant::LocalDocker,
+            variant: Variant::LOCAL_DOCKER,
             capabilities,
             create: &unlimited,
             isolation: IsolationInfo {
@@ -268,7 +268,7 @@ impl DockerBackend {
         let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
         let ended = Arc::clone(&base.end_reason);
         let contexts =
-            Contexts::with(Variant::LocalDocker, &language, ended, worker_spec, move |_| {
+            Contexts::with(Variant::LOCAL_DOCKER, &language, ended, worker_spec, move |_| {
                 Arc::clone(&interpreters)
             });
         Ok(DockerInstance { base, contexts, kind })

@@ -101,7 +101,7 @@ fn check(spec: &CreateSpec) -> Result<Capabilities> {
     let capabilities = capabilities(spec.isolation);
     capabilities.check(spec).map_err(|error| {
         let enforced = "local-eval enforces memory, disk, processes, lifetime, idle timeout, mounts and the network";
-        with_unsupported_hint(error, spec, Variant::LocalEval, enforced)
+        with_unsupported_hint(error, spec, Variant::LOCAL_EVAL, enforced)
     })?;
     check_size(spec)?;
     if let Some(name) = spec.environment.as_deref().filter(|name| !is_own_environment(name)) {
@@ -164,7 +164,7 @@ fn not_shown(unseen: &[PathBuf]) -> Option<Check> {
 #[async_trait]
 impl Backend for EvalBackend {
     fn variant(&self) -> Variant {
-        Variant::LocalEval
+        Variant::LOCAL_EVAL
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -71,7 +71,7 @@ impl Workshop {
         let source = self.source(maker, python.clone(), options.clone());
         let cell_box = Arc::new(CellHost::new(cell, source, rlimits));
         let base = SandboxBaseSpec {
-            variant: Variant::LocalEval,
+            variant: Variant::LOCAL_EVAL,
             capabilities: *capabilities,
             create: spec,
             isolation,
@@ -93,7 +93,7 @@ impl Workshop {
         let cell = InCell::new(&cell_box);
         let host: Arc<dyn ProcessHost> = cell_box;
         let contexts =
-            Contexts::new(Variant::LocalEval, host, Arc::clone(&base.end_reason), worker_spec);
+            Contexts::new(Variant::LOCAL_EVAL, host, Arc::clone(&base.end_reason), worker_spec);
         let snapshots = Snapshots::new(self.snapshots.clone(), version, options.preimport.clone())
             .with_imports(&options.imports);
         let instance = EvalInstance { base, contexts, kind: Worker { cell, snapshots } };

@@ -111,7 +111,7 @@ fn check(spec: &CreateSpec, ipython: bool) -> Result<Capabilities> {
     capabilities.check(spec).map_err(|error| {
         let enforced =
             "local-jupyter enforces memory, disk, processes, lifetime, idle timeout, mounts and the network";
-        with_unsupported_hint(error, spec, Variant::LocalJupyter, enforced)
+        with_unsupported_hint(error, spec, Variant::LOCAL_JUPYTER, enforced)
     })?;
     check_size(spec)?;
     Ok(capabilities)
@@ -186,7 +186,7 @@ impl JupyterBackend {
         let warm = warm.map(|warm| warm.in_cell(&cell_box));
         let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
         let base = SandboxBaseSpec {
-            variant: Variant::LocalJupyter,
+            variant: Variant::LOCAL_JUPYTER,
             capabilities,
             create: &spec,
             isolation,
@@ -208,7 +208,7 @@ impl JupyterBackend {
         let over = Over::new(options.transport.map(Into::into));
         let kernels = kernels_of(&cell_box, command, warm, over, home, Room::of_create(&spec))?;
         let host: Arc<dyn ProcessHost> = Arc::new(KernelBox::new(cell_box, Arc::new(kernels)));
-        let (variant, ended) = (Variant::LocalJupyter, Arc::clone(&base.end_reason));
+        let (variant, ended) = (Variant::LOCAL_JUPYTER, Arc::clone(&base.end_reason));
         let box_of = move |_: &str| Arc::clone(&host);
         let contexts = Contexts::with(variant, &language, ended, worker_spec, box_of);
         let instance = JupyterInstance { base, contexts, kind: Kernel::Here(cell) };
@@ -254,7 +254,7 @@ fn no_zygote() -> ZygoteSource {
 #[async_trait]
 impl Backend for JupyterBackend {
     fn variant(&self) -> Variant {
-        Variant::LocalJupyter
+        Variant::LOCAL_JUPYTER
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -20,10 +20,10 @@ const TOKEN_VARIABLE: &str = "JUPYTER_TOKEN";
 
 /// The cloud variants in the order in which they are taken, and the variables that show that there are credentials.
 const CREDENTIALS: [(Variant, &[&str]); 4] = [
-    (Variant::Daytona, &["DAYTONA_API_KEY"]),
-    (Variant::E2b, &["E2B_API_KEY"]),
-    (Variant::Modal, &["MODAL_TOKEN_ID"]),
-    (Variant::Cloudflare, &["CLOUDFLARE_SANDBOX_BASE_URL", "CLOUDFLARE_API_TOKEN"]),
+    (Variant::DAYTONA, &["DAYTONA_API_KEY"]),
+    (Variant::E2B, &["E2B_API_KEY"]),
+    (Variant::MODAL, &["MODAL_TOKEN_ID"]),
+    (Variant::CLOUDFLARE, &["CLOUDFLARE_SANDBOX_BASE_URL", "CLOUDFLARE_API_TOKEN"]),
 ];
 
 /// The variant that is asked for, or the default one.
@@ -38,7 +38,7 @@ pub(crate) fn variant(args: &ProviderArgs) -> Result<Variant, Problem> {
 /// The variant for a new sandbox. Who names a kernel and no variant means the one that has kernels.
 fn variant_of(args: &SandboxArgs) -> Result<Variant, Problem> {
     match args.provider.provider {
-        None if args.kernel.is_given() => Ok(Variant::LocalJupyter),
+        None if args.kernel.is_given() => Ok(Variant::LOCAL_JUPYTER),
         _ => variant(&args.provider),
     }
 }
@@ -62,7 +62,7 @@ fn first_with_credentials(
     has_modal_file: impl Fn() -> bool,
 ) -> Variant {
     let has = |variant: Variant, names: &[&str]| {
-        names.iter().all(|name| is_set(name)) || (variant == Variant::Modal && has_modal_file())
+        names.iter().all(|name| is_set(name)) || (variant == Variant::MODAL && has_modal_file())
     };
     let mut found =
         CREDENTIALS.iter().filter(|(variant, names)| in_build(*variant) && has(*variant, names));
@@ -94,7 +94,7 @@ pub(crate) fn builder(
         builder = builder.mount(mount(item)?);
     }
     if args.writable_root {
-        if variant_of(args)? != Variant::LocalDocker {
+        if variant_of(args)? != Variant::LOCAL_DOCKER {
             let message =
                 "--writable-root is for containers: elsewhere there is no root of an image";
             return Err(Problem::usage(message, "add `-p local-docker`, or leave it out"));
@@ -113,7 +113,7 @@ fn kernel(
     if let Some(name) = &args.kernel {
         builder = match variant {
             // There a kernel is one of the things that can run code.
-            Variant::LocalDocker => builder.provider_option("engine", format!("jupyter:{name}")),
+            Variant::LOCAL_DOCKER => builder.provider_option("engine", format!("jupyter:{name}")),
             _ => builder.provider_option("kernel", name.as_str()),
         };
     }
@@ -351,12 +351,12 @@ mod tests {
             "E2B_API_KEY",
             "DAYTONA_API_KEY",
         ];
-        assert_eq!(chosen(&all, true, None), Variant::Daytona);
-        assert_eq!(chosen(&all, true, Some(Variant::Daytona)), Variant::E2b);
-        assert_eq!(chosen(&all[..3], false, None), Variant::Modal);
-        assert_eq!(chosen(&[], true, None), Variant::Modal);
-        assert_eq!(chosen(&all[..2], false, None), Variant::Cloudflare);
-        assert_eq!(chosen(&all[..1], false, None), Variant::LocalEval, "half of them");
-        assert_eq!(chosen(&[], false, None), Variant::LocalEval);
+        assert_eq!(chosen(&all, true, None), Variant::DAYTONA);
+        assert_eq!(chosen(&all, true, Some(Variant::DAYTONA)), Variant::E2B);
+        assert_eq!(chosen(&all[..3], false, None), Variant::MODAL);
+        assert_eq!(chosen(&[], true, None), Variant::MODAL);
+        assert_eq!(chosen(&all[..2], false, None), Variant::CLOUDFLARE);
+        assert_eq!(chosen(&all[..1], false, None), Variant::LOCAL_EVAL, "half of them");
+        assert_eq!(chosen(&[], false, None), Variant::LOCAL_EVAL);
     }
 }

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     if env::var_os(RUNTIME_DIRECTORY_VARIABLE).is_none() {
         return with_a_directory();
     }
-    let backend = || Registry::new().backend(Variant::LocalEval).expect("local-eval is built in");
+    let backend = || Registry::new().backend(Variant::LOCAL_EVAL).expect("local-eval is built in");
     let target = Target::new("local-eval-detached", backend).stays();
     let python = env::var("SANDBOX_TEST_PYTHON").ok();
     let target = target.part(GROUPS, "left to `cargo xtask test --full`");

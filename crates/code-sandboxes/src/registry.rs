@@ -30,10 +30,10 @@ macro_rules! backends {
 }
 
 backends! {
-    LocalEval in "eval" is backend_eval::EvalBackend,
-    LocalJupyter in "jupyter" is backend_jupyter::JupyterBackend,
-    LocalDocker in "docker" is backend_docker::DockerBackend,
-    DatalayerRuntime in "datalayer" is backend_datalayer::DatalayerBackend,
+    LOCAL_EVAL in "eval" is backend_eval::EvalBackend,
+    LOCAL_JUPYTER in "jupyter" is backend_jupyter::JupyterBackend,
+    LOCAL_DOCKER in "docker" is backend_docker::DockerBackend,
+    DATALAYER_RUNTIME in "datalayer" is backend_datalayer::DatalayerBackend,
 }
 
 /// Finds backends by variant. One backend of a kind serves the whole process, so its warm parts are shared.
@@ -59,13 +59,13 @@ impl Registry {
 
     /// The variant that is used when none is named: `local-eval`, which needs no key.
     pub fn default_variant(self) -> Variant {
-        Variant::LocalEval
+        Variant::LOCAL_EVAL
     }
 
     /// Every known variant, and whether this build has it.
     pub fn variants(self) -> Vec<VariantStatus> {
         let status = |variant| VariantStatus { variant, available: available(variant) };
-        Variant::ALL.into_iter().map(status).collect()
+        Variant::well_known().into_iter().map(status).collect()
     }
 
     /// The backend of a variant, with its configuration from the environment.
@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn what_is_missing_says_how_to_get_it() {
         let left_out =
-            [Entry { variant: Variant::E2b, feature: "e2b", make: None, made: OnceLock::new() }];
-        let error = missing(Variant::E2b, &left_out);
+            [Entry { variant: Variant::E2B, feature: "e2b", make: None, made: OnceLock::new() }];
+        let error = missing(Variant::E2B, &left_out);
         assert_eq!(error.to_string(), "this build has no e2b backend");
         assert_eq!(error.hint(), Some("build code-sandboxes with its cargo feature `e2b`"));
-        let error = missing(Variant::Modal, &left_out);
+        let error = missing(Variant::MODAL, &left_out);
         assert_eq!(error.to_string(), "this version has no modal backend");
         assert_eq!(error.hint(), Some("it is not written yet; use e2b"));
     }

@@ -182,7 +182,7 @@ fn detachable() -> Vec<Variant> {
     let can = |variant: &Variant| {
         registry.backend(*variant).is_ok_and(|backend| backend.capabilities().detached)
     };
-    Variant::ALL.into_iter().filter(can).collect()
+    Variant::well_known().into_iter().filter(can).collect()
 }
 
 impl From<sandbox_core::Sandbox> for Sandbox {

@@ -85,7 +85,7 @@ impl<R: Resolve> SandboxBuilder<R> {
         self.problem.get_or_insert(problem);
     }
 
-    /// Sets the variant: [`Variant::LocalEval`], `"local-eval"`, `"eval"` ..
+    /// Sets the variant: [`Variant::LOCAL_EVAL`], `"local-eval"`, `"eval"` ..
     pub fn variant(mut self, variant: impl IntoVariant) -> Self {
         match variant.into_variant() {
             Ok(variant) => self.variant = Some(variant),

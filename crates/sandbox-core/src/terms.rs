@@ -192,7 +192,7 @@ mod tests {
         let isolation = IsolationInfo { mode: spec.isolation, ..IsolationInfo::default() };
         SandboxInfo {
             id: "local-eval/abc".into(),
-            variant: Variant::LocalEval,
+            variant: Variant::LOCAL_EVAL,
             status: SandboxStatus::Running,
             created_at: 0.0,
             end_at: None,

@@ -97,7 +97,7 @@ async fn a_client_and_the_backend_have_the_same_runtimes() {
     mine.run_code("x = {'a': [1, 2]}").await.unwrap();
     mine.create_snapshot("kept").await.unwrap();
     passes(&interpreter(OLDER).unwrap(), "beside_client.py", &bench.plane);
-    let id = SandboxId::new(Variant::DatalayerRuntime, "theirs").unwrap();
+    let id = SandboxId::new(Variant::DATALAYER_RUNTIME, "theirs").unwrap();
     let instance = bench.backend.attach(&call(), &id).await.unwrap();
     let theirs = Sandbox::from_instance(bench.another(), instance);
     assert_eq!(theirs.run_code("y").await.unwrap().text(), Some("{'b': 3}"));

@@ -96,7 +96,7 @@ async fn a_sandbox_that_is_found_again_has_its_state() {
     let again = Sandbox::from_instance(backend, instance);
     assert_eq!(again.run_code("x + 1").await.unwrap().text(), Some("42"));
     assert_eq!(again.run_code("y").context("other").await.unwrap().text(), Some("7"));
-    assert_eq!(id.variant(), Variant::DatalayerRuntime);
+    assert_eq!(id.variant(), Variant::DATALAYER_RUNTIME);
     again.terminate().await.unwrap();
     bench.assert_nothing_left();
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Bench, call};
 
 fn id(text: &str) -> SandboxId {
-    SandboxId::new(Variant::DatalayerRuntime, text).expect("it is an id")
+    SandboxId::new(Variant::DATALAYER_RUNTIME, text).expect("it is an id")
 }
 
 #[tokio::test(flavor = "multi_thread")]

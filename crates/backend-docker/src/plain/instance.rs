@@ -73,7 +73,7 @@ pub(crate) async fn assemble(
     let mut unlimited = spec.clone();
     unlimited.lifetime = None;
     let base = SandboxBaseSpec {
-        variant: Variant::LocalDocker,
+        variant: Variant::LOCAL_DOCKER,
         capabilities: capabilities(made.has_terminals()),
         create: &unlimited,
         isolation: IsolationInfo {
@@ -102,7 +102,7 @@ pub(crate) async fn assemble(
     facts.into_iter().for_each(|(name, fact)| base.describe(name, json!(fact)));
     let worker_spec = WorkerSpec { env: env.clone(), cwd: cwd.clone() };
     let ended = Arc::clone(&base.end_reason);
-    let contexts = Contexts::new(Variant::LocalDocker, host, ended, worker_spec);
+    let contexts = Contexts::new(Variant::LOCAL_DOCKER, host, ended, worker_spec);
     let instance = PlainInstance { base, contexts, kind: Plain };
     instance.prepare(async { Ok(()) }, spec.working_dir.is_some(), true).await?;
     instance.begin(spec);

@@ -68,7 +68,7 @@ fn capabilities(target: &Target, ipython: bool) -> Capabilities {
 /// Refuses what cannot be had there, before anybody is asked for anything.
 fn check(spec: &CreateSpec, target: &Target) -> Result<()> {
     capabilities(target, true).check(spec).map_err(|error| {
-        let error = error.with_context("variant", Variant::LocalJupyter.as_str());
+        let error = error.with_context("variant", Variant::LOCAL_JUPYTER.as_str());
         if spec.isolation == IsolationMode::Off {
             return error.with_hint(
                 "its code has what whoever runs the kernel gives it; here only lifetime, idle timeout and output are limited",
@@ -198,7 +198,7 @@ async fn make(
     // One that does not say where it is begins there.
     let cwd = at.as_ref().map_or_else(|| ".".to_owned(), |at| at.cwd.clone());
     let base = SandboxBaseSpec {
-        variant: Variant::LocalJupyter,
+        variant: Variant::LOCAL_JUPYTER,
         capabilities,
         create: spec,
         isolation: isolation(target),
@@ -223,7 +223,7 @@ async fn make(
     let ended = Arc::clone(&base.end_reason);
     let worker_spec = WorkerSpec { env, cwd };
     let box_of = box_of(Arc::clone(away), opened);
-    let contexts = Contexts::with(Variant::LocalJupyter, &language, ended, worker_spec, box_of);
+    let contexts = Contexts::with(Variant::LOCAL_JUPYTER, &language, ended, worker_spec, box_of);
     let kind = Kernel::Away(Arc::clone(away));
     let instance = JupyterInstance { base, contexts, kind };
     instance.prepare(std::future::ready(Ok(())), false, false).await?;

@@ -50,7 +50,7 @@ pub(crate) async fn doctor(args: &ProviderArgs, printer: &Printer) -> Result<u8,
     let selected = settings::variant(args)?;
     let variants = match args.provider {
         Some(_) => vec![selected],
-        None => Variant::ALL.to_vec(),
+        None => Variant::well_known(),
     };
     let mut checkups = Vec::with_capacity(variants.len());
     for variant in variants {

@@ -38,7 +38,7 @@ pub(crate) async fn pull_missing(args: &SandboxArgs, printer: &Printer) -> Resul
     if !args.pull {
         return Ok(());
     }
-    if settings::variant(&args.provider)? != Variant::LocalDocker {
+    if settings::variant(&args.provider)? != Variant::LOCAL_DOCKER {
         let message = "--pull is for the images of a container engine";
         return Err(Problem::usage(message, "say -p local-docker, too"));
     }

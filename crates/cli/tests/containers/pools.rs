@@ -13,7 +13,7 @@ const OWNER: &str = "SANDBOX_TEST_POOL_OWNER";
 
 fn recipe(image: &Named) -> impl Fn() -> SandboxBuilder<Registry> + Send + Sync + 'static {
     let image = image.0.clone();
-    move || Sandbox::builder().variant(Variant::LocalDocker).image(image.clone())
+    move || Sandbox::builder().variant(Variant::LOCAL_DOCKER).image(image.clone())
 }
 
 async fn until(pool: &SandboxPool, wanted: impl Fn(&PoolStatus) -> bool) {

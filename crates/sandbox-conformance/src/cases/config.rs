@@ -96,7 +96,7 @@ async fn impossible_numbers_are_refused(_: Fixture) -> Checked {
 async fn an_unknown_variant_lists_the_known_ones(f: Fixture) -> Checked {
     let error =
         refused(f.builder().variant("invalid-variant").create().await, ErrorKind::InvalidArgument)?;
-    for variant in Variant::ALL {
+    for variant in Variant::well_known() {
         ensure!(error.to_string().contains(variant.as_str()), "{variant} is not listed: {error}");
     }
     Ok(())
@@ -107,7 +107,7 @@ async fn another_variant_is_refused(f: Fixture) -> Checked {
     for name in own.names() {
         f.builder().variant(name.to_uppercase().replace('-', "_")).build()?;
     }
-    for other in Variant::ALL.into_iter().filter(|variant| *variant != own) {
+    for other in Variant::well_known().into_iter().filter(|variant| *variant != own) {
         refused(f.builder().variant(other).create().await, ErrorKind::Unsupported)?;
     }
     Ok(())

@@ -161,7 +161,7 @@ async fn case_35_logs_join_lines(_: Fixture) -> Checked {
 
 async fn case_36_variants_and_configuration(f: Fixture) -> Checked {
     refused(f.builder().variant("invalid-variant").build(), ErrorKind::InvalidArgument)?;
-    for variant in Variant::ALL {
+    for variant in Variant::well_known() {
         for name in variant.names() {
             ensure_eq!(name.to_uppercase().replace('-', "_").parse::<Variant>()?, variant);
         }

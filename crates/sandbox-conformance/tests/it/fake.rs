@@ -33,7 +33,7 @@ fn no<T>(verb: &'static str) -> Result<T> {
 #[async_trait]
 impl Backend for Fake {
     fn variant(&self) -> Variant {
-        Variant::E2b
+        Variant::E2B
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -77,7 +77,7 @@ impl Instance for Fake {
     fn info(&self) -> SandboxInfo {
         SandboxInfo {
             id: "e2b/fake".into(),
-            variant: Variant::E2b,
+            variant: Variant::E2B,
             status: SandboxStatus::Running,
             created_at: 0.0,
             end_at: None,

@@ -90,7 +90,7 @@ async fn connect(variant: Variant, start: bool) -> Result<Option<RemoteBackend>>
     let wants = format!("{SERVE}{variant}");
     let until = Instant::now() + START;
     // Those that are there already are where they are.
-    let engine = (start && variant == Variant::LocalDocker).then(engine_variables);
+    let engine = (start && variant == Variant::LOCAL_DOCKER).then(engine_variables);
     let mut launched: Option<Instant> = None;
     let mut hidden = Hidden::default();
     loop {
@@ -278,7 +278,7 @@ mod tests {
         let about = Map::from_iter([("sandboxes".to_owned(), sandboxes.into())]);
         let version = version.into();
         let capabilities = Vec::new();
-        ServerHello { protocol, version, variant: Variant::LocalEval, capabilities, about }
+        ServerHello { protocol, version, variant: Variant::LOCAL_EVAL, capabilities, about }
     }
 
     #[test]

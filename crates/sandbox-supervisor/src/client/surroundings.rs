@@ -33,8 +33,8 @@ pub(super) fn complete(variant: Variant, spec: &mut CreateSpec) {
 
 fn complete_with(variant: Variant, spec: &mut CreateSpec, set: Variables<'_>) {
     match variant {
-        Variant::LocalEval | Variant::LocalJupyter => name_python(spec, set),
-        Variant::LocalDocker if spec.image.is_none() && spec.snapshot.is_none() => {
+        Variant::LOCAL_EVAL | Variant::LOCAL_JUPYTER => name_python(spec, set),
+        Variant::LOCAL_DOCKER if spec.image.is_none() && spec.snapshot.is_none() => {
             spec.image = set(IMAGE);
         }
         _ => {}
@@ -102,7 +102,7 @@ mod tests {
     fn the_interpreter_is_the_one_of_who_asks() {
         let named = [(PYTHON, "/opt/python3"), (ACTIVATED, "/nowhere"), (IMAGE, "mine")];
         let python = |variant, options| python_of(variant, options, &named).0;
-        for variant in [Variant::LocalEval, Variant::LocalJupyter] {
+        for variant in [Variant::LOCAL_EVAL, Variant::LOCAL_JUPYTER] {
             assert_eq!(python(variant, json!({})), Some(json!("/opt/python3")));
             assert_eq!(python(variant, json!({"python": "/x/y"})), Some(json!("/x/y")));
             assert_eq!(python(variant, json!({"python": 3})), Some(json!(3)));
@@ -110,19 +110,19 @@ mod tests {
             assert_eq!(python_of(variant, json!({}), &[]).0, None);
         }
         let elsewhere = json!({"server_url": "http://127.0.0.1:1"});
-        assert_eq!(python(Variant::LocalJupyter, elsewhere), None);
+        assert_eq!(python(Variant::LOCAL_JUPYTER, elsewhere), None);
         // In an image it is a program of the image.
-        assert_eq!(python(Variant::LocalDocker, json!({})), None);
-        assert_eq!(python_of(Variant::LocalDocker, json!({}), &named).1.as_deref(), Some("mine"));
-        assert_eq!(python_of(Variant::LocalEval, json!({}), &named).1, None);
+        assert_eq!(python(Variant::LOCAL_DOCKER, json!({})), None);
+        assert_eq!(python_of(Variant::LOCAL_DOCKER, json!({}), &named).1.as_deref(), Some("mine"));
+        assert_eq!(python_of(Variant::LOCAL_EVAL, json!({}), &named).1, None);
     }
 
     #[test]
     fn paths_begin_where_who_asks_is() {
         let here = env::current_dir().unwrap();
-        let relative = python_of(Variant::LocalEval, json!({"python": "venv/bin/python"}), &[]).0;
+        let relative = python_of(Variant::LOCAL_EVAL, json!({"python": "venv/bin/python"}), &[]).0;
         assert_eq!(relative, Some(json!(here.join("venv/bin/python"))));
-        let program = python_of(Variant::LocalEval, json!({"python": "python3.12"}), &[]).0;
+        let program = python_of(Variant::LOCAL_EVAL, json!({"python": "python3.12"}), &[]).0;
         assert_eq!(program, Some(json!("python3.12")));
     }
 
@@ -133,7 +133,7 @@ mod tests {
         let python = folder.path().join("bin/python");
         std::fs::write(&python, "").unwrap();
         let activated = [(ACTIVATED, folder.path().to_str().unwrap())];
-        let found = python_of(Variant::LocalJupyter, json!({}), &activated).0;
+        let found = python_of(Variant::LOCAL_JUPYTER, json!({}), &activated).0;
         assert_eq!(found, Some(json!(python)));
     }
 }

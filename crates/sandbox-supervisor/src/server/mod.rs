@@ -144,7 +144,7 @@ async fn converse(stream: UnixStream, ledger: &Arc<Ledger>) -> Result<()> {
     let accepted = accepted?;
     let wants = accepted.hello().wants.clone();
     let mut about = about(ledger);
-    let variant = wants.strip_prefix(SERVE).unwrap_or(Variant::LocalEval.as_str()).parse();
+    let variant = wants.strip_prefix(SERVE).unwrap_or(Variant::LOCAL_EVAL.as_str()).parse();
     let keeper = variant.and_then(|variant| Keeper::of(variant, ledger));
     let keeper = match keeper {
         Ok(keeper) => keeper,

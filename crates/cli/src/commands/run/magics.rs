@@ -23,10 +23,10 @@ pub(super) async fn choose_kernel(
         || args.image.is_some()
         || args.environment.is_some()
         || args.snapshot.is_some();
-    if is_said || settings::variant(&args.provider).ok() != Some(Variant::LocalEval) {
+    if is_said || settings::variant(&args.provider).ok() != Some(Variant::LOCAL_EVAL) {
         return;
     }
-    let Ok(kernels) = list_environments(Variant::LocalJupyter).await else { return };
+    let Ok(kernels) = list_environments(Variant::LOCAL_JUPYTER).await else { return };
     let is_there = |name: &str| {
         kernels
             .iter()
