@@ -15,7 +15,7 @@ use sandbox_core::{Capabilities, CreateSpec, IsolationMode, Result, Variant, res
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::{Packages, SandboxBaseSpec, SnapshotStore, Snapshots, StoredSnapshot};
-use sandbox_isolation::{Cell, Maker, Rlimit};
+use sandbox_isolation::{Cell, CellLauncher, Rlimit};
 use serde_json::json;
 
 use crate::config::Options;
@@ -103,7 +103,7 @@ impl Workshop {
     }
 
     /// The interpreter for these options, as a function that a box calls when it needs a worker.
-    fn source(&self, maker: Maker, python: Python, options: Options) -> ZygoteSource {
+    fn source(&self, maker: CellLauncher, python: Python, options: Options) -> ZygoteSource {
         let zygotes = self.zygotes.clone();
         Arc::new(move || {
             let (zygotes, maker) = (zygotes.clone(), maker.clone());
@@ -115,7 +115,7 @@ impl Workshop {
     /// The cell, the limits of what runs in it, and where the parts of its Python are.
     async fn cell(
         &self,
-        maker: &Maker,
+        maker: &CellLauncher,
         spec: &CreateSpec,
         python: &Python,
         options: &Options,
@@ -147,7 +147,7 @@ impl Workshop {
 /// The interpreter for these options. Where its parts are is remembered.
 pub(crate) async fn zygote(
     zygotes: &Zygotes,
-    maker: &Maker,
+    maker: &CellLauncher,
     python: &Python,
     options: &Options,
 ) -> Result<Arc<Zygote>> {

@@ -13,7 +13,7 @@ use sandbox_core::{
     Backend, ByteSize, CallContext, ErrorKind, Fixed, IsolationMode, NetworkPolicy, PtySize,
     Sandbox, SandboxBuilder,
 };
-use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
+use sandbox_isolation::{CellLauncher, CellSpec, SpawnSpec};
 
 /// Set for the part that runs in a cell.
 const INSIDE: &str = "BEST_EFFORT_INSIDE";
@@ -141,7 +141,7 @@ async fn inside_a_cell() {
     for path in python.iter().flat_map(|python| prefixes(python)) {
         spec = spec.bind(path);
     }
-    let maker = Maker::start().await.expect("a maker");
+    let maker = CellLauncher::start().await.expect("a maker");
     let cell = maker.cell(&spec).await.expect("a cell");
     let mut program =
         SpawnSpec::new(["/bin/sh", "-c", "exec \"$0\" --exact in_a_cell_there_is_none 2>&1"]);

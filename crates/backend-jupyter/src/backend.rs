@@ -20,7 +20,7 @@ use sandbox_engine::checks::{check_of, check_size, with_unsupported_hint};
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::Contexts;
 use sandbox_engine::{InstanceRegistry, Packages, PrewarmPool, SandboxBaseSpec, is_prewarmable};
-use sandbox_isolation::{Cell, CellSpec, Maker, host_limits};
+use sandbox_isolation::{Cell, CellLauncher, CellSpec, host_limits};
 use sandbox_kernel::KernelBox;
 use sandbox_kernel::launch::{Over, Room};
 use serde_json::json;
@@ -221,7 +221,7 @@ impl JupyterBackend {
         Ok(instance)
     }
 
-    async fn cell(&self, maker: &Maker, spec: &CellSpec) -> Result<Cell> {
+    async fn cell(&self, maker: &CellLauncher, spec: &CellSpec) -> Result<Cell> {
         let spare = self.spares.take(|spare| spare == spec).await;
         match spare.filter(|spare| spare.closing().now_or_never().is_none()) {
             Some(spare) => Ok(spare),
@@ -230,7 +230,7 @@ impl JupyterBackend {
     }
 
     /// Has the next cell made, once there were two alike.
-    fn prepare_next(&self, maker: Maker, spec: CellSpec) {
+    fn prepare_next(&self, maker: CellLauncher, spec: CellSpec) {
         let again = |spec: &CellSpec, last: Option<&CellSpec>| last == Some(spec);
         let make = |next: CellSpec| async move { maker.cell(&next).await.ok() };
         self.spares.prepare(spec, again, make);

@@ -11,7 +11,7 @@ use sandbox_cells::interpreters::is_script;
 use sandbox_cells::zygotes::{ZygoteKey, Zygotes};
 use sandbox_core::{Error, ErrorKind, Mount, Result};
 use sandbox_engine::host::{Spawn, Spawned, WorkerSpec};
-use sandbox_isolation::Maker;
+use sandbox_isolation::CellLauncher;
 use sandbox_kernel::launch::Warm;
 
 use crate::installed::Installed;
@@ -33,7 +33,7 @@ const MODULES: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub(crate) struct WarmInterpreter {
     zygotes: Zygotes,
-    maker: Maker,
+    maker: CellLauncher,
     flavor: ZygoteKey,
     /// Where mounts of this sandbox are.
     mounts: Vec<PathBuf>,
@@ -44,7 +44,7 @@ impl WarmInterpreter {
     pub(crate) fn of(
         installed: &Installed,
         mounts: &[Mount],
-        maker: &Maker,
+        maker: &CellLauncher,
         zygotes: &Zygotes,
     ) -> Option<Self> {
         let program = usual_program(&installed.command.argv)?.to_vec();

@@ -1,7 +1,7 @@
 //! The launchers of cells, one for each way to isolate, shared by the sandboxes of a backend.
 
 use sandbox_core::{Error, ErrorKind, IsolationInfo, IsolationMode, Result, hint_with_rust};
-use sandbox_isolation::{Cell, CellKind, CellSpec, Maker};
+use sandbox_isolation::{Cell, CellKind, CellLauncher, CellSpec};
 use tokio::sync::{Mutex, OnceCell};
 
 use super::host_limits;
@@ -10,9 +10,9 @@ use sandbox_engine::background;
 /// The launchers of one backend.
 #[derive(Debug, Default)]
 pub struct CellLaunchers {
-    isolated: Mutex<Option<Maker>>,
+    isolated: Mutex<Option<CellLauncher>>,
     /// Makes what is not isolated, without any privilege over cells.
-    plain: Mutex<Option<Maker>>,
+    plain: Mutex<Option<CellLauncher>>,
     has_cells: OnceCell<bool>,
 }
 
@@ -22,14 +22,14 @@ impl CellLaunchers {
     /// # Errors
     /// `IsolationUnavailable` with what is missing and what to do about it, `ResourceExhausted` when this process may have
     /// too little itself.
-    pub async fn get(&self, isolation: IsolationMode) -> Result<Maker> {
+    pub async fn get(&self, isolation: IsolationMode) -> Result<CellLauncher> {
         let off = isolation != IsolationMode::Strict;
         let mut maker = if off { &self.plain } else { &self.isolated }.lock().await;
         match &*maker {
             Some(maker) if !maker.is_closed() => Ok(maker.clone()),
             _ => {
                 let start = async move {
-                    if off { Maker::start_off().await } else { Maker::start().await }
+                    if off { CellLauncher::start_off().await } else { CellLauncher::start().await }
                 };
                 host_limits::check()?;
                 let started = background(start).await?.map_err(no_isolation)?;

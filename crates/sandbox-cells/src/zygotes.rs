@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::Start;
 use crate::cell::{Hello, Program, Zygote};
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_isolation::{Maker, Privilege};
+use sandbox_isolation::{CellLauncher, Privilege};
 use sandbox_python::program_id;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
@@ -73,7 +73,7 @@ impl Zygotes {
     ///
     /// # Errors
     /// `Unavailable` when it does not start, with what it printed. That of a program is not tried again.
-    pub async fn get(&self, maker: &Maker, mut flavor: ZygoteKey) -> Result<Arc<Zygote>> {
+    pub async fn get(&self, maker: &CellLauncher, mut flavor: ZygoteKey) -> Result<Arc<Zygote>> {
         if !flavor.start.template_imports.is_empty() {
             if !self.is_useless(&flavor) {
                 match self.start(&flavor, maker).await {
@@ -102,7 +102,7 @@ impl Zygotes {
         self.all().useless.contains(flavor)
     }
 
-    async fn start(&self, flavor: &ZygoteKey, maker: &Maker) -> Result<Arc<Zygote>> {
+    async fn start(&self, flavor: &ZygoteKey, maker: &CellLauncher) -> Result<Arc<Zygote>> {
         let shared = self.shared(flavor);
         let start = || async {
             let zygote = background(start_quickly(maker.clone(), flavor.clone())).await??;
@@ -202,7 +202,7 @@ impl All {
 }
 
 /// Starts an interpreter from the byte code of an earlier start, when there is some.
-async fn start_quickly(maker: Maker, flavor: ZygoteKey) -> Result<Arc<Zygote>> {
+async fn start_quickly(maker: CellLauncher, flavor: ZygoteKey) -> Result<Arc<Zygote>> {
     let ZygoteKey { executable, start, .. } = flavor;
     if !start.program.is_empty() {
         return Zygote::start(&maker, &executable, start, Program::Archive).await;

@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_host_and_a_port_are_told_apart_in_one_way() {
-        for (text, meant) in [
+        for (text, destination) in [
             ("a.example", Some(("a.example", None))),
             ("a.example:80", Some(("a.example", Some(80)))),
             ("[2001:db8::1]", Some(("2001:db8::1", None))),
@@ -49,7 +49,7 @@ mod tests {
             ("a.example:80@evil.example", None),
             ("a.example:65536", None),
         ] {
-            assert_eq!(split(text), meant, "{text}");
+            assert_eq!(split(text), destination, "{text}");
         }
         assert!(is_plain("a-1_b.example") && !is_plain("") && !is_plain("a.example]x"));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sandbox_core::NetworkPolicy;
 
-use crate::outside::{HostNetwork, Outside};
+use crate::upstream::{HostNetwork, Upstream};
 
 /// What a gate lets through, and how.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct GateConfig {
     /// The rules. A mode of `none` or `inherit` lets nothing through.
     pub policy: NetworkPolicy,
     /// The network behind it. Whatever that answers, the rules decide about it.
-    pub outside: Arc<dyn Outside>,
+    pub upstream: Arc<dyn Upstream>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -21,7 +21,7 @@ pub struct GateConfig {
 impl GateConfig {
     /// A gate to this host's network, with the default bounds.
     pub fn new(policy: NetworkPolicy) -> Self {
-        Self { policy, outside: Arc::new(HostNetwork), limits: Limits::default() }
+        Self { policy, upstream: Arc::new(HostNetwork), limits: Limits::default() }
     }
 }
 

@@ -10,28 +10,28 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::fake_ip::is_fake;
 use crate::gate::Shared;
 use crate::inspect::{Inspector, Refusal};
-use crate::names::stands_for_a_name;
-use crate::relay::{End, Outward, relay};
+use crate::relay::{ClientStream, RelayEnd, relay};
 use crate::rules::Source;
 
 /// Addresses of one name that are tried.
-const MOST_TRIED: usize = 6;
+const MAX_ATTEMPTS: usize = 6;
 
 /// How long one of several addresses is waited for.
-const PATIENCE: Duration = Duration::from_secs(4);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What code in the sandbox wanted to reach.
 #[derive(Debug)]
-pub(crate) struct Meant {
+pub(crate) struct Destination {
     /// The name, or the address as text.
     pub(crate) host: String,
     pub(crate) port: u16,
     source: Source,
 }
 
-impl Meant {
+impl Destination {
     /// A name in lower case and without a final dot.
     pub(crate) fn name(host: String, port: u16) -> Self {
         Self { host, port, source: Source::Name }
@@ -52,30 +52,33 @@ impl Meant {
 }
 
 /// Decides about a connection that has arrived, as far as nobody has to be asked. Its local address is what was meant.
-pub(crate) fn admit(shared: &Shared, client: &std::net::TcpStream) -> Result<Meant, Failed> {
-    client.set_nonblocking(true).map_err(Failed::Broken)?;
-    let to = client.local_addr().map_err(Failed::Broken)?;
+pub(crate) fn admit(
+    shared: &Shared,
+    client: &std::net::TcpStream,
+) -> Result<Destination, ConnectError> {
+    client.set_nonblocking(true).map_err(ConnectError::Broken)?;
+    let to = client.local_addr().map_err(ConnectError::Broken)?;
     let address = to.ip().to_canonical();
     let name = match address {
-        IpAddr::V4(v4) => shared.names().name(v4),
+        IpAddr::V4(v4) => shared.fake_ips().name(v4),
         IpAddr::V6(_) => None,
     };
-    let meant = match name {
-        Some(name) => Meant::name(name.to_string(), to.port()),
-        None => Meant::address(address, to.port()),
+    let destination = match name {
+        Some(name) => Destination::name(name.to_string(), to.port()),
+        None => Destination::address(address, to.port()),
     };
-    judge(shared, &meant)?;
-    Ok(meant)
+    authorize(shared, &destination)?;
+    Ok(destination)
 }
 
 /// Serves a connection that was let in to its end. What is refused now is noted, and the connection reset.
-pub(crate) async fn serve(shared: &Shared, client: std::net::TcpStream, meant: Meant) {
+pub(crate) async fn serve(shared: &Shared, client: std::net::TcpStream, destination: Destination) {
     let mut client = match TcpStream::from_std(client) {
         Ok(client) => client,
-        Err(error) => return Failed::Broken(error).note(shared),
+        Err(error) => return ConnectError::Broken(error).note(shared),
     };
-    if let Err(failed) = pass(shared, &mut client, &meant).await {
-        failed.note(shared);
+    if let Err(error) = connect_and_proxy(shared, &mut client, &destination).await {
+        error.note(shared);
         // A reset, so that code does not take it for an end.
         let _ = client.set_zero_linger();
     }
@@ -83,12 +86,12 @@ pub(crate) async fn serve(shared: &Shared, client: std::net::TcpStream, meant: M
 
 /// Why a connection is none, or has ended early.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum ConnectError {
     Denied(NetworkDenial),
     Broken(io::Error),
 }
 
-impl Failed {
+impl ConnectError {
     pub(crate) fn note(self, shared: &Shared) {
         match self {
             Self::Denied(denial) => {
@@ -100,90 +103,102 @@ impl Failed {
     }
 }
 
-async fn pass(shared: &Shared, client: &mut TcpStream, meant: &Meant) -> Result<(), Failed> {
-    let server = dial(shared, meant).await?;
+async fn connect_and_proxy(
+    shared: &Shared,
+    client: &mut TcpStream,
+    destination: &Destination,
+) -> Result<(), ConnectError> {
+    let server = dial(shared, destination).await?;
     // What is small and waits would wait for nothing: both ends have decided what they send.
     let _ = client.set_nodelay(true);
-    carry(shared, meant, client.split(), server, Vec::new()).await
+    proxy_bytes(shared, destination, client.split(), server, Vec::new()).await
 }
 
 /// Connects to what was meant, if it may be.
-pub(crate) async fn reach(shared: &Shared, meant: &Meant) -> Result<TcpStream, Failed> {
-    judge(shared, meant)?;
-    dial(shared, meant).await
+pub(crate) async fn connect(
+    shared: &Shared,
+    destination: &Destination,
+) -> Result<TcpStream, ConnectError> {
+    authorize(shared, destination)?;
+    dial(shared, destination).await
 }
 
 /// What the rules say of a name or a literal address by itself.
-fn judge(shared: &Shared, meant: &Meant) -> Result<(), Failed> {
-    match meant.literal() {
-        Some(address) => check_literal(shared, meant, address),
-        None => shared.rules.name(&meant.host, Some(meant.port)).map_err(|reason| {
+fn authorize(shared: &Shared, destination: &Destination) -> Result<(), ConnectError> {
+    match destination.literal() {
+        Some(address) => check_literal(shared, destination, address),
+        None => shared.rules.name(&destination.host, Some(destination.port)).map_err(|reason| {
             let allow = (reason == DenialReason::NotListed)
-                .then(|| format!("{}:{}", meant.host, meant.port));
-            Failed::Denied(meant.denial(reason, allow))
+                .then(|| format!("{}:{}", destination.host, destination.port));
+            ConnectError::Denied(destination.denial(reason, allow))
         }),
     }
 }
 
 /// Connects to what may be meant, if it leads where one may.
-async fn dial(shared: &Shared, meant: &Meant) -> Result<TcpStream, Failed> {
-    let addresses = match meant.literal() {
+async fn dial(shared: &Shared, destination: &Destination) -> Result<TcpStream, ConnectError> {
+    let addresses = match destination.literal() {
         Some(address) => vec![address],
-        None => of_name(shared, meant).await?,
+        None => resolve_allowed(shared, destination).await?,
     };
-    let connecting = connect(shared, &addresses, meant.port);
+    let connecting = connect_first(shared, &addresses, destination.port);
     let connected = timeout(shared.limits.connect, connecting).await;
-    let server =
-        connected.map_err(|error| Failed::Broken(error.into()))?.map_err(Failed::Broken)?;
-    check_peer(shared, meant, &server)?;
+    let server = connected
+        .map_err(|error| ConnectError::Broken(error.into()))?
+        .map_err(ConnectError::Broken)?;
+    check_peer(shared, destination, &server)?;
     Ok(server)
 }
 
 /// Passes bytes on to their end. `said` is what the client has said already.
-pub(crate) async fn carry<R, W>(
+pub(crate) async fn proxy_bytes<R, W>(
     shared: &Shared,
-    meant: &Meant,
+    destination: &Destination,
     client: (R, W),
     mut server: TcpStream,
-    said: Vec<u8>,
-) -> Result<(), Failed>
+    received: Vec<u8>,
+) -> Result<(), ConnectError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let rules = &shared.rules;
-    let inspector = Inspector::new(rules.inspection(meant.source, meant.port), meant.port);
-    let outward = Outward { said, inspector, rules };
-    relay(client, &mut server, outward, &shared.limits).await.map_err(|end| {
+    let inspector =
+        Inspector::new(rules.inspection(destination.source, destination.port), destination.port);
+    let stream = ClientStream { received, inspector, rules };
+    relay(client, &mut server, stream, &shared.limits).await.map_err(|end| {
         let _ = server.set_zero_linger();
         match end {
-            End::Refused(refusal) => Failed::Denied(refused(meant, refusal)),
-            End::Broken => Failed::Broken(io::ErrorKind::ConnectionReset.into()),
+            RelayEnd::Refused(refusal) => ConnectError::Denied(denial_for(destination, refusal)),
+            RelayEnd::Broken => ConnectError::Broken(io::ErrorKind::ConnectionReset.into()),
         }
     })
 }
 
-fn refused(meant: &Meant, refusal: Refusal) -> NetworkDenial {
+fn denial_for(destination: &Destination, refusal: Refusal) -> NetworkDenial {
     let Refusal { reason, host } = refusal;
-    let named = Meant {
-        host: host.unwrap_or_else(|| meant.host.clone()),
-        port: meant.port,
-        source: meant.source,
+    let named = Destination {
+        host: host.unwrap_or_else(|| destination.host.clone()),
+        port: destination.port,
+        source: destination.source,
     };
-    let is_name = named.host != meant.host && !named.host.contains(':');
+    let is_name = named.host != destination.host && !named.host.contains(':');
     let allow = (reason == DenialReason::WrongHost && is_name)
         .then(|| format!("{}:{}", named.host, named.port));
     named.denial(reason, allow)
 }
 
 /// The addresses of a name that may be connected to.
-async fn of_name(shared: &Shared, meant: &Meant) -> Result<Vec<IpAddr>, Failed> {
-    let (name, port) = (meant.host.as_str(), meant.port);
-    let found = shared.resolver.addresses(name).await.map_err(Failed::Broken)?;
+async fn resolve_allowed(
+    shared: &Shared,
+    destination: &Destination,
+) -> Result<Vec<IpAddr>, ConnectError> {
+    let (name, port) = (destination.host.as_str(), destination.port);
+    let found = shared.resolver.resolve(name).await.map_err(ConnectError::Broken)?;
     let mut first = None;
     let mut usable = Vec::new();
     for address in found.iter().map(IpAddr::to_canonical) {
-        if usable.len() == MOST_TRIED {
+        if usable.len() == MAX_ATTEMPTS {
             break;
         }
         match shared.address(address, Some(port), Source::Name) {
@@ -194,37 +209,43 @@ async fn of_name(shared: &Shared, meant: &Meant) -> Result<Vec<IpAddr>, Failed> 
         }
     }
     match first {
-        Some((reason, address)) if usable.is_empty() => {
-            Err(Failed::Denied(meant.denial(reason, flag(reason, address, port))))
-        }
+        Some((reason, address)) if usable.is_empty() => Err(ConnectError::Denied(
+            destination.denial(reason, allow_pattern(reason, address, port)),
+        )),
         _ => Ok(usable),
     }
 }
 
-fn check_literal(shared: &Shared, meant: &Meant, address: IpAddr) -> Result<(), Failed> {
+fn check_literal(
+    shared: &Shared,
+    destination: &Destination,
+    address: IpAddr,
+) -> Result<(), ConnectError> {
     // No address of the range that stands for names is anybody's, whatever a rule says.
-    if stands_for_a_name(address) {
-        return Err(Failed::Denied(meant.denial(DenialReason::NotListed, None)));
+    if is_fake(address) {
+        return Err(ConnectError::Denied(destination.denial(DenialReason::NotListed, None)));
     }
-    shared
-        .address(address, Some(meant.port), meant.source)
-        .map_err(|reason| Failed::Denied(meant.denial(reason, flag(reason, address, meant.port))))
+    shared.address(address, Some(destination.port), destination.source).map_err(|reason| {
+        ConnectError::Denied(
+            destination.denial(reason, allow_pattern(reason, address, destination.port)),
+        )
+    })
 }
 
 /// The pattern that would allow an address; nothing allows what is denied.
-fn flag(reason: DenialReason, address: IpAddr, port: u16) -> Option<String> {
+fn allow_pattern(reason: DenialReason, address: IpAddr, port: u16) -> Option<String> {
     (reason != DenialReason::Denied).then(|| SocketAddr::new(address, port).to_string())
 }
 
-async fn connect(shared: &Shared, addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
+async fn connect_first(shared: &Shared, addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for address in addresses {
-        let connecting = shared.outside.connect(SocketAddr::new(*address, port));
+        let connecting = shared.upstream.connect(SocketAddr::new(*address, port));
         let only = addresses.len() == 1;
         let outcome = if only {
             connecting.await
         } else {
-            timeout(PATIENCE, connecting).await.unwrap_or_else(|error| Err(error.into()))
+            timeout(ATTEMPT_TIMEOUT, connecting).await.unwrap_or_else(|error| Err(error.into()))
         };
         match outcome {
             Ok(stream) => return Ok(stream),
@@ -235,10 +256,16 @@ async fn connect(shared: &Shared, addresses: &[IpAddr], port: u16) -> io::Result
 }
 
 /// What it is really connected to has to be allowed too.
-fn check_peer(shared: &Shared, meant: &Meant, server: &TcpStream) -> Result<(), Failed> {
-    let peer = server.peer_addr().map_err(Failed::Broken)?;
+fn check_peer(
+    shared: &Shared,
+    destination: &Destination,
+    server: &TcpStream,
+) -> Result<(), ConnectError> {
+    let peer = server.peer_addr().map_err(ConnectError::Broken)?;
     let address = peer.ip().to_canonical();
-    shared
-        .address(address, Some(peer.port()), meant.source)
-        .map_err(|reason| Failed::Denied(meant.denial(reason, flag(reason, address, peer.port()))))
+    shared.address(address, Some(peer.port()), destination.source).map_err(|reason| {
+        ConnectError::Denied(
+            destination.denial(reason, allow_pattern(reason, address, peer.port())),
+        )
+    })
 }

@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sandbox_core::NetworkDenial;
 
 /// Denials that are remembered; the oldest go first.
-const MOST: usize = 256;
+const MAX_DENIALS: usize = 256;
 
 /// Denials that one answer has, and that are remembered of one stretch: the first ones, so that no flood hides what
 /// came before it.
-const MOST_TOLD: usize = 64;
+const MAX_REPORTED: usize = 64;
 
 /// What was refused since when. Times are counted in marks: each ends a stretch within which like denials are one.
 #[derive(Debug, Default)]
@@ -30,18 +30,18 @@ impl Denials {
     pub(crate) fn add(&self, denial: NetworkDenial) {
         let mut state = self.state();
         let stretch = state.stretch;
-        let mut stretched = 0;
+        let mut in_stretch = 0;
         for (_, known) in state.entries.iter_mut().rev().take_while(|(at, _)| *at == stretch) {
             if known.is_like(&denial) {
                 known.count += denial.count;
                 return;
             }
-            stretched += 1;
+            in_stretch += 1;
         }
-        if stretched >= MOST_TOLD {
+        if in_stretch >= MAX_REPORTED {
             return;
         }
-        if state.entries.len() >= MOST {
+        if state.entries.len() >= MAX_DENIALS {
             state.entries.pop_front();
         }
         state.entries.push_back((stretch, denial));
@@ -62,7 +62,7 @@ impl Denials {
             let known = found.iter().position(|known| known.is_like(denial));
             match known {
                 Some(at) => found[at].count += denial.count,
-                None if found.len() < MOST_TOLD => found.push(denial.clone()),
+                None if found.len() < MAX_REPORTED => found.push(denial.clone()),
                 None => {}
             }
         }
@@ -81,9 +81,9 @@ mod tests {
         NetworkDenial { host: host.into(), port: None, reason, allow: None, count: 1 }
     }
 
-    fn told(denials: &[NetworkDenial]) -> String {
-        let told = denials.iter().map(|denial| format!("{} {}", denial.host, denial.count));
-        told.collect::<Vec<_>>().join(", ")
+    fn reported(denials: &[NetworkDenial]) -> String {
+        let reported = denials.iter().map(|denial| format!("{} {}", denial.host, denial.count));
+        reported.collect::<Vec<_>>().join(", ")
     }
 
     #[test]
@@ -96,9 +96,9 @@ mod tests {
         denials.add(denial("a"));
         let second = denials.mark();
         denials.add(denial("a"));
-        assert_eq!(told(&denials.since(first)), "a 3, b 1");
-        assert_eq!(told(&denials.since(second)), "a 1");
-        assert_eq!(told(&denials.since(denials.mark())), "");
+        assert_eq!(reported(&denials.since(first)), "a 3, b 1");
+        assert_eq!(reported(&denials.since(second)), "a 1");
+        assert_eq!(reported(&denials.since(denials.mark())), "");
     }
 
     #[test]
@@ -108,12 +108,12 @@ mod tests {
         for number in 0..10_000 {
             denials.add(denial(&number.to_string()));
         }
-        let told = denials.since(mark);
-        assert_eq!((told.len(), told[0].host.as_str()), (MOST_TOLD, "0"));
-        for _ in 0..2 * MOST / MOST_TOLD {
+        let reported = denials.since(mark);
+        assert_eq!((reported.len(), reported[0].host.as_str()), (MAX_REPORTED, "0"));
+        for _ in 0..2 * MAX_DENIALS / MAX_REPORTED {
             denials.mark();
-            (0..MOST_TOLD).for_each(|number| denials.add(denial(&number.to_string())));
+            (0..MAX_REPORTED).for_each(|number| denials.add(denial(&number.to_string())));
         }
-        assert_eq!(denials.state().entries.len(), MOST);
+        assert_eq!(denials.state().entries.len(), MAX_DENIALS);
     }
 }

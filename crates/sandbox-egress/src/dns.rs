@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 pub(crate) const A: u16 = 1;
 
 /// No question is longer: a name of 255 bytes and the extensions that resolvers send.
-pub(crate) const LONGEST: usize = 1232;
+pub(crate) const MAX_MESSAGE_SIZE: usize = 1232;
 
 const HEADER: usize = 12;
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_LENGTH: usize = 253;
 /// Seconds an answer counts. An address stands for its name as long as the gate lives.
 const TTL: u32 = 60;
 
@@ -53,7 +53,7 @@ const NOT_IMPLEMENTED: u8 = 4;
 pub(crate) fn parse(packet: &[u8]) -> Parsed {
     let Some(header) = packet.first_chunk::<HEADER>() else { return Parsed::Nothing };
     let is_answer = header[2] & 0x80 != 0;
-    if is_answer || packet.len() > LONGEST {
+    if is_answer || packet.len() > MAX_MESSAGE_SIZE {
         return Parsed::Nothing;
     }
     let id = [header[0], header[1]];
@@ -86,7 +86,7 @@ fn section(bytes: &[u8]) -> Option<(&[u8], Option<String>, u16)> {
             break;
         }
         // A pointer has nowhere to point to in a first question.
-        if length > 63 || at + length > LONGEST_NAME + 2 {
+        if length > 63 || at + length > MAX_NAME_LENGTH + 2 {
             return None;
         }
         let label = bytes.get(at..at + length)?;
@@ -120,7 +120,7 @@ fn is_host(name: &str) -> bool {
     let digits = last.strip_prefix("0x").unwrap_or(last);
     let numeric =
         |digit: u8| digit.is_ascii_digit() || (last != digits && digit.is_ascii_hexdigit());
-    !name.is_empty() && name.len() <= LONGEST_NAME && !digits.bytes().all(numeric)
+    !name.is_empty() && name.len() <= MAX_NAME_LENGTH && !digits.bytes().all(numeric)
 }
 
 impl Question {
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         #[test]
         fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Parsed::Question(question) = parse(&bytes) {
-                prop_assert!(question.name.as_ref().is_none_or(|name| name.len() <= LONGEST_NAME));
+                prop_assert!(question.name.as_ref().is_none_or(|name| name.len() <= MAX_NAME_LENGTH));
             }
         }
     }

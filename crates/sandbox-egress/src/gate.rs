@@ -16,13 +16,13 @@ use tokio::time::sleep;
 use crate::config::{GateConfig, Limits};
 use crate::connection;
 use crate::denials::Denials;
-use crate::door::Door;
-use crate::names::Names;
-use crate::outside::Outside;
+use crate::dns_server;
+use crate::fake_ip::FakeIpPool;
+use crate::listener::AdmissionListener;
 use crate::proxy;
-use crate::questions;
 use crate::resolver::Resolver;
 use crate::rules::{Rules, Source};
+use crate::upstream::Upstream;
 
 /// The sockets of a sandbox, in its own network. They do not block.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Sockets {
 pub struct Gate {
     shared: Arc<Shared>,
     /// A task has it, and closes it with its end. A proxy has none.
-    door: Weak<Door>,
+    listener: Weak<AdmissionListener>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -49,10 +49,10 @@ pub struct Gate {
 pub(crate) struct Shared {
     pub(crate) rules: Rules,
     pub(crate) limits: Limits,
-    pub(crate) outside: Arc<dyn Outside>,
+    pub(crate) upstream: Arc<dyn Upstream>,
     pub(crate) resolver: Resolver,
     pub(crate) denials: Denials,
-    names: Mutex<Names>,
+    fake_ips: Mutex<FakeIpPool>,
 }
 
 impl Shared {
@@ -64,15 +64,15 @@ impl Shared {
         Self {
             rules: Rules::new(config.policy),
             limits: config.limits,
-            resolver: Resolver::new(Arc::clone(&config.outside), config.limits.connect),
-            outside: config.outside,
+            resolver: Resolver::new(Arc::clone(&config.upstream), config.limits.connect),
+            upstream: config.upstream,
             denials: Denials::default(),
-            names: Mutex::new(Names::new(config.limits.names)),
+            fake_ips: Mutex::new(FakeIpPool::new(config.limits.names)),
         }
     }
 
-    pub(crate) fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn fake_ips(&self) -> MutexGuard<'_, FakeIpPool> {
+        self.fake_ips.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the rules say of an address.
@@ -82,7 +82,7 @@ impl Shared {
         port: Option<u16>,
         source: Source,
     ) -> Result<(), DenialReason> {
-        self.rules.address(address, port, source, self.outside.is_own(address))
+        self.rules.address(address, port, source, self.upstream.is_own(address))
     }
 }
 
@@ -93,18 +93,18 @@ impl Gate {
     /// When the descriptors are no such sockets.
     pub fn open(sockets: Sockets, config: GateConfig) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(config));
-        let listener = |fd: OwnedFd| TcpListener::from_std(fd.into());
-        let door = Arc::new(Door::open(sockets.connections)?);
-        let watched = Arc::downgrade(&door);
+        let tcp = |fd: OwnedFd| TcpListener::from_std(fd.into());
+        let listener = Arc::new(AdmissionListener::open(sockets.connections)?);
+        let watched = Arc::downgrade(&listener);
         let packets = Arc::new(UdpSocket::from_std(sockets.dns_packets.into())?);
-        let questions = listener(sockets.dns_connections)?;
+        let questions = tcp(sockets.dns_connections)?;
         let tasks = [
-            tokio::spawn(accept(Arc::clone(&shared), door)),
-            tokio::spawn(questions::packets(Arc::clone(&shared), packets)),
-            tokio::spawn(questions::connections(Arc::clone(&shared), questions)),
+            tokio::spawn(accept(Arc::clone(&shared), listener)),
+            tokio::spawn(dns_server::serve_packets(Arc::clone(&shared), packets)),
+            tokio::spawn(dns_server::serve_connections(Arc::clone(&shared), questions)),
         ];
         let tasks = tasks.map(|task| task.abort_handle()).into();
-        Ok(Self { shared, door: watched, tasks })
+        Ok(Self { shared, listener: watched, tasks })
     }
 
     /// Begins to serve connections on which programs say themselves where they want to, as they say it to a proxy for
@@ -119,7 +119,7 @@ impl Gate {
     {
         let shared = Arc::new(Shared::new(config));
         let task = tokio::spawn(proxied(Arc::clone(&shared), connections));
-        Self { shared, door: Weak::new(), tasks: vec![task.abort_handle()] }
+        Self { shared, listener: Weak::new(), tasks: vec![task.abort_handle()] }
     }
 
     /// Ends every connection; nothing leaves the sandbox any more. May be repeated.
@@ -143,8 +143,8 @@ impl Gate {
     }
 
     fn decide(&self) {
-        if let Some(door) = self.door.upgrade() {
-            door.look(&self.shared);
+        if let Some(listener) = self.listener.upgrade() {
+            listener.accept_pending(&self.shared);
         }
     }
 }
@@ -165,17 +165,17 @@ where
 }
 
 /// Serves connections for ever; they end with this task. Beyond the limit they wait in the kernel's queue.
-async fn accept(shared: Arc<Shared>, door: Arc<Door>) {
+async fn accept(shared: Arc<Shared>, listener: Arc<AdmissionListener>) {
     let mut open = JoinSet::new();
     loop {
         while open.len() >= shared.limits.connections {
             open.join_next().await;
         }
         tokio::select! {
-            next = door.next(&shared) => match next {
-                Ok((client, meant)) => {
+            next = listener.next(&shared) => match next {
+                Ok((client, destination)) => {
                     let shared = Arc::clone(&shared);
-                    open.spawn(async move { connection::serve(&shared, client, meant).await });
+                    open.spawn(async move { connection::serve(&shared, client, destination).await });
                 }
                 // No descriptors are left, or the one that came is gone already.
                 Err(_) => sleep(Duration::from_millis(20)).await,

@@ -6,14 +6,14 @@
 use crate::authority;
 
 /// A head of a request with all its fields.
-pub(crate) const LONGEST_HEAD: usize = 64 * 1024;
-pub(crate) const MOST_FIELDS: usize = 128;
+pub(crate) const MAX_HEAD_SIZE: usize = 64 * 1024;
+pub(crate) const MAX_FIELDS: usize = 128;
 /// The length of a piece, and the fields after the last one.
-const LONGEST_LINE: usize = 8 * 1024;
+const MAX_LINE_LENGTH: usize = 8 * 1024;
 
 /// Why a request is not passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub(crate) enum RequestError {
     /// It is not HTTP, or not plainly so.
     Protocol,
     /// It names no host.
@@ -38,11 +38,11 @@ enum State {
     /// So many bytes of a body are still to come.
     Body(u64),
     /// A line with the length of the next piece.
-    Size(Vec<u8>),
+    ChunkSize(Vec<u8>),
     /// So many bytes of a piece are still to come.
-    Piece(u64),
+    Chunk(u64),
     /// The end of the line of a piece.
-    PieceEnd(Vec<u8>),
+    ChunkEnd(Vec<u8>),
     /// Lines after the last piece.
     Trailer(Vec<u8>),
 }
@@ -51,7 +51,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(u64),
-    Pieces,
+    Chunked,
 }
 
 impl Requests {
@@ -60,7 +60,7 @@ impl Requests {
     }
 
     /// Whether a whole head has been seen.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn has_started(&self) -> bool {
         self.host.is_some()
     }
 
@@ -70,7 +70,7 @@ impl Requests {
         mut bytes: &[u8],
         out: &mut Vec<u8>,
         allowed: &dyn Fn(&str) -> bool,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), RequestError> {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
                 State::Head(_) => self.head(bytes, out, allowed)?,
@@ -81,32 +81,32 @@ impl Requests {
                     }
                     taken
                 }
-                State::Piece(left) => {
+                State::Chunk(left) => {
                     let taken = pass(bytes, left, out);
                     if *left == 0 {
-                        self.state = State::PieceEnd(Vec::new());
+                        self.state = State::ChunkEnd(Vec::new());
                     }
                     taken
                 }
-                State::PieceEnd(line) => {
+                State::ChunkEnd(line) => {
                     let (taken, whole) = line_end(line, bytes)?;
                     if whole && line.as_slice() != b"\r\n" {
-                        return Err(Wrong::Protocol);
+                        return Err(RequestError::Protocol);
                     }
                     if whole {
                         out.append(line);
-                        self.state = State::Size(Vec::new());
+                        self.state = State::ChunkSize(Vec::new());
                     }
                     taken
                 }
-                State::Size(line) => {
+                State::ChunkSize(line) => {
                     let (taken, whole) = line_end(line, bytes)?;
                     if whole {
-                        let size = piece_size(line)?;
+                        let size = parse_chunk_size(line)?;
                         out.append(line);
                         self.state = match size {
                             0 => State::Trailer(Vec::new()),
-                            size => State::Piece(size),
+                            size => State::Chunk(size),
                         };
                     }
                     taken
@@ -132,28 +132,30 @@ impl Requests {
         bytes: &[u8],
         out: &mut Vec<u8>,
         allowed: &dyn Fn(&str) -> bool,
-    ) -> Result<usize, Wrong> {
+    ) -> Result<usize, RequestError> {
         const END: &[u8] = b"\r\n\r\n";
-        let State::Head(head) = &mut self.state else { return Err(Wrong::Protocol) };
+        let State::Head(head) = &mut self.state else { return Err(RequestError::Protocol) };
         let had = head.len();
-        head.extend_from_slice(&bytes[..bytes.len().min(LONGEST_HEAD + 1 - had.min(LONGEST_HEAD))]);
+        head.extend_from_slice(
+            &bytes[..bytes.len().min(MAX_HEAD_SIZE + 1 - had.min(MAX_HEAD_SIZE))],
+        );
         let from = had.saturating_sub(END.len() - 1);
         let end = head[from..].windows(END.len()).position(|window| window == END);
         let Some(end) = end.map(|at| from + at + END.len()) else {
-            let ok = head.len() <= LONGEST_HEAD && may_be_a_head(head);
-            return if ok { Ok(bytes.len()) } else { Err(Wrong::Protocol) };
+            let ok = head.len() <= MAX_HEAD_SIZE && may_be_a_head(head);
+            return if ok { Ok(bytes.len()) } else { Err(RequestError::Protocol) };
         };
         head.truncate(end);
         let (host, framing) = read_head(head, self.port)?;
         if self.host.as_ref().is_some_and(|first| *first != host) || !allowed(&host) {
-            return Err(Wrong::Host(host));
+            return Err(RequestError::Host(host));
         }
         out.append(head);
         self.host = Some(host);
         self.state = match framing {
             Framing::Length(0) => State::Head(Vec::new()),
             Framing::Length(length) => State::Body(length),
-            Framing::Pieces => State::Size(Vec::new()),
+            Framing::Chunked => State::ChunkSize(Vec::new()),
         };
         Ok(end - had)
     }
@@ -167,29 +169,29 @@ fn pass(bytes: &[u8], left: &mut u64, out: &mut Vec<u8>) -> usize {
 }
 
 /// Adds to a line up to its end; how much was taken, and whether the line is whole.
-fn line_end(line: &mut Vec<u8>, bytes: &[u8]) -> Result<(usize, bool), Wrong> {
+fn line_end(line: &mut Vec<u8>, bytes: &[u8]) -> Result<(usize, bool), RequestError> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let taken = end.map_or(bytes.len(), |at| at + 1);
     line.extend(&bytes[..taken]);
-    if line.len() > LONGEST_LINE || (end.is_some() && !line.ends_with(b"\r\n")) {
-        return Err(Wrong::Protocol);
+    if line.len() > MAX_LINE_LENGTH || (end.is_some() && !line.ends_with(b"\r\n")) {
+        return Err(RequestError::Protocol);
     }
     Ok((taken, end.is_some()))
 }
 
 /// The length of a piece. Extensions of it are refused: nobody uses them but to confuse.
-fn piece_size(line: &[u8]) -> Result<u64, Wrong> {
+fn parse_chunk_size(line: &[u8]) -> Result<u64, RequestError> {
     let text = line.strip_suffix(b"\r\n").and_then(|text| std::str::from_utf8(text).ok());
     let text = text.filter(|text| (1..=16).contains(&text.len()));
     let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(Wrong::Protocol)
+    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(RequestError::Protocol)
 }
 
 /// Ends what is not HTTP before it is as long as a head may be.
 pub(crate) fn may_be_a_head(bytes: &[u8]) -> bool {
-    const LONGEST_METHOD: usize = 24;
+    const MAX_METHOD_LENGTH: usize = 24;
     let method = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
-    method.len() <= LONGEST_METHOD
+    method.len() <= MAX_METHOD_LENGTH
         && method.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'-')
 }
 
@@ -204,77 +206,77 @@ pub(crate) fn has_plain_lines(head: &[u8]) -> bool {
 }
 
 /// The host of a request and the length of its body.
-fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), Wrong> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), RequestError> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     let whole =
         request.parse(head).is_ok_and(|status| status == httparse::Status::Complete(head.len()));
     let (Some(method), Some(target), Some(version)) =
         (request.method, request.path, request.version)
     else {
-        return Err(Wrong::Protocol);
+        return Err(RequestError::Protocol);
     };
     if !whole || !has_plain_lines(head) || !may_be_a_head(head) || method == "CONNECT" {
-        return Err(Wrong::Protocol);
+        return Err(RequestError::Protocol);
     }
     let values = |name: &str| -> Vec<&[u8]> {
         let own = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
         own.map(|field| field.value).collect()
     };
     if !values("upgrade").is_empty() {
-        return Err(Wrong::Protocol);
+        return Err(RequestError::Protocol);
     }
     let framing = framing(version, &values("transfer-encoding"), &values("content-length"))?;
     let host = match values("host")[..] {
-        [host] => host_of(host, port)?,
-        [] => return Err(Wrong::NoHost),
-        _ => return Err(Wrong::Protocol),
+        [host] => parse_host(host, port)?,
+        [] => return Err(RequestError::NoHost),
+        _ => return Err(RequestError::Protocol),
     };
     if let Some(other) = target_host(target, method, port)?
         && other != host
     {
-        return Err(Wrong::Host(other));
+        return Err(RequestError::Host(other));
     }
     Ok((host, framing))
 }
 
-fn framing(version: u8, encodings: &[&[u8]], lengths: &[&[u8]]) -> Result<Framing, Wrong> {
+fn framing(version: u8, encodings: &[&[u8]], lengths: &[&[u8]]) -> Result<Framing, RequestError> {
     match (encodings, lengths) {
         ([], []) => Ok(Framing::Length(0)),
         ([encoding], []) if version == 1 && encoding.eq_ignore_ascii_case(b"chunked") => {
-            Ok(Framing::Pieces)
+            Ok(Framing::Chunked)
         }
         ([], [length]) => {
             let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
             let text = std::str::from_utf8(length).ok().filter(|_| digits);
             let length = text.and_then(|text| text.parse().ok());
-            length.map(Framing::Length).ok_or(Wrong::Protocol)
+            length.map(Framing::Length).ok_or(RequestError::Protocol)
         }
-        _ => Err(Wrong::Protocol),
+        _ => Err(RequestError::Protocol),
     }
 }
 
 /// The host that the target itself names, which then counts and not the field.
-fn target_host(target: &str, method: &str, port: u16) -> Result<Option<String>, Wrong> {
+fn target_host(target: &str, method: &str, port: u16) -> Result<Option<String>, RequestError> {
     if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
         return Ok(None);
     }
     let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
-    let rest = scheme.and_then(|_| target.get(7..)).ok_or(Wrong::Protocol)?;
+    let rest = scheme.and_then(|_| target.get(7..)).ok_or(RequestError::Protocol)?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    host_of(&rest.as_bytes()[..end], port).map(Some)
+    parse_host(&rest.as_bytes()[..end], port).map(Some)
 }
 
 /// The host of `host` or `host:port`, when the port is the one of the connection.
-fn host_of(text: &[u8], port: u16) -> Result<String, Wrong> {
-    let text = std::str::from_utf8(text).map_err(|_| Wrong::Protocol)?;
-    let (host, own_port) = authority::split(text).ok_or(Wrong::NoHost)?;
+fn parse_host(text: &[u8], port: u16) -> Result<String, RequestError> {
+    let text = std::str::from_utf8(text).map_err(|_| RequestError::Protocol)?;
+    let (host, own_port) = authority::split(text).ok_or(RequestError::NoHost)?;
     if !text.starts_with('[') && !authority::is_plain(host) {
-        return Err(Wrong::NoHost);
+        return Err(RequestError::NoHost);
     }
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     match own_port {
-        Some(own) if own != port => Err(Wrong::Host(format!("{host}:{own}"))),
+        Some(own) if own != port => Err(RequestError::Host(format!("{host}:{own}"))),
         _ => Ok(host),
     }
 }

@@ -3,8 +3,8 @@
 use sandbox_core::DenialReason;
 
 use crate::authority::is_plain;
-use crate::hello::{self, Hello};
-use crate::http::{Requests, Wrong};
+use crate::client_hello::{self, ClientHello};
+use crate::http::{RequestError, Requests};
 use crate::retry::{Answer, Follow, Listener, Next};
 use crate::rules::{Inspection, Rules};
 
@@ -18,10 +18,10 @@ pub(crate) struct Refusal {
 
 /// A host as it may be shown: what code sends may be anything, and of any length.
 fn shown(host: String) -> Option<String> {
-    const LONGEST: usize = 255;
+    const MAX_SHOWN_SIZE: usize = 255;
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-    (host.len() <= LONGEST && host.bytes().all(plain)).then_some(host)
+    (host.len() <= MAX_SHOWN_SIZE && host.bytes().all(plain)).then_some(host)
 }
 
 /// Reads along with one connection, from the sandbox outward.
@@ -60,7 +60,7 @@ impl Inspector {
         match &self.state {
             State::Open | State::Greeted(_) => true,
             State::Tls(_) => false,
-            State::Http(requests) => requests.has_begun(),
+            State::Http(requests) => requests.has_started(),
         }
     }
 
@@ -85,10 +85,16 @@ impl Inspector {
             State::Open => out.extend(bytes),
             State::Tls(held) => {
                 held.extend(bytes);
-                let (host, end) = match hello::read_to_end(held) {
-                    (Hello::Incomplete, _) if held.len() <= hello::LONGEST => return Ok(()),
-                    (Hello::Incomplete | Hello::Wrong, _) => return Err(wrong_protocol()),
-                    (Hello::Whole(host), end) => (host, end),
+                let (host, end) = match client_hello::read_to_end(held) {
+                    (ClientHello::Incomplete, _)
+                        if held.len() <= client_hello::MAX_MESSAGE_SIZE =>
+                    {
+                        return Ok(());
+                    }
+                    (ClientHello::Incomplete | ClientHello::Invalid, _) => {
+                        return Err(wrong_protocol());
+                    }
+                    (ClientHello::Whole(host), end) => (host, end),
                 };
                 let mut first = std::mem::take(held);
                 self.check(host.as_deref(), rules)?;
@@ -100,7 +106,7 @@ impl Inspector {
             State::Greeted(follow) => match follow.push(bytes, out) {
                 Next::More => {}
                 Next::Open => self.state = State::Open,
-                Next::Wrong => return Err(wrong_protocol()),
+                Next::Invalid => return Err(wrong_protocol()),
                 Next::Other(host) => {
                     self.check(host.as_deref(), rules)?;
                     // Also where both are allowed: no client says one name and then another.
@@ -112,9 +118,9 @@ impl Inspector {
                 let (inspection, port) = (self.inspection, self.port);
                 let allowed = |host: &str| rules.named(inspection, host, port).is_ok();
                 return requests.push(bytes, out, &allowed).map_err(|wrong| match wrong {
-                    Wrong::Protocol => wrong_protocol(),
-                    Wrong::NoHost => Refusal { reason: DenialReason::WrongHost, host: None },
-                    Wrong::Host(host) => {
+                    RequestError::Protocol => wrong_protocol(),
+                    RequestError::NoHost => Refusal { reason: DenialReason::WrongHost, host: None },
+                    RequestError::Host(host) => {
                         let reason = rules.named(inspection, &host, port).err();
                         let reason = reason.unwrap_or(DenialReason::WrongHost);
                         Refusal { reason, host: shown(host) }
@@ -151,7 +157,7 @@ mod tests {
     use sandbox_core::NetworkPolicy;
 
     use super::*;
-    use crate::hello::tests::hello;
+    use crate::client_hello::tests::hello;
 
     fn push(inspection: Inspection, port: u16, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
         let mut policy = NetworkPolicy::allowlist(["a.example"]).unwrap();

@@ -22,24 +22,24 @@
 
 mod addresses;
 mod authority;
+mod client_hello;
 mod config;
 mod connection;
 mod denials;
 mod dns;
-mod door;
+mod dns_server;
+mod fake_ip;
 mod gate;
-mod hello;
 mod http;
 mod inspect;
-mod names;
-mod outside;
+mod listener;
 mod proxy;
-mod questions;
 mod relay;
 mod resolver;
 mod retry;
 mod rules;
+mod upstream;
 
 pub use config::{GateConfig, Limits};
 pub use gate::{Gate, Sockets};
-pub use outside::{HostNetwork, Outside};
+pub use upstream::{HostNetwork, Upstream};

@@ -11,33 +11,33 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, sp
 use tokio::time::timeout;
 
 use crate::authority;
-use crate::connection::{Failed, Meant, carry, reach};
+use crate::connection::{ConnectError, Destination, connect, proxy_bytes};
 use crate::gate::Shared;
-use crate::http::{LONGEST_HEAD, MOST_FIELDS, has_plain_lines, may_be_a_head};
+use crate::http::{MAX_FIELDS, MAX_HEAD_SIZE, has_plain_lines, may_be_a_head};
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// How long whoever was refused may take to read why.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a program asks for.
+/// What a program kind for.
 #[derive(Debug)]
-struct Request {
-    meant: Meant,
-    asks: Asks,
+struct ProxyRequest {
+    destination: Destination,
+    kind: RequestKind,
     /// What it has said after the head.
     rest: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Asks {
+enum RequestKind {
     Tunnel,
     /// One request, with this head.
-    Request(Vec<u8>),
+    Forward(Vec<u8>),
 }
 
 /// Why a request is not one for a proxy: a status with its phrase, and what to tell.
-type Wrong = (&'static str, &'static str);
+type BadRequest = (&'static str, &'static str);
 
 const BAD: &str = "400 Bad Request";
 
@@ -51,51 +51,53 @@ where
         Ok(Ok(Some(request))) => request,
         // Nothing was asked.
         Ok(Ok(None)) => return,
-        Ok(Err((status, why))) => return tell(from, to, status, why).await,
-        Err(_) => return tell(from, to, "408 Request Timeout", "no request has come").await,
+        Ok(Err((status, why))) => return respond(from, to, status, why).await,
+        Err(_) => return respond(from, to, "408 Request Timeout", "no request has come").await,
     };
-    let server = match reach(shared, &request.meant).await {
+    let server = match connect(shared, &request.destination).await {
         Ok(server) => server,
-        Err(failed) => {
-            let (status, why) = told(&request.meant, &failed);
-            failed.note(shared);
-            return tell(from, to, status, &why).await;
+        Err(error) => {
+            let (status, why) = error_response(&request.destination, &error);
+            error.note(shared);
+            return respond(from, to, status, &why).await;
         }
     };
-    let said = match request.asks {
-        Asks::Tunnel if to.write_all(ESTABLISHED).await.is_err() => return,
-        Asks::Tunnel => request.rest,
-        Asks::Request(head) => [head, request.rest].concat(),
+    let received = match request.kind {
+        RequestKind::Tunnel if to.write_all(ESTABLISHED).await.is_err() => return,
+        RequestKind::Tunnel => request.rest,
+        RequestKind::Forward(head) => [head, request.rest].concat(),
     };
-    if let Err(failed) = carry(shared, &request.meant, (from, to), server, said).await {
-        failed.note(shared);
+    if let Err(error) =
+        proxy_bytes(shared, &request.destination, (from, to), server, received).await
+    {
+        error.note(shared);
     }
 }
 
 /// The request that a connection begins with; none when nothing comes at all.
-async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Request>, Wrong> {
+async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<ProxyRequest>, BadRequest> {
     const END: &[u8] = b"\r\n\r\n";
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     loop {
-        let searched = said.len().saturating_sub(END.len() - 1);
-        match from.read_buf(&mut said).await {
-            Ok(0) | Err(_) if said.is_empty() => return Ok(None),
+        let searched = received.len().saturating_sub(END.len() - 1);
+        match from.read_buf(&mut received).await {
+            Ok(0) | Err(_) if received.is_empty() => return Ok(None),
             Ok(0) | Err(_) => return Err((BAD, "the request has no end")),
             Ok(_) => {}
         }
-        let end = said[searched..].windows(END.len()).position(|window| window == END);
+        let end = received[searched..].windows(END.len()).position(|window| window == END);
         if let Some(end) = end.map(|at| searched + at + END.len()) {
-            let rest = said.split_off(end);
-            return parse(&said, rest).map(Some);
+            let rest = received.split_off(end);
+            return parse(&received, rest).map(Some);
         }
-        if said.len() > LONGEST_HEAD || !may_be_a_head(&said) {
+        if received.len() > MAX_HEAD_SIZE || !may_be_a_head(&received) {
             return Err((BAD, "this is a proxy for HTTP, spoken to without encryption"));
         }
     }
 }
 
-fn parse(head: &[u8], rest: Vec<u8>) -> Result<Request, Wrong> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+fn parse(head: &[u8], rest: Vec<u8>) -> Result<ProxyRequest, BadRequest> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     let whole =
         request.parse(head).is_ok_and(|status| status == httparse::Status::Complete(head.len()));
@@ -105,8 +107,9 @@ fn parse(head: &[u8], rest: Vec<u8>) -> Result<Request, Wrong> {
         return Err((BAD, "this is no request of HTTP"));
     };
     if method == "CONNECT" {
-        let meant = place(target, None).ok_or((BAD, "CONNECT needs a host and a port"))?;
-        return Ok(Request { meant, asks: Asks::Tunnel, rest });
+        let destination =
+            parse_destination(target, None).ok_or((BAD, "CONNECT needs a host and a port"))?;
+        return Ok(ProxyRequest { destination, kind: RequestKind::Tunnel, rest });
     }
     let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     let Some(target) = scheme.and_then(|_| target.get(7..)) else {
@@ -115,33 +118,34 @@ fn parse(head: &[u8], rest: Vec<u8>) -> Result<Request, Wrong> {
     };
     let end = target.find(['/', '?', '#']).unwrap_or(target.len());
     let (authority, path) = target.split_at(end);
-    let meant = place(authority, Some(80)).ok_or((BAD, "the target names no host"))?;
+    let destination =
+        parse_destination(authority, Some(80)).ok_or((BAD, "the target names no host"))?;
     let path = match path.split('#').next().unwrap_or_default() {
         "" if method == "OPTIONS" => "*".to_owned(),
         path if path.starts_with('/') => path.to_owned(),
         path => format!("/{path}"),
     };
-    let head = rewritten(method, &path, authority, version, request.headers);
-    Ok(Request { meant, asks: Asks::Request(head), rest })
+    let head = rewrite_head(method, &path, authority, version, request.headers);
+    Ok(ProxyRequest { destination, kind: RequestKind::Forward(head), rest })
 }
 
 /// What `host:port` means. A host is in lower case and has no final dot.
-fn place(text: &str, usual: Option<u16>) -> Option<Meant> {
+fn parse_destination(text: &str, default: Option<u16>) -> Option<Destination> {
     let (host, port) = authority::split(text)?;
-    let port = port.or(usual).filter(|port| *port != 0)?;
+    let port = port.or(default).filter(|port| *port != 0)?;
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Some(Meant::address(address, port));
+        return Some(Destination::address(address, port));
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     let is_name = (1..=253).contains(&host.len())
         && authority::is_plain(host)
         && host.split('.').all(|label| (1..=63).contains(&label.len()));
-    is_name.then(|| Meant::name(host.to_ascii_lowercase(), port))
+    is_name.then(|| Destination::name(host.to_ascii_lowercase(), port))
 }
 
 /// The head of a request as its server expects it. What is about the connection to a proxy is left out, and the connection
 /// to the server ends with the answer.
-fn rewritten(
+fn rewrite_head(
     method: &str,
     path: &str,
     authority: &str,
@@ -172,20 +176,21 @@ fn rewritten(
 }
 
 /// What to answer when a host is not reached.
-fn told(meant: &Meant, failed: &Failed) -> (&'static str, String) {
-    match failed {
-        Failed::Denied(denial) => {
+fn error_response(destination: &Destination, error: &ConnectError) -> (&'static str, String) {
+    match error {
+        ConnectError::Denied(denial) => {
             let hint = NetworkDenial::hint(std::slice::from_ref(denial));
             ("403 Forbidden", hint.unwrap_or_default())
         }
-        Failed::Broken(error) => {
-            ("502 Bad Gateway", format!("{}:{} was not reached: {error}", meant.host, meant.port))
-        }
+        ConnectError::Broken(error) => (
+            "502 Bad Gateway",
+            format!("{}:{} was not reached: {error}", destination.host, destination.port),
+        ),
     }
 }
 
 /// Answers, and waits until that may have been read: what is not read of a connection takes along what was sent on it.
-async fn tell(
+async fn respond(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     status: &str,
@@ -195,27 +200,27 @@ async fn tell(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{why}\n",
         why.len() + 1
     );
-    let farewell = async {
+    let send = async {
         to.write_all(answer.as_bytes()).await?;
         to.shutdown().await?;
         let mut rest = from.take(1 << 20);
         tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
     };
-    let _ = timeout(FAREWELL, farewell).await;
+    let _ = timeout(CLOSE_TIMEOUT, send).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(head: &str) -> Result<(String, u16, Asks), &'static str> {
+    fn parsed(head: &str) -> Result<(String, u16, RequestKind), &'static str> {
         let request = parse(head.as_bytes(), Vec::new()).map_err(|(status, _)| status)?;
-        Ok((request.meant.host, request.meant.port, request.asks))
+        Ok((request.destination.host, request.destination.port, request.kind))
     }
 
     #[test]
     fn a_tunnel_is_to_a_host_and_a_port() {
-        let connect = |target: &str| asked(&format!("CONNECT {target} HTTP/1.1\r\n\r\n"));
+        let connect = |target: &str| parsed(&format!("CONNECT {target} HTTP/1.1\r\n\r\n"));
         for (target, host, port) in [
             ("a.example:443", "a.example", 443),
             ("A.Example.:8443", "a.example", 8443),
@@ -223,7 +228,11 @@ mod tests {
             ("[2001:db8::1]:443", "2001:db8::1", 443),
             ("[::ffff:192.0.2.1]:443", "192.0.2.1", 443),
         ] {
-            assert_eq!(connect(target), Ok((host.to_owned(), port, Asks::Tunnel)), "{target}");
+            assert_eq!(
+                connect(target),
+                Ok((host.to_owned(), port, RequestKind::Tunnel)),
+                "{target}"
+            );
         }
         for wrong in [
             "a.example",
@@ -253,11 +262,11 @@ mod tests {
                     Connection: keep-alive\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nAccept: */*\r\n\r\n";
         let expected =
             "GET /x?y HTTP/1.1\r\nHost: A.example:8080\r\nAccept: */*\r\nConnection: close\r\n\r\n";
-        let asks = Asks::Request(expected.as_bytes().to_vec());
-        assert_eq!(asked(head), Ok(("a.example".to_owned(), 8080, asks)));
+        let kind = RequestKind::Forward(expected.as_bytes().to_vec());
+        assert_eq!(parsed(head), Ok(("a.example".to_owned(), 8080, kind)));
         let line = |target: &str, method: &str| {
-            let (_, port, asks) = asked(&format!("{method} {target} HTTP/1.0\r\n\r\n")).unwrap();
-            let Asks::Request(head) = asks else { panic!("no request") };
+            let (_, port, kind) = parsed(&format!("{method} {target} HTTP/1.0\r\n\r\n")).unwrap();
+            let RequestKind::Forward(head) = kind else { panic!("no request") };
             let text = String::from_utf8(head).unwrap();
             (port, text.split_once("\r\n").unwrap().0.to_owned())
         };
@@ -277,7 +286,7 @@ mod tests {
             "GET http://a.example/ HTTP/1.1\r\nX: a\rb\r\n\r\n",
             "nonsense\r\n\r\n",
         ] {
-            assert_eq!(asked(wrong), Err(BAD), "{wrong:?}");
+            assert_eq!(parsed(wrong), Err(BAD), "{wrong:?}");
         }
     }
 }

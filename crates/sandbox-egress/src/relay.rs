@@ -14,26 +14,26 @@ use crate::retry::Listener;
 use crate::rules::Rules;
 
 /// Bytes that one direction of a connection holds. A side that does not read holds the other side back.
-const PIECE: usize = 16 * 1024;
+const CHUNK_SIZE: usize = 16 * 1024;
 
 /// Why a connection ended before both sides had said everything.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum RelayEnd {
     Refused(Refusal),
     /// One side broke, or nothing happened for too long.
     Broken,
 }
 
-impl From<io::Error> for End {
+impl From<io::Error> for RelayEnd {
     fn from(_: io::Error) -> Self {
         Self::Broken
     }
 }
 
 /// What code in a sandbox says on a connection, as far as it is known when its bytes begin to be passed on.
-pub(crate) struct Outward<'a> {
+pub(crate) struct ClientStream<'a> {
     /// What it has said already.
-    pub(crate) said: Vec<u8>,
+    pub(crate) received: Vec<u8>,
     pub(crate) inspector: Inspector,
     pub(crate) rules: &'a Rules,
 }
@@ -42,45 +42,45 @@ pub(crate) struct Outward<'a> {
 pub(crate) async fn relay<R, W>(
     (from_client, to_client): (R, W),
     server: &mut TcpStream,
-    outward: Outward<'_>,
+    client: ClientStream<'_>,
     limits: &Limits,
-) -> Result<(), End>
+) -> Result<(), RelayEnd>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let clock = Clock::new();
     let (from_server, to_server) = server.split();
-    let listener = outward.inspector.listener();
+    let listener = client.inspector.listener();
     let both = async {
-        let out = outward.pass(from_client, to_server, limits, &clock);
+        let out = client.pass(from_client, to_server, limits, &clock);
         tokio::try_join!(out, inward(from_server, to_client, listener, &clock)).map(drop)
     };
     tokio::select! {
         outcome = both => outcome,
-        () = clock.idle(limits.idle) => Err(End::Broken),
+        () = clock.idle(limits.idle) => Err(RelayEnd::Broken),
     }
 }
 
-impl Outward<'_> {
+impl ClientStream<'_> {
     async fn pass(
         mut self,
         mut from: impl AsyncRead + Unpin,
         mut to: WriteHalf<'_>,
         limits: &Limits,
         clock: &Clock,
-    ) -> Result<(), End> {
+    ) -> Result<(), RelayEnd> {
         let deadline = Instant::now() + limits.first_bytes;
         let mut held = Vec::new();
-        let said = std::mem::take(&mut self.said);
-        self.pass_on(&said, &mut held, &mut to).await?;
-        let mut buffer = vec![0; PIECE];
+        let received = std::mem::take(&mut self.received);
+        self.pass_on(&received, &mut held, &mut to).await?;
+        let mut buffer = vec![0; CHUNK_SIZE];
         loop {
             let read = from.read(&mut buffer);
             let count = if self.inspector.is_decided() {
                 read.await?
             } else {
-                timeout_at(deadline, read).await.map_err(|_| End::Broken)??
+                timeout_at(deadline, read).await.map_err(|_| RelayEnd::Broken)??
             };
             if count == 0 {
                 return Ok(to.shutdown().await?);
@@ -96,11 +96,11 @@ impl Outward<'_> {
         bytes: &[u8],
         held: &mut Vec<u8>,
         to: &mut WriteHalf<'_>,
-    ) -> Result<(), End> {
+    ) -> Result<(), RelayEnd> {
         if self.inspector.is_open() {
             return Ok(to.write_all(bytes).await?);
         }
-        self.inspector.push(bytes, held, self.rules).map_err(End::Refused)?;
+        self.inspector.push(bytes, held, self.rules).map_err(RelayEnd::Refused)?;
         to.write_all(held).await?;
         held.clear();
         Ok(())
@@ -112,8 +112,8 @@ async fn inward(
     mut to: impl AsyncWrite + Unpin,
     mut listener: Option<Listener>,
     clock: &Clock,
-) -> Result<(), End> {
-    let mut buffer = vec![0; PIECE];
+) -> Result<(), RelayEnd> {
+    let mut buffer = vec![0; CHUNK_SIZE];
     loop {
         let count = from.read(&mut buffer).await?;
         if count == 0 {

@@ -11,63 +11,68 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::outside::Outside;
+use crate::upstream::Upstream;
 
 /// Questions to the outside at one time.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 
 /// How long an answer counts. The connection that follows a question finds it; what changes is soon seen.
-const FRESH: Duration = Duration::from_secs(20);
+const CACHE_TTL: Duration = Duration::from_secs(20);
 
 /// Addresses of one name that are looked at: whoever answers for a name decides how many it has, and each is judged.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// Answers that are remembered.
-const MOST: usize = 512;
+const MAX_CACHED: usize = 512;
 
 /// Answers, and when they came.
-type Known = HashMap<Box<str>, (Instant, Arc<[IpAddr]>)>;
+type Cache = HashMap<Box<str>, (Instant, Arc<[IpAddr]>)>;
 
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    outside: Arc<dyn Outside>,
+    upstream: Arc<dyn Upstream>,
     slots: Arc<Semaphore>,
     limit: Duration,
-    known: Mutex<Known>,
+    cache: Mutex<Cache>,
 }
 
 impl Resolver {
-    pub(crate) fn new(outside: Arc<dyn Outside>, limit: Duration) -> Self {
-        Self { outside, slots: Arc::new(Semaphore::new(AT_ONCE)), limit, known: Mutex::default() }
+    pub(crate) fn new(upstream: Arc<dyn Upstream>, limit: Duration) -> Self {
+        Self {
+            upstream,
+            slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
+            limit,
+            cache: Mutex::default(),
+        }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses of a name, as [`Outside::resolve`] has them.
-    pub(crate) async fn addresses(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
-        if let Some((at, found)) = self.known().get(name)
-            && at.elapsed() < FRESH
+    /// The addresses of a name, as [`Upstream::resolve`] has them.
+    pub(crate) async fn resolve(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
+        if let Some((at, found)) = self.cache().get(name)
+            && at.elapsed() < CACHE_TTL
         {
             return Ok(Arc::clone(found));
         }
-        let found = timeout(self.limit, self.ask(name)).await??;
-        let mut known = self.known();
-        if known.len() >= MOST {
-            known.retain(|_, (at, _)| at.elapsed() < FRESH);
+        let found = timeout(self.limit, self.query(name)).await??;
+        let mut cache = self.cache();
+        if cache.len() >= MAX_CACHED {
+            cache.retain(|_, (at, _)| at.elapsed() < CACHE_TTL);
         }
-        if known.len() < MOST {
-            known.insert(name.into(), (Instant::now(), Arc::clone(&found)));
+        if cache.len() < MAX_CACHED {
+            cache.insert(name.into(), (Instant::now(), Arc::clone(&found)));
         }
         Ok(found)
     }
 
-    async fn ask(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
+    async fn query(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
-        let (outside, name) = (Arc::clone(&self.outside), name.to_owned());
+        let (upstream, name) = (Arc::clone(&self.upstream), name.to_owned());
         let mut asked = Box::pin(async move {
-            let found = outside.resolve(&name).await;
+            let found = upstream.resolve(&name).await;
             drop(slot);
             found
         });
@@ -78,7 +83,7 @@ impl Resolver {
             // The resolver of a host goes on when nobody waits for it any more, and has its place until it ends.
             Poll::Pending => tokio::spawn(asked).await.map_err(io::Error::other)??,
         };
-        found.truncate(MOST_ADDRESSES);
+        found.truncate(MAX_ADDRESSES);
         let mut seen = Vec::new();
         found.retain(|address| {
             let new = !seen.contains(address);
@@ -103,16 +108,17 @@ mod tests {
     /// Answers nothing until all may go on, and does not notice that nobody waits any more.
     #[derive(Debug)]
     struct Slow {
-        begun: AtomicUsize,
-        go_on: Arc<Mutex<mpsc::Receiver<()>>>,
+        started: AtomicUsize,
+        release: Arc<Mutex<mpsc::Receiver<()>>>,
     }
 
     #[async_trait]
-    impl Outside for Slow {
+    impl Upstream for Slow {
         async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
-            self.begun.fetch_add(1, Ordering::Relaxed);
-            let go_on = Arc::clone(&self.go_on);
-            let wait = move || go_on.lock().unwrap_or_else(PoisonError::into_inner).recv().is_ok();
+            self.started.fetch_add(1, Ordering::Relaxed);
+            let release = Arc::clone(&self.release);
+            let wait =
+                move || release.lock().unwrap_or_else(PoisonError::into_inner).recv().is_ok();
             tokio::task::spawn_blocking(wait).await?;
             Ok(Vec::new())
         }
@@ -128,17 +134,17 @@ mod tests {
 
     #[tokio::test]
     async fn questions_that_nobody_waits_for_have_their_place_until_they_end() {
-        let (end, go_on) = mpsc::channel();
+        let (end, release) = mpsc::channel();
         let slow =
-            Arc::new(Slow { begun: AtomicUsize::new(0), go_on: Arc::new(Mutex::new(go_on)) });
+            Arc::new(Slow { started: AtomicUsize::new(0), release: Arc::new(Mutex::new(release)) });
         let resolver = Resolver::new(Arc::<Slow>::clone(&slow), Duration::from_millis(5));
-        for n in 0..3 * AT_ONCE {
-            let error = resolver.addresses(&format!("{n}.example")).await.unwrap_err();
+        for n in 0..3 * MAX_CONCURRENT {
+            let error = resolver.resolve(&format!("{n}.example")).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         }
-        assert_eq!(slow.begun.load(Ordering::Relaxed), AT_ONCE);
+        assert_eq!(slow.started.load(Ordering::Relaxed), MAX_CONCURRENT);
         drop(end);
         let resolver = Resolver { limit: Duration::from_secs(60), ..resolver };
-        assert_eq!(&*resolver.addresses("later.example").await.unwrap(), &[] as &[IpAddr]);
+        assert_eq!(&*resolver.resolve("later.example").await.unwrap(), &[] as &[IpAddr]);
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::hello::{self, Hello};
+use crate::client_hello::{self, ClientHello};
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
@@ -122,7 +122,7 @@ pub(crate) enum Next {
     /// Everything passes from here on.
     Open,
     /// What came is no greeting, or one that was not asked for.
-    Wrong,
+    Invalid,
     /// The second greeting names another host than the first.
     Other(Option<String>),
 }
@@ -160,7 +160,7 @@ impl Follow {
                     self.passing = usize::from(u16::from_be_bytes([header[3], header[4]]));
                     out.extend(header);
                 }
-                _ => return Next::Wrong,
+                _ => return Next::Invalid,
             }
             self.header.clear();
         }
@@ -169,11 +169,13 @@ impl Follow {
 
     fn greet(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Next {
         self.second.extend(bytes);
-        match hello::read(&self.second) {
-            Hello::Incomplete if self.second.len() <= hello::LONGEST => Next::More,
-            Hello::Incomplete | Hello::Wrong => Next::Wrong,
-            Hello::Whole(host) if host != self.host => Next::Other(host),
-            Hello::Whole(_) => {
+        match client_hello::read(&self.second) {
+            ClientHello::Incomplete if self.second.len() <= client_hello::MAX_MESSAGE_SIZE => {
+                Next::More
+            }
+            ClientHello::Incomplete | ClientHello::Invalid => Next::Invalid,
+            ClientHello::Whole(host) if host != self.host => Next::Other(host),
+            ClientHello::Whole(_) => {
                 out.append(&mut self.second);
                 Next::Open
             }

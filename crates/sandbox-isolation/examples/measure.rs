@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sandbox_isolation::{CellSpec, Maker, SpawnSpec};
+use sandbox_isolation::{CellLauncher, CellSpec, SpawnSpec};
 
 const SAMPLES: usize = 200;
 
@@ -16,14 +16,14 @@ fn median(mut samples: Vec<Duration>) -> Duration {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let begin = Instant::now();
-    let maker = Maker::start().await.unwrap();
-    println!("maker start           {:?} ({:?})", begin.elapsed(), maker.privilege());
+    let launcher = CellLauncher::start().await.unwrap();
+    println!("launcher start           {:?} ({:?})", begin.elapsed(), launcher.privilege());
 
     let mut create = Vec::new();
     let mut close = Vec::new();
     for _ in 0..SAMPLES {
         let begin = Instant::now();
-        let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+        let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
         create.push(begin.elapsed());
         let begin = Instant::now();
         cell.kill();
@@ -36,7 +36,7 @@ async fn main() {
     let begin = Instant::now();
     let mut cells = Vec::new();
     for _ in 0..SAMPLES {
-        cells.push(maker.cell(&CellSpec::strict()).await.unwrap());
+        cells.push(launcher.cell(&CellSpec::strict()).await.unwrap());
     }
     println!("cells back to back    {:?} each", begin.elapsed() / SAMPLES as u32);
     let begin = Instant::now();
@@ -52,15 +52,15 @@ async fn main() {
     let mut off = Vec::new();
     for _ in 0..SAMPLES {
         let begin = Instant::now();
-        let cell = maker.cell(&CellSpec::off()).await.unwrap();
+        let cell = launcher.cell(&CellSpec::off()).await.unwrap();
         off.push(begin.elapsed());
         cell.kill();
         cell.closed().await;
     }
     println!("cell, off             {:?}", median(off));
 
-    let strict = maker.cell(&CellSpec::strict()).await.unwrap();
-    let open = maker.cell(&CellSpec::off()).await.unwrap();
+    let strict = launcher.cell(&CellSpec::strict()).await.unwrap();
+    let open = launcher.cell(&CellSpec::off()).await.unwrap();
     let (mut inside, mut outside, mut plain) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..SAMPLES {
         for (cell, samples) in [(&strict, &mut inside), (&open, &mut outside)] {

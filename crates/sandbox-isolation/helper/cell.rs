@@ -1,20 +1,20 @@
 //! The first process of a cell: sets it up, then starts, watches and kills what runs in it.
 
 use crate::gate;
-use crate::keeper::{self, Snapshot};
+use crate::subreaper::{self, Snapshot};
 use crate::namespaces;
 use crate::plan::{self, Failure, Prepared};
 use crate::processes;
-use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
-use crate::remove;
-use crate::roots::{Phase, ROOTS_MAX, Root, Roots};
-use crate::still::{Scope, Stillness};
+use crate::protocol::{MAX_PACKET_SIZE, SPAWN_PAYLOAD_FILE, from_cell, stage, to_cell};
+use crate::remove_dir;
+use crate::roots::{Phase, MAX_ROOTS, Root, Roots};
+use crate::pause::{Scope, PauseState};
 use crate::spawn::{self, Program, REPORT, Refusal, Sealing};
 use crate::sys::{
     self, AT_FDCWD, EBUSY, EINTR, EINVAL, ESRCH, Errno, O_DIRECTORY, O_PATH, O_RDWR, POLLIN, Poll, Result,
 };
-use crate::tree;
-use crate::watch::{CONTROL, answer, give_socket, read_pipe, reap, send_refusal};
+use crate::kill_tree;
+use crate::exit_events::{CONTROL, answer, give_socket, read_pipe, reap, send_refusal};
 use crate::wire::{Packet, Reader, Received, receive};
 
 const PLAN: i32 = 4;
@@ -36,7 +36,7 @@ struct Cell {
     roots: Roots,
     polls: &'static mut [Poll],
     snapshot: Option<Snapshot>,
-    stillness: Stillness,
+    pause_state: PauseState,
     /// The tag this process itself has, which no root may have.
     own_tag: u32,
     pid: i32,
@@ -76,7 +76,7 @@ fn enter_groups(entrances: &[i32]) -> Result<()> {
     if entrances.is_empty() { Ok(()) } else { sys::unshare(CLONE_NEWCGROUP).map(drop) }
 }
 
-/// Keeps the socket and the plan and lets go of everything that was the maker's.
+/// Keeps the socket and the plan and lets go of everything that was the launcher's.
 fn take_over(what: &Start<'_>) -> Result<&'static [u8]> {
     sys::dup3(what.control, CONTROL, sys::O_CLOEXEC)?;
     sys::dup3(what.plan, PLAN, sys::O_CLOEXEC)?;
@@ -102,9 +102,9 @@ impl Cell {
             deaths: sys::child_descriptor()?,
             roots: Roots::new()?,
             // SAFETY: zero is a number.
-            polls: unsafe { sys::table(ROOTS_MAX + 2) }?,
+            polls: unsafe { sys::table(MAX_ROOTS + 2) }?,
             snapshot: if prepared.strict { None } else { Some(Snapshot::new()?) },
-            stillness: Stillness::default(),
+            pause_state: PauseState::default(),
             own_tag,
             pid: sys::getpid(),
             prepared,
@@ -140,7 +140,7 @@ impl Cell {
     }
 
     fn serve(&mut self) -> ! {
-        let Ok(buffer) = sys::allocate(PACKET_MAX) else { self.end() };
+        let Ok(buffer) = sys::allocate(MAX_PACKET_SIZE) else { self.end() };
         loop {
             let count = self.fill_polls();
             match sys::poll(&mut self.polls[..count], None) {
@@ -202,9 +202,9 @@ impl Cell {
                     let _ = snapshot.kill(&root, || ());
                 }
             }
-            let keepers = &self.roots;
-            let is_keeper = |pid| keepers.find(|root| root.pid == pid).is_some();
-            let _ = snapshot.kill_below(self.pid, is_keeper, || {
+            let subreapers = &self.roots;
+            let is_subreaper = |pid| subreapers.find(|root| root.pid == pid).is_some();
+            let _ = snapshot.kill_below(self.pid, is_subreaper, || {
                 while let Ok(Some(_)) = sys::wait(sys::WNOHANG) {}
             });
             let _ = snapshot.kill_below(
@@ -216,7 +216,7 @@ impl Cell {
             );
         }
         if let Some((directory, path)) = self.prepared.own_directory {
-            remove::directory(directory, path);
+            remove_dir::remove_dir(directory, path);
         }
         sys::exit(0)
     }
@@ -226,8 +226,8 @@ impl Cell {
         let mut reader = Reader::new(received.bytes);
         let kind = reader.u8()?;
         let id = reader.u32()?;
-        if matches!(kind, to_cell::ADOPT | to_cell::HOLD) {
-            return self.adopt(id, received.descriptors(), kind == to_cell::HOLD);
+        if matches!(kind, to_cell::ADOPT | to_cell::CHECKPOINT) {
+            return self.adopt(id, received.descriptors(), kind == to_cell::CHECKPOINT);
         }
         let outcome = match kind {
             to_cell::SPAWN => self.spawn(id, &mut reader, received.descriptors()),
@@ -240,8 +240,8 @@ impl Cell {
                 let outcome = self.kill_tree(reader.u32()?);
                 answer(id, outcome.map(u32::from))
             }
-            to_cell::RESUME => {
-                let outcome = self.resume(reader.u32()?);
+            to_cell::RESTORE => {
+                let outcome = self.restore(reader.u32()?);
                 answer(id, outcome)
             }
             // Nobody is missed: a process that is being forked sees the signal before it is there.
@@ -250,12 +250,12 @@ impl Cell {
             }
             to_cell::SOCKET if self.prepared.strict => give_socket(id, reader.u8()? != 0),
             to_cell::FORGET => self.forget(id),
-            to_cell::STOP_ALL => {
-                let outcome = self.stop_all();
+            to_cell::PAUSE => {
+                let outcome = self.pause_all();
                 answer(id, outcome)
             }
-            to_cell::CONTINUE_ALL => {
-                let outcome = self.continue_all();
+            to_cell::RESUME => {
+                let outcome = self.resume_all();
                 answer(id, outcome)
             }
             _ => Err(EINVAL),
@@ -281,7 +281,7 @@ impl Cell {
         let (strict, confinement) = (self.prepared.strict, self.prepared.confinement);
         let sealed = Some(Sealing { strict, confinement });
         let program = Program { payload, flags, limits, sealed };
-        let outcome = match self.stillness.is_held() {
+        let outcome = match self.pause_state.is_paused() {
             // What came to be now would run beside what is held.
             true => Err(EBUSY),
             false => self.fork_root(id, &program, standard),
@@ -295,17 +295,17 @@ impl Cell {
         }
     }
 
-    fn stop_all(&mut self) -> Result<u32> {
+    fn pause_all(&mut self) -> Result<u32> {
         self.note_adopted_deaths();
         let scope =
             Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
-        self.stillness.hold(&scope)
+        self.pause_state.pause(&scope)
     }
 
-    fn continue_all(&mut self) -> Result<u32> {
+    fn resume_all(&mut self) -> Result<u32> {
         let scope =
             Scope { strict: self.prepared.strict, own: self.pid, roots: &self.roots };
-        self.stillness.let_go(&scope);
+        self.pause_state.resume(&scope);
         Ok(0)
     }
 
@@ -332,7 +332,7 @@ impl Cell {
             if strict {
                 run_program(program, standard, report_to)
             }
-            keeper::run(program, standard, report_to, self.pid)
+            subreaper::run(program, standard, report_to, self.pid)
         }
         sys::close(report_to);
         match (added, forked) {
@@ -354,7 +354,7 @@ impl Cell {
     fn adopt(&mut self, id: u32, descriptors: &[i32], held: bool) -> Result<()> {
         let [pidfd] = *descriptors else { return Err(EINVAL) };
         let outcome =
-            if held { self.hold_process(id, pidfd) } else { self.adopt_process(id, pidfd) };
+            if held { self.add_checkpoint(id, pidfd) } else { self.adopt_process(id, pidfd) };
         if outcome.is_err() {
             sys::close(pidfd);
         }
@@ -395,7 +395,7 @@ impl Cell {
 
     /// A process that waits has the tag of the tree that it came from. It gets it for its own when it is resumed, and that
     /// tree has ended.
-    fn hold_process(&mut self, id: u32, pidfd: i32) -> Result<()> {
+    fn add_checkpoint(&mut self, id: u32, pidfd: i32) -> Result<()> {
         if !self.prepared.strict {
             return Err(EINVAL);
         }
@@ -406,17 +406,17 @@ impl Cell {
         if self.roots.find(|root| root.pid == pid && root.phase != Phase::Dead).is_some() {
             return Err(EINVAL);
         }
-        let (phase, forgotten) = (Phase::Held, false);
+        let (phase, forgotten) = (Phase::Checkpoint, false);
         let root = Root { id, pid, program: pid, tag: 0, pipe: 0, pidfd, phase, forgotten };
         self.roots.add(root).map(drop)
     }
 
-    fn resume(&mut self, id: u32) -> Result<u32> {
+    fn restore(&mut self, id: u32) -> Result<u32> {
         let index = self.roots.by_id(id).ok_or(ESRCH)?;
         let root = *self.roots.at(index);
-        let process = processes::look(root.pid).ok_or(ESRCH)?;
+        let process = processes::read(root.pid).ok_or(ESRCH)?;
         // Its end is told by us, so it must be our child: those that it came from are dead.
-        if root.phase != Phase::Held || processes::is_gone(root.pidfd) || process.parent != self.pid
+        if root.phase != Phase::Checkpoint || processes::is_gone(root.pidfd) || process.parent != self.pid
         {
             return Err(EINVAL);
         }
@@ -433,7 +433,7 @@ impl Cell {
         if whole_tree {
             let count = match &mut self.snapshot {
                 None if root.tag == 0 => 0,
-                None => tree::signal(&self.roots, root.tag, signal)?,
+                None => kill_tree::signal(&self.roots, root.tag, signal)?,
                 Some(_) if root.is_adopted() && processes::is_gone(root.pidfd) => 0,
                 Some(snapshot) => {
                     let below = snapshot.signal_below(root.pid, signal, |_| false)?;
@@ -466,7 +466,7 @@ impl Cell {
             return Ok(false);
         }
         match &mut self.snapshot {
-            None => tree::kill(&mut self.roots, index, &mut |roots| reap(roots, true)),
+            None => kill_tree::kill(&mut self.roots, index, &mut |roots| reap(roots, true)),
             Some(snapshot) => {
                 if !root.is_adopted() && root.phase == Phase::Dead {
                     return Ok(false);
@@ -482,7 +482,7 @@ impl Cell {
             self.note_adopted_deaths();
             let strict = self.prepared.strict;
             let root = self.roots.at(index);
-            if root.phase == Phase::Held {
+            if root.phase == Phase::Checkpoint {
                 let _ = sys::pidfd_signal(root.pidfd, sys::SIGKILL);
                 self.roots.remove(index);
                 return Ok(());
@@ -498,7 +498,7 @@ impl Cell {
     fn forget_ended(&mut self) {
         self.note_adopted_deaths();
         if self.prepared.strict {
-            tree::forget_ended(&mut self.roots);
+            kill_tree::forget_ended(&mut self.roots);
         }
     }
 

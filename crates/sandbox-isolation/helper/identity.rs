@@ -4,17 +4,17 @@ use core::ffi::CStr;
 
 use crate::confine::Confinement;
 use crate::sys::{self, AT_FDCWD, EINVAL, ENOENT, EPERM, Limit, Result};
-use crate::text::{self, Line};
+use crate::fmt::{self, Line};
 
 /// Host ids of cells made by root are this plus the host pid of the cell's first process.
 pub const ID_BASE: u32 = 0x7000_0000;
 
-/// The user and group of a maker in its own user namespace.
+/// The user and group of a launcher in its own user namespace.
 ///
 /// Not 0: the kernel gives `/proc` entries of a process that cannot be read to id 0 of the
-/// namespace its memory belongs to. A first process has the maker's memory, and if id 0 there were
+/// namespace its memory belongs to. A first process has the launcher's memory, and if id 0 there were
 /// this user, who code in the cell is too, then code could open such entries.
-pub const MAKER_ID: u32 = 1;
+pub const LAUNCHER_ID: u32 = 1;
 
 const CLONE_NEWUSER: usize = 0x1000_0000;
 const PR_SET_PDEATHSIG: usize = 1;
@@ -33,18 +33,18 @@ const RLIMIT_NOFILE: u32 = 7;
 /// each process tree gets a UTS namespace of its own, the tag by which the tree is found again.
 const TAGGING: u64 = 1 << 21;
 
-/// The ids of a cell as its maker's user namespace counts them.
+/// The ids of a cell as its launcher's user namespace counts them.
 #[derive(Clone, Copy)]
 pub struct Outside {
     pub uid: u32,
     pub gid: u32,
-    /// They are others than the maker's.
+    /// They are others than the launcher's.
     pub change: bool,
 }
 
 impl Outside {
-    /// The maker's own.
-    pub const MAKER: Self = Self { uid: MAKER_ID, gid: MAKER_ID, change: false };
+    /// The launcher's own.
+    pub const LAUNCHER: Self = Self { uid: LAUNCHER_ID, gid: LAUNCHER_ID, change: false };
 }
 
 /// Chooses the ids of this cell.
@@ -53,18 +53,18 @@ impl Outside {
 /// process. No two living cells of a machine can have the same, and nobody has to keep a table.
 pub fn outside(root_mode: bool) -> Result<Outside> {
     if !root_mode {
-        return Ok(Outside::MAKER);
+        return Ok(Outside::LAUNCHER);
     }
     let mut digits = [0_u8; 16];
     let count = sys::readlink(AT_FDCWD, c"/proc/self", &mut digits)?;
-    let pid = text::number(&digits[..count]).ok_or(EINVAL)? as u32;
+    let pid = fmt::number(&digits[..count]).ok_or(EINVAL)? as u32;
     let id = ID_BASE.checked_add(pid).ok_or(EINVAL)?;
     Ok(Outside { uid: id, gid: id, change: true })
 }
 
 /// Instances of inotify that a cell may have, and what they may watch together.
-const MOST_INOTIFY_INSTANCES: &[u8] = b"32";
-const MOST_INOTIFY_WATCHES: &[u8] = b"16384";
+const MAX_INOTIFY_INSTANCES: &[u8] = b"32";
+const MAX_INOTIFY_WATCHES: &[u8] = b"16384";
 
 /// Becomes `uid` and `gid` in a user namespace of our own, in which no other can be made.
 ///
@@ -89,8 +89,8 @@ pub fn take(outside: Outside, uid: u32, gid: u32, sysctl: i32) -> Result<()> {
     sys::write_file(sysctl, c"user/max_user_namespaces", b"0")?;
     // Those of the host user count these too, and would have none left. A kernel without them has nothing to bound.
     for (setting, most) in [
-        (c"user/max_inotify_instances", MOST_INOTIFY_INSTANCES),
-        (c"user/max_inotify_watches", MOST_INOTIFY_WATCHES),
+        (c"user/max_inotify_instances", MAX_INOTIFY_INSTANCES),
+        (c"user/max_inotify_watches", MAX_INOTIFY_WATCHES),
     ] {
         match sys::write_file(sysctl, setting, most) {
             Ok(_) | Err(ENOENT) => {}
@@ -145,13 +145,13 @@ fn drop_bounding_set() -> Result<()> {
 fn verify() -> Result<()> {
     let mut place = core::mem::MaybeUninit::<[u8; 4096]>::uninit();
     let status = sys::read_file(AT_FDCWD, c"/proc/self/status", sys::scratch(&mut place))?;
-    let hex = |name: &[u8]| text::field(status, name).and_then(text::hexadecimal);
+    let hex = |name: &[u8]| fmt::field(status, name).and_then(fmt::hexadecimal);
     let holds = hex(b"CapEff:") == Some(TAGGING)
         && hex(b"CapPrm:") == Some(TAGGING)
         && hex(b"CapBnd:") == Some(0)
         && hex(b"CapInh:") == Some(0)
         && hex(b"CapAmb:") == Some(0)
-        && text::field(status, b"NoNewPrivs:").and_then(text::number) == Some(1)
+        && fmt::field(status, b"NoNewPrivs:").and_then(fmt::number) == Some(1)
         && sys::geteuid() != 0
         && sys::getegid() != 0;
     if holds { Ok(()) } else { Err(EPERM) }

@@ -1,6 +1,6 @@
 //! The helper: one small static program that makes cells.
 //!
-//! Started once per host process as the *maker*. The maker forks the first process of each cell
+//! Started once per host process as the *launcher*. The launcher forks the first process of each cell
 //! and the few trusted programs that live beside them. It holds none of the host's memory, reads
 //! nothing but its socket, and takes everything with it when that socket closes.
 #![no_std]
@@ -15,24 +15,24 @@ mod cell;
 mod confine;
 mod gate;
 mod identity;
-mod keeper;
-mod maker;
+mod subreaper;
+mod launcher;
 mod memory;
 mod mounts;
 mod namespaces;
-mod owners;
+mod idmap;
 mod plan;
 mod processes;
 #[path = "../src/protocol.rs"]
 mod protocol;
-mod remove;
+mod remove_dir;
 mod roots;
 mod spawn;
-mod still;
+mod pause;
 mod sys;
-mod text;
-mod tree;
-mod watch;
+mod fmt;
+mod kill_tree;
+mod exit_events;
 mod wire;
 
 use core::ffi::CStr;
@@ -51,5 +51,5 @@ extern "C" fn start(stack: *const usize) -> ! {
         let count = stack.read();
         if count < 2 { c"" } else { CStr::from_ptr(stack.add(2).read() as *const _) }
     };
-    maker::run(second)
+    launcher::run(second)
 }

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use crate::protocol::NAMESPACES;
 use crate::sys::{self, AT_FDCWD, EINVAL, O_DIRECTORY, O_PATH, Result};
-use crate::text;
+use crate::fmt;
 
 /// The number of each, in the order of [`NAMESPACES`].
 pub fn own() -> Result<[u64; NAMESPACES.len()]> {
@@ -23,5 +23,5 @@ fn number_of(directory: i32, kind: &CStr) -> Result<u64> {
     let length = sys::readlink(directory, kind, &mut link)?;
     let link = &link[..length];
     let number = link.split(|byte| *byte == b'[').nth(1).ok_or(EINVAL)?;
-    number.strip_suffix(b"]").and_then(text::number).ok_or(EINVAL)
+    number.strip_suffix(b"]").and_then(fmt::number).ok_or(EINVAL)
 }

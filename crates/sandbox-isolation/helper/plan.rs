@@ -8,7 +8,7 @@ use crate::confine::{self, Confinement};
 use crate::gate;
 use crate::identity::{self, Outside};
 use crate::mounts;
-use crate::owners;
+use crate::idmap;
 use crate::protocol::op;
 use crate::sys::{
     self, AT_FDCWD, EEXIST, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, ESTALE, Errno, Limit, O_CREAT,
@@ -16,13 +16,13 @@ use crate::sys::{
 };
 use crate::wire::Reader;
 
-pub const LIMITS_MAX: usize = 16;
+pub const MAX_LIMITS: usize = 16;
 
 /// What a plan leaves behind for the life of the cell.
 pub struct Prepared {
     pub strict: bool,
     pub outside: Outside,
-    pub limits: [(u32, Limit); LIMITS_MAX],
+    pub limits: [(u32, Limit); MAX_LIMITS],
     pub limit_count: usize,
     /// The directory to remove at the end: descriptor and path.
     pub own_directory: Option<(i32, &'static CStr)>,
@@ -52,8 +52,8 @@ pub fn carry_out(
     sys::umask(0);
     let mut cell = Prepared {
         strict,
-        outside: Outside::MAKER,
-        limits: [(0, Limit { soft: 0, hard: 0 }); LIMITS_MAX],
+        outside: Outside::LAUNCHER,
+        limits: [(0, Limit { soft: 0, hard: 0 }); MAX_LIMITS],
         limit_count: 0,
         own_directory: None,
         gate: None,
@@ -237,7 +237,7 @@ impl Prepared {
         sys::close(place);
         let tree = tree?;
         if self.outside.change
-            && owners::lend(tree, mount.owner, self.outside).is_err()
+            && idmap::idmap_mount(tree, mount.owner, self.outside).is_err()
             && mount.writable
         {
             // What code made there would belong to nobody, and later perhaps to another cell.

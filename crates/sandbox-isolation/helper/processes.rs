@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 use crate::sys::{self, AT_FDCWD, ESRCH, O_DIRECTORY, O_RDONLY, Result};
-use crate::text::{self, Line};
+use crate::fmt::{self, Line};
 
 /// How many words of `/proc/PID/stat` are between the parent and the number of threads.
 const THREADS_AFTER_PARENT: usize = 15;
@@ -47,7 +47,7 @@ fn for_each_below<const SIZE: usize>(path: &CStr, mut visit: impl FnMut(i32)) ->
             Ok(0) => break Ok(()),
             Ok(count) => {
                 for name in Entries::new(&buffer[..count]) {
-                    if let Some(pid) = text::number(name).and_then(|pid| i32::try_from(pid).ok()) {
+                    if let Some(pid) = fmt::number(name).and_then(|pid| i32::try_from(pid).ok()) {
                         visit(pid);
                     }
                 }
@@ -116,11 +116,11 @@ fn tag_at(path: &CStr) -> Option<u32> {
     let mut link = [0_u8; 32];
     let count = sys::readlink(AT_FDCWD, path, &mut link).ok()?;
     let digits = link[..count].strip_prefix(b"uts:[")?.strip_suffix(b"]")?;
-    text::number(digits).and_then(|tag| u32::try_from(tag).ok())
+    fmt::number(digits).and_then(|tag| u32::try_from(tag).ok())
 }
 
 /// State and parent of a process; `None` when there is no such process.
-pub fn look(pid: i32) -> Option<Process> {
+pub fn read(pid: i32) -> Option<Process> {
     let mut path = Line::<48>::new();
     path.text(b"/proc/").number(pid as u64).text(b"/stat");
     let mut file = [0_u8; 512];
@@ -129,8 +129,8 @@ pub fn look(pid: i32) -> Option<Process> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut words = stat[end + 1..].split(|byte| *byte == b' ').filter(|word| !word.is_empty());
     let state = words.next()?;
-    let parent = text::number(words.next()?)?;
-    let threads = text::number(words.nth(THREADS_AFTER_PARENT)?)?;
+    let parent = fmt::number(words.next()?)?;
+    let threads = fmt::number(words.nth(THREADS_AFTER_PARENT)?)?;
     let dead = matches!(state, b"X" | b"x") || state == b"Z" && threads <= 1;
     Some(Process { pid, parent: parent as i32, dead, state: *state.first()? })
 }
@@ -141,7 +141,7 @@ pub fn pid_of(pidfd: i32) -> Option<i32> {
     path.text(b"/proc/self/fdinfo/").number(pidfd as u64);
     let mut file = [0_u8; 512];
     let info = sys::read_file(AT_FDCWD, path.c_text(), &mut file).ok()?;
-    let pid = text::number(text::field(info, b"Pid:")?)?;
+    let pid = fmt::number(fmt::field(info, b"Pid:")?)?;
     i32::try_from(pid).ok().filter(|pid| *pid > 0)
 }
 

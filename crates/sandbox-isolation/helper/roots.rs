@@ -2,7 +2,7 @@
 
 use crate::sys::{self, EAGAIN, EEXIST, Result};
 
-pub const ROOTS_MAX: usize = 1024;
+pub const MAX_ROOTS: usize = 1024;
 
 /// Where a root is in its life. All zero is [`Phase::Free`].
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Phase {
     Starting,
     Running,
     /// Waits to be resumed, and belongs to no tree until then.
-    Held,
+    Checkpoint,
     /// Dead and taken; what it started may live on.
     Dead,
 }
@@ -22,13 +22,13 @@ pub enum Phase {
 #[derive(Clone, Copy)]
 pub struct Root {
     pub id: u32,
-    /// Strict: the process. Isolation off: its keeper, or the process if it was adopted.
+    /// Strict: the process. Isolation off: its subreaper, or the process if it was adopted.
     pub pid: i32,
     /// Isolation off: the process itself.
     pub program: i32,
     /// The UTS namespace of its tree; zero when isolation is off.
     pub tag: u32,
-    /// Where the starting process, or the keeper, reports.
+    /// Where the starting process, or the subreaper, reports.
     pub pipe: i32,
     /// Of an adopted process, which is somebody else's child, and of one that is held.
     pub pidfd: i32,
@@ -60,7 +60,7 @@ pub struct Roots {
 impl Roots {
     pub fn new() -> Result<Self> {
         // SAFETY: all zero bytes are a free root: its phase is `Free`, `false` is zero.
-        Ok(Self { table: unsafe { sys::table(ROOTS_MAX) }?, used: 0 })
+        Ok(Self { table: unsafe { sys::table(MAX_ROOTS) }?, used: 0 })
     }
 
     pub fn all(&mut self) -> &mut [Root] {

@@ -4,13 +4,13 @@ use core::ffi::CStr;
 
 use crate::confine::{Confinement, RULESET};
 use crate::identity;
-use crate::protocol::{DESCRIPTORS_MAX, SPAWN_TERMINAL, stage};
+use crate::protocol::{MAX_DESCRIPTORS, SPAWN_TERMINAL, stage};
 use crate::sys::{self, AT_FDCWD, EACCES, EINVAL, ENOENT, ENOTDIR, Errno, Limit, O_RDWR, Result};
 use crate::wire::Reader;
 
 /// Where [`place_standard`] puts the pipe a new process reports on until its program starts.
 pub const REPORT: i32 = 3;
-const RLIMIT_MAX: u32 = 16;
+const RLIMIT_COUNT: u32 = 16;
 
 /// A refusal and where it happened.
 pub struct Refusal {
@@ -82,7 +82,7 @@ pub fn place_numbered(pairs: &[(i32, i32)], report: i32) -> core::result::Result
 fn place_numbered_inner(pairs: &[(i32, i32)], report: i32) -> Result<i32> {
     let highest = pairs.iter().map(|pair| pair.1).max().unwrap_or(0).max(REPORT);
     let first_free = highest.checked_add(1).ok_or(EINVAL)?;
-    let mut copies = [(0, 0); DESCRIPTORS_MAX];
+    let mut copies = [(0, 0); MAX_DESCRIPTORS];
     let report = sys::dup_above(report, first_free)?;
     for (copy, (fd, target)) in copies.iter_mut().zip(pairs) {
         *copy = (sys::dup_above(*fd, first_free)?, *target);
@@ -129,7 +129,7 @@ fn prepare(flags: u32) -> Result<()> {
     if flags & SPAWN_TERMINAL != 0 {
         sys::ioctl(0, TIOCSCTTY, 0)?;
     }
-    // Every signal has had its default action since the maker started; only the mask is ours.
+    // Every signal has had its default action since the launcher started; only the mask is ours.
     sys::set_signal_mask(0)?;
     sys::umask(0o022);
     Ok(())
@@ -148,7 +148,7 @@ fn apply_limits(limits: &[(u32, Limit)]) -> Result<()> {
 }
 
 fn apply_limit(resource: u32, wanted: Limit) -> Result<()> {
-    if resource >= RLIMIT_MAX {
+    if resource >= RLIMIT_COUNT {
         return Err(EINVAL);
     }
     let hard = wanted.hard.min(sys::limit(resource, None)?.hard);

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::protocol::DESCRIPTORS_MAX;
+use crate::protocol::MAX_DESCRIPTORS;
 use crate::sys::{self, EINTR, EINVAL, Errno, Message, Result};
 
 /// Takes fields off the front of some bytes; every error is EINVAL.
@@ -91,7 +91,7 @@ impl Packet {
         self.send_with(socket, descriptor.as_slice())
     }
 
-    /// The same with several descriptors, at most [`DESCRIPTORS_MAX`].
+    /// The same with several descriptors, at most [`MAX_DESCRIPTORS`].
     pub fn send_with(&self, socket: i32, descriptors: &[i32]) -> Result {
         send(socket, &self.bytes[..self.length], descriptors)
     }
@@ -119,7 +119,7 @@ struct Control {
     length: usize,
     level: i32,
     kind: i32,
-    descriptors: [i32; DESCRIPTORS_MAX],
+    descriptors: [i32; MAX_DESCRIPTORS],
 }
 
 const CONTROL_HEADER: usize = 16;
@@ -131,7 +131,7 @@ fn send(socket: i32, bytes: &[u8], descriptors: &[i32]) -> Result {
     let mut part = Part { at: bytes.as_ptr().cast_mut(), length: bytes.len() };
     let length = CONTROL_HEADER + size_of_val(descriptors);
     let mut control =
-        Control { length, level: SOL_SOCKET, kind: SCM_RIGHTS, descriptors: [-1; DESCRIPTORS_MAX] };
+        Control { length, level: SOL_SOCKET, kind: SCM_RIGHTS, descriptors: [-1; MAX_DESCRIPTORS] };
     control.descriptors.get_mut(..descriptors.len()).ok_or(EINVAL)?.copy_from_slice(descriptors);
     let header = Header {
         name: 0,
@@ -155,7 +155,7 @@ fn send(socket: i32, bytes: &[u8], descriptors: &[i32]) -> Result {
 /// One packet as it came. Its descriptors are the receiver's to close.
 pub struct Received<'a> {
     pub bytes: &'a [u8],
-    descriptors: [i32; DESCRIPTORS_MAX],
+    descriptors: [i32; MAX_DESCRIPTORS],
     count: usize,
 }
 
@@ -176,7 +176,7 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> Result<Received<'_>> {
     const MSG_TRUNCATED: usize = 0x20 | 0x08;
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
     let mut part = Part { at: buffer.as_mut_ptr(), length: buffer.len() };
-    let mut control = Control { length: 0, level: 0, kind: 0, descriptors: [-1; DESCRIPTORS_MAX] };
+    let mut control = Control { length: 0, level: 0, kind: 0, descriptors: [-1; MAX_DESCRIPTORS] };
     let mut header = Header {
         name: 0,
         name_length: 0,
@@ -200,7 +200,7 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> Result<Received<'_>> {
     let received = Received {
         bytes: &buffer[..length],
         descriptors: control.descriptors,
-        count: count.min(DESCRIPTORS_MAX),
+        count: count.min(MAX_DESCRIPTORS),
     };
     if header.flags & MSG_TRUNCATED != 0 {
         received.close_descriptors();

@@ -66,7 +66,7 @@ impl Program {
         self.0.extend(body.0);
     }
 
-    /// Gives one answer for any of these values, and goes on with others.
+    /// Action one answer for any of these values, and goes on with others.
     pub(crate) fn answer_any(&mut self, values: &[u32], answer: u32) {
         // A jump passes over 255 instructions at most.
         for part in values.chunks(200) {
@@ -79,7 +79,7 @@ impl Program {
         }
     }
 
-    /// Gives one answer for anything but these values, at most 200.
+    /// Action one answer for anything but these values, at most 200.
     pub(crate) fn answer_others(&mut self, values: &[u32], answer: u32) {
         for (at, value) in values.iter().enumerate() {
             let past_answer = values.len() - at;

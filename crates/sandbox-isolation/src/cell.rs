@@ -11,41 +11,41 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::async_fd;
+use crate::cgroup::{Cgroup, Enforcer};
 use crate::error::Error;
 use crate::gate::GateSockets;
-use crate::groups::{Enforcer, Group};
-use crate::maker::Privilege;
-use crate::memory::Watched;
-use crate::private::remove_leftover;
+use crate::launcher::Privilege;
+use crate::memory::MemoryMonitor;
+use crate::pending::PendingReplies;
+use crate::private_dir::remove_leftover;
 use crate::process::{Exit, ExitStatus};
 use crate::protocol::{from_cell, to_cell};
-use crate::replies::Replies;
 use crate::socket::{Packet, Socket};
 use crate::spec::{CellKind, Rlimit};
-use crate::watched;
 use crate::wire::Reader;
 
 /// How long a first process may take to answer that it has killed. One that takes longer is killed with all it has.
-const ANSWER_BOUND: Duration = Duration::from_millis(200);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The user of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// User id inside the cell.
     pub uid: u32,
-    /// Group id inside the cell.
+    /// Cgroup id inside the cell.
     pub gid: u32,
-    /// The same user as the maker's user namespace counts: for a cell made by root, an id that no
-    /// account has and no other living cell shares; otherwise the maker's own user.
-    pub maker_uid: u32,
+    /// The same user as the launcher's user namespace counts: for a cell made by root, an id that no
+    /// account has and no other living cell shares; otherwise the launcher's own user.
+    pub launcher_uid: u32,
     /// The same for the group.
-    pub maker_gid: u32,
+    pub launcher_gid: u32,
 }
 
 /// A set of processes that live and die together, isolated or not. Clones are the same cell;
 /// dropping the last one kills it.
 ///
-/// Made by [`Maker::cell`](crate::Maker::cell).
+/// Made by [`CellLauncher::cell`](crate::CellLauncher::cell).
 #[derive(Clone, Debug)]
 pub struct Cell {
     inner: Arc<Inner>,
@@ -63,8 +63,8 @@ struct Inner {
     changes_host: bool,
     /// Until somebody takes them.
     gate: Mutex<Option<GateSockets>>,
-    /// Held so that the maker lives as long as its cells.
-    maker: crate::Maker,
+    /// Held so that the launcher lives as long as its cells.
+    launcher: crate::CellLauncher,
 }
 
 impl Drop for Inner {
@@ -87,7 +87,7 @@ pub(crate) enum Reply {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: Socket,
-    pub(crate) replies: Replies<Reply>,
+    pub(crate) replies: PendingReplies<Reply>,
     exits: Mutex<HashMap<u32, watch::Sender<Option<Exit>>>>,
     pidfd: Arc<OwnedFd>,
     kind: CellKind,
@@ -120,8 +120,8 @@ pub(crate) struct Ready {
 pub(crate) struct Limits {
     pub(crate) memory: u64,
     pub(crate) rlimits: Vec<Rlimit>,
-    pub(crate) watched: Option<Arc<Watched>>,
-    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) monitor: Option<Arc<MemoryMonitor>>,
+    pub(crate) group: Option<Arc<Cgroup>>,
 }
 
 /// Why a process of a cell was ended.
@@ -145,11 +145,11 @@ pub struct Confinement {
 }
 
 impl Cell {
-    pub(crate) fn new(ready: Ready, maker: crate::Maker) -> Self {
+    pub(crate) fn new(ready: Ready, launcher: crate::CellLauncher) -> Self {
         let group = ready.limits.group.clone();
         let link = Arc::new(Link {
             socket: ready.socket,
-            replies: Replies::new(),
+            replies: PendingReplies::new(),
             exits: Mutex::new(HashMap::new()),
             pidfd: Arc::new(ready.pidfd),
             kind: ready.kind,
@@ -168,7 +168,7 @@ impl Cell {
                 layers: ready.layers,
                 changes_host: ready.changes_host,
                 gate: Mutex::new(ready.gate),
-                maker,
+                launcher,
             }),
         }
     }
@@ -178,7 +178,7 @@ impl Cell {
     }
 
     /// The first process of the cell. A trusted program started by
-    /// [`Maker::start_process`](crate::Maker::start_process) enters the cell through it.
+    /// [`CellLauncher::start_process`](crate::CellLauncher::start_process) enters the cell through it.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.inner.link.pidfd.as_fd()
@@ -282,8 +282,8 @@ impl Cell {
     pub fn file_owner(&self) -> Option<(u32, u32)> {
         let identity = self.inner.identity;
         let other =
-            self.kind() == CellKind::Strict && self.inner.maker.privilege() == Privilege::Root;
-        other.then_some((identity.maker_uid, identity.maker_gid))
+            self.kind() == CellKind::Strict && self.inner.launcher.privilege() == Privilege::Root;
+        other.then_some((identity.launcher_uid, identity.launcher_gid))
     }
 
     /// Makes a pipe belong to the user of the cell, so that code there can open it by its name,
@@ -293,8 +293,9 @@ impl Cell {
         const PIPEFS_MAGIC: u64 = 0x5049_5045;
         let identity = self.inner.identity;
         let is_pipe = rustix::fs::fstatfs(pipe).is_ok_and(|fs| fs.f_type as u64 == PIPEFS_MAGIC);
-        if self.inner.maker.privilege() == Privilege::Root && is_pipe {
-            let (uid, gid) = (Uid::from_raw(identity.maker_uid), Gid::from_raw(identity.maker_gid));
+        if self.inner.launcher.privilege() == Privilege::Root && is_pipe {
+            let (uid, gid) =
+                (Uid::from_raw(identity.launcher_uid), Gid::from_raw(identity.launcher_gid));
             // When it fails the pipe works all the same, except by its name.
             let _ = rustix::fs::fchown(pipe, Some(uid), Some(gid));
         }
@@ -314,7 +315,7 @@ impl Cell {
         let asked = {
             let _killed = Killed(&self.inner.link);
             self.kind() == CellKind::Strict
-                && timeout(ANSWER_BOUND, self.inner.link.request(to_cell::END, |_| ()))
+                && timeout(ANSWER_TIMEOUT, self.inner.link.request(to_cell::END, |_| ()))
                     .await
                     .is_ok_and(|answer| answer.is_ok())
         };
@@ -359,13 +360,13 @@ impl Link {
         self.replies.close();
     }
 
-    pub(crate) fn watched(&self) -> Option<&Watched> {
-        self.limits.watched.as_deref()
+    pub(crate) fn monitor(&self) -> Option<&MemoryMonitor> {
+        self.limits.monitor.as_deref()
     }
 
     pub(crate) fn memory_ends(&self) -> u64 {
         let by_kernel = self.limits.group.as_ref().map_or(0, |group| group.memory_ends());
-        by_kernel + self.limits.watched.as_ref().map_or(0, |watched| watched.memory_ends())
+        by_kernel + self.limits.monitor.as_ref().map_or(0, |monitor| monitor.memory_ends())
     }
 
     pub(crate) fn memory_ended_since(&self, before: u64) -> Option<(OutOfMemory, u64)> {
@@ -377,14 +378,14 @@ impl Link {
     }
 
     pub(crate) fn all_ended_for_memory(&self) -> Option<OutOfMemory> {
-        let Limits { memory: limit, watched, .. } = &self.limits;
-        let ended = watched.as_ref().is_some_and(|watched| watched.has_ended_all());
+        let Limits { memory: limit, monitor, .. } = &self.limits;
+        let ended = monitor.as_ref().is_some_and(|monitor| monitor.has_ended_all());
         ended.then_some(OutOfMemory { limit: *limit, by: Enforcer::Watchdog })
     }
 
     pub(crate) fn ended_for_memory(&self, pid: u32, before: u64) -> Option<OutOfMemory> {
-        let Limits { memory: limit, watched, group, .. } = &self.limits;
-        if watched.as_ref().is_some_and(|watched| watched.has_ended(pid)) {
+        let Limits { memory: limit, monitor, group, .. } = &self.limits;
+        if monitor.as_ref().is_some_and(|monitor| monitor.has_ended(pid)) {
             return Some(OutOfMemory { limit: *limit, by: Enforcer::Watchdog });
         }
         let by_kernel = group.as_ref()?.memory_ends() > before;
@@ -469,7 +470,7 @@ fn read_exit(reader: &mut Reader<'_>) -> Result<Exit, Error> {
 struct Guard {
     link: Arc<Link>,
     private: Option<PathBuf>,
-    group: Option<Arc<Group>>,
+    group: Option<Arc<Cgroup>>,
 }
 
 impl Drop for Guard {
@@ -503,7 +504,7 @@ async fn listen(guard: Guard) {
 /// Waits until a process is dead.
 pub(crate) async fn wait_for_end(pidfd: &Arc<OwnedFd>) {
     // A pidfd cannot fail to be watched, except when the runtime shuts down, and then so do we.
-    if let Ok(watched) = watched::watch(Arc::clone(pidfd), Interest::READABLE) {
+    if let Ok(watched) = async_fd::register(Arc::clone(pidfd), Interest::READABLE) {
         let _ = watched.readable().await;
     }
 }

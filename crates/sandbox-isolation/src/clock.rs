@@ -12,7 +12,7 @@ pub struct ProcessClock(ClockId);
 impl ProcessClock {
     /// The clock of a process. `None` when there is no such process.
     #[must_use]
-    pub fn of(pid: u32) -> Option<Self> {
+    pub fn for_process(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?);
         clock_getcpuclockid(pid).ok().map(Self)
     }
@@ -30,11 +30,11 @@ mod tests {
 
     #[test]
     fn the_clock_of_this_process_goes_on() {
-        let clock = ProcessClock::of(std::process::id()).unwrap();
+        let clock = ProcessClock::for_process(std::process::id()).unwrap();
         let before = clock.read().unwrap();
         let end = std::time::Instant::now() + Duration::from_millis(20);
         while std::time::Instant::now() < end {}
         assert!(clock.read().unwrap() > before);
-        assert!(ProcessClock::of(4_194_304 * 2).is_none());
+        assert!(ProcessClock::for_process(4_194_304 * 2).is_none());
     }
 }

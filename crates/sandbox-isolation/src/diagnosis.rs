@@ -44,7 +44,7 @@ impl Facts {
     }
 }
 
-/// Why the maker cannot work.
+/// Why the launcher cannot work.
 pub(crate) fn start(step: String, source: io::Error) -> Error {
     unavailable(&step, &source, &Facts::read())
 }
@@ -110,7 +110,7 @@ fn fix(errno: i32, facts: &Facts) -> String {
 /// What to do where AppArmor gives user namespaces to programs with a profile alone, as Ubuntu does since 24.04.
 ///
 /// The profile confines nothing: it is a name to which the right is given. What the program starts keeps it, and so the
-/// maker of cells, which is run from memory, has it too.
+/// launcher of cells, which is run from memory, has it too.
 fn by_apparmor(program: &Path) -> String {
     let program = program.display();
     format!(

@@ -41,7 +41,7 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The cell, the process or the maker is gone.
+    /// The cell, the process or the launcher is gone.
     #[error("the cell is gone")]
     Closed,
     /// A helper process said something it never says. Its cell is killed.

@@ -5,17 +5,17 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use crate::error::Error;
-use crate::memory_file;
+use crate::memfd;
 use crate::spec::CellKind;
 
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sandbox-helper"));
 
-/// Starts the helper as a maker, with this socket and nothing else of ours.
+/// Starts the helper as a launcher, with this socket and nothing else of ours.
 pub(crate) fn start(socket: OwnedFd, kind: CellKind) -> Result<Child, Error> {
-    let file = memory_file::executable("sandbox-maker", PROGRAM)
+    let file = memfd::executable("sandbox-launcher", PROGRAM)
         .map_err(Error::io("cannot hold the helper program in memory"))?;
     Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .arg0("sandbox-maker")
+        .arg0("sandbox-launcher")
         .args((kind == CellKind::Off).then_some("plain"))
         .env_clear()
         .current_dir("/")

@@ -40,12 +40,12 @@ const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     pub(crate) target: PathBuf,
-    pub(crate) what: What,
+    pub(crate) kind: EntryKind,
 }
 
 /// What a path is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum What {
+pub(crate) enum EntryKind {
     /// A link, made anew with the same text.
     Link(PathBuf),
     /// A directory of the host.
@@ -54,7 +54,7 @@ pub(crate) enum What {
     File(PathBuf),
 }
 
-/// What this host has. Looked up once per maker.
+/// What this host has. Looked up once per launcher.
 #[derive(Clone, Debug)]
 pub(crate) struct HostView {
     /// An existing directory over which the new root is first mounted.
@@ -93,7 +93,7 @@ impl HostView {
 }
 
 /// Begins to look through the configuration of this host, so that nothing waits for that when it is needed.
-pub(crate) fn begin_to_look() {
+pub(crate) fn start_detection() {
     // Where no thread can be started, the first who needs it looks.
     let _ = thread::Builder::new().spawn(host_configuration);
 }
@@ -133,41 +133,43 @@ pub fn is_of_system(path: &Path) -> bool {
 /// such as `/bin` are made anew and not listed.
 #[must_use]
 pub fn system_binds() -> Vec<Bind> {
-    let directories = HostView::detect(0).system.into_iter().filter_map(|entry| match entry.what {
-        What::Directory(source) | What::File(source) => Some(Bind { source, target: entry.target }),
-        What::Link(_) => None,
+    let directories = HostView::detect(0).system.into_iter().filter_map(|entry| match entry.kind {
+        EntryKind::Directory(source) | EntryKind::File(source) => {
+            Some(Bind { source, target: entry.target })
+        }
+        EntryKind::Link(_) => None,
     });
     directories.collect()
 }
 
 fn entry(path: &Path) -> Option<Entry> {
     let metadata = fs::symlink_metadata(path).ok()?;
-    let what = if metadata.is_symlink() {
-        What::Link(fs::read_link(path).ok()?)
+    let kind = if metadata.is_symlink() {
+        EntryKind::Link(fs::read_link(path).ok()?)
     } else if metadata.is_dir() {
-        What::Directory(path.to_owned())
+        EntryKind::Directory(path.to_owned())
     } else if metadata.is_file() {
-        What::File(path.to_owned())
+        EntryKind::File(path.to_owned())
     } else {
         return None;
     };
-    Some(Entry { target: path.to_owned(), what })
+    Some(Entry { target: path.to_owned(), kind })
 }
 
 /// A link out of `/etc` is kept when it leads into `/usr`, which cells have; otherwise what it
 /// leads to is shown in its place.
 fn configuration(path: &Path) -> Option<Entry> {
     let found = entry(path)?;
-    let What::Link(_) = found.what else { return Some(found) };
+    let EntryKind::Link(_) = found.kind else { return Some(found) };
     let real = fs::canonicalize(path).ok()?;
     if real.starts_with("/usr") {
         return Some(found);
     }
-    let what = match entry(&real)?.what {
-        What::Link(_) => return None,
-        what => what,
+    let kind = match entry(&real)?.kind {
+        EntryKind::Link(_) => return None,
+        kind => kind,
     };
-    Some(Entry { target: path.to_owned(), what })
+    Some(Entry { target: path.to_owned(), kind })
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub const OF_FCNTL: &[u32] = &[
 ];
 
 /// `madvise`: all but `MADV_MERGEABLE`, for which the kernel keeps a note for each page and which tells what others have,
-/// and those that break pages on purpose.
+/// and those that break pages on profile.
 pub const OF_MADVISE: &[u32] =
     &[0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 102, 103];
 

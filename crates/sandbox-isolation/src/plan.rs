@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::gate::netlink;
 use crate::mount::Facts;
-use crate::policy::calls::Filter;
-use crate::policy::writes::Ruleset;
+use crate::policy::landlock::Ruleset;
+use crate::policy::seccomp::Filter;
 use crate::protocol::op;
 use crate::spec::Rlimit;
 use crate::wire::{Writer, length};
@@ -16,7 +16,7 @@ use crate::wire::{Writer, length};
 /// Who owns a directory made in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Nobody in the cell, if the maker is root; see [`Op::Restrict`] for when it is not.
+    /// Nobody in the cell, if the launcher is root; see [`Op::Restrict`] for when it is not.
     Outside,
     /// The user of the cell.
     Cell,
@@ -84,7 +84,7 @@ pub(crate) enum Op {
         path: PathBuf,
         optional: bool,
     },
-    /// Gives a mount attributes. Where the maker is not root, the user of the cell owns even what
+    /// Action a mount attributes. Where the launcher is not root, the user of the cell owns even what
     /// he must not change; the attributes of a mount are what holds there.
     Restrict {
         path: PathBuf,

@@ -3,22 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::host_view::{Entry, HostView, What};
+use crate::host_view::{Entry, EntryKind, HostView};
 use crate::mount::HostMount;
 use crate::plan::{Attributes, Op, Owner, Plan, is_plain};
-use crate::policy::calls::{Filter, Purpose};
-use crate::policy::writes::{OLDEST_ALONE, Ruleset};
-use crate::private::workspace_in;
+use crate::policy::landlock::{OLDEST_ALONE, Ruleset};
+use crate::policy::seccomp::{Filter, FilterProfile};
+use crate::private_dir::workspace_in;
 use crate::spec::{CellKind, CellSpec, Resource, Rlimit, USUAL_OPEN_FILES};
 
-pub(crate) mod calls;
-pub(crate) mod writes;
+pub(crate) mod landlock;
+pub(crate) mod seccomp;
 
 /// The user and group of a strict cell, as seen inside.
 pub(crate) const CELL_ID: u32 = 1000;
 /// Where programs in a strict cell start.
 pub(crate) const WORK_DIR: &str = "/workspace";
-const LIMITS_MAX: usize = 15;
+const MAX_LIMITS: usize = 15;
 
 /// What shows or changes the whole machine, as container engines hide it.
 const MASKED: [&str; 10] = [
@@ -51,7 +51,7 @@ pub(crate) fn strict(
     spec: &CellSpec,
     binds: &[Entry],
     host: &HostView,
-    purpose: Purpose,
+    profile: FilterProfile,
 ) -> Result<Plan, Error> {
     check(spec, binds)?;
     let mut plan = Builder { closes_root: !Ruleset::is_known(host.landlock), ..Builder::default() };
@@ -69,7 +69,7 @@ pub(crate) fn strict(
     }
     plan.own_files(&spec.files)?;
     plan.configuration(spec);
-    plan.devices(&shown_devices(host, purpose), spec.shm_bytes);
+    plan.devices(&shown_devices(host, profile), spec.shm_bytes);
     plan.processes();
     let mut own = plan.further_directories(&spec.own);
     own.extend(plan.host_mounts(&spec.mounts)?);
@@ -77,34 +77,34 @@ pub(crate) fn strict(
     if spec.gate {
         plan.op(Op::Gate);
     }
-    if purpose.counts_memory {
+    if profile.counts_memory {
         plan.op(Op::SocketCounts);
     }
     plan.op(Op::Hostname(spec.hostname.clone()));
     plan.op(Op::LeaveHost);
     plan.close_root();
     plan.op(Op::ChangeDirectory(WORK_DIR.into()));
-    let devices = writable_devices(host, purpose);
+    let devices = writable_devices(host, profile);
     if let Some(ruleset) = Ruleset::strict(host.landlock, &own, &devices) {
         plan.op(Op::Ruleset(ruleset));
     }
-    plan.op(Op::Filter(Filter::new(purpose)));
-    plan.finish(&limits(spec, purpose), Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
+    plan.op(Op::Filter(Filter::new(profile)));
+    plan.finish(&limits(spec, profile), Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal)
 }
 
 /// Mapped shared by who may write it, this is memory that adding up what processes have does not find.
 const ZERO: &str = "zero";
 
 /// What is in `/dev`. Without Landlock nothing keeps a device from being opened for writing.
-fn shown_devices(host: &HostView, purpose: Purpose) -> Vec<&'static str> {
-    let closed = purpose.counts_memory && !Ruleset::is_known(host.landlock);
+fn shown_devices(host: &HostView, profile: FilterProfile) -> Vec<&'static str> {
+    let closed = profile.counts_memory && !Ruleset::is_known(host.landlock);
     host.devices.iter().copied().filter(|device| !(closed && *device == ZERO)).collect()
 }
 
 /// What may be opened for writing in `/dev`.
-fn writable_devices(host: &HostView, purpose: Purpose) -> Vec<PathBuf> {
+fn writable_devices(host: &HostView, profile: FilterProfile) -> Vec<PathBuf> {
     let all = Path::new("/dev");
-    if !purpose.counts_memory {
+    if !profile.counts_memory {
         return vec![all.to_owned()];
     }
     let devices = host.devices.iter().filter(|device| **device != ZERO);
@@ -144,22 +144,22 @@ pub(crate) fn confined(
     }
     let shown = host.system.iter().chain(host.configuration()).map(|entry| entry.target.clone());
     let own = OWN_CONFIGURATION.iter().map(PathBuf::from);
-    let bound = binds.iter().map(|entry| match &entry.what {
-        What::Directory(source) | What::File(source) => source.clone(),
-        What::Link(_) => entry.target.clone(),
+    let bound = binds.iter().map(|entry| match &entry.kind {
+        EntryKind::Directory(source) | EntryKind::File(source) => source.clone(),
+        EntryKind::Link(_) => entry.target.clone(),
     });
     let readable: Vec<_> = shown.chain(own).chain(bound).collect();
     let ruleset = Ruleset::alone(host.landlock, &readable, directory).ok_or_else(no_landlock)?;
-    let purpose = Purpose {
+    let profile = FilterProfile {
         closes_network: spec.no_network,
         shares_processes: true,
         shares_user: true,
-        ..Purpose::default()
+        ..FilterProfile::default()
     };
     let mut plan = Builder::default();
     plan.op(Op::ChangeDirectory(workspace_in(directory)));
     plan.op(Op::Ruleset(ruleset));
-    plan.op(Op::Filter(Filter::new(purpose)));
+    plan.op(Op::Filter(Filter::new(profile)));
     plan.finish(&spec.rlimits, Op::OwnDirectory(directory.to_owned()), Op::SealOff)
 }
 
@@ -200,8 +200,8 @@ fn root_alone() -> Error {
 }
 
 fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
-    const SMALLEST_DISK: u64 = 64 * 1024;
-    const FEWEST_INODES: u64 = 128;
+    const MIN_DISK: u64 = 64 * 1024;
+    const MIN_INODES: u64 = 128;
     let invalid = |text: String| Err(Error::Invalid(text));
     check_limits(spec)?;
     let name = spec.hostname.as_bytes();
@@ -210,10 +210,10 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
         return invalid(format!("host name {:?}", spec.hostname));
     }
     // Zero would mean no limit at all to the kernel.
-    if spec.disk_bytes < SMALLEST_DISK || spec.disk_bytes > i64::MAX as u64 {
+    if spec.disk_bytes < MIN_DISK || spec.disk_bytes > i64::MAX as u64 {
         return invalid(format!("disk of {} bytes", spec.disk_bytes));
     }
-    if spec.disk_inodes < FEWEST_INODES || spec.disk_inodes > i64::MAX as u64 {
+    if spec.disk_inodes < MIN_INODES || spec.disk_inodes > i64::MAX as u64 {
         return invalid(format!("disk of {} files", spec.disk_inodes));
     }
     if spec.shm_bytes == 0 || spec.shm_bytes > i64::MAX as u64 {
@@ -226,13 +226,13 @@ fn check(spec: &CellSpec, binds: &[Entry]) -> Result<(), Error> {
 }
 
 /// The limits of every process.
-fn limits(spec: &CellSpec, purpose: Purpose) -> Vec<Rlimit> {
+fn limits(spec: &CellSpec, profile: FilterProfile) -> Vec<Rlimit> {
     let mut limits = spec.rlimits.clone();
-    if let Some(memory) = spec.memory.filter(|_| purpose.counts_memory) {
+    if let Some(memory) = spec.memory.filter(|_| profile.counts_memory) {
         limits.retain(|limit| limit.resource != Resource::Data);
         limits.push(Rlimit::fixed(Resource::Data, memory));
     }
-    if purpose.shares_user || purpose.counts_memory {
+    if profile.shares_user || profile.counts_memory {
         for limit in limits.iter_mut().filter(|limit| **limit == USUAL_OPEN_FILES) {
             (limit.soft, limit.hard) = (SHARED_OPEN_FILES, SHARED_OPEN_FILES);
         }
@@ -246,10 +246,10 @@ fn limits(spec: &CellSpec, purpose: Purpose) -> Vec<Rlimit> {
 const SHARED_OPEN_FILES: u64 = 512;
 
 fn check_whole(spec: &CellSpec) -> Result<(), Error> {
-    const LEAST_MEMORY: u64 = 16 * 1024 * 1024;
+    const MIN_MEMORY: u64 = 16 * 1024 * 1024;
     /// A hundredth of a processor, and more than any machine has.
     const SHARES: std::ops::RangeInclusive<u32> = 10..=4_096_000;
-    let memory = spec.memory.is_none_or(|bytes| (LEAST_MEMORY..=i64::MAX as u64).contains(&bytes));
+    let memory = spec.memory.is_none_or(|bytes| (MIN_MEMORY..=i64::MAX as u64).contains(&bytes));
     let cpu = spec.cpu.is_none_or(|thousandths| SHARES.contains(&thousandths));
     let none = spec.memory.is_none() && spec.cpu.is_none();
     if memory && cpu && (none || spec.isolation == CellKind::Strict) {
@@ -261,7 +261,7 @@ fn check_whole(spec: &CellSpec) -> Result<(), Error> {
 
 fn check_limits(spec: &CellSpec) -> Result<(), Error> {
     check_whole(spec)?;
-    if spec.rlimits.len() > LIMITS_MAX {
+    if spec.rlimits.len() > MAX_LIMITS {
         return Err(Error::Invalid(format!("{} limits", spec.rlimits.len())));
     }
     match spec.rlimits.iter().find(|limit| limit.soft > limit.hard) {
@@ -328,10 +328,10 @@ impl Builder {
 
     fn entry(&mut self, entry: &Entry) {
         let target = entry.target.clone();
-        let (source, directory) = match &entry.what {
-            What::Directory(source) => (source, true),
-            What::File(source) => (source, false),
-            What::Link(text) => {
+        let (source, directory) = match &entry.kind {
+            EntryKind::Directory(source) => (source, true),
+            EntryKind::File(source) => (source, false),
+            EntryKind::Link(text) => {
                 self.parents(&target, Owner::Outside);
                 return self.op(Op::Symlink { target: text.clone(), path: target });
             }

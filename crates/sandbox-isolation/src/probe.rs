@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::maker::{Maker, Privilege};
+use crate::launcher::{CellLauncher, Privilege};
 use crate::process::SpawnSpec;
 use crate::spec::CellSpec;
 
@@ -21,13 +21,13 @@ pub struct Layer {
 /// What a probe found.
 #[derive(Debug)]
 pub struct Probe {
-    /// With which rights cells are made; `None` when there was no maker.
+    /// With which rights cells are made; `None` when there was no launcher.
     pub privilege: Option<Privilege>,
     /// Each layer, compared with the host's after making a cell.
     pub layers: Vec<Layer>,
     /// Why there are no cells here, with the fix.
     pub error: Option<Error>,
-    /// How long starting the maker took.
+    /// How long starting the launcher took.
     pub start: Duration,
     /// How long making one cell and running one program in it took.
     pub cell: Duration,
@@ -71,19 +71,19 @@ pub async fn probe() -> Probe {
 
 async fn run(probe: &mut Probe) -> Result<(), Error> {
     let begin = Instant::now();
-    let maker = Maker::start().await?;
+    let launcher = CellLauncher::start().await?;
     probe.start = begin.elapsed();
-    probe.privilege = Some(maker.privilege());
+    probe.privilege = Some(launcher.privilege());
     let begin = Instant::now();
-    let found = look_around(&maker).await?;
+    let found = look_around(&launcher).await?;
     probe.cell = begin.elapsed();
     probe.layers = layers(&found.0, &found.1);
     Ok(())
 }
 
 /// What a program in a cell sees of itself.
-async fn look_around(maker: &Maker) -> Result<(String, Vec<&'static str>), Error> {
-    let cell = maker.cell(&CellSpec::strict()).await?;
+async fn look_around(launcher: &CellLauncher) -> Result<(String, Vec<&'static str>), Error> {
+    let cell = launcher.cell(&CellSpec::strict()).await?;
     let (reader, writer) = std::io::pipe().map_err(Error::io("cannot make a pipe"))?;
     // In a `/proc` of the host, a process has a number for each of the namespaces that it is in.
     let script = "for ns in user pid mnt net ipc uts cgroup; do readlink /proc/self/ns/$ns; done; \

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use crate::cell::{Cell, Link, OutOfMemory, Reply};
 use crate::error::{Error, SpawnStage};
-use crate::memory_file;
-use crate::protocol::{PACKET_MAX, SPAWN_PAYLOAD_FILE, SPAWN_TERMINAL, to_cell};
+use crate::memfd;
+use crate::protocol::{MAX_PACKET_SIZE, SPAWN_PAYLOAD_FILE, SPAWN_TERMINAL, to_cell};
 use crate::spec::Rlimit;
 use crate::wire::{Writer, check_text, length};
 
@@ -313,9 +313,9 @@ fn would_block(error: io::Error) -> bool {
 }
 
 /// Kills what a spawn whose future was dropped has started, or will have.
-struct Abandoned<'a>(Option<(&'a Arc<Link>, u32)>);
+struct SpawnGuard<'a>(Option<(&'a Arc<Link>, u32)>);
 
-impl Drop for Abandoned<'_> {
+impl Drop for SpawnGuard<'_> {
     fn drop(&mut self) {
         let Some((link, id)) = self.0.take() else { return };
         link.forget_exit(id);
@@ -346,13 +346,13 @@ impl Cell {
         let link = self.link();
         let (id, reply) = link.replies.register()?;
         let exit = link.expect_exit(id);
-        let mut abandoned = Abandoned(Some((link, id)));
+        let mut guard = SpawnGuard(Some((link, id)));
         for pipe in [&spec.stdin, &spec.stdout, &spec.stderr].into_iter().flatten() {
             self.give_pipe(pipe.as_fd());
         }
         send_spawn(link, id, &spec, &payload).await?;
         let reply = reply.await.map_err(|_| Error::Closed)?;
-        abandoned.0 = None;
+        guard.0 = None;
         match reply {
             Reply::Started { pid } => {
                 let root = Root { link: Arc::clone(link), id };
@@ -382,11 +382,11 @@ impl Cell {
     pub async fn adopt(&self, pid: u32) -> Result<Root, Error> {
         const CONTEXT: &str = "cannot adopt the process";
         self.enter_group(pid).map_err(Error::io(CONTEXT))?;
-        self.introduce(to_cell::ADOPT, pid, CONTEXT).await
+        self.register(to_cell::ADOPT, pid, CONTEXT).await
     }
 
     /// Tells the first process of a process that is in the cell already.
-    async fn introduce(&self, kind: u8, pid: u32, context: &'static str) -> Result<Root, Error> {
+    async fn register(&self, kind: u8, pid: u32, context: &'static str) -> Result<Root, Error> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::Invalid("process number".to_owned()))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os(context))?;
@@ -410,18 +410,18 @@ impl Cell {
 ///
 /// Dropping it ends the process.
 #[derive(Debug)]
-pub struct HeldProcess {
+pub struct CheckpointProcess {
     root: Root,
 }
 
-impl HeldProcess {
+impl CheckpointProcess {
     /// Makes it a program of the cell like those that were spawned. What it came from must be dead.
     ///
     /// # Errors
     /// [`Error::Io`] when it is dead, or another lives that it came from; [`Error::Closed`] when the cell is gone.
-    pub async fn resume(self) -> Result<CellProcess, Error> {
+    pub async fn restore(self) -> Result<CellProcess, Error> {
         let exit = self.root.link.expect_exit(self.root.id);
-        let pid = self.root.request(to_cell::RESUME, |_| ()).await?;
+        let pid = self.root.request(to_cell::RESTORE, |_| ()).await?;
         Ok(CellProcess { root: self.root, pid, exit })
     }
 }
@@ -433,9 +433,11 @@ impl Cell {
     /// # Errors
     /// [`Error::Io`] when there is no such process in the cell, or it is known otherwise, or the cell is not strict;
     /// [`Error::Closed`] when the cell is gone.
-    pub async fn hold(&self, pid: u32) -> Result<HeldProcess, Error> {
+    pub async fn checkpoint(&self, pid: u32) -> Result<CheckpointProcess, Error> {
         const CONTEXT: &str = "cannot keep the process";
-        self.introduce(to_cell::HOLD, pid, CONTEXT).await.map(|root| HeldProcess { root })
+        self.register(to_cell::CHECKPOINT, pid, CONTEXT)
+            .await
+            .map(|root| CheckpointProcess { root })
     }
 }
 
@@ -449,7 +451,7 @@ async fn send_spawn(link: &Link, id: u32, spec: &SpawnSpec, payload: &[u8]) -> R
         fds.push(fd.as_fd());
     }
     let mut flags = if spec.controlling_terminal { SPAWN_TERMINAL } else { 0 };
-    let in_file = payload.len() > PACKET_MAX - HEADER;
+    let in_file = payload.len() > MAX_PACKET_SIZE - HEADER;
     if in_file {
         flags |= SPAWN_PAYLOAD_FILE;
     }
@@ -459,7 +461,7 @@ async fn send_spawn(link: &Link, id: u32, spec: &SpawnSpec, payload: &[u8]) -> R
         message.0.extend(payload);
         return link.send(&message.0, &fds).await;
     }
-    let file = memory_file::with_contents("arguments", payload)
+    let file = memfd::with_contents("arguments", payload)
         .map_err(Error::io("cannot hold the arguments in memory"))?;
     fds.push(file.as_fd());
     link.send(&message.0, &fds).await

@@ -10,8 +10,8 @@
 pub(crate) const NAMESPACES: [&core::ffi::CStr; 7] =
     [c"cgroup", c"ipc", c"mnt", c"net", c"pid", c"user", c"uts"];
 
-/// Messages from the host to the maker.
-pub(crate) mod to_maker {
+/// Messages from the host to the launcher.
+pub(crate) mod to_launcher {
     /// `u32 request, u8 kind (1 strict, 0 off), u32 plan length`; descriptors: the
     /// cell's control socket, the plan, and the entrances of its control groups.
     pub(crate) const CELL: u8 = 1;
@@ -23,11 +23,11 @@ pub(crate) mod to_maker {
     pub(crate) const GATE: u8 = 3;
 }
 
-/// Messages from the maker to the host.
-pub(crate) mod from_maker {
+/// Messages from the launcher to the host.
+pub(crate) mod from_launcher {
     /// `u8 privilege (0 user, 1 root, 2 plain), u32 version of Landlock, 0 for none`.
     pub(crate) const HELLO: u8 = 1;
-    /// `i32 errno, text step`: the maker cannot work here and exits.
+    /// `i32 errno, text step`: the launcher cannot work here and exits.
     pub(crate) const FAILED: u8 = 2;
     /// `u32 request, u32 pid`; descriptor: pidfd.
     pub(crate) const CREATED: u8 = 3;
@@ -50,19 +50,19 @@ pub(crate) mod to_cell {
     pub(crate) const FORGET: u8 = 5;
     /// `u32 root`; descriptor: pidfd of a process that waits, and is spared when the tree that it came from is killed.
     /// It ends when it is forgotten.
-    pub(crate) const HOLD: u8 = 6;
+    pub(crate) const CHECKPOINT: u8 = 6;
     /// `u32 request, u32 root`: what was held is a root like those that were spawned, and its end is told. The answer has
     /// its number inside the cell.
-    pub(crate) const RESUME: u8 = 7;
+    pub(crate) const RESTORE: u8 = 7;
     /// `u32 request`: every process but the first is killed, and the answer does not wait until they are gone. Strict
     /// cells alone.
     pub(crate) const END: u8 = 8;
     /// `u32 request, u8 over IPv6`: a socket for connections, of the network inside. Strict cells alone.
     pub(crate) const SOCKET: u8 = 9;
     /// `u32 request`: every process but the first and those that look after others is stopped, and none is started.
-    pub(crate) const STOP_ALL: u8 = 10;
+    pub(crate) const PAUSE: u8 = 10;
     /// `u32 request`: they go on, but for those that had been stopped before.
-    pub(crate) const CONTINUE_ALL: u8 = 11;
+    pub(crate) const RESUME: u8 = 11;
 }
 
 /// Messages from a cell's first process to the host.
@@ -79,9 +79,9 @@ pub(crate) mod from_cell {
     pub(crate) const SPAWN_FAILED: u8 = 4;
     /// `u32 root, u32 wait status, u64 user µs, u64 system µs, u64 peak memory KiB`.
     pub(crate) const EXITED: u8 = 5;
-    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESUME, END, STOP_ALL and CONTINUE_ALL, and to SOCKET when there is none.
+    /// `u32 request, i32 errno, u32 value`: the answer to SIGNAL, KILL_TREE, RESTORE, END, PAUSE and RESUME, and to SOCKET when there is none.
     pub(crate) const DONE: u8 = 6;
-    /// `u32 root, i32 errno`: the answer to ADOPT and HOLD.
+    /// `u32 root, i32 errno`: the answer to ADOPT and CHECKPOINT.
     pub(crate) const ADOPTED: u8 = 7;
     /// `u32 request`; descriptor: the socket.
     pub(crate) const SOCKET: u8 = 8;
@@ -119,7 +119,7 @@ pub(crate) mod op {
     pub(crate) const LIMIT: u8 = 14;
     /// `u32 uid, u32 gid`: becomes this identity in a user namespace of its own.
     pub(crate) const IDENTITY: u8 = 15;
-    /// Gives up every privilege but the one to tag processes, and proves it.
+    /// Action up every privilege but the one to tag processes, and proves it.
     pub(crate) const SEAL: u8 = 16;
     /// `text path`: the directory that is removed when the cell ends (isolation off).
     pub(crate) const OWN_DIRECTORY: u8 = 17;
@@ -164,9 +164,9 @@ pub(crate) const SPAWN_TERMINAL: u32 = 1;
 /// The payload of SPAWN is in a memory file, the last descriptor.
 pub(crate) const SPAWN_PAYLOAD_FILE: u32 = 2;
 /// The largest packet either side sends.
-pub(crate) const PACKET_MAX: usize = 64 * 1024;
+pub(crate) const MAX_PACKET_SIZE: usize = 64 * 1024;
 /// The largest number of descriptors one packet carries.
-pub(crate) const DESCRIPTORS_MAX: usize = 32;
+pub(crate) const MAX_DESCRIPTORS: usize = 32;
 /// Where connections that leave the cell arrive, and from where code in it seems to connect. Of a range that no
 /// network uses.
 pub(crate) const GATE_ADDRESS: [u8; 4] = [198, 18, 0, 1];

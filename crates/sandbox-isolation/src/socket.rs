@@ -13,15 +13,15 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::protocol::DESCRIPTORS_MAX;
-use crate::watched::{Held, watch};
+use crate::async_fd::{SharedFd, register};
+use crate::protocol::MAX_DESCRIPTORS;
 
 /// Helpers send small packets only.
-const RECEIVE_MAX: usize = 1024;
+const MAX_RECEIVE_SIZE: usize = 1024;
 
 /// Our end of a socket pair.
 #[derive(Debug)]
-pub(crate) struct Socket(AsyncFd<Held>);
+pub(crate) struct Socket(AsyncFd<SharedFd>);
 
 /// One packet as it came.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Socket {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let both = Interest::READABLE | Interest::WRITABLE;
-        Ok((Self(watch(Arc::new(ours), both)?), theirs))
+        Ok((Self(register(Arc::new(ours), both)?), theirs))
     }
 
     /// Sends one packet, waiting for room.
@@ -54,7 +54,7 @@ impl Socket {
 
     /// Sends one packet if there is room.
     pub(crate) fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -76,7 +76,7 @@ impl Socket {
     }
 
     fn try_receive(&self) -> io::Result<Option<Packet>> {
-        let mut bytes = [0; RECEIVE_MAX];
+        let mut bytes = [0; MAX_RECEIVE_SIZE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat2};
 
 use crate::cell::Cell;
-use crate::memory::processes::{FIRST, Has, each, read, read_exactly, total, used};
+use crate::memory::processes::{FIRST, MemoryUse, each, read, read_exactly, total, used};
 use crate::spec::CellKind;
 
 /// The unit of processor times. It is the same on every architecture.
@@ -52,10 +52,10 @@ impl Cell {
             return Err(io::Error::other("what is at /proc is not of the kernel"));
         }
         let files = used(self.open(".")?)? + used(self.open("dev/shm")?)?;
-        let first = Seen::look(&processes, FIRST).ok_or(io::ErrorKind::NotFound)?;
+        let first = ProcStat::read(&processes, FIRST).ok_or(io::ErrorKind::NotFound)?;
         let (mut ticks, mut living, mut all) = (first.waited, 0, Vec::new());
         each(&processes, |pid| {
-            let Some(seen) = Seen::look(&processes, pid) else { return false };
+            let Some(seen) = ProcStat::read(&processes, pid) else { return false };
             ticks += seen.own + seen.waited;
             living += u32::from(!seen.dead);
             all.extend(read_exactly(&processes, pid));
@@ -69,14 +69,14 @@ impl Cell {
         let processes = self.open("proc")?;
         let mut table = BTreeMap::new();
         each(&processes, |pid| {
-            Seen::look(&processes, pid).is_some_and(|seen| table.insert(pid, seen).is_none())
+            ProcStat::read(&processes, pid).is_some_and(|seen| table.insert(pid, seen).is_none())
         })?;
         let first = table.remove(&self.pid()).ok_or(io::ErrorKind::NotFound)?;
         let mut members: BTreeSet<u32> =
             adopted.iter().copied().filter(|pid| table.contains_key(pid)).collect();
         loop {
             let comes_from_it =
-                |seen: &Seen| seen.parent == self.pid() || members.contains(&seen.parent);
+                |seen: &ProcStat| seen.parent == self.pid() || members.contains(&seen.parent);
             let more: Vec<u32> = table
                 .iter()
                 .filter(|(pid, seen)| !members.contains(pid) && comes_from_it(seen))
@@ -87,12 +87,12 @@ impl Cell {
             }
             members.extend(more);
         }
-        let (mut ticks, mut living, mut all) = (first.waited, 0, Vec::<Has>::new());
+        let (mut ticks, mut living, mut all) = (first.waited, 0, Vec::<MemoryUse>::new());
         for (pid, seen) in members.iter().filter_map(|pid| table.get_key_value(pid)) {
             ticks += seen.own + seen.waited;
             // Those that look after a program each are ours.
-            let is_keeper = seen.parent == self.pid() && seen.name == first.name;
-            if !is_keeper {
+            let is_subreaper = seen.parent == self.pid() && seen.name == first.name;
+            if !is_subreaper {
                 living += u32::from(!seen.dead);
                 all.extend(read_exactly(&processes, *pid));
             }
@@ -116,7 +116,7 @@ fn time(ticks: u64) -> Duration {
 
 /// One look at a process. Times are in ticks.
 #[derive(Clone, Debug)]
-struct Seen {
+struct ProcStat {
     name: String,
     parent: u32,
     own: u64,
@@ -125,8 +125,8 @@ struct Seen {
     dead: bool,
 }
 
-impl Seen {
-    fn look(processes: &OwnedFd, pid: u32) -> Option<Self> {
+impl ProcStat {
+    fn read(processes: &OwnedFd, pid: u32) -> Option<Self> {
         Self::parse(&read(processes, &format!("{pid}/stat"))?)
     }
 
@@ -186,7 +186,7 @@ mod tests {
             (format!("9 (a) Z {rest} 1 0 900 0"), "a", true),
             (format!("9 (a) Z {rest} 2 0 900 0"), "a", false),
         ] {
-            let seen = Seen::parse(&stat).unwrap();
+            let seen = ProcStat::parse(&stat).unwrap();
             assert_eq!((seen.name.as_str(), seen.parent, seen.dead), (name, 7, dead), "{stat}");
             assert_eq!((seen.own, seen.waited), (42, 6), "{stat}");
         }

@@ -22,7 +22,7 @@ use rustix::net::{
 };
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_isolation::{Cell, CellProcess, ExitStatus, HeldProcess, ProcessClock};
+use sandbox_isolation::{Cell, CellProcess, CheckpointProcess, ExitStatus, ProcessClock};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -79,7 +79,7 @@ struct Copy {
     socket: AsyncFd<OwnedFd>,
     pidfd: OwnedFd,
     host_pid: u32,
-    held: HeldProcess,
+    held: CheckpointProcess,
     /// Where the next copy will say that it is there, once that is made ready.
     next: Option<AsyncFd<OwnedFd>>,
 }
@@ -191,7 +191,7 @@ impl ExpectedCopy {
         let opened = raw_pid(host_pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
         let pidfd = opened.map_err(problem)?;
         // It checks that the process is in the cell.
-        let held = self.home.cell.hold(host_pid).await.map_err(lost)?;
+        let held = self.home.cell.checkpoint(host_pid).await.map_err(lost)?;
         Ok(Copy { socket: self.socket, pidfd, host_pid, held, next: None })
     }
 }
@@ -247,7 +247,7 @@ impl Held for HeldCopy {
         let process = WokenProcess {
             host_pid: copy.host_pid,
             pid: AtomicU32::new(copy.host_pid),
-            clock: ProcessClock::of(copy.host_pid),
+            clock: ProcessClock::for_process(copy.host_pid),
             pidfd,
             home: self.home.clone(),
             waking: AsyncMutex::new(Some(Waking {
@@ -302,7 +302,7 @@ fn receive_sender(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// What is to be done once a copy says that it is a worker.
 #[derive(Debug)]
 struct Waking {
-    held: HeldProcess,
+    held: CheckpointProcess,
     next: ExpectedCopy,
     seat: Arc<Seat>,
     _starting: Starting,
@@ -338,7 +338,7 @@ impl Drop for WokenProcess {
 impl Process for WokenProcess {
     async fn register(&self, _pid: u32) -> Result<()> {
         let Some(waking) = self.waking.lock().await.take() else { return Ok(()) };
-        let process = waking.held.resume().await.map_err(lost)?;
+        let process = waking.held.restore().await.map_err(lost)?;
         self.pid.store(process.pid(), Ordering::Relaxed);
         waking.seat.expect(waking.next);
         // Nobody else sets it.

@@ -111,7 +111,7 @@ impl WorkerProcess {
                 let pidfd = Arc::new(pidfd);
                 let (root, exit) = (OnceCell::new(), OnceCell::new());
                 let pid = AtomicU32::new(host_pid);
-                let clock = ProcessClock::of(host_pid);
+                let clock = ProcessClock::for_process(host_pid);
                 let unregistered = Mutex::new(Some(starting));
                 workers.living().insert(host_pid);
                 Ok(Self {
@@ -365,7 +365,7 @@ impl Process for ProgramProcess {
     }
 
     fn cpu_time(&self) -> Option<Duration> {
-        ProcessClock::of(self.host_pid()?)?.read()
+        ProcessClock::for_process(self.host_pid()?)?.read()
     }
 
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {

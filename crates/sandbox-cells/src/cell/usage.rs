@@ -59,12 +59,12 @@ impl CellHost {
         })
     }
 
-    /// Stops everything in it; see [`Cell::stop_all`](sandbox_isolation::Cell::stop_all).
+    /// Stops everything in it; see [`Cell::pause`](sandbox_isolation::Cell::pause).
     ///
     /// # Errors
     /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
     pub async fn stop_all(&self) -> Result<()> {
-        self.cell.stop_all().await.map_err(|error| not_held("pause", error))
+        self.cell.pause().await.map_err(|error| not_held("pause", error))
     }
 
     /// Has it go on, but for what had been stopped before.
@@ -72,7 +72,7 @@ impl CellHost {
     /// # Errors
     /// `Terminated` when it has ended.
     pub async fn continue_all(&self) -> Result<()> {
-        self.cell.continue_all().await.map_err(|error| not_held("resume", error))
+        self.cell.resume().await.map_err(|error| not_held("resume", error))
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
-use sandbox_isolation::{Maker, MakerProcess, ProcessSpec};
+use sandbox_isolation::{CellLauncher, LauncherProcess, ProcessSpec};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
@@ -38,7 +38,7 @@ const SHOWN_STDERR: usize = 4096;
 pub struct Zygote {
     requests: mpsc::UnboundedSender<Asked>,
     hello: Hello,
-    process: MakerProcess,
+    process: LauncherProcess,
     byte_code: Option<Vec<u8>>,
 }
 
@@ -121,7 +121,7 @@ impl Zygote {
     /// # Errors
     /// `Unavailable` when it does not start, with what it printed.
     pub async fn start(
-        maker: &Maker,
+        maker: &CellLauncher,
         executable: &Path,
         start: Start,
         program: Program,

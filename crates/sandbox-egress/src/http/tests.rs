@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn push(requests: &mut Requests, bytes: &[u8]) -> Result<Vec<u8>, Wrong> {
+fn push(requests: &mut Requests, bytes: &[u8]) -> Result<Vec<u8>, RequestError> {
     let mut out = Vec::new();
     requests.push(bytes, &mut out, &|host| host == "a.example" || host == "b.example")?;
     Ok(out)
 }
 
-fn one(bytes: &[u8]) -> Result<Vec<u8>, Wrong> {
+fn one(bytes: &[u8]) -> Result<Vec<u8>, RequestError> {
     push(&mut Requests::new(80), bytes)
 }
 
@@ -34,7 +34,7 @@ fn requests_of_one_host_pass_unchanged() {
 
 #[test]
 fn another_host_is_not_passed_on() {
-    let evil = |text: &str| Err(Wrong::Host(text.into()));
+    let evil = |text: &str| Err(RequestError::Host(text.into()));
     assert_eq!(one(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"), evil("evil.example"));
     assert_eq!(one(b"GET / HTTP/1.1\r\nHost: a.example:81\r\n\r\n"), evil("a.example:81"));
     let absolute = b"GET http://evil.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n";
@@ -43,9 +43,9 @@ fn another_host_is_not_passed_on() {
     push(&mut requests, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n").unwrap();
     let second = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
     assert_eq!(push(&mut requests, second), evil("b.example"), "also when it is allowed");
-    assert_eq!(one(b"GET / HTTP/1.1\r\n\r\n"), Err(Wrong::NoHost));
-    assert_eq!(one(b"GET / HTTP/1.1\r\nHost: \r\n\r\n"), Err(Wrong::NoHost));
-    assert_eq!(one(b"GET / HTTP/1.1\r\nHost: a@evil.example\r\n\r\n"), Err(Wrong::NoHost));
+    assert_eq!(one(b"GET / HTTP/1.1\r\n\r\n"), Err(RequestError::NoHost));
+    assert_eq!(one(b"GET / HTTP/1.1\r\nHost: \r\n\r\n"), Err(RequestError::NoHost));
+    assert_eq!(one(b"GET / HTTP/1.1\r\nHost: a@evil.example\r\n\r\n"), Err(RequestError::NoHost));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_request_hidden_in_a_body_stays_a_body() {
     let stream = format!("{head}{hidden}");
     assert_eq!(one(stream.as_bytes()).unwrap(), stream.as_bytes());
     let short = format!("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 0\r\n\r\n{hidden}");
-    assert_eq!(one(short.as_bytes()), Err(Wrong::Host("evil.example".into())));
+    assert_eq!(one(short.as_bytes()), Err(RequestError::Host("evil.example".into())));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn what_can_be_understood_in_two_ways_is_refused() {
         "Host: a.example\r\nX: \0\r\n",
     ] {
         let request = format!("POST / HTTP/1.1\r\n{fields}\r\n");
-        assert_eq!(one(request.as_bytes()), Err(Wrong::Protocol), "{fields:?}");
+        assert_eq!(one(request.as_bytes()), Err(RequestError::Protocol), "{fields:?}");
     }
     for request in [
         &b"CONNECT evil.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n"[..],
@@ -95,12 +95,12 @@ fn what_can_be_understood_in_two_ways_is_refused() {
         b"SSH-2.0-x\r\n",
         b"\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
     ] {
-        assert_eq!(one(request), Err(Wrong::Protocol), "{}", request.escape_ascii());
+        assert_eq!(one(request), Err(RequestError::Protocol), "{}", request.escape_ascii());
     }
 }
 
 #[test]
-fn pieces_of_a_body_are_counted_strictly() {
+fn chunks_of_a_body_are_counted_strictly() {
     let head = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n";
     for body in [
         "5;x=y\r\nhello\r\n",
@@ -114,7 +114,7 @@ fn pieces_of_a_body_are_counted_strictly() {
         "5\r\nhelloX\r\n",
     ] {
         let request = format!("{head}{body}");
-        assert_eq!(one(request.as_bytes()), Err(Wrong::Protocol), "{body:?}");
+        assert_eq!(one(request.as_bytes()), Err(RequestError::Protocol), "{body:?}");
     }
 }
 
@@ -125,9 +125,9 @@ fn heads_are_bounded() {
     let mut pushed = 0;
     while push(&mut requests, &[b'x'; 1000]).is_ok() {
         pushed += 1000;
-        assert!(pushed < 2 * LONGEST_HEAD);
+        assert!(pushed < 2 * MAX_HEAD_SIZE);
     }
-    assert_eq!(push(&mut Requests::new(80), &[b'A'; 30]), Err(Wrong::Protocol));
+    assert_eq!(push(&mut Requests::new(80), &[b'A'; 30]), Err(RequestError::Protocol));
 }
 
 proptest! {
@@ -145,7 +145,7 @@ proptest! {
             }
             rest = after;
         }
-        prop_assert_eq!(outcome, Err(Wrong::Host("evil.example".into())));
+        prop_assert_eq!(outcome, Err(RequestError::Host("evil.example".into())));
         prop_assert!(!passed.windows(4).any(|window| window == b"evil"));
     }
 

@@ -35,7 +35,7 @@ impl Asked {
         });
         let world = Arc::new(World::default());
         let mut config = GateConfig::new(policy);
-        config.outside = Arc::new(Shared(Arc::clone(&world)));
+        config.upstream = Arc::new(Shared(Arc::clone(&world)));
         config.limits.first_bytes = Duration::from_secs(2);
         Self { gate: Gate::proxy(connections, config), world, port }
     }

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use sandbox_core::{NetworkDenial, NetworkPolicy};
-use sandbox_egress::{Gate, GateConfig, HostNetwork, Outside, Sockets};
-use sandbox_isolation::{Cell, CellSpec, Maker, Resource, Rlimit, SpawnSpec};
+use sandbox_egress::{Gate, GateConfig, HostNetwork, Sockets, Upstream};
+use sandbox_isolation::{Cell, CellLauncher, CellSpec, Resource, Rlimit, SpawnSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -43,7 +43,7 @@ impl World {
 pub(crate) struct Shared(pub(crate) Arc<World>);
 
 #[async_trait::async_trait]
-impl Outside for Shared {
+impl Upstream for Shared {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         self.0.asked.lock().unwrap().push(name.to_owned());
         let mut names = self.0.names.lock().unwrap();
@@ -81,7 +81,7 @@ impl Behind {
     }
 
     pub(crate) async fn with(policy: NetworkPolicy, set: impl FnOnce(&mut GateConfig)) -> Self {
-        let maker = Maker::start().await.unwrap();
+        let maker = CellLauncher::start().await.unwrap();
         // Some programs hold a thousand connections.
         let many = Rlimit::fixed(Resource::OpenFiles, 2048);
         let spec = CellSpec { gate: true, ..CellSpec::strict().limit(many) };
@@ -94,7 +94,7 @@ impl Behind {
         };
         let world = Arc::new(World::default());
         let mut config = GateConfig::new(policy);
-        config.outside = Arc::new(Shared(Arc::clone(&world)));
+        config.upstream = Arc::new(Shared(Arc::clone(&world)));
         set(&mut config);
         let gate = Gate::open(sockets, config).unwrap();
         Self { cell, gate, world }

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use crate::diagnosis;
 use crate::error::Error;
-use crate::maker::Maker;
-use crate::protocol::{GATE_ADDRESS, to_maker};
+use crate::launcher::CellLauncher;
+use crate::protocol::{GATE_ADDRESS, to_launcher};
 use crate::socket::Socket;
 use crate::wire::{Reader, Writer};
 
@@ -45,7 +45,7 @@ impl GateSockets {
     }
 }
 
-impl Maker {
+impl CellLauncher {
     /// Opens a gate in a network namespace that is not a cell's, such as that of a container without network. The
     /// loopback there has to be up, and programs there have to ask 127.0.0.1 for names.
     ///
@@ -54,10 +54,10 @@ impl Maker {
     ///
     /// # Errors
     /// [`Error::NoGate`] when the kernel refuses, as it does an ordinary user whose namespace it is not;
-    /// [`Error::Closed`] when the maker is gone.
+    /// [`Error::Closed`] when the launcher is gone.
     pub async fn gate(&self, network: BorrowedFd<'_>) -> Result<GateSockets, Error> {
         let (answer, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
-        let mut message = Writer::message(to_maker::GATE);
+        let mut message = Writer::message(to_launcher::GATE);
         message.u32(0).bytes(&netlink::routes()).bytes(&netlink::rules());
         self.send(&message.0, &[network, theirs.as_fd()]).await?;
         drop(theirs);

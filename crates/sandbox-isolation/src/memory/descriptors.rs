@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, readlinkat, statat};
 
-use super::patience::Patience;
 use super::processes::living;
+use super::scan_budget::ScanBudget;
 
 /// What one process has open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,8 +47,8 @@ fn place(processes: &OwnedFd, pid: u32) -> String {
     living(processes, pid).map_or(own, |(place, _)| place)
 }
 
-/// Looks at the descriptors of a process while there is patience, and no further than `most` watches.
-pub(super) fn open(processes: &OwnedFd, pid: u32, patience: Patience, most: u64) -> Open {
+/// Looks at the descriptors of a process while there is budget, and no further than `most` watches.
+pub(super) fn open(processes: &OwnedFd, pid: u32, budget: ScanBudget, most: u64) -> Open {
     let mut found = Open::default();
     let place = place(processes, pid);
     let Ok(entries) = directory(processes, &format!("{place}/fd")) else {
@@ -59,7 +59,7 @@ pub(super) fn open(processes: &OwnedFd, pid: u32, patience: Patience, most: u64)
         if number.starts_with('.') {
             continue;
         }
-        if patience.is_over() || found.watches > most {
+        if budget.is_spent() || found.watches > most {
             found.hidden = true;
             break;
         }
@@ -115,8 +115,8 @@ mod tests {
     fn descriptors_are_told_apart() {
         let processes = OwnedFd::from(File::open("/proc").unwrap());
         let pid = std::process::id();
-        let patience = Patience::endless();
-        let before = open(&processes, pid, patience, u64::MAX);
+        let budget = ScanBudget::unlimited();
+        let before = open(&processes, pid, budget, u64::MAX);
         assert!(!before.hidden);
         let (left, right) = UnixStream::pair().unwrap();
         let _pipe = std::io::pipe().unwrap();
@@ -125,12 +125,12 @@ mod tests {
             let data = epoll::EventData::new_u64(n as u64);
             epoll::add(&poll, socket, data, epoll::EventFlags::IN).unwrap();
         }
-        let after = open(&processes, pid, patience, u64::MAX);
+        let after = open(&processes, pid, budget, u64::MAX);
         // Other tests of this program open and close, too.
         assert!(after.sockets.len() >= 2 && after.pipes.len() >= 2, "{after:?}");
         assert!(after.watches >= 2 && count(&processes, pid) >= 5, "{after:?}");
-        assert!(open(&processes, pid, patience, 0).watches >= 1);
-        assert!(open(&processes, pid, Patience::none_left(), 9).hidden);
+        assert!(open(&processes, pid, budget, 0).watches >= 1);
+        assert!(open(&processes, pid, ScanBudget::spent(), 9).hidden);
         assert_eq!(
             (numbered("pipe:[12]", "pipe:["), numbered("pipe:[x]", "pipe:[")),
             (Some(12), None)

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RawDir, fstatfs, openat, statat};
 
 /// What one process has, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Has {
+pub(crate) struct MemoryUse {
     pub(super) pid: u32,
     pub(super) private: u64,
     pub(super) shared: u64,
@@ -17,14 +17,14 @@ pub(crate) struct Has {
     pub(super) kernel: u64,
 }
 
-impl Has {
+impl MemoryUse {
     pub(super) fn all(self) -> u64 {
         self.private.saturating_add(self.shared).saturating_add(self.kernel)
     }
 }
 
 /// What processes and files come to.
-pub(crate) fn total(all: &[Has], files: u64) -> u64 {
+pub(crate) fn total(all: &[MemoryUse], files: u64) -> u64 {
     let private: u64 = all.iter().map(|has| has.private).sum();
     let shared: u64 = all.iter().map(|has| has.shared).sum();
     let kernel: u64 = all.iter().map(|has| has.kernel).sum();
@@ -79,14 +79,14 @@ const PAGE_TABLES: &str = "VmPTE:";
 const PRIVATE: &str = "RssAnon:";
 
 /// What a process has, or more: what it shares with others counts for each. Reading that takes little.
-pub(super) fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<Has> {
+pub(super) fn read_roughly(processes: &OwnedFd, pid: u32) -> Option<MemoryUse> {
     let (_, text) = living(processes, pid)?;
     let private = field(&text, PRIVATE) + field(&text, "VmSwap:") + field(&text, PAGE_TABLES);
-    Some(Has { pid, private, shared: field(&text, "RssShmem:"), kernel: 0 })
+    Some(MemoryUse { pid, private, shared: field(&text, "RssShmem:"), kernel: 0 })
 }
 
 /// What a process has, its part of what it shares with others.
-pub(crate) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
+pub(crate) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<MemoryUse> {
     let (place, status) = living(processes, pid)?;
     // A process may forbid to be looked into, and then counts for what it has at most.
     let Some(text) = read(processes, &format!("{place}/smaps_rollup")) else {
@@ -94,7 +94,7 @@ pub(crate) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
     };
     let private =
         field(&text, "Pss_Anon:") + field(&text, "SwapPss:") + field(&status, PAGE_TABLES);
-    Some(Has { pid, private, shared: field(&text, "Pss_Shmem:"), kernel: 0 })
+    Some(MemoryUse { pid, private, shared: field(&text, "Pss_Shmem:"), kernel: 0 })
 }
 
 /// Where a process is told of, and its status. When its first thread has ended before the others, only they have what it
@@ -102,7 +102,7 @@ pub(crate) fn read_exactly(processes: &OwnedFd, pid: u32) -> Option<Has> {
 pub(super) fn living(processes: &OwnedFd, pid: u32) -> Option<(String, String)> {
     let place = pid.to_string();
     let status = read(processes, &format!("{place}/status"))?;
-    if tells_memory(&status) {
+    if has_memory_fields(&status) {
         return Some((place, status));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -110,8 +110,8 @@ pub(super) fn living(processes: &OwnedFd, pid: u32) -> Option<(String, String)> 
     for thread in Dir::new(threads).ok()?.flatten() {
         let Ok(thread) = thread.file_name().to_str() else { continue };
         let of_thread = format!("{pid}/task/{thread}");
-        let told = read(processes, &format!("{of_thread}/status"));
-        if let Some(status) = told.filter(|status| tells_memory(status)) {
+        let found = read(processes, &format!("{of_thread}/status"));
+        if let Some(status) = found.filter(|status| has_memory_fields(status)) {
             return Some((of_thread, status));
         }
     }
@@ -119,7 +119,7 @@ pub(super) fn living(processes: &OwnedFd, pid: u32) -> Option<(String, String)> 
 }
 
 /// Whether the status has what a process has in memory. Its name, which is in there too, may be anything.
-fn tells_memory(status: &str) -> bool {
+fn has_memory_fields(status: &str) -> bool {
     status.lines().any(|line| line.starts_with(PRIVATE))
 }
 
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn what_is_mapped_from_files_counts_once() {
-        let has = |private, shared| Has { pid: 2, private, shared, kernel: 0 };
+        let has = |private, shared| MemoryUse { pid: 2, private, shared, kernel: 0 };
         assert_eq!(total(&[], 7), 7);
         assert_eq!(total(&[has(10, 5), has(1, 0)], 3), 16);
         assert_eq!(total(&[has(10, 5), has(1, 0)], 8), 19);
         assert_eq!(total(&[has(u64::MAX, 1)], 1), u64::MAX);
-        assert_eq!(total(&[Has { kernel: 4, ..has(10, 5) }], 3), 19);
+        assert_eq!(total(&[MemoryUse { kernel: 4, ..has(10, 5) }], 3), 19);
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_name_tells_no_memory() {
-        assert!(!tells_memory("Name:\tRssAnon:\nState:\tZ (zombie)\n"));
-        assert!(tells_memory("Name:\tx\nRssAnon:\t0 kB\n"));
+        assert!(!has_memory_fields("Name:\tRssAnon:\nState:\tZ (zombie)\n"));
+        assert!(has_memory_fields("Name:\tx\nRssAnon:\t0 kB\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the sockets of a cell, as the kernel tells it (`sock_diag`).
+//! SocketMemory of the sockets of a cell, as the kernel tells it (`sock_diag`).
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::read;
 
 /// Asks for one kind of sockets: a request of `sock_diag` without its header.
-struct Question {
+struct Query {
     body: Vec<u8>,
     /// Where the attributes of an answer begin, where the socket's number is, and which attribute has the memory.
     attributes_at: usize,
@@ -27,7 +27,7 @@ const INTERNET: [u8; 2] = [2, 10];
 /// `IPPROTO_TCP`, `IPPROTO_UDP`.
 const PROTOCOLS: [u8; 2] = [6, 17];
 
-impl Question {
+impl Query {
     /// Local sockets (`unix_diag_req`).
     fn local() -> Self {
         const SHOW_MEMORY: u32 = 0x20;
@@ -45,13 +45,7 @@ impl Question {
         let mut body = vec![family, protocol, 1 << (MEMORY - 1), 0];
         body.extend(u32::MAX.to_ne_bytes());
         body.extend([0; 48]);
-        Self {
-            body,
-            attributes_at: 72,
-            inode_at: 68,
-            memory: MEMORY.into(),
-            empty: EMPTY_OF_INTERNET,
-        }
+        Self { body, attributes_at: 72, inode_at: 68, memory: MEMORY.into(), empty: EMPTY_INTERNET }
     }
 
     fn message(&self) -> Vec<u8> {
@@ -67,9 +61,9 @@ impl Question {
     }
 
     /// One answer. What it lacks is zero.
-    fn answer(&self, body: &[u8]) -> Memory {
+    fn answer(&self, body: &[u8]) -> SocketMemory {
         let inode = number(body, self.inode_at);
-        let is_half = self.empty == EMPTY_OF_INTERNET
+        let is_half = self.empty == EMPTY_INTERNET
             && body.get(STATE_AT).is_some_and(|state| HALF_STATES.contains(state));
         let empty = if is_half { EMPTY_HALF } else { self.empty };
         let mut rest = body.get(self.attributes_at..).unwrap_or(&[]);
@@ -78,11 +72,11 @@ impl Question {
             let Some(value) = rest.get(4..length) else { break };
             if kind == self.memory {
                 let buffer = u64::from(number(value, 12));
-                return Memory { inode, bytes: empty + held(value), buffer };
+                return SocketMemory { inode, bytes: empty + held(value), buffer };
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         }
-        Memory { inode, bytes: empty, buffer: 0 }
+        SocketMemory { inode, bytes: empty, buffer: 0 }
     }
 }
 
@@ -106,7 +100,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 /// Sockets that hold nothing take memory all the same, and connections that wait to be accepted have no descriptor whose
 /// number is limited.
 const EMPTY_LOCAL: u64 = 2 * 1024;
-const EMPTY_OF_INTERNET: u64 = 4 * 1024;
+const EMPTY_INTERNET: u64 = 4 * 1024;
 /// Connections that are not yet made or are over: `TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`. Programs that connect
 /// often have thousands of them.
 const EMPTY_HALF: u64 = 512;
@@ -116,11 +110,11 @@ const STATE_AT: usize = 1;
 
 const HEADER: usize = 16;
 /// `net.core.wmem_default` of most hosts.
-const USUAL_BUFFER: u64 = 212_992;
+const DEFAULT_BUFFER: u64 = 212_992;
 
 /// One socket, and the bytes that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(super) struct SocketMemory {
     pub(super) inode: u32,
     pub(super) bytes: u64,
     /// What it may send before it is received.
@@ -129,13 +123,13 @@ pub(super) struct Memory {
 
 /// All sockets of a cell.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
-    pub(super) sockets: Vec<Memory>,
+pub(super) struct SocketUsage {
+    pub(super) sockets: Vec<SocketMemory>,
     /// At most what local sockets hold that are closed, and whose peer has not read what they sent.
     pub(super) closed: u64,
 }
 
-impl Counted {
+impl SocketUsage {
     pub(super) fn total(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.bytes).sum::<u64>().saturating_add(self.closed)
     }
@@ -152,41 +146,43 @@ pub(super) struct Sockets {
 impl Sockets {
     /// By a socket that the cell's set-up has made. Fails where this kernel does not tell.
     pub(super) fn new(kernel: OwnedFd) -> io::Result<Self> {
-        static TELLS: OnceLock<bool> = OnceLock::new();
-        let usual = fs::read_to_string("/proc/sys/net/core/wmem_default").ok();
-        let usual = usual.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_BUFFER);
-        let sockets = Self { kernel: Mutex::new(kernel), largest_buffer: AtomicU64::new(usual) };
-        if !TELLS.get_or_init(|| sockets.ask_all(true).is_ok()) {
+        static SUPPORTED: OnceLock<bool> = OnceLock::new();
+        let default = fs::read_to_string("/proc/sys/net/core/wmem_default").ok();
+        let default = default.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_BUFFER);
+        let sockets = Self { kernel: Mutex::new(kernel), largest_buffer: AtomicU64::new(default) };
+        if !SUPPORTED.get_or_init(|| sockets.query_all(true).is_ok()) {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(sockets)
     }
 
     /// Counts. An idle cell has no sockets but those that this process has made, and costs a glance at two files.
-    pub(super) fn count(&self, processes: &OwnedFd) -> io::Result<Counted> {
-        let Some(used) = Used::read(processes) else { return Ok(Counted::default()) };
+    pub(super) fn count(&self, processes: &OwnedFd) -> io::Result<SocketUsage> {
+        let Some(used) = NamespaceCounts::read(processes) else {
+            return Ok(SocketUsage::default());
+        };
         if used.all <= 1 {
-            return Ok(Counted::default());
+            return Ok(SocketUsage::default());
         }
-        let (mut sockets, local) = self.ask_all(used.internet)?;
+        let (mut sockets, local) = self.query_all(used.internet)?;
         let protocols = read(processes, "1/net/protocols").unwrap_or_default();
         // One is that of this process, by which it asks.
-        if sockets_of(&protocols, &[NETLINK]) > 1 {
+        if count_sockets(&protocols, &[NETLINK]) > 1 {
             sockets.extend(netlink(processes));
         }
-        let mut counted = Counted { sockets, closed: 0 };
+        let mut counted = SocketUsage { sockets, closed: 0 };
         // What they hold is told of none. Each has sent one packet more than its buffer takes, at most.
-        let closed = sockets_of(&protocols, &LOCAL).saturating_sub(local);
-        let most = self.largest_buffer.load(Ordering::Relaxed).saturating_mul(2);
-        counted.closed = closed.saturating_mul(most);
+        let closed = count_sockets(&protocols, &LOCAL).saturating_sub(local);
+        let max = self.largest_buffer.load(Ordering::Relaxed).saturating_mul(2);
+        counted.closed = closed.saturating_mul(max);
         Ok(counted)
     }
 
     /// All sockets, and how many of them are local.
-    fn ask_all(&self, internet: bool) -> io::Result<(Vec<Memory>, u64)> {
+    fn query_all(&self, internet: bool) -> io::Result<(Vec<SocketMemory>, u64)> {
         let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
-        ask(&kernel, &Question::local(), |socket| {
+        send_query(&kernel, &Query::local(), |socket| {
             self.largest_buffer.fetch_max(socket.buffer, Ordering::Relaxed);
             all.push(socket);
         })?;
@@ -194,8 +190,8 @@ impl Sockets {
         if internet {
             for family in INTERNET {
                 for protocol in PROTOCOLS {
-                    let question = Question::internet(family, protocol);
-                    ask(&kernel, &question, |socket| all.push(socket))?;
+                    let query = Query::internet(family, protocol);
+                    send_query(&kernel, &query, |socket| all.push(socket))?;
                 }
             }
         }
@@ -204,13 +200,17 @@ impl Sockets {
 }
 
 /// Sends one question and reads all that is answered. The kernel has answered when it is sent.
-fn ask(kernel: &OwnedFd, question: &Question, mut see: impl FnMut(Memory)) -> io::Result<()> {
+fn send_query(
+    kernel: &OwnedFd,
+    query: &Query,
+    mut on_socket: impl FnMut(SocketMemory),
+) -> io::Result<()> {
     const ERROR: u16 = 2;
     const DONE: u16 = 3;
     // What an earlier question has left unread.
     let mut buffer = vec![0; 64 * 1024];
     while recv(kernel, buffer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
-    send(kernel, &question.message(), SendFlags::DONTWAIT)?;
+    send(kernel, &query.message(), SendFlags::DONTWAIT)?;
     loop {
         let (length, _) = recv(kernel, buffer.as_mut_slice(), RecvFlags::DONTWAIT)?;
         let mut rest = buffer.get(..length).unwrap_or(&[]);
@@ -223,7 +223,7 @@ fn ask(kernel: &OwnedFd, question: &Question, mut see: impl FnMut(Memory)) -> io
                     let errno = number(body, 0).cast_signed();
                     return Err(io::Error::from_raw_os_error(errno.saturating_neg()));
                 }
-                _ => see(question.answer(body)),
+                _ => on_socket(query.answer(body)),
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         }
@@ -232,20 +232,20 @@ fn ask(kernel: &OwnedFd, question: &Question, mut see: impl FnMut(Memory)) -> io
 
 /// What the kernel counts for the network namespace of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Used {
+struct NamespaceCounts {
     /// Sockets of any kind, also closed ones that still hold something.
     all: u64,
     /// There are some of the internet.
     internet: bool,
 }
 
-impl Used {
+impl NamespaceCounts {
     /// `None` when the cell is gone.
     fn read(processes: &OwnedFd) -> Option<Self> {
         let first = read(processes, "1/net/sockstat")?;
         let second = read(processes, "1/net/sockstat6").unwrap_or_default();
-        let all = after(&first, "sockets:", 1).unwrap_or(u64::MAX);
-        let some = |text, name| after(text, name, 1).is_some_and(|count| count > 0);
+        let all = field_after(&first, "sockets:", 1).unwrap_or(u64::MAX);
+        let some = |text, name| field_after(text, name, 1).is_some_and(|count| count > 0);
         let internet = some(&first, "TCP:")
             || some(&first, "UDP:")
             || some(&second, "TCP6:")
@@ -259,27 +259,27 @@ const LOCAL: [&str; 2] = ["UNIX ", "UNIX-STREAM "];
 const NETLINK: &str = "NETLINK ";
 
 /// How many sockets of some protocols there are, also closed ones that still hold something.
-fn sockets_of(protocols: &str, names: &[&str]) -> u64 {
-    names.iter().filter_map(|name| after(protocols, name, 1)).sum()
+fn count_sockets(protocols: &str, names: &[&str]) -> u64 {
+    names.iter().filter_map(|name| field_after(protocols, name, 1)).sum()
 }
 
 /// Counts the sockets by which programs ask for their interfaces alone: what waits in them no control group counts.
-pub(super) fn count_netlink(processes: &OwnedFd) -> Counted {
-    let used = Used::read(processes).is_some_and(|used| used.all > 0);
+pub(super) fn count_netlink(processes: &OwnedFd) -> SocketUsage {
+    let used = NamespaceCounts::read(processes).is_some_and(|used| used.all > 0);
     let protocols = used.then(|| read(processes, "1/net/protocols")).flatten();
-    let some = protocols.is_some_and(|text| sockets_of(&text, &[NETLINK]) > 0);
+    let some = protocols.is_some_and(|text| count_sockets(&text, &[NETLINK]) > 0);
     let sockets = if some { netlink(processes) } else { Vec::new() };
-    Counted { sockets, closed: 0 }
+    SocketUsage { sockets, closed: 0 }
 }
 
 /// Those sockets, of which the kernel tells in a table.
-fn netlink(processes: &OwnedFd) -> Vec<Memory> {
+fn netlink(processes: &OwnedFd) -> Vec<SocketMemory> {
     let text = read(processes, "1/net/netlink").unwrap_or_default();
-    text.lines().filter_map(row_of_netlink).collect()
+    text.lines().filter_map(parse_netlink_row).collect()
 }
 
 /// One row: what is received and not read, and what is sent. Those of the kernel itself have no number.
-fn row_of_netlink(line: &str) -> Option<Memory> {
+fn parse_netlink_row(line: &str) -> Option<SocketMemory> {
     const RECEIVED: usize = 4;
     const SENT: usize = 5;
     const INODE: usize = 9;
@@ -287,11 +287,11 @@ fn row_of_netlink(line: &str) -> Option<Memory> {
     let number = |place: usize| words.get(place)?.parse::<u64>().ok();
     let inode = u32::try_from(number(INODE)?).ok().filter(|inode| *inode != 0)?;
     let held = number(RECEIVED)?.saturating_add(number(SENT)?);
-    Some(Memory { inode, bytes: EMPTY_LOCAL.saturating_add(held), buffer: 0 })
+    Some(SocketMemory { inode, bytes: EMPTY_LOCAL.saturating_add(held), buffer: 0 })
 }
 
 /// The word at a place after the one that a line begins with.
-fn after(text: &str, name: &str, place: usize) -> Option<u64> {
+fn field_after(text: &str, name: &str, place: usize) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().nth(place)?.parse().ok()
 }
@@ -308,12 +308,12 @@ mod tests {
 
     use super::*;
 
-    fn here() -> Sockets {
+    fn own_sockets() -> Sockets {
         let kernel = socket(AddressFamily::NETLINK, SocketType::RAW, Some(netlink::SOCK_DIAG));
         Sockets::new(kernel.unwrap()).unwrap()
     }
 
-    fn held_by(counted: &Counted, socket: &impl AsRawFd) -> u64 {
+    fn held_by(counted: &SocketUsage, socket: &impl AsRawFd) -> u64 {
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
         let inode = fs::metadata(path).unwrap().ino();
         let found = counted.sockets.iter().find(|socket| u64::from(socket.inode) == inode);
@@ -327,7 +327,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let count = || here().count(&processes).unwrap();
+        let count = || own_sockets().count(&processes).unwrap();
         let before = count();
         assert_eq!(held_by(&before, &sender), EMPTY_LOCAL);
         sender.write_all(&[1; 50_000]).unwrap();
@@ -353,7 +353,7 @@ mod tests {
             })
             .collect();
         drop(clients);
-        let counted = here().count(&processes).unwrap();
+        let counted = own_sockets().count(&processes).unwrap();
         let waiting = counted.sockets.iter().filter(|socket| socket.inode == 0);
         let bytes: u64 = waiting.map(|socket| socket.bytes).sum();
         assert!(bytes >= 20 * 50_000, "{bytes}");
@@ -364,40 +364,43 @@ mod tests {
         let processes = OwnedFd::from(File::open("/proc").unwrap());
         let asks = socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
         // `RTM_GETLINK` for all interfaces.
-        let mut question = vec![17, 0, 0, 0, 18, 0, 1, 3];
-        question.extend([0; 9]);
-        send(&asks, &question, SendFlags::DONTWAIT).unwrap();
+        let mut query = vec![17, 0, 0, 0, 18, 0, 1, 3];
+        query.extend([0; 9]);
+        send(&asks, &query, SendFlags::DONTWAIT).unwrap();
         assert!(held_by(&count_netlink(&processes), &asks) >= 2 * EMPTY_LOCAL);
         let row = "0000000000000000 0   0   00000000 7   2   0   2   0   70139";
-        let expected = Memory { inode: 70139, bytes: EMPTY_LOCAL + 9, buffer: 0 };
-        assert_eq!(row_of_netlink(row), Some(expected));
-        assert_eq!(row_of_netlink(&row.replace("70139", "0")), None);
-        assert_eq!(row_of_netlink("sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode"), None);
+        let expected = SocketMemory { inode: 70139, bytes: EMPTY_LOCAL + 9, buffer: 0 };
+        assert_eq!(parse_netlink_row(row), Some(expected));
+        assert_eq!(parse_netlink_row(&row.replace("70139", "0")), None);
+        assert_eq!(parse_netlink_row("sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode"), None);
     }
 
     #[test]
     fn answers_that_are_cut_are_no_sockets() {
-        let question = Question::local();
+        let query = Query::local();
         let mut whole = vec![1, 1, 1, 0, 7, 0, 0, 0];
         whole.extend([0; 8]);
         whole.extend([40, 0, 5, 0]);
         for counter in [1_u32, 9, 20, 99, 0, 300, 0, 4000, 0] {
             whole.extend(counter.to_ne_bytes());
         }
-        let all = question.answer(&whole);
-        assert_eq!(all, Memory { inode: 7, bytes: EMPTY_LOCAL + 4301, buffer: 99 });
+        let all = query.answer(&whole);
+        assert_eq!(all, SocketMemory { inode: 7, bytes: EMPTY_LOCAL + 4301, buffer: 99 });
         for end in 0..whole.len() {
-            assert_eq!(question.answer(&whole[..end]).bytes, EMPTY_LOCAL, "{end}");
+            assert_eq!(query.answer(&whole[..end]).bytes, EMPTY_LOCAL, "{end}");
         }
-        assert_eq!(question.answer(&[255; 90]).bytes, EMPTY_LOCAL);
+        assert_eq!(query.answer(&[255; 90]).bytes, EMPTY_LOCAL);
     }
 
     #[test]
     fn figures_of_the_kernel_are_found() {
         let text = "sockets: used 12\nTCP: inuse 0 orphan 0\nUDP: inuse 3 mem 0\n";
-        assert_eq!(after(text, "sockets:", 1), Some(12));
-        assert_eq!((after(text, "TCP:", 1), after(text, "UDP:", 1)), (Some(0), Some(3)));
-        assert_eq!(after("UNIX      1152      7     -1\n", "UNIX ", 1), Some(7));
-        assert_eq!((after(text, "RAW:", 1), after("x", "x", 0)), (None, None));
+        assert_eq!(field_after(text, "sockets:", 1), Some(12));
+        assert_eq!(
+            (field_after(text, "TCP:", 1), field_after(text, "UDP:", 1)),
+            (Some(0), Some(3))
+        );
+        assert_eq!(field_after("UNIX      1152      7     -1\n", "UNIX ", 1), Some(7));
+        assert_eq!((field_after(text, "RAW:", 1), field_after("x", "x", 0)), (None, None));
     }
 }

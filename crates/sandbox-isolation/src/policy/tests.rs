@@ -4,9 +4,12 @@ use super::*;
 use crate::spec::{CellKind, Resource, Rlimit};
 
 fn host() -> HostView {
-    let link =
-        |target: &str, text: &str| Entry { target: target.into(), what: What::Link(text.into()) };
-    let directory = |path: &str| Entry { target: path.into(), what: What::Directory(path.into()) };
+    let link = |target: &str, text: &str| Entry {
+        target: target.into(),
+        kind: EntryKind::Link(text.into()),
+    };
+    let directory =
+        |path: &str| Entry { target: path.into(), kind: EntryKind::Directory(path.into()) };
     HostView {
         base: "/tmp".into(),
         system: vec![directory("/usr"), link("/bin", "usr/bin")],
@@ -42,11 +45,13 @@ fn small() -> CellSpec {
 
 #[test]
 fn a_file_of_its_own_is_where_nothing_of_the_host_is() {
-    let binds =
-        [Entry { target: "/srv/venv/bin".into(), what: What::Directory("/srv/venv/bin".into()) }];
+    let binds = [Entry {
+        target: "/srv/venv/bin".into(),
+        kind: EntryKind::Directory("/srv/venv/bin".into()),
+    }];
     let made = |path: &str| {
         let files = vec![(path.into(), "text".to_owned())];
-        strict(&CellSpec { files, ..small() }, &binds, &host(), Purpose::default())
+        strict(&CellSpec { files, ..small() }, &binds, &host(), FilterProfile::default())
     };
     let plan = format!("{:?}", made("/srv/venv/pip.conf").unwrap());
     assert!(plan.contains("/srv/venv/pip.conf"), "{plan}");
@@ -63,14 +68,14 @@ fn a_strict_cell_is_set_up_in_this_order() {
         // Below what is bound already: nothing to do.
         Entry {
             target: "/usr/lib/python3".into(),
-            what: What::Directory("/usr/lib/python3".into()),
+            kind: EntryKind::Directory("/usr/lib/python3".into()),
         },
-        Entry { target: "/tmp/tools/x".into(), what: What::Directory("/tmp/tools/x".into()) },
-        Entry { target: "/opt/file".into(), what: What::File("/srv/file".into()) },
+        Entry { target: "/tmp/tools/x".into(), kind: EntryKind::Directory("/tmp/tools/x".into()) },
+        Entry { target: "/opt/file".into(), kind: EntryKind::File("/srv/file".into()) },
     ];
     insta::assert_snapshot!(format!(
         "{:?}",
-        strict(&small(), &binds, &host(), Purpose::default()).unwrap()
+        strict(&small(), &binds, &host(), FilterProfile::default()).unwrap()
     ));
 }
 
@@ -88,7 +93,7 @@ fn a_cell_without_isolation_is_set_up_in_this_order() {
 #[test]
 fn a_confined_cell_is_set_up_in_this_order() {
     let binds =
-        [Entry { target: "/opt/python".into(), what: What::Directory("/opt/python".into()) }];
+        [Entry { target: "/opt/python".into(), kind: EntryKind::Directory("/opt/python".into()) }];
     let plan = confined(&CellSpec::confined(), &binds, &host(), Path::new("/run/private")).unwrap();
     insta::assert_snapshot!(format!("{plan:?}"), @r"
     enter /run/private/workspace
@@ -109,14 +114,20 @@ fn a_confined_cell_is_set_up_in_this_order() {
         let Err(Error::Unavailable { missing, .. }) = &outcome else { panic!("{outcome:?}") };
         assert!(missing.contains(names), "{missing}");
     }
-    strict(&small(), &[], &HostView { landlock: 2, is_root: true, ..host() }, Purpose::default())
-        .unwrap();
+    strict(
+        &small(),
+        &[],
+        &HostView { landlock: 2, is_root: true, ..host() },
+        FilterProfile::default(),
+    )
+    .unwrap();
 }
 
 #[test]
 fn directories_of_its_own_are_made_and_writable_unless_they_are_there() {
     let own = ["/new", "/usr", "/usr/new", "/tmp", "/proc/new"].map(PathBuf::from).to_vec();
-    let plan = strict(&CellSpec { own, ..small() }, &[], &host(), Purpose::default()).unwrap();
+    let plan =
+        strict(&CellSpec { own, ..small() }, &[], &host(), FilterProfile::default()).unwrap();
     let made = |path: &str| {
         plan.ops.iter().any(|op| {
             matches!(op, Op::Directory { path: made, owner: Owner::Cell, .. } if made == Path::new(path))
@@ -133,14 +144,14 @@ fn directories_of_its_own_are_made_and_writable_unless_they_are_there() {
     }
     for path in ["relative", "/a/../b"] {
         let spec = CellSpec { own: vec![path.into()], ..small() };
-        strict(&spec, &[], &host(), Purpose::default()).unwrap_err();
+        strict(&spec, &[], &host(), FilterProfile::default()).unwrap_err();
     }
 }
 
 #[test]
 fn every_plan_ends_with_its_seal() {
     for spec in [small(), CellSpec::strict()] {
-        let plan = strict(&spec, &[], &host(), Purpose::default()).unwrap();
+        let plan = strict(&spec, &[], &host(), FilterProfile::default()).unwrap();
         let [.., Op::Identity { uid: CELL_ID, gid: CELL_ID }, Op::Seal] = &plan.ops[..] else {
             panic!("{plan:?}");
         };
@@ -151,7 +162,8 @@ fn every_plan_ends_with_its_seal() {
 
 #[test]
 fn nothing_writable_of_the_host_is_ever_shown() {
-    let plan = strict(&CellSpec::strict(), &[], &HostView::detect(7), Purpose::default()).unwrap();
+    let plan =
+        strict(&CellSpec::strict(), &[], &HostView::detect(7), FilterProfile::default()).unwrap();
     for op in &plan.ops {
         if let Op::Bind { source, attributes, .. } = op {
             let device = source.starts_with("/dev");
@@ -166,7 +178,7 @@ fn without_landlock_the_root_is_read_only() {
     let own = vec![PathBuf::from("/new")];
     let spec = CellSpec { own, ..small() };
     let operations = |host: &HostView| {
-        let plan = format!("{:?}", strict(&spec, &[], host, Purpose::default()).unwrap());
+        let plan = format!("{:?}", strict(&spec, &[], host, FilterProfile::default()).unwrap());
         plan.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let closed = operations(&HostView { landlock: 0, ..host() });
@@ -182,30 +194,30 @@ fn without_landlock_the_root_is_read_only() {
 
 #[test]
 fn the_device_that_gives_memory_is_not_written_where_memory_is_added_up() {
-    let counting = Purpose { counts_memory: true, ..Purpose::default() };
+    let counting = FilterProfile { counts_memory: true, ..FilterProfile::default() };
     let with = HostView { devices: vec!["null", "zero"], ..host() };
     let text =
-        |host: &HostView, purpose| format!("{:?}", strict(&small(), &[], host, purpose).unwrap());
-    assert!(text(&with, Purpose::default()).contains(" /dev/shm /dev /proc"));
+        |host: &HostView, profile| format!("{:?}", strict(&small(), &[], host, profile).unwrap());
+    assert!(text(&with, FilterProfile::default()).contains(" /dev/shm /dev /proc"));
     let counted = text(&with, counting);
     assert!(counted.contains(" /dev/shm /dev/null /dev/pts /proc"), "{counted}");
     assert!(counted.contains("/dev/zero"), "it can be read");
     // Nothing keeps it from being written there, so it is left out.
     let without = HostView { landlock: 0, ..with };
     assert!(!text(&without, counting).contains("zero"));
-    assert!(text(&without, Purpose::default()).contains("/dev/zero"));
+    assert!(text(&without, FilterProfile::default()).contains("/dev/zero"));
 }
 
 #[test]
 fn memory_that_nobody_else_limits_is_limited_for_each_process() {
     let spec = CellSpec { memory: Some(64 << 20), ..small() };
-    let data = |purpose| {
-        let plan = strict(&spec, &[], &host(), purpose).unwrap();
+    let data = |profile| {
+        let plan = strict(&spec, &[], &host(), profile).unwrap();
         let limit = Op::Limit(Rlimit::fixed(Resource::Data, 64 << 20));
         plan.ops.contains(&limit)
     };
-    assert!(data(Purpose { counts_memory: true, ..Purpose::default() }));
-    assert!(!data(Purpose::default()));
+    assert!(data(FilterProfile { counts_memory: true, ..FilterProfile::default() }));
+    assert!(!data(FilterProfile::default()));
 }
 
 #[test]
@@ -219,7 +231,7 @@ fn limits_of_the_whole_cell_that_make_no_sense_are_refused() {
         CellSpec { cpu: Some(1000), ..CellSpec::off() },
     ] {
         let outcome = match spec.isolation {
-            CellKind::Strict => strict(&spec, &[], &host(), Purpose::default()),
+            CellKind::Strict => strict(&spec, &[], &host(), FilterProfile::default()),
             _ => off(&spec, Path::new("/run/private")),
         };
         assert!(matches!(outcome, Err(Error::Invalid(_))), "{spec:?}");
@@ -230,20 +242,26 @@ fn limits_of_the_whole_cell_that_make_no_sense_are_refused() {
 fn limits_that_make_no_sense_are_refused() {
     let mut spec = small();
     spec.rlimits = vec![Rlimit { resource: Resource::Core, soft: 2, hard: 1 }];
-    assert!(matches!(strict(&spec, &[], &host(), Purpose::default()), Err(Error::Invalid(_))));
-    spec.rlimits = vec![Rlimit::fixed(Resource::Core, 0); LIMITS_MAX + 1];
-    assert!(matches!(strict(&spec, &[], &host(), Purpose::default()), Err(Error::Invalid(_))));
+    assert!(matches!(
+        strict(&spec, &[], &host(), FilterProfile::default()),
+        Err(Error::Invalid(_))
+    ));
+    spec.rlimits = vec![Rlimit::fixed(Resource::Core, 0); MAX_LIMITS + 1];
+    assert!(matches!(
+        strict(&spec, &[], &host(), FilterProfile::default()),
+        Err(Error::Invalid(_))
+    ));
 }
 
 #[test]
 fn a_gate_is_opened_while_the_rights_for_it_are_there() {
     let spec = CellSpec { gate: true, ..small() };
-    let plan = strict(&spec, &[], &host(), Purpose::default()).unwrap();
+    let plan = strict(&spec, &[], &host(), FilterProfile::default()).unwrap();
     let at = |wanted: fn(&Op) -> bool| plan.ops.iter().position(wanted).unwrap();
     assert!(at(|op| *op == Op::Loopback) < at(|op| *op == Op::Gate));
     assert!(at(|op| *op == Op::Gate) < at(|op| matches!(op, Op::Identity { .. })));
     assert!(plan.layers().contains(&"network-gate"));
-    let without = strict(&small(), &[], &host(), Purpose::default()).unwrap();
+    let without = strict(&small(), &[], &host(), FilterProfile::default()).unwrap();
     assert!(!without.ops.contains(&Op::Gate) && !without.layers().contains(&"network-gate"));
 }
 
@@ -253,8 +271,9 @@ fn mounts_of_the_host_come_last_and_hide_nothing() {
         HostMount::open(Path::new("/usr"), Path::new(target), writable).unwrap()
     };
     let plan = |mounts: Vec<HostMount>| {
-        let binds = [Entry { target: "/opt/x".into(), what: What::Directory("/opt/x".into()) }];
-        strict(&CellSpec { mounts, ..small() }, &binds, &host(), Purpose::default())
+        let binds =
+            [Entry { target: "/opt/x".into(), kind: EntryKind::Directory("/opt/x".into()) }];
+        strict(&CellSpec { mounts, ..small() }, &binds, &host(), FilterProfile::default())
     };
     let found = plan(vec![mount("/workspace/a/b", true), mount("/srv/c", false)]).unwrap();
     let text = format!("{found:?}");

@@ -4,7 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use sandbox_isolation::{Cell, CellSpec, Error, Maker, MakerProcess, ProcessSpec, SpawnStage};
+use sandbox_isolation::{
+    Cell, CellLauncher, CellSpec, Error, LauncherProcess, ProcessSpec, SpawnStage,
+};
 
 use crate::support::{
     PYTHON, eventually, is_alive, processes_with, shell, start_until_line, unique_sleep,
@@ -21,13 +23,13 @@ fn process(argv: &[&str], fds: Vec<(OwnedFd, u32)>) -> ProcessSpec {
 
 #[tokio::test]
 async fn a_trusted_program_gets_exactly_what_it_is_given() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     let script = "import os\nw = os.fdopen(7, 'w')\n\
          print(sorted(map(int, os.listdir('/proc/self/fd'))), dict(os.environ), os.getcwd(),\n\
          os.getsid(0) == os.getpid(), file=w)";
     let spec = process(&[PYTHON, "-I", "-S", "-c", script], vec![(writer.into(), 7)]);
-    let program = maker.start_process(spec).await.unwrap();
+    let program = launcher.start_process(spec).await.unwrap();
     let text = std::io::read_to_string(reader).unwrap();
     // 3 is the listing itself. Python adds a locale to its own environment.
     assert!(text.starts_with("[0, 1, 2, 3, 7] {'ONLY': 'this'"), "{text}");
@@ -37,8 +39,8 @@ async fn a_trusted_program_gets_exactly_what_it_is_given() {
 
 #[tokio::test]
 async fn a_trusted_program_that_does_not_start_says_why() {
-    let maker = Maker::start().await.unwrap();
-    match maker.start_process(process(&["/no/such"], Vec::new())).await {
+    let launcher = CellLauncher::start().await.unwrap();
+    match launcher.start_process(process(&["/no/such"], Vec::new())).await {
         Err(Error::Spawn { stage: SpawnStage::Program, source, .. }) => {
             assert_eq!(source.raw_os_error(), Some(2));
         }
@@ -46,28 +48,28 @@ async fn a_trusted_program_that_does_not_start_says_why() {
     }
     let mut spec = process(&["/bin/true"], Vec::new());
     spec.cwd = Some("/no/such".into());
-    let outcome = maker.start_process(spec).await;
+    let outcome = launcher.start_process(spec).await;
     assert!(
         matches!(outcome, Err(Error::Spawn { stage: SpawnStage::Directory, .. })),
         "{outcome:?}"
     );
-    // Neither the maker nor a large payload has been harmed.
+    // Neither the launcher nor a large payload has been harmed.
     let mut spec = process(&["/bin/true"], Vec::new());
     spec.argv.extend((0..2).map(|_| "x".repeat(60_000).into()));
-    maker.start_process(spec).await.unwrap().exited().await;
+    launcher.start_process(spec).await.unwrap().exited().await;
 }
 
 #[tokio::test]
-async fn a_trusted_program_dies_with_its_handle_and_with_the_maker() {
-    let maker = Maker::start().await.unwrap();
+async fn a_trusted_program_dies_with_its_handle_and_with_the_launcher() {
+    let launcher = CellLauncher::start().await.unwrap();
     let mark = unique_sleep();
     let spec = || process(&["/bin/sleep", &mark], Vec::new());
-    let program = maker.start_process(spec()).await.unwrap();
+    let program = launcher.start_process(spec()).await.unwrap();
     let pid = program.pid();
     assert!(is_alive(pid));
     drop(program);
     eventually(Duration::from_secs(2), "the program is gone", || !is_alive(pid)).await;
-    let program = maker.start_process(spec()).await.unwrap();
+    let program = launcher.start_process(spec()).await.unwrap();
     let parent = crate::support::status_field(program.pid(), "PPid:").unwrap();
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(parent.parse().unwrap()).unwrap(),
@@ -75,9 +77,9 @@ async fn a_trusted_program_dies_with_its_handle_and_with_the_maker() {
     )
     .unwrap();
     program.exited().await;
-    let outcome = maker.start_process(spec()).await;
+    let outcome = launcher.start_process(spec()).await;
     assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");
-    assert!(matches!(maker.cell(&CellSpec::strict()).await, Err(Error::Closed)));
+    assert!(matches!(launcher.cell(&CellSpec::strict()).await, Err(Error::Closed)));
 }
 
 /// What a warm parent of workers does: forks a process that enters the cell at descriptor 4 and
@@ -109,17 +111,17 @@ print('reaped', file=report)
 ";
 
 struct Worker {
-    _zygote: MakerProcess,
+    _zygote: LauncherProcess,
     report: BufReader<std::io::PipeReader>,
     pid: u32,
 }
 
-async fn enter(maker: &Maker, cell: &Cell, mark: &str) -> Worker {
+async fn enter(launcher: &CellLauncher, cell: &Cell, mark: &str) -> Worker {
     let (reader, writer) = std::io::pipe().unwrap();
     let cell_fd = cell.pidfd().try_clone_to_owned().unwrap();
     let argv = [PYTHON, "-I", "-S", "-c", ENTER, mark];
     let spec = process(&argv, vec![(writer.into(), 3), (cell_fd, 4)]);
-    let zygote = maker.start_process(spec).await.unwrap();
+    let zygote = launcher.start_process(spec).await.unwrap();
     let mut report = BufReader::new(reader);
     let mut line = String::new();
     report.read_line(&mut line).unwrap();
@@ -128,10 +130,10 @@ async fn enter(maker: &Maker, cell: &Cell, mark: &str) -> Worker {
 
 #[tokio::test]
 async fn a_worker_from_outside_is_a_root_like_any_other() {
-    let maker = Maker::start().await.unwrap();
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     let (mark, other) = (unique_sleep(), unique_sleep());
-    let mut worker = enter(&maker, &cell, &mark).await;
+    let mut worker = enter(&launcher, &cell, &mark).await;
     let root = cell.adopt(worker.pid).await.unwrap();
     let (command, _) =
         start_until_line(&cell, shell(&format!("sleep {other} & echo ready; wait"))).await;
@@ -161,13 +163,13 @@ async fn a_worker_from_outside_is_a_root_like_any_other() {
 
 #[tokio::test]
 async fn only_processes_of_the_cell_can_be_adopted() {
-    let maker = Maker::start().await.unwrap();
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     for pid in [std::process::id(), cell.pid(), 0, u32::MAX] {
         assert!(cell.adopt(pid).await.is_err(), "{pid}");
     }
     // Twice the same tree would make killing one of them kill the other.
-    let worker = enter(&maker, &cell, &unique_sleep()).await;
+    let worker = enter(&launcher, &cell, &unique_sleep()).await;
     let _root = cell.adopt(worker.pid).await.unwrap();
     assert!(cell.adopt(worker.pid).await.is_err());
 }

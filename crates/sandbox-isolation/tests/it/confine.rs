@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use nix::libc;
 use rustix::fs::{AtFlags, Mode, mkdirat, unlinkat};
-use sandbox_isolation::{Cell, CellSpec, ExitStatus, Maker, Privilege};
+use sandbox_isolation::{Cell, CellLauncher, CellSpec, ExitStatus, Privilege};
 
 use crate::support::{cell, output, python, run, shell, strict_cell};
 
@@ -89,13 +89,13 @@ async fn what_is_refused_is_refused_by_the_filter() {
     let refused = all_refused();
     let calls: Vec<_> = refused.keys().copied().collect();
     assert_eq!(errors(&strict_cell().await, &calls).await, refused);
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let harmless: Vec<_> =
         calls.into_iter().filter(|number| !NEVER_TRIED_OUTSIDE.contains(number)).collect();
-    let control = errors(&maker.cell(&CellSpec::off()).await.unwrap(), &harmless).await;
+    let control = errors(&launcher.cell(&CellSpec::off()).await.unwrap(), &harmless).await;
     let differ = refused.iter().filter(|(number, error)| control.get(number) != Some(error));
     // An ordinary user may not make some of them anyway, and some kernels do not have all.
-    let least = if maker.privilege() == Privilege::Root { 50 } else { 30 };
+    let least = if launcher.privilege() == Privilege::Root { 50 } else { 30 };
     assert!(differ.count() >= least, "{control:?}");
 }
 
@@ -104,7 +104,7 @@ async fn what_is_refused_is_refused_by_the_filter() {
 #[test]
 fn every_rule_without_conditions_is_tried() {
     const RULES: &str = include_str!(
-        "../../src/policy/calls/snapshots/sandbox_isolation__policy__calls__tests__the_rules_are_these.snap"
+        "../../src/policy/seccomp/snapshots/sandbox_isolation__policy__seccomp__tests__the_rules_are_these.snap"
     );
     let of_every_cell = RULES.split("\n---\n").nth(1).unwrap().split("\n\n").next().unwrap();
     let always = of_every_cell.lines().filter_map(|line| line.split_once(": Always gives "));
@@ -144,11 +144,11 @@ async fn arguments_are_looked_at() {
         affinity = libc::SYS_sched_setaffinity,
     );
     let strict = calls(&strict_cell().await, &script).await;
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     // Descriptors of one's own, beside those of the process, escape the count of an ordinary user's cell.
-    let own_files = if maker.privilege() == Privilege::Root { 0 } else { 1 };
+    let own_files = if launcher.privilege() == Privilege::Root { 0 } else { 1 };
     assert_eq!(strict, format!("1 {own_files} 95 97 0 93 93 1 0 1 1 1 1 0 1 22\n"));
-    let off = calls(&maker.cell(&CellSpec::off()).await.unwrap(), &script).await;
+    let off = calls(&launcher.cell(&CellSpec::off()).await.unwrap(), &script).await;
     let off: Vec<_> = off.split_whitespace().collect();
     // Netlink and the execution domain work there, and /dev/null is no terminal.
     assert_eq!((off[2], off[7], off[9], off[10], off[11]), ("0", "0", "25", "25", "25"));

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use sandbox_isolation::{Cell, CellKind, CellSpec, Error, ExitStatus, Maker};
+use sandbox_isolation::{Cell, CellKind, CellLauncher, CellSpec, Error, ExitStatus};
 
 use crate::support::{
     cell, eventually, is_alive, output, private_directory, processes_with, program, python, run,
@@ -22,7 +22,7 @@ async fn confined_as(spec: &CellSpec) -> Option<Cell> {
     if !rustix::process::geteuid().is_root() {
         return Some(cell(spec).await);
     }
-    let refused = Maker::start().await.unwrap().cell(spec).await.map(drop);
+    let refused = CellLauncher::start().await.unwrap().cell(spec).await.map(drop);
     let Err(Error::Unavailable { missing, fix }) = &refused else { panic!("{refused:?}") };
     assert!(missing.contains("root") && fix.contains("an ordinary user"), "{missing}: {fix}");
     None

@@ -9,7 +9,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 
 use sandbox_isolation::{
-    Cell, CellSpec, Error, GateSockets, Maker, Privilege, Resource, Rlimit, SpawnSpec,
+    Cell, CellLauncher, CellSpec, Error, GateSockets, Privilege, Resource, Rlimit, SpawnSpec,
 };
 
 use crate::support::{cell, output, python, shell, strict_cell};
@@ -172,11 +172,11 @@ fn foreign(destination: &str) -> Child {
 
 #[tokio::test]
 async fn a_gate_can_be_opened_in_a_foreign_network() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let own = File::open("/proc/self/ns/net").unwrap();
-    if maker.privilege() != Privilege::Root {
+    if launcher.privilege() != Privilege::Root {
         // Nobody but root has capabilities over what is not his.
-        let refused = maker.gate(own.as_fd()).await;
+        let refused = launcher.gate(own.as_fd()).await;
         assert!(matches!(refused, Err(Error::NoGate { .. })), "{refused:?}");
         return;
     }
@@ -189,20 +189,20 @@ async fn a_gate_can_be_opened_in_a_foreign_network() {
     let network = File::open(&path).unwrap();
     let mut sockets = Err(Error::Closed);
     for _ in 0..100 {
-        sockets = maker.gate(network.as_fd()).await;
+        sockets = launcher.gate(network.as_fd()).await;
         if sockets.is_ok() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let sockets = sockets.unwrap();
-    let second = maker.gate(network.as_fd()).await;
+    let second = launcher.gate(network.as_fd()).await;
     assert!(matches!(second, Err(Error::NoGate { .. })), "{second:?}");
     tell_destinations(&sockets);
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let told = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
     assert_eq!(told.await.unwrap().stdout, b"198.51.100.1:80");
-    // The maker is where it was: its next cell is a cell.
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+    // The launcher is where it was: its next cell is a cell.
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     assert_eq!(output(&cell, shell("echo ok")).await, "ok\n");
 }

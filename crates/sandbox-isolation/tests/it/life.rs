@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sandbox_isolation::{Cell, CellSpec, Error, Maker};
+use sandbox_isolation::{Cell, CellLauncher, CellSpec, Error};
 
 use crate::support::{
     eventually, is_alive, output, private_directory, processes_with, shell, start_until_line,
@@ -14,12 +14,12 @@ use crate::support::{
 
 #[tokio::test]
 async fn fifty_cells_at_once() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..50 {
-        let maker = maker.clone();
+        let launcher = launcher.clone();
         tasks.spawn(async move {
-            let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+            let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
             let script = format!("echo {number} > n; sleep 0.05; cat n");
             assert_eq!(output(&cell, shell(&script)).await, format!("{number}\n"));
             cell
@@ -37,8 +37,8 @@ async fn fifty_cells_at_once() {
 
 #[tokio::test]
 async fn dropping_the_last_handle_ends_the_cell() {
-    let maker = Maker::start().await.unwrap();
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     let mark = unique_sleep();
     let (process, _) =
         start_until_line(&cell, shell(&format!("echo ready; exec sleep {mark}"))).await;
@@ -94,20 +94,20 @@ async fn a_first_process_that_does_not_answer_ends_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_dead_maker_takes_its_strict_cells_along() {
+async fn a_dead_launcher_takes_its_strict_cells_along() {
     let cell = strict_cell().await;
-    let maker: i32 = status_field(cell.pid(), "PPid:").unwrap().parse().unwrap();
-    let maker = rustix::process::Pid::from_raw(maker).unwrap();
-    rustix::process::kill_process(maker, rustix::process::Signal::KILL).unwrap();
+    let launcher: i32 = status_field(cell.pid(), "PPid:").unwrap().parse().unwrap();
+    let launcher = rustix::process::Pid::from_raw(launcher).unwrap();
+    rustix::process::kill_process(launcher, rustix::process::Signal::KILL).unwrap();
     tokio::time::timeout(Duration::from_secs(2), cell.closed()).await.expect("the cell ends");
 }
 
 #[tokio::test]
-async fn the_maker_ends_with_its_last_handle() {
-    let maker = Maker::start().await.unwrap();
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+async fn the_launcher_ends_with_its_last_handle() {
+    let launcher = CellLauncher::start().await.unwrap();
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     let pid: u32 = status_field(cell.pid(), "PPid:").unwrap().parse().unwrap();
-    drop(maker);
+    drop(launcher);
     assert_eq!(output(&cell, shell("echo the cell keeps it")).await, "the cell keeps it\n");
     drop(cell);
     let path = format!("/proc/{pid}");
@@ -117,13 +117,13 @@ async fn the_maker_ends_with_its_last_handle() {
 
 #[tokio::test]
 async fn dropped_futures_leave_nothing_behind() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     for micros in (0..3000).step_by(150) {
         let limit = Duration::from_micros(micros);
-        let _ = tokio::time::timeout(limit, maker.cell(&CellSpec::strict())).await;
-        let _ = tokio::time::timeout(limit, maker.cell(&CellSpec::off())).await;
+        let _ = tokio::time::timeout(limit, launcher.cell(&CellSpec::strict())).await;
+        let _ = tokio::time::timeout(limit, launcher.cell(&CellSpec::off())).await;
     }
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     let mark = unique_sleep();
     for micros in (0..1500).step_by(50) {
         let spec = shell(&format!("sleep {mark} & exec sleep {mark}"));
@@ -146,27 +146,27 @@ async fn dropped_futures_leave_nothing_behind() {
 async fn nothing_accumulates_in_this_process() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
-    let maker = Maker::start().await.unwrap();
-    let warm = maker.cell(&CellSpec::strict()).await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
+    let warm = launcher.cell(&CellSpec::strict()).await.unwrap();
     warm.kill();
     warm.closed().await;
     drop(warm);
-    let (maker_fds, own_mounts) = (maker_descriptors(&maker).await, mounts());
+    let (maker_fds, own_mounts) = (launcher_descriptors(&launcher).await, mounts());
     for _ in 0..20 {
-        let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+        let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
         output(&cell, shell("true")).await;
         cell.kill();
         cell.closed().await;
     }
-    assert_eq!(maker_descriptors(&maker).await, maker_fds);
+    assert_eq!(launcher_descriptors(&launcher).await, maker_fds);
     assert_eq!(mounts(), own_mounts);
     // Other tests of this process open and close descriptors too; a leak would be twenty times two.
     assert!(count() < 1000);
 }
 
-/// How many descriptors the maker has, as far as we may look.
-async fn maker_descriptors(maker: &Maker) -> Option<usize> {
-    let cell = maker.cell(&CellSpec::strict()).await.unwrap();
+/// How many descriptors the launcher has, as far as we may look.
+async fn launcher_descriptors(launcher: &CellLauncher) -> Option<usize> {
+    let cell = launcher.cell(&CellSpec::strict()).await.unwrap();
     let pid = status_field(cell.pid(), "PPid:").unwrap();
     let count = std::fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count);
     cell.kill();
@@ -179,9 +179,9 @@ const ROLE: &str = "SANDBOX_ISOLATION_TEST_HOST";
 /// Runs in a second process, which the test then kills.
 #[expect(clippy::print_stdout, reason = "the first process reads it")]
 async fn be_the_host(mark: &str) {
-    let maker = Maker::start().await.unwrap();
-    let strict = maker.cell(&CellSpec::strict()).await.unwrap();
-    let off = maker.cell(&CellSpec::off()).await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
+    let strict = launcher.cell(&CellSpec::strict()).await.unwrap();
+    let off = launcher.cell(&CellSpec::off()).await.unwrap();
     for cell in [&strict, &off] {
         let script = format!("(setsid sleep {mark} &) ; sleep {mark} & echo ready; wait");
         let (process, _) = start_until_line(cell, shell(&script)).await;

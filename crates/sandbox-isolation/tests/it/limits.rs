@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_isolation::{CellSpec, Enforcer, Error, ExitStatus, Maker, OutOfMemory, host_limits};
+use sandbox_isolation::{
+    CellLauncher, CellSpec, Enforcer, Error, ExitStatus, OutOfMemory, host_limits,
+};
 
 use crate::support::{cell, output, python, run, shell, start, start_until_line};
 
@@ -115,17 +117,17 @@ async fn memory_cannot_be_hidden() {
 
 #[tokio::test]
 async fn a_share_of_the_processors_is_kept_or_refused() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let spec = CellSpec { cpu: Some(200), ..CellSpec::strict() };
     if !host_limits().cpu {
-        let outcome = maker.cell(&spec).await;
+        let outcome = launcher.cell(&spec).await;
         assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
         return;
     }
     let script = "import os, time\nfor _ in range(3): os.fork()\n\
         end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\n\
         try:\n  while True: os.wait()\nexcept ChildProcessError: pass\n";
-    let cell = maker.cell(&spec).await.unwrap();
+    let cell = launcher.cell(&spec).await.unwrap();
     let (exit, text) = run(&cell, python(script)).await;
     assert_eq!(exit.status, ExitStatus::Code(0), "{text}");
     let used = (exit.user + exit.system).as_secs_f64();

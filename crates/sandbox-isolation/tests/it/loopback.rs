@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::net::{bind, connect, getsockname};
-use sandbox_isolation::{Cell, CellSpec, Error, Maker};
+use sandbox_isolation::{Cell, CellLauncher, CellSpec, Error};
 
 use crate::support::{cell, python, start_until_line, strict_cell};
 
@@ -113,7 +113,7 @@ async fn a_connection_ends_with_the_cell_and_then_there_are_no_more() {
 
 #[tokio::test]
 async fn without_isolation_there_is_no_network_of_its_own() {
-    let maker = Maker::start_off().await.unwrap();
-    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+    let launcher = CellLauncher::start_off().await.unwrap();
+    let cell = launcher.cell(&CellSpec::off()).await.unwrap();
     assert!(matches!(cell.tcp_socket().await, Err(Error::Invalid(_))));
 }

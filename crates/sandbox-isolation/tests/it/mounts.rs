@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use sandbox_isolation::{Cell, CellSpec, Error, HostMount, Maker};
+use sandbox_isolation::{Cell, CellLauncher, CellSpec, Error, HostMount};
 
 async fn cell_with(mount: HostMount) -> Result<Cell, Error> {
-    let maker = Maker::start().await.unwrap();
-    maker.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await
+    let launcher = CellLauncher::start().await.unwrap();
+    launcher.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await
 }
 
 /// A directory of this host, and itself opened for a cell.
@@ -37,19 +37,20 @@ async fn what_was_opened_is_mounted() {
 #[tokio::test]
 async fn nothing_holds_it_after_the_cell() {
     let (folder, mount) = opened();
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let is_open = || {
         let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
         open.filter_map(|entry| fs::read_link(entry.path()).ok())
             .any(|link| link.starts_with(folder.path()))
     };
     assert!(is_open(), "a control");
-    let cell = maker.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await.unwrap();
+    let cell =
+        launcher.cell(&CellSpec { mounts: vec![mount], ..CellSpec::strict() }).await.unwrap();
     cell.kill();
     cell.end().await;
     drop(cell);
     assert!(!is_open());
-    drop(maker);
+    drop(launcher);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox_isolation::{CellSpec, Error, ExitStatus, Maker, Privilege, ProcessSpec};
+use sandbox_isolation::{CellLauncher, CellSpec, Error, ExitStatus, Privilege, ProcessSpec};
 
 use crate::support::{
     cell, eventually, is_alive, output, private_directory, processes_with, python, shell,
@@ -100,12 +100,12 @@ async fn a_killed_keeper_is_reported_as_the_programs_end() {
 }
 
 #[tokio::test]
-async fn a_maker_without_isolation_makes_nothing_else() {
-    let maker = Maker::start_off().await.unwrap();
-    assert_eq!(maker.privilege(), Privilege::Plain);
-    let outcome = maker.cell(&CellSpec::strict()).await;
+async fn a_launcher_without_isolation_makes_nothing_else() {
+    let launcher = CellLauncher::start_off().await.unwrap();
+    assert_eq!(launcher.privilege(), Privilege::Plain);
+    let outcome = launcher.cell(&CellSpec::strict()).await;
     assert!(matches!(outcome, Err(Error::Invalid(_))), "{outcome:?}");
-    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+    let cell = launcher.cell(&CellSpec::off()).await.unwrap();
     let groups = output(&cell, shell("id -G")).await;
     let own = Command::new("id").arg("-G").output().unwrap().stdout;
     assert_eq!(groups.into_bytes(), own, "the rights of the host process");
@@ -144,13 +144,13 @@ fn with_descendants(mark: &str) -> ProcessSpec {
 
 #[tokio::test]
 async fn what_a_killed_program_leaves_is_killed() {
-    let maker = Maker::start_off().await.unwrap();
-    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+    let launcher = CellLauncher::start_off().await.unwrap();
+    let cell = launcher.cell(&CellSpec::off()).await.unwrap();
     let (mark, kept) = (unique_sleep(), unique_sleep());
     let sleeps = |mark: &str| processes_with(&format!("sleep\0{mark}")).len();
     let script = format!("setsid sleep {kept} & echo ready");
     start_until_line(&cell, shell(&script)).await;
-    let program = maker.start_process(with_descendants(&mark)).await.unwrap();
+    let program = launcher.start_process(with_descendants(&mark)).await.unwrap();
     eventually(Duration::from_secs(5), "all run", || sleeps(&mark) == 4).await;
     drop(program);
     eventually(Duration::from_secs(5), "all are gone", || processes_with(&mark).is_empty()).await;
@@ -159,19 +159,19 @@ async fn what_a_killed_program_leaves_is_killed() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_program_outlives_the_maker() {
-    let maker = Maker::start_off().await.unwrap();
-    let cell = maker.cell(&CellSpec::off()).await.unwrap();
+async fn nothing_of_a_program_outlives_the_launcher() {
+    let launcher = CellLauncher::start_off().await.unwrap();
+    let cell = launcher.cell(&CellSpec::off()).await.unwrap();
     let (directory, mark) = (private_directory(&cell), unique_sleep());
     let script = format!("setsid sleep {mark} & echo ready");
     start_until_line(&cell, shell(&script)).await;
-    let program = maker.start_process(with_descendants(&mark)).await.unwrap();
+    let program = launcher.start_process(with_descendants(&mark)).await.unwrap();
     let of_maker = crate::support::status_field(program.pid(), "PPid:").unwrap().parse().unwrap();
     let sleeps = || processes_with(&format!("sleep\0{mark}")).len();
     eventually(Duration::from_secs(5), "all run", || sleeps() == 5).await;
     // All handles at once, as when the host dies.
-    drop((program, cell, maker));
-    eventually(Duration::from_secs(5), "the maker is gone", || !is_alive(of_maker)).await;
+    drop((program, cell, launcher));
+    eventually(Duration::from_secs(5), "the launcher is gone", || !is_alive(of_maker)).await;
     assert_eq!(processes_with(&mark), [] as [u32; 0]);
     assert!(!directory.exists(), "the cell had time to clean up");
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use sandbox_isolation::{
-    CellKind, CellSpec, Error, ExitStatus, Maker, Privilege, Resource, Rlimit, SpawnSpec,
+    CellKind, CellLauncher, CellSpec, Error, ExitStatus, Privilege, Resource, Rlimit, SpawnSpec,
     SpawnStage,
 };
 
@@ -179,7 +179,7 @@ async fn limits_apply_and_only_go_down() {
         shell("ulimit -n; ulimit -Hn; ulimit -c; ulimit -p 2>/dev/null || ulimit -u"),
     )
     .await;
-    let is_root = Maker::start().await.unwrap().privilege() == Privilege::Root;
+    let is_root = CellLauncher::start().await.unwrap().privilege() == Privilege::Root;
     let (usual, most) = if is_root { (1024, 4096) } else { (512, 512) };
     assert_eq!(text, format!("{usual}\n{most}\n0\n256\n"));
     let mut spec = shell("ulimit -n; ulimit -Hn");

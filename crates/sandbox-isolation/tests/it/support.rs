@@ -5,20 +5,20 @@ use std::io::{BufRead as _, BufReader, PipeReader, Read as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use sandbox_isolation::{Cell, CellProcess, CellSpec, Exit, Maker, SpawnSpec};
+use sandbox_isolation::{Cell, CellLauncher, CellProcess, CellSpec, Exit, SpawnSpec};
 
 /// An interpreter every cell can see.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
-/// A default strict cell with a maker of its own.
+/// A default strict cell with a launcher of its own.
 pub(crate) async fn strict_cell() -> Cell {
     cell(&CellSpec::strict()).await
 }
 
-/// A cell with a maker of its own.
+/// A cell with a launcher of its own.
 pub(crate) async fn cell(spec: &CellSpec) -> Cell {
-    let maker = Maker::start().await.expect("a maker");
-    maker.cell(spec).await.expect("a cell")
+    let launcher = CellLauncher::start().await.expect("a launcher");
+    launcher.cell(spec).await.expect("a cell")
 }
 
 /// A program with a plain environment.

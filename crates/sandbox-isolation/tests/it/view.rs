@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use sandbox_isolation::{Bind, CellSpec, Error, Maker, Privilege};
+use sandbox_isolation::{Bind, CellLauncher, CellSpec, Error, Privilege};
 
 use crate::support::{
     cell, output, program, python, run, shell, start_until_line, status_field, strict_cell,
@@ -129,7 +129,7 @@ async fn programs_are_an_ordinary_user_inside_and_nobody_known_outside() {
         "{uids}"
     );
     if rustix_uid() == 0 {
-        assert_eq!(ids[0], identity.maker_uid);
+        assert_eq!(ids[0], identity.launcher_uid);
         assert_eq!(ids[0], 0x7000_0000 + cell.pid());
     } else {
         assert_eq!(ids[0], rustix_uid());
@@ -142,9 +142,9 @@ fn rustix_uid() -> u32 {
 
 #[tokio::test]
 async fn privilege_follows_the_user() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let expected = if rustix_uid() == 0 { Privilege::Root } else { Privilege::User };
-    assert_eq!(maker.privilege(), expected);
+    assert_eq!(launcher.privilege(), expected);
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn binds_are_readable_and_read_only_wherever_they_are() {
 
 #[tokio::test]
 async fn specs_that_make_no_sense_are_refused() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let strict = CellSpec::strict;
     let at = |target: &str| {
         let mut spec = strict();
@@ -285,31 +285,31 @@ async fn specs_that_make_no_sense_are_refused() {
         unnamed,
         endless,
     ] {
-        let outcome = maker.cell(&spec).await;
+        let outcome = launcher.cell(&spec).await;
         assert!(matches!(outcome, Err(Error::Invalid(_))), "{spec:?}: {outcome:?}");
     }
 }
 
 #[tokio::test]
 async fn a_step_that_fails_names_itself_and_leaves_nothing() {
-    let maker = Maker::start().await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
     let mut spec = CellSpec::strict();
     spec.binds.push(Bind { source: "/etc/hosts".into(), target: "/usr/no-such/file".into() });
-    match maker.cell(&spec).await {
+    match launcher.cell(&spec).await {
         Err(Error::Setup { step, source }) => {
             assert_eq!(step, "bind /etc/hosts");
             assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
         }
         other => panic!("{other:?}"),
     }
-    maker.cell(&CellSpec::strict()).await.unwrap();
+    launcher.cell(&CellSpec::strict()).await.unwrap();
 }
 
 #[tokio::test]
 async fn cells_do_not_see_each_other() {
-    let maker = Maker::start().await.unwrap();
-    let a = maker.cell(&CellSpec::strict()).await.unwrap();
-    let b = maker.cell(&CellSpec::strict()).await.unwrap();
+    let launcher = CellLauncher::start().await.unwrap();
+    let a = launcher.cell(&CellSpec::strict()).await.unwrap();
+    let b = launcher.cell(&CellSpec::strict()).await.unwrap();
     let script =
         "for d in /workspace /tmp /dev/shm; do echo secret > $d/secret; done; echo done; sleep 100";
     let (_process, line) = start_until_line(&a, shell(script)).await;

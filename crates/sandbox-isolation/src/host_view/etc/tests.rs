@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use super::super::What;
+use super::super::EntryKind;
 use super::*;
 
 const SECRET: &str = "canary-4711";
@@ -66,7 +66,7 @@ impl Host {
         }
         let mut paths = Vec::new();
         for entry in self.detect().shown {
-            if !matches!(entry.what, What::Link(_)) {
+            if !matches!(entry.kind, EntryKind::Link(_)) {
                 walk(&entry.target, &mut paths);
             }
         }
@@ -184,7 +184,7 @@ fn what_others_can_change_is_not_shown() {
     assert!(shown.iter().any(|entry| entry.target.ends_with("tool/a")), "{shown:?}");
     // A link leads somewhere in the cell, where that is not shown.
     let link = shown.iter().find(|entry| entry.target.ends_with("link"));
-    assert!(link.is_none_or(|entry| matches!(entry.what, What::Link(_))), "{link:?}");
+    assert!(link.is_none_or(|entry| matches!(entry.kind, EntryKind::Link(_))), "{link:?}");
 }
 
 /// A line of `services` looks like a credential, and no package owns `os-release`, which is a link.

@@ -7,12 +7,12 @@
 use crate::identity::Outside;
 use crate::mounts;
 use crate::sys::{self, AT_FDCWD, O_RDONLY, Result};
-use crate::text::Line;
+use crate::fmt::Line;
 
 const CLONE_NEWUSER: usize = 0x1000_0000;
 
 /// Lets the cell's user stand for an owner in a detached tree.
-pub fn lend(tree: i32, (uid, gid): (u32, u32), cell: Outside) -> Result<()> {
+pub fn idmap_mount(tree: i32, (uid, gid): (u32, u32), cell: Outside) -> Result<()> {
     let [wait, go] = sys::pipe()?;
     let namespace = match sys::fork(CLONE_NEWUSER, None) {
         Ok(0) => {

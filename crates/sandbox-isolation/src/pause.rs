@@ -16,8 +16,8 @@ impl Cell {
     ///
     /// # Cancellation
     /// They may be stopped.
-    pub async fn stop_all(&self) -> Result<(), Error> {
-        self.set_still(to_cell::STOP_ALL, true).await
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.set_paused(to_cell::PAUSE, true).await
     }
 
     /// Has them go on, but for those that had been stopped before. When nothing holds them that is no error.
@@ -27,23 +27,23 @@ impl Cell {
     ///
     /// # Cancellation
     /// They may go on.
-    pub async fn continue_all(&self) -> Result<(), Error> {
-        self.set_still(to_cell::CONTINUE_ALL, false).await
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.set_paused(to_cell::RESUME, false).await
     }
 
-    async fn set_still(&self, request: u8, held: bool) -> Result<(), Error> {
+    async fn set_paused(&self, request: u8, pause: bool) -> Result<(), Error> {
         let link = self.link();
         // What counts the memory of the cell may have stopped some of them, and has them go on before.
-        let mut still: Option<MutexGuard<'_, bool>> = None;
-        if let Some(watched) = link.watched() {
-            let mut locked = watched.still().lock().await;
+        let mut paused: Option<MutexGuard<'_, bool>> = None;
+        if let Some(monitor) = link.monitor() {
+            let mut locked = monitor.paused().lock().await;
             // Also when this is given up half-way.
             *locked = true;
-            still = Some(locked);
+            paused = Some(locked);
         }
         let done = link.request(request, |_| ()).await;
-        if let Some(still) = &mut still {
-            **still = held && done.is_ok();
+        if let Some(paused) = &mut paused {
+            **paused = pause && done.is_ok();
         }
         done.map(drop)
     }

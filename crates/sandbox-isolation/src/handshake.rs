@@ -1,4 +1,4 @@
-//! What the maker and the first process of a cell say of themselves.
+//! What the launcher and the first process of a cell say of themselves.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,20 +7,20 @@ use crate::cell::Identity;
 use crate::diagnosis;
 use crate::error::Error;
 use crate::gate::GateSockets;
-use crate::maker::Privilege;
+use crate::launcher::Privilege;
 use crate::namespaces;
 use crate::policy;
-use crate::protocol::{from_cell, from_maker};
+use crate::protocol::{from_cell, from_launcher};
 use crate::socket::Socket;
 use crate::wire::Reader;
 
-/// With which rights the maker works, and which version of Landlock it found.
-pub(crate) async fn greet(socket: &Socket) -> Result<(Privilege, i32), Error> {
+/// With which rights the launcher works, and which version of Landlock it found.
+pub(crate) async fn handshake(socket: &Socket) -> Result<(Privilege, i32), Error> {
     let packet = socket.receive().await.map_err(Error::io("cannot hear the helper program"))?;
     let packet = packet.ok_or_else(|| Error::Protocol("the helper died at once".to_owned()))?;
     let mut reader = Reader(&packet.bytes);
     match reader.u8()? {
-        from_maker::HELLO => {
+        from_launcher::HELLO => {
             let privilege = match reader.u8()? {
                 0 => Privilege::User,
                 1 => Privilege::Root,
@@ -29,7 +29,7 @@ pub(crate) async fn greet(socket: &Socket) -> Result<(Privilege, i32), Error> {
             };
             Ok((privilege, reader.i32()?))
         }
-        from_maker::FAILED => {
+        from_launcher::FAILED => {
             let source = io::Error::from_raw_os_error(reader.i32()?);
             Err(diagnosis::start(reader.text()?, source))
         }
@@ -38,7 +38,7 @@ pub(crate) async fn greet(socket: &Socket) -> Result<(Privilege, i32), Error> {
 }
 
 /// What a cell's first process reports.
-pub(crate) struct Report {
+pub(crate) struct ReadyReport {
     pub(crate) identity: Identity,
     pub(crate) root: OwnedFd,
     pub(crate) ruleset: Option<OwnedFd>,
@@ -47,14 +47,14 @@ pub(crate) struct Report {
 }
 
 /// Waits for a cell's first process to report.
-pub(crate) async fn ready(socket: &Socket, strict: bool) -> Result<Report, Error> {
+pub(crate) async fn await_ready(socket: &Socket, strict: bool) -> Result<ReadyReport, Error> {
     let packet = socket.receive().await.map_err(Error::io("cannot hear the cell"))?;
     let packet =
         packet.ok_or_else(|| Error::Protocol("the cell died while it was set up".to_owned()))?;
     let mut reader = Reader(&packet.bytes);
     match reader.u8()? {
         from_cell::READY => {
-            let (maker_uid, maker_gid) = (reader.u32()?, reader.u32()?);
+            let (launcher_uid, launcher_gid) = (reader.u32()?, reader.u32()?);
             let (has_ruleset, has_counts) = (reader.u8()? != 0, reader.u8()? != 0);
             if strict {
                 let mut numbers = namespaces::Numbers::default();
@@ -77,8 +77,8 @@ pub(crate) async fn ready(socket: &Socket, strict: bool) -> Result<Report, Error
             } else {
                 (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
             };
-            let identity = Identity { uid, gid, maker_uid, maker_gid };
-            Ok(Report { identity, root, ruleset, socket_counts, gate })
+            let identity = Identity { uid, gid, launcher_uid, launcher_gid };
+            Ok(ReadyReport { identity, root, ruleset, socket_counts, gate })
         }
         from_cell::FAILED => {
             let source = io::Error::from_raw_os_error(reader.i32()?);

@@ -19,7 +19,7 @@ const INVALID: Option<i32> = Some(libc::EINVAL);
 const NO_SUCH_REQUEST: Option<i32> = Some(libc::ENOTTY);
 const NO_SUCH_OPTION: Option<i32> = Some(libc::ENOPROTOOPT);
 
-const PLAIN: Purpose = Purpose {
+const PLAIN: FilterProfile = FilterProfile {
     counts_memory: false,
     closes_network: false,
     reads_interfaces: false,
@@ -27,14 +27,14 @@ const PLAIN: Purpose = Purpose {
     keeps_set_id: false,
     shares_user: false,
 };
-const COUNTS_MEMORY: Purpose = Purpose { counts_memory: true, ..PLAIN };
-const SHARES_USER: Purpose = Purpose { shares_user: true, ..PLAIN };
-const CLOSES_NETWORK: Purpose = Purpose { closes_network: true, ..PLAIN };
-const READS_INTERFACES: Purpose = Purpose { reads_interfaces: true, ..PLAIN };
-const SHARES_PROCESSES: Purpose = Purpose { shares_processes: true, ..PLAIN };
-const KEEPS_SET_ID: Purpose = Purpose { keeps_set_id: true, ..PLAIN };
+const COUNTS_MEMORY: FilterProfile = FilterProfile { counts_memory: true, ..PLAIN };
+const SHARES_USER: FilterProfile = FilterProfile { shares_user: true, ..PLAIN };
+const CLOSES_NETWORK: FilterProfile = FilterProfile { closes_network: true, ..PLAIN };
+const READS_INTERFACES: FilterProfile = FilterProfile { reads_interfaces: true, ..PLAIN };
+const SHARES_PROCESSES: FilterProfile = FilterProfile { shares_processes: true, ..PLAIN };
+const KEEPS_SET_ID: FilterProfile = FilterProfile { keeps_set_id: true, ..PLAIN };
 
-const TABLES: &[(Purpose, &[Case])] = &[
+const TABLES: &[(FilterProfile, &[Case])] = &[
     (PLAIN, IN_EVERY_CELL),
     (PLAIN, WHERE_NOBODY_COUNTS),
     (PLAIN, WHERE_NO_FILE_IS_OF_THE_HOST),
@@ -373,11 +373,11 @@ fn refused(filter: &Filter, number: libc::c_long, arguments: &[u64]) -> Option<i
 
 #[test]
 fn purpose_and_arguments_decide() {
-    for (purpose, cases) in TABLES {
-        let filter = Filter::new(*purpose);
+    for (profile, cases) in TABLES {
+        let filter = Filter::new(*profile);
         for (number, arguments, expected) in *cases {
             let found = refused(&filter, *number, arguments);
-            assert_eq!(found, *expected, "{number} {arguments:x?} with {purpose:?}");
+            assert_eq!(found, *expected, "{number} {arguments:x?} with {profile:?}");
         }
     }
 }
@@ -386,15 +386,15 @@ fn purpose_and_arguments_decide() {
 #[test]
 fn every_rule_is_needed_by_a_case() {
     let mut needed: Vec<Rule> = Vec::new();
-    for (purpose, cases) in TABLES {
-        let whole = Filter::new(*purpose);
+    for (profile, cases) in TABLES {
+        let whole = Filter::new(*profile);
         for (at, rule) in whole.rules.iter().enumerate() {
             let mut less = whole.clone();
             less.rules.remove(at);
             // Whatever the arguments are.
-            let always = match rule.when {
-                When::Always => {
-                    &[(libc::c_long::from(rule.number), &[][..], Some(rule.gives.errno()))][..]
+            let always = match rule.condition {
+                Condition::Always => {
+                    &[(libc::c_long::from(rule.number), &[][..], Some(rule.action.errno()))][..]
                 }
                 _ => &[],
             };
@@ -407,7 +407,7 @@ fn every_rule_is_needed_by_a_case() {
             }
         }
     }
-    let all = TABLES.iter().flat_map(|(purpose, _)| Filter::new(*purpose).rules);
+    let all = TABLES.iter().flat_map(|(profile, _)| Filter::new(*profile).rules);
     let untested = all.filter(|rule| !needed.contains(rule)).map(|rule| rule.name);
     assert_eq!(BTreeSet::from_iter(untested), BTreeSet::new(), "no case needs these");
 }
@@ -416,7 +416,7 @@ fn every_rule_is_needed_by_a_case() {
 fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
     // Only a cell with a file system of its own has files of the host that it may change.
     for shares_processes in [true, false] {
-        let rules = Filter::new(Purpose {
+        let rules = Filter::new(FilterProfile {
             shares_user: true,
             counts_memory: true,
             closes_network: true,
@@ -428,7 +428,11 @@ fn no_call_has_two_rules_of_which_one_would_never_be_asked() {
         for (at, rule) in rules.iter().enumerate() {
             let same = rules[at + 1..].iter().filter(|other| other.number == rule.number);
             for other in same {
-                assert!(rule.when != When::Always && other.when != When::Always, "{}", rule.name);
+                assert!(
+                    rule.condition != Condition::Always && other.condition != Condition::Always,
+                    "{}",
+                    rule.name
+                );
             }
         }
     }
@@ -464,22 +468,23 @@ fn other_numberings_and_newer_calls_are_closed() {
     assert_eq!(answer(&filter, ARCHITECTURE, getpid, &[]), ALLOW);
     for number in [X32 | getpid, NEWEST + 1, 512, u32::MAX] {
         let newer = answer(&filter, ARCHITECTURE, number, &[]);
-        assert_eq!(newer, Gives::NotThere.answer(), "{number}");
+        assert_eq!(newer, Action::NotThere.answer(), "{number}");
     }
 }
 
-/// The whole list, for people to read changes of: what every cell has, then what each purpose adds and takes away.
+/// The whole list, for people to read changes of: what every cell has, then what each profile adds and takes away.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_rules_are_these() {
-    let lines = |purpose| {
-        let rules = Filter::new(purpose).rules;
-        let line = |rule: &Rule| format!("{}: {:?} gives {:?}", rule.name, rule.when, rule.gives);
+    let lines = |profile| {
+        let rules = Filter::new(profile).rules;
+        let line =
+            |rule: &Rule| format!("{}: {:?} gives {:?}", rule.name, rule.condition, rule.action);
         rules.iter().map(line).collect::<Vec<_>>()
     };
     let plain = lines(PLAIN);
     let mut text = plain.join("\n");
-    for purpose in [
+    for profile in [
         COUNTS_MEMORY,
         SHARES_USER,
         CLOSES_NETWORK,
@@ -487,11 +492,11 @@ fn the_rules_are_these() {
         SHARES_PROCESSES,
         KEEPS_SET_ID,
     ] {
-        let rules = lines(purpose);
+        let rules = lines(profile);
         let added = rules.iter().filter(|line| !plain.contains(line)).map(|line| ("+", line));
         let left_out = plain.iter().filter(|line| !rules.contains(line)).map(|line| ("-", line));
         let changes = left_out.chain(added).map(|(sign, line)| format!("\n{sign} {line}"));
-        text += &format!("\n\n{purpose:?}{}", changes.collect::<String>());
+        text += &format!("\n\n{profile:?}{}", changes.collect::<String>());
     }
     insta::assert_snapshot!(text);
 }

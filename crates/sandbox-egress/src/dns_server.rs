@@ -16,42 +16,42 @@ use crate::gate::Shared;
 use crate::rules::Source;
 
 /// Questions that wait for the outside at one time; others are dropped, and asked again.
-const MOST_WAITING: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// Connections with questions at one time.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// How long a connection may take for its next question.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is refused is answered at once; for the others the outside is asked.
-enum Judged {
-    Now(Vec<u8>),
-    Ask(Question, String),
+enum DnsVerdict {
+    Answer(Vec<u8>),
+    Resolve(Question, String),
     Ignore,
 }
 
-fn judge(shared: &Shared, packet: &[u8]) -> Judged {
+fn evaluate(shared: &Shared, packet: &[u8]) -> DnsVerdict {
     let question = match dns::parse(packet) {
         Parsed::Question(question) => question,
-        Parsed::Refusal(answer) => return Judged::Now(answer),
-        Parsed::Nothing => return Judged::Ignore,
+        Parsed::Refusal(answer) => return DnsVerdict::Answer(answer),
+        Parsed::Nothing => return DnsVerdict::Ignore,
     };
     let Some(name) = question.name.clone() else {
-        return Judged::Now(question.answer(Answer::NoSuchName));
+        return DnsVerdict::Answer(question.answer(Answer::NoSuchName));
     };
     match shared.rules.name(&name, None) {
-        Ok(()) => Judged::Ask(question, name),
+        Ok(()) => DnsVerdict::Resolve(question, name),
         Err(reason) => {
             let allow = (reason == DenialReason::NotListed).then(|| name.clone());
-            refuse(shared, &question, name, reason, allow);
-            Judged::Now(question.answer(Answer::NoSuchName))
+            record_denial(shared, &question, name, reason, allow);
+            DnsVerdict::Answer(question.answer(Answer::NoSuchName))
         }
     }
 }
 
 /// Notes a name that was refused. Other questions than for addresses come on their own, unasked by any code.
-fn refuse(
+fn record_denial(
     shared: &Shared,
     question: &Question,
     host: String,
@@ -63,8 +63,8 @@ fn refuse(
     }
 }
 
-async fn ask(shared: &Shared, question: &Question, name: String) -> Vec<u8> {
-    let found = match shared.resolver.addresses(&name).await {
+async fn resolve(shared: &Shared, question: &Question, name: String) -> Vec<u8> {
+    let found = match shared.resolver.resolve(&name).await {
         Ok(found) if found.is_empty() => Err(Answer::Empty),
         Ok(found) => Ok(found),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Answer::NoSuchName),
@@ -72,14 +72,14 @@ async fn ask(shared: &Shared, question: &Question, name: String) -> Vec<u8> {
     };
     let answer = match found {
         Err(answer) => answer,
-        Ok(found) => match usable(shared, &found) {
+        Ok(found) => match check_addresses(shared, &found) {
             Err((reason, address)) => {
                 let allow = (reason != DenialReason::Denied).then(|| address.to_string());
-                refuse(shared, question, name, reason, allow);
+                record_denial(shared, question, name, reason, allow);
                 Answer::NoSuchName
             }
             Ok(()) if question.kind == dns::A => {
-                shared.names().address(&name).map_or(Answer::Failure, Answer::Address)
+                shared.fake_ips().address(&name).map_or(Answer::Failure, Answer::Address)
             }
             Ok(()) => Answer::Empty,
         },
@@ -88,7 +88,7 @@ async fn ask(shared: &Shared, question: &Question, name: String) -> Vec<u8> {
 }
 
 /// Whether a name leads to anything that may be reached on some port.
-fn usable(shared: &Shared, found: &[IpAddr]) -> Result<(), (DenialReason, IpAddr)> {
+fn check_addresses(shared: &Shared, found: &[IpAddr]) -> Result<(), (DenialReason, IpAddr)> {
     let mut first = None;
     for address in found.iter().map(IpAddr::to_canonical) {
         match shared.address(address, None, Source::Name) {
@@ -102,9 +102,9 @@ fn usable(shared: &Shared, found: &[IpAddr]) -> Result<(), (DenialReason, IpAddr
 }
 
 /// Answers questions by UDP for ever.
-pub(crate) async fn packets(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
+pub(crate) async fn serve_packets(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
     let mut waiting = JoinSet::new();
-    let mut buffer = vec![0; dns::LONGEST + 1];
+    let mut buffer = vec![0; dns::MAX_MESSAGE_SIZE + 1];
     loop {
         while waiting.try_join_next().is_some() {}
         let Ok((count, from)) = socket.recv_from(&mut buffer).await else {
@@ -112,54 +112,54 @@ pub(crate) async fn packets(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
             sleep(Duration::from_millis(1)).await;
             continue;
         };
-        match judge(&shared, &buffer[..count]) {
-            Judged::Now(answer) => drop(socket.send_to(&answer, from).await),
-            Judged::Ask(question, name) if waiting.len() < MOST_WAITING => {
+        match evaluate(&shared, &buffer[..count]) {
+            DnsVerdict::Answer(answer) => drop(socket.send_to(&answer, from).await),
+            DnsVerdict::Resolve(question, name) if waiting.len() < MAX_PENDING => {
                 let (shared, socket) = (Arc::clone(&shared), Arc::clone(&socket));
                 waiting.spawn(async move {
-                    let answer = ask(&shared, &question, name).await;
+                    let answer = resolve(&shared, &question, name).await;
                     let _ = socket.send_to(&answer, from).await;
                 });
             }
-            Judged::Ask(..) | Judged::Ignore => {}
+            DnsVerdict::Resolve(..) | DnsVerdict::Ignore => {}
         }
     }
 }
 
 /// Answers questions by TCP for ever.
-pub(crate) async fn connections(shared: Arc<Shared>, listener: TcpListener) {
+pub(crate) async fn serve_connections(shared: Arc<Shared>, listener: TcpListener) {
     let mut open = JoinSet::new();
     loop {
-        if open.len() >= MOST_CONNECTIONS {
+        if open.len() >= MAX_CONNECTIONS {
             open.join_next().await;
         }
         while open.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
                 let shared = Arc::clone(&shared);
-                open.spawn(async move { connection(&shared, stream).await });
+                open.spawn(async move { serve_connection(&shared, stream).await });
             }
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-async fn connection(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
+async fn serve_connection(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
     loop {
-        let packet = timeout(PATIENCE, read(&mut stream)).await??;
-        let answer = match judge(shared, &packet) {
-            Judged::Now(answer) => answer,
-            Judged::Ask(question, name) => ask(shared, &question, name).await,
-            Judged::Ignore => return Ok(()),
+        let packet = timeout(READ_TIMEOUT, read_message(&mut stream)).await??;
+        let answer = match evaluate(shared, &packet) {
+            DnsVerdict::Answer(answer) => answer,
+            DnsVerdict::Resolve(question, name) => resolve(shared, &question, name).await,
+            DnsVerdict::Ignore => return Ok(()),
         };
         let length = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes();
-        timeout(PATIENCE, stream.write_all(&[&length[..], &answer].concat())).await??;
+        timeout(READ_TIMEOUT, stream.write_all(&[&length[..], &answer].concat())).await??;
     }
 }
 
-async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = usize::from(stream.read_u16().await?);
-    if length > dns::LONGEST {
+    if length > dns::MAX_MESSAGE_SIZE {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut packet = vec![0; length];

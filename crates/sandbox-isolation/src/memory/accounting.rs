@@ -6,20 +6,20 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
 use super::descriptors::{self, Open};
-use super::patience::Patience;
-use super::processes::Has;
-use super::sockets::Counted;
+use super::processes::MemoryUse;
+use super::scan_budget::ScanBudget;
+use super::sockets::SocketUsage;
 
 /// What a pipe holds at most: code in cells that are counted cannot enlarge it.
-const PIPE: u64 = crate::policy::calls::PIPE as u64;
-const PAGES_OF_A_PIPE: u64 = 16;
+const PIPE_SIZE: u64 = crate::policy::seccomp::PIPE_SIZE as u64;
+const PAGES_PER_PIPE: u64 = 16;
 /// Pipes that a cell may have before each counts as if it were full. Nobody tells how full they are.
-const FEW_PIPES: u64 = 64;
+const MAX_UNCOUNTED_PIPES: u64 = 64;
 /// What the kernel needs for a descriptor that an epoll watches, about.
-const WATCH: u64 = 200;
+const WATCH_SIZE: u64 = 200;
 /// Descriptors that may be on their way through sockets, where nobody finds them: the limit of open files, and what can
 /// be sent at once.
-const ON_THEIR_WAY: u64 = 512 + 253;
+const MAX_IN_FLIGHT: u64 = 512 + 253;
 
 /// What a cell may have of what the kernel counts for each user of the host, who is its user as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,24 +32,24 @@ pub(super) struct Share {
 impl Share {
     /// As much as leaves the user most of the first and some of the second: without pipes of full size left, new ones are
     /// small.
-    pub(super) fn of_this_host() -> Self {
+    pub(super) fn for_this_host() -> Self {
         static FOUND: OnceLock<Share> = OnceLock::new();
         *FOUND.get_or_init(|| {
             let read = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
             let watches = read("/proc/sys/fs/epoll/max_user_watches").unwrap_or(u64::MAX);
             let pages = read("/proc/sys/fs/pipe-user-pages-soft").filter(|pages| *pages > 0);
-            let pipes = pages.map_or(u64::MAX, |pages| pages / PAGES_OF_A_PIPE);
+            let pipes = pages.map_or(u64::MAX, |pages| pages / PAGES_PER_PIPE);
             Self { watches: watches / 4, pipes: pipes / 2 }
         })
     }
 
     /// Whether a cell with so many descriptors could have more.
     pub(super) fn may_be_exceeded_by(self, count: u64) -> bool {
-        count > self.pipes || most_watches(count) > self.watches
+        count > self.pipes || max_watches(count) > self.watches
     }
 
     /// The processes to end for the others to have no more than that.
-    pub(super) fn too_much(self, all: &[Process]) -> Vec<u32> {
+    pub(super) fn select_excess(self, all: &[Process]) -> Vec<u32> {
         let mut left: Vec<&Process> = all.iter().collect();
         let mut ended = Vec::new();
         let mut end = |left: &mut Vec<&Process>, key: fn(&Process) -> u64| {
@@ -66,22 +66,22 @@ impl Share {
     }
 
     /// Where counting may stop.
-    pub(super) fn enough(share: Option<Self>) -> u64 {
+    pub(super) fn max_watches_counted(share: Option<Self>) -> u64 {
         share.map_or(u64::MAX, |share| share.watches)
     }
 }
 
 /// A number of descriptors watches most when half of them are epolls that watch the other half.
-fn most_watches(count: u64) -> u64 {
-    let half = count.saturating_add(ON_THEIR_WAY) / 2;
+fn max_watches(count: u64) -> u64 {
+    let half = count.saturating_add(MAX_IN_FLIGHT) / 2;
     half.saturating_mul(half)
 }
 
 /// At most what the kernel holds for descriptors, but for sockets.
-pub(super) fn at_most(count: u64) -> u64 {
+pub(super) fn max_kernel_memory(count: u64) -> u64 {
     let half = count / 2;
-    let pipes = count.saturating_sub(FEW_PIPES).saturating_mul(PIPE);
-    pipes.saturating_add(half.saturating_mul(half).saturating_mul(WATCH))
+    let pipes = count.saturating_sub(MAX_UNCOUNTED_PIPES).saturating_mul(PIPE_SIZE);
+    pipes.saturating_add(half.saturating_mul(half).saturating_mul(WATCH_SIZE))
 }
 
 /// What one process has open.
@@ -93,13 +93,18 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn look(processes: &OwnedFd, pid: u32, patience: Patience, enough: u64) -> Self {
+    pub(super) fn scan(
+        processes: &OwnedFd,
+        pid: u32,
+        budget: ScanBudget,
+        max_watches_counted: u64,
+    ) -> Self {
         let count = descriptors::count(processes, pid);
-        Self { pid, count, open: descriptors::open(processes, pid, patience, enough) }
+        Self { pid, count, open: descriptors::open(processes, pid, budget, max_watches_counted) }
     }
 
     /// Leaves nothing but its sockets.
-    pub(super) fn sockets_alone(&mut self) {
+    pub(super) fn keep_sockets_only(&mut self) {
         self.open.pipes.clear();
         self.open.watches = 0;
     }
@@ -124,7 +129,7 @@ fn distinct_pipes(all: &[&Process]) -> u64 {
 
 /// Adds to each process its part of what the kernel holds. What belongs to no process that was looked at, such as a socket
 /// on its way through another, is added to those that hide what they have, or else to all.
-pub(super) fn charge(all: &mut [Has], open: &[Process], sockets: &Counted) {
+pub(super) fn charge(all: &mut [MemoryUse], open: &[Process], sockets: &SocketUsage) {
     let holders = |select: fn(&Open) -> &Vec<u32>| {
         let mut holders: HashMap<u32, u64> = HashMap::new();
         for process in open {
@@ -140,7 +145,7 @@ pub(super) fn charge(all: &mut [Has], open: &[Process], sockets: &Counted) {
         let sum = bytes.entry(socket.inode).or_default();
         *sum = sum.saturating_add(socket.bytes);
     }
-    let many = of_pipes.len() as u64 > FEW_PIPES;
+    let many = of_pipes.len() as u64 > MAX_UNCOUNTED_PIPES;
     for process in open {
         let Some(has) = all.iter_mut().find(|has| has.pid == process.pid) else { continue };
         let part = |inode: &u32, holders: &HashMap<u32, u64>, bytes: u64| {
@@ -151,43 +156,43 @@ pub(super) fn charge(all: &mut [Has], open: &[Process], sockets: &Counted) {
             .into_iter()
             .map(|inode| part(inode, &of_sockets, bytes.get(inode).copied().unwrap_or(0)));
         let own: HashSet<_> = process.open.pipes.iter().filter(|_| many).collect();
-        let in_pipes = own.into_iter().map(|inode| part(inode, &of_pipes, PIPE));
-        let hidden = if process.open.hidden { at_most(process.count) } else { 0 };
+        let in_pipes = own.into_iter().map(|inode| part(inode, &of_pipes, PIPE_SIZE));
+        let hidden = if process.open.hidden { max_kernel_memory(process.count) } else { 0 };
         has.kernel = in_sockets
             .chain(in_pipes)
-            .fold(process.open.watches.saturating_mul(WATCH), u64::saturating_add)
+            .fold(process.open.watches.saturating_mul(WATCH_SIZE), u64::saturating_add)
             .saturating_add(hidden);
     }
     let found = |inode: &u32| of_sockets.contains_key(inode);
-    let nobodys = bytes.iter().filter(|(inode, _)| !found(inode)).map(|(_, bytes)| bytes);
-    let nobodys = nobodys.fold(sockets.closed, |sum, bytes| sum.saturating_add(*bytes));
-    let hides = |has: &Has| open.iter().any(|one| one.pid == has.pid && one.open.hidden);
+    let unowned = bytes.iter().filter(|(inode, _)| !found(inode)).map(|(_, bytes)| bytes);
+    let unowned = unowned.fold(sockets.closed, |sum, bytes| sum.saturating_add(*bytes));
+    let hides = |has: &MemoryUse| open.iter().any(|one| one.pid == has.pid && one.open.hidden);
     let some_hide = all.iter().any(hides);
     let mut charged: Vec<_> = all.iter_mut().filter(|has| !some_hide || hides(has)).collect();
-    let each = nobodys / (charged.len() as u64).max(1);
+    let each = unowned / (charged.len() as u64).max(1);
     charged.iter_mut().for_each(|has| has.kernel = has.kernel.saturating_add(each));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::sockets::Memory;
+    use crate::memory::sockets::SocketMemory;
 
     fn process(pid: u32, open: Open) -> Process {
         Process { pid, count: 100, open }
     }
 
-    fn charged(open: &[Process], sockets: &Counted) -> Vec<u64> {
+    fn charged(open: &[Process], sockets: &SocketUsage) -> Vec<u64> {
         let mut all: Vec<_> =
-            open.iter().map(|one| Has { pid: one.pid, ..Has::default() }).collect();
+            open.iter().map(|one| MemoryUse { pid: one.pid, ..MemoryUse::default() }).collect();
         charge(&mut all, open, sockets);
         all.iter().map(|has| has.kernel).collect()
     }
 
     #[test]
     fn sockets_are_their_holders() {
-        let socket = |inode, bytes| Memory { inode, bytes, ..Memory::default() };
-        let sockets = Counted { sockets: vec![socket(5, 100), socket(6, 40)], closed: 0 };
+        let socket = |inode, bytes| SocketMemory { inode, bytes, ..SocketMemory::default() };
+        let sockets = SocketUsage { sockets: vec![socket(5, 100), socket(6, 40)], closed: 0 };
         let holds = |sockets: &[u32]| Open { sockets: sockets.to_vec(), ..Open::default() };
         let two = [process(2, holds(&[5, 5])), process(3, holds(&[5, 6]))];
         assert_eq!(charged(&two, &sockets), [50, 90]);
@@ -196,21 +201,21 @@ mod tests {
         assert_eq!(charged(&one, &sockets), [120, 20]);
         let hides = Open { hidden: true, ..Open::default() };
         let one = [process(2, holds(&[5])), process(3, hides)];
-        assert_eq!(charged(&one, &sockets), [100, 40 + at_most(100)]);
+        assert_eq!(charged(&one, &sockets), [100, 40 + max_kernel_memory(100)]);
         // So are connections that wait to be accepted, each of them.
-        let waiting = Counted { sockets: vec![socket(0, 100), socket(0, 30)], closed: 0 };
+        let waiting = SocketUsage { sockets: vec![socket(0, 100), socket(0, 30)], closed: 0 };
         assert_eq!(charged(&[process(2, holds(&[]))], &waiting), [130]);
-        let closed = Counted { closed: 8, ..Counted::default() };
+        let closed = SocketUsage { closed: 8, ..SocketUsage::default() };
         assert_eq!(charged(&[process(2, holds(&[]))], &closed), [8]);
     }
 
     #[test]
     fn many_pipes_count_as_full() {
         let pipes = |count: u32| Open { pipes: (0..count).collect(), ..Open::default() };
-        assert_eq!(charged(&[process(2, pipes(64))], &Counted::default()), [0]);
-        assert_eq!(charged(&[process(2, pipes(65))], &Counted::default()), [65 * PIPE]);
+        assert_eq!(charged(&[process(2, pipes(64))], &SocketUsage::default()), [0]);
+        assert_eq!(charged(&[process(2, pipes(65))], &SocketUsage::default()), [65 * PIPE_SIZE]);
         let watches = Open { watches: 3, ..Open::default() };
-        assert_eq!(charged(&[process(2, watches)], &Counted::default()), [3 * WATCH]);
+        assert_eq!(charged(&[process(2, watches)], &SocketUsage::default()), [3 * WATCH_SIZE]);
     }
 
     #[test]
@@ -219,13 +224,18 @@ mod tests {
         let watches = |watches| Open { watches, ..Open::default() };
         let pipes = |from: u32, to: u32| Open { pipes: (from..to).collect(), ..Open::default() };
         let small = process(2, watches(20));
-        assert!(share.too_much(&[small.clone(), process(3, watches(80))]).is_empty());
+        assert!(share.select_excess(&[small.clone(), process(3, watches(80))]).is_empty());
         let all = [small.clone(), process(3, watches(70)), process(4, watches(50))];
-        assert_eq!(share.too_much(&all), [3]);
-        assert!(share.too_much(&[process(2, pipes(0, 10)), process(3, pipes(0, 9))]).is_empty());
+        assert_eq!(share.select_excess(&all), [3]);
+        assert!(
+            share.select_excess(&[process(2, pipes(0, 10)), process(3, pipes(0, 9))]).is_empty()
+        );
         let all = [process(2, pipes(0, 8)), process(3, pipes(5, 11))];
-        assert_eq!(share.too_much(&all), [2]);
-        assert_eq!(share.too_much(&[process(2, Open { hidden: true, ..Open::default() })]), [2]);
+        assert_eq!(share.select_excess(&all), [2]);
+        assert_eq!(
+            share.select_excess(&[process(2, Open { hidden: true, ..Open::default() })]),
+            [2]
+        );
         assert!(
             share.may_be_exceeded_by(11)
                 && !Share { watches: u64::MAX, ..share }.may_be_exceeded_by(10)

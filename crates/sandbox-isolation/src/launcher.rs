@@ -1,4 +1,4 @@
-//! The maker: one helper process per host process, which forks every cell.
+//! The launcher: one helper process per host process, which forks every cell.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,22 +11,22 @@ use rustix::process::{Signal, pidfd_send_signal};
 use tokio::sync::OnceCell;
 
 use crate::cell::{Cell, Confinement, Limits, Ready, wait_for_end};
+use crate::cgroup::CgroupTree;
 use crate::diagnosis;
 use crate::error::{Error, SpawnStage};
-use crate::groups::Groups;
+use crate::handshake::{ReadyReport, await_ready, handshake};
 use crate::helper;
-use crate::host_view::{Entry, HostView, What, begin_to_look};
-use crate::memory::{Wanted, Watched};
-use crate::memory_file;
+use crate::host_view::{Entry, EntryKind, HostView, start_detection};
+use crate::memfd;
+use crate::memory::{MemoryMonitor, MonitorSpec};
 use crate::mount::HostMount;
+use crate::pending::PendingReplies;
 use crate::plan::Plan;
 use crate::policy;
-use crate::policy::calls::Purpose;
-use crate::private::PrivateDirectory;
+use crate::policy::seccomp::FilterProfile;
+use crate::private_dir::PrivateDirectory;
 use crate::process::encode_program;
-use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, to_maker};
-use crate::replies::Replies;
-use crate::reports::{Report, greet, ready};
+use crate::protocol::{MAX_DESCRIPTORS, MAX_PACKET_SIZE, from_launcher, to_launcher};
 use crate::socket::{Packet, Socket};
 use crate::spec::{CellKind, CellSpec, Rlimit};
 use crate::wire::{Reader, Writer, length};
@@ -38,7 +38,7 @@ pub enum Privilege {
     Root,
     /// As an ordinary user, in a user namespace.
     User,
-    /// With the rights of the host process. Such a maker makes only cells without isolation.
+    /// With the rights of the host process. Such a launcher makes only cells without isolation.
     Plain,
 }
 
@@ -46,7 +46,7 @@ pub enum Privilege {
 /// its cells are dropped, and when the host process ends for whatever reason; strict cells and
 /// processes it started end with it.
 #[derive(Clone, Debug)]
-pub struct Maker {
+pub struct CellLauncher {
     inner: Arc<Inner>,
 }
 
@@ -59,15 +59,15 @@ struct Inner {
     last: Mutex<Option<(CellSpec, Arc<Prepared>)>>,
     child: Option<Child>,
     /// Looked up when a spec first asks for a limit of a whole cell.
-    groups: OnceLock<Groups>,
+    cgroups: OnceLock<CgroupTree>,
     /// Makes the cells without isolation, once there are any.
-    plain: OnceCell<Maker>,
+    plain: OnceCell<CellLauncher>,
 }
 
 #[derive(Debug)]
 struct Link {
     socket: Socket,
-    replies: Replies<Created>,
+    replies: PendingReplies<Created>,
 }
 
 /// A new process, or the kernel's reason and the stage.
@@ -95,7 +95,7 @@ impl Drop for Inner {
     }
 }
 
-/// A trusted program that lives beside the cells, with the maker's rights.
+/// A trusted program that lives beside the cells, with the launcher's rights.
 #[derive(Debug)]
 pub struct ProcessSpec {
     /// The program and its arguments.
@@ -109,15 +109,15 @@ pub struct ProcessSpec {
     pub fds: Vec<(OwnedFd, u32)>,
 }
 
-/// A program started by [`Maker::start_process`]. Dropping it kills the program.
+/// A program started by [`CellLauncher::start_process`]. Dropping it kills the program.
 #[derive(Debug)]
-pub struct MakerProcess {
+pub struct LauncherProcess {
     pid: u32,
     pidfd: Arc<OwnedFd>,
-    _maker: Maker,
+    _launcher: CellLauncher,
 }
 
-impl MakerProcess {
+impl LauncherProcess {
     /// The host's number of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -141,13 +141,13 @@ impl MakerProcess {
     }
 }
 
-impl Drop for MakerProcess {
+impl Drop for LauncherProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl Maker {
+impl CellLauncher {
     /// Starts the helper process. Must be called in a tokio runtime, and used in the same one.
     ///
     /// # Errors
@@ -157,8 +157,8 @@ impl Maker {
         Self::start_kind(CellKind::Strict).await
     }
 
-    /// Like [`Maker::start`], for cells without isolation only. It works where nothing can be
-    /// isolated, and programs started by [`Maker::start_process`] have the rights of the host
+    /// Like [`CellLauncher::start`], for cells without isolation only. It works where nothing can be
+    /// isolated, and programs started by [`CellLauncher::start_process`] have the rights of the host
     /// process, no more.
     ///
     /// # Errors
@@ -171,19 +171,19 @@ impl Maker {
         let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
         let child = helper::start(theirs, kind)?;
         if kind == CellKind::Strict {
-            begin_to_look();
+            start_detection();
         }
-        let link = Arc::new(Link { socket, replies: Replies::new() });
+        let link = Arc::new(Link { socket, replies: PendingReplies::new() });
         let mut inner = Inner {
             link: Arc::clone(&link),
             privilege: Privilege::User,
             host: HostView::detect(0),
             last: Mutex::new(None),
             child: Some(child),
-            groups: OnceLock::new(),
+            cgroups: OnceLock::new(),
             plain: OnceCell::new(),
         };
-        (inner.privilege, inner.host.landlock) = greet(&link.socket).await?;
+        (inner.privilege, inner.host.landlock) = handshake(&link.socket).await?;
         tokio::spawn(listen(Guard(link)));
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -205,7 +205,7 @@ impl Maker {
     /// # Errors
     /// [`Error::Unavailable`] when the kernel does not let us isolate; [`Error::Setup`] when a
     /// step failed for another reason; [`Error::Invalid`] when the spec makes no sense;
-    /// [`Error::Closed`] when the maker is gone. There is never a partial cell.
+    /// [`Error::Closed`] when the launcher is gone. There is never a partial cell.
     ///
     /// Dropping the future kills whatever came of it.
     pub async fn cell(&self, spec: &CellSpec) -> Result<Cell, Error> {
@@ -214,7 +214,7 @@ impl Maker {
                 "isolation is off here, and cells with isolation cannot be made".to_owned(),
             )),
             (CellKind::Off | CellKind::Confined, Privilege::Root | Privilege::User) => {
-                // Programs in it must have the rights of the host process, not of this maker.
+                // Programs in it must have the rights of the host process, not of this launcher.
                 self.inner.plain.get_or_try_init(Self::start_off).await?.make(spec).await
             }
             _ => self.make(spec).await,
@@ -236,10 +236,10 @@ impl Maker {
         };
         let (socket, theirs) = Socket::pair().map_err(Error::io("cannot make a socket pair"))?;
         let (request, reply) = self.inner.link.replies.register()?;
-        let mut message = Writer::message(to_maker::CELL);
+        let mut message = Writer::message(to_launcher::CELL);
         message.u32(request).u8(u8::from(strict)).u32(plan.length);
         let group = if spec.memory.or(spec.cpu.map(u64::from)).is_some() {
-            self.groups().group(spec)?.map(Arc::new)
+            self.cgroups().group(spec)?.map(Arc::new)
         } else {
             None
         };
@@ -252,8 +252,8 @@ impl Maker {
             let source = io::Error::from_raw_os_error(errno);
             diagnosis::setup("make namespaces".to_owned(), source)
         })?;
-        let Report { identity, root, ruleset, socket_counts, gate } =
-            ready(&socket, strict).await?;
+        let ReadyReport { identity, root, ruleset, socket_counts, gate } =
+            await_ready(&socket, strict).await?;
         let confinement = Confinement { filter: Arc::clone(&plan.filter), ruleset };
         let mut layers = plan.layers.clone();
         if strict && self.inner.privilege == Privilege::Root {
@@ -262,16 +262,17 @@ impl Maker {
         let counts = if plan.counts_memory { socket_counts } else { None };
         layers.extend(counts.is_some().then_some("memory-watchdog"));
         let memory = spec.memory.map(|limit| (limit, counts));
-        let wanted = Wanted { memory, shares_user: self.inner.privilege != Privilege::Root };
-        let watched = (strict && (wanted.memory.is_some() || wanted.shares_user))
-            .then(|| Watched::begin(wanted, &root))
+        let monitored =
+            MonitorSpec { memory, shares_user: self.inner.privilege != Privilege::Root };
+        let monitor = (strict && (monitored.memory.is_some() || monitored.shares_user))
+            .then(|| MemoryMonitor::start(monitored, &root))
             .transpose()
             .map_err(no_watch)?;
         layers.extend(group.iter().flat_map(|group| group.layers()));
         let limits = Limits {
             memory: spec.memory.unwrap_or(u64::MAX),
             rlimits: plan.rlimits.clone(),
-            watched,
+            monitor,
             group,
         };
         let (work_dir, private) = match private {
@@ -304,8 +305,8 @@ impl Maker {
     pub fn plan(&self, spec: &CellSpec) -> Result<Plan, Error> {
         match spec.isolation {
             CellKind::Strict => {
-                let purpose = self.purpose(spec);
-                policy::strict(spec, &resolve(spec)?, &self.inner.host, purpose)
+                let profile = self.profile(spec);
+                policy::strict(spec, &resolve(spec)?, &self.inner.host, profile)
             }
             CellKind::Off => policy::off(spec, &PrivateDirectory::parent()),
             CellKind::Confined => self.confined(spec, &PrivateDirectory::parent()),
@@ -316,28 +317,28 @@ impl Maker {
         policy::confined(spec, &resolve(spec)?, &self.inner.host, directory)
     }
 
-    /// Starts a trusted program outside any cell: with the maker's rights, exactly the given
-    /// descriptors, a session of its own and default signals. It dies with the maker. In
-    /// [`Privilege::User`] that means inside the maker's user namespace, with every capability
-    /// over the cells. What belongs to cells without isolation is started by a maker of
-    /// [`Maker::start_off`].
+    /// Starts a trusted program outside any cell: with the launcher's rights, exactly the given
+    /// descriptors, a session of its own and default signals. It dies with the launcher. In
+    /// [`Privilege::User`] that means inside the launcher's user namespace, with every capability
+    /// over the cells. What belongs to cells without isolation is started by a launcher of
+    /// [`CellLauncher::start_off`].
     ///
     /// # Errors
     /// [`Error::Spawn`] when it does not start, [`Error::Invalid`] for NUL bytes and too many
-    /// descriptors, [`Error::Closed`] when the maker is gone.
-    pub async fn start_process(&self, spec: ProcessSpec) -> Result<MakerProcess, Error> {
+    /// descriptors, [`Error::Closed`] when the launcher is gone.
+    pub async fn start_process(&self, spec: ProcessSpec) -> Result<LauncherProcess, Error> {
         const HEADER: usize = 512;
         let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
         let payload = encode_program(&spec.argv, &spec.env, cwd, &[])?;
-        if spec.fds.len() >= DESCRIPTORS_MAX || spec.fds.iter().any(|(_, number)| *number > 1000) {
+        if spec.fds.len() >= MAX_DESCRIPTORS || spec.fds.iter().any(|(_, number)| *number > 1000) {
             return Err(Error::Invalid("too many descriptors, or too high a number".to_owned()));
         }
-        let file = (payload.len() > PACKET_MAX - HEADER)
-            .then(|| memory_file::with_contents("arguments", &payload))
+        let file = (payload.len() > MAX_PACKET_SIZE - HEADER)
+            .then(|| memfd::with_contents("arguments", &payload))
             .transpose()
             .map_err(Error::io("cannot hold the arguments in memory"))?;
         let (request, reply) = self.inner.link.replies.register()?;
-        let mut message = Writer::message(to_maker::PROCESS);
+        let mut message = Writer::message(to_launcher::PROCESS);
         message.u32(request).u8(u8::from(file.is_some()));
         message.u32(length(payload.len())).u32(length(spec.fds.len()));
         for (_, number) in &spec.fds {
@@ -351,7 +352,7 @@ impl Maker {
         self.send(&message.0, &fds).await?;
         match reply.await.map_err(|_| Error::Closed)? {
             Ok((pid, pidfd)) => {
-                Ok(MakerProcess { pid, pidfd: Arc::new(pidfd), _maker: self.clone() })
+                Ok(LauncherProcess { pid, pidfd: Arc::new(pidfd), _launcher: self.clone() })
             }
             Err((errno, stage)) => Err(Error::Spawn {
                 program: spec.argv[0].to_string_lossy().into_owned(),
@@ -367,19 +368,25 @@ impl Maker {
     }
 
     /// Where groups for cells can be made.
-    fn groups(&self) -> &Groups {
-        self.inner.groups.get_or_init(|| match self.inner.privilege {
-            Privilege::Root | Privilege::User => Groups::detect(),
-            Privilege::Plain => Groups::default(),
+    fn cgroups(&self) -> &CgroupTree {
+        self.inner.cgroups.get_or_init(|| match self.inner.privilege {
+            Privilege::Root | Privilege::User => CgroupTree::detect(),
+            Privilege::Plain => CgroupTree::default(),
         })
     }
 
-    fn purpose(&self, spec: &CellSpec) -> Purpose {
-        let counts_memory = spec.memory.is_some() && !self.groups().keep_memory();
+    fn profile(&self, spec: &CellSpec) -> FilterProfile {
+        let counts_memory = spec.memory.is_some() && !self.cgroups().keep_memory();
         let keeps_set_id = spec.mounts.iter().any(HostMount::is_writable);
         let shares_user = self.inner.privilege != Privilege::Root;
         let reads_interfaces = true;
-        Purpose { counts_memory, reads_interfaces, keeps_set_id, shares_user, ..Purpose::default() }
+        FilterProfile {
+            counts_memory,
+            reads_interfaces,
+            keeps_set_id,
+            shares_user,
+            ..FilterProfile::default()
+        }
     }
 
     fn strict_plan(&self, spec: &CellSpec) -> Result<Arc<Prepared>, Error> {
@@ -401,7 +408,7 @@ impl Maker {
 
 fn prepare(plan: &Plan) -> Result<Prepared, Error> {
     let bytes = plan.encode();
-    let file = memory_file::with_contents("plan", &bytes)
+    let file = memfd::with_contents("plan", &bytes)
         .map_err(Error::io("cannot hold the plan in memory"))?;
     let (filter, layers) = (plan.filter().into(), plan.layers());
     let (rlimits, counts_memory) = (plan.rlimits(), plan.counts_memory());
@@ -433,8 +440,9 @@ fn resolve(spec: &CellSpec) -> Result<Vec<Entry>, Error> {
         let metadata =
             std::fs::metadata(&bind.source).map_err(|error| refuse(&error.to_string()))?;
         let source = bind.source.clone();
-        let what = if metadata.is_dir() { What::Directory(source) } else { What::File(source) };
-        entries.push(Entry { target: bind.target.clone(), what });
+        let kind =
+            if metadata.is_dir() { EntryKind::Directory(source) } else { EntryKind::File(source) };
+        entries.push(Entry { target: bind.target.clone(), kind });
     }
     entries.sort_by_key(|entry| entry.target.components().count());
     Ok(entries)
@@ -464,12 +472,12 @@ fn dispatch(link: &Link, mut packet: Packet) -> Result<(), Error> {
     let kind = reader.u8()?;
     let request = reader.u32()?;
     let answer = match kind {
-        from_maker::CREATED => {
+        from_launcher::CREATED => {
             let pid = reader.u32()?;
             let pidfd = packet.descriptors.pop();
             Ok((pid, pidfd.ok_or_else(|| Error::Protocol("no pidfd".to_owned()))?))
         }
-        from_maker::REFUSED => Err((reader.i32()?, reader.u32()?)),
+        from_launcher::REFUSED => Err((reader.i32()?, reader.u32()?)),
         other => return Err(Error::Protocol(format!("message {other}"))),
     };
     reader.end()?;

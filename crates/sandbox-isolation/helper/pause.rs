@@ -3,14 +3,14 @@
 //! They are stopped by a signal that no program can catch, and this process goes on: frozen with the others it could not
 //! hear that the host is gone. The price is that a program may see that it was continued.
 
-use crate::keeper::{PROCESSES_MAX, Snapshot};
+use crate::subreaper::{MAX_PROCESSES, Snapshot};
 use crate::processes;
 use crate::roots::{Phase, Roots};
 use crate::sys::{self, EBUSY, Result, SIGCONT, SIGSTOP};
-use crate::tree::pause;
+use crate::kill_tree::sleep_briefly;
 
 /// How often all are looked at, a millisecond apart, until everything is still.
-const ROUNDS: u32 = 3000;
+const MAX_ROUNDS: u32 = 3000;
 
 /// Whose processes there are.
 pub struct Scope<'a> {
@@ -22,34 +22,34 @@ pub struct Scope<'a> {
 
 /// Whether the processes of a cell are held, and which had been stopped before.
 #[derive(Default)]
-pub struct Stillness {
+pub struct PauseState {
     before: Option<&'static mut [i32]>,
     count: usize,
 }
 
-impl Stillness {
-    pub fn is_held(&self) -> bool {
+impl PauseState {
+    pub fn is_paused(&self) -> bool {
         self.before.is_some()
     }
 
     /// Stops everything. What does not stop goes on, and so does all else.
-    pub fn hold(&mut self, scope: &Scope<'_>) -> Result<u32> {
-        if self.is_held() {
+    pub fn pause(&mut self, scope: &Scope<'_>) -> Result<u32> {
+        if self.is_paused() {
             return Ok(0);
         }
         let mut all = Snapshot::new()?;
-        let outcome = self.note(&mut all, scope).and_then(|()| stop(&mut all, scope));
+        let outcome = self.record_stopped(&mut all, scope).and_then(|()| stop(&mut all, scope));
         all.free();
         if outcome.is_err() {
-            self.let_go(scope);
+            self.resume(scope);
         }
         outcome.map(|()| 0)
     }
 
     /// Takes note of what is stopped already.
-    fn note(&mut self, all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
+    fn record_stopped(&mut self, all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
         // SAFETY: zero is a number.
-        let before: &'static mut [i32] = unsafe { sys::table(PROCESSES_MAX) }?;
+        let before: &'static mut [i32] = unsafe { sys::table(MAX_PROCESSES) }?;
         self.count = 0;
         let taken = all.take();
         for at in 0..all.count() {
@@ -64,14 +64,14 @@ impl Stillness {
     }
 
     /// Lets everything go on but what had been stopped before.
-    pub fn let_go(&mut self, scope: &Scope<'_>) {
+    pub fn resume(&mut self, scope: &Scope<'_>) {
         let Some(before) = self.before.take() else { return };
         let known = &before[..self.count];
         match Snapshot::new() {
             Ok(mut all) => {
                 // What cannot be seen cannot be let go either; what was seen can.
                 let _ = all.take();
-                let_go_of(&all, scope, known);
+                resume_all(&all, scope, known);
                 all.free();
             }
             Err(_) if scope.strict => drop(sys::kill(-1, SIGCONT)),
@@ -104,7 +104,7 @@ impl Scope<'_> {
 
 fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
     let mut quiet = 0;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         if scope.strict {
             // All there are at one moment, also those that come to be now.
             let _ = sys::kill(-1, SIGSTOP);
@@ -127,15 +127,15 @@ fn stop(all: &mut Snapshot, scope: &Scope<'_>) -> Result<()> {
             return Ok(());
         }
         if moving > 0 {
-            pause();
+            sleep_briefly();
         }
     }
     Err(EBUSY)
 }
 
 /// The youngest of a family first: one that waits for another goes on after it, and so never meets it while it is stopped.
-fn let_go_of(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
-    let go_on = |at: usize| {
+fn resume_all(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
+    let resume_one = |at: usize| {
         let pid = all.get(at).pid;
         // Also one that is not stopped yet: it waits for the kernel, and would be when it has what it waits for.
         if scope.has(all, pid) && !before.contains(&pid) {
@@ -144,7 +144,7 @@ fn let_go_of(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
     };
     // SAFETY: zero is a number.
     let Ok(depths) = (unsafe { sys::table::<usize>(all.count().max(1)) }) else {
-        return (0..all.count()).for_each(go_on);
+        return (0..all.count()).for_each(resume_one);
     };
     let mut deepest = 0;
     for at in 0..all.count() {
@@ -152,7 +152,7 @@ fn let_go_of(all: &Snapshot, scope: &Scope<'_>, before: &[i32]) {
         deepest = deepest.max(depths[at]);
     }
     for depth in (0..=deepest).rev() {
-        (0..all.count()).filter(|at| depths[*at] == depth).for_each(go_on);
+        (0..all.count()).filter(|at| depths[*at] == depth).for_each(resume_one);
     }
     sys::unmap_table(depths);
 }

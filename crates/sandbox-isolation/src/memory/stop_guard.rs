@@ -11,24 +11,24 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::processes;
 
 /// How often those that are new are stopped as well, before that is given up.
-const ROUNDS: usize = 100;
+const MAX_ROUNDS: usize = 100;
 
 /// How long a signal takes to reach a process that is making another one.
-const MOMENT: Duration = Duration::from_millis(1);
+const SIGNAL_DELAY: Duration = Duration::from_millis(1);
 
 /// Processes that go on when this is dropped.
 #[derive(Debug)]
-pub(super) struct Stopped {
+pub(super) struct StopGuard {
     /// `None`: somebody else has stopped it, or it has ended, and it stays so.
     processes: HashMap<u32, Option<OwnedFd>>,
     is_whole: bool,
 }
 
-impl Stopped {
+impl StopGuard {
     /// An error means that the cell is gone.
-    pub(super) fn all_of(cell: &OwnedFd) -> io::Result<Self> {
+    pub(super) fn stop_all(cell: &OwnedFd) -> io::Result<Self> {
         let mut stopped = Self { processes: HashMap::new(), is_whole: false };
-        for round in 0..ROUNDS {
+        for round in 0..MAX_ROUNDS {
             let before = stopped.processes.len();
             let gone = processes::each(cell, |pid| {
                 // Who is new was made by one that was not stopped, a moment ago, and is not stopped either.
@@ -41,7 +41,7 @@ impl Stopped {
             }
             stopped.is_whole = is_quiet;
             if is_quiet {
-                thread::sleep(MOMENT);
+                thread::sleep(SIGNAL_DELAY);
             }
         }
         stopped.is_whole = false;
@@ -68,7 +68,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StopGuard {
     fn drop(&mut self) {
         for process in self.processes.values().flatten() {
             // It may have ended.

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// Requests that wait for their answer. Once closed, every request fails.
 #[derive(Debug)]
-pub(crate) struct Replies<T>(Mutex<State<T>>);
+pub(crate) struct PendingReplies<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 struct State<T> {
@@ -18,7 +18,7 @@ struct State<T> {
     closed: bool,
 }
 
-impl<T> Replies<T> {
+impl<T> PendingReplies<T> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(State { waiting: HashMap::new(), next: 0, closed: false }))
     }

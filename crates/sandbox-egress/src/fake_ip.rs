@@ -12,16 +12,16 @@ const FIRST: u32 = 2;
 
 /// Names and their addresses. An address is never given to another name.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct FakeIpPool {
     by_name: HashMap<Arc<str>, Ipv4Addr>,
     by_address: Vec<Arc<str>>,
-    most: usize,
+    max: usize,
 }
 
-impl Names {
-    pub(crate) fn new(most: usize) -> Self {
-        const ROOM: usize = (1 << (32 - RANGE.1)) - 4;
-        Self { by_name: HashMap::new(), by_address: Vec::new(), most: most.min(ROOM) }
+impl FakeIpPool {
+    pub(crate) fn new(max: usize) -> Self {
+        const CAPACITY: usize = (1 << (32 - RANGE.1)) - 4;
+        Self { by_name: HashMap::new(), by_address: Vec::new(), max: max.min(CAPACITY) }
     }
 
     /// The address of a name; `None` when there are too many names.
@@ -29,7 +29,7 @@ impl Names {
         if let Some(known) = self.by_name.get(name) {
             return Some(*known);
         }
-        if self.by_address.len() >= self.most {
+        if self.by_address.len() >= self.max {
             return None;
         }
         let index = u32::try_from(self.by_address.len()).ok()?;
@@ -48,7 +48,7 @@ impl Names {
 }
 
 /// Whether an address can only stand for a name.
-pub(crate) fn stands_for_a_name(address: IpAddr) -> bool {
+pub(crate) fn is_fake(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => (v4.to_bits() ^ RANGE.0.to_bits()) >> (32 - RANGE.1) == 0,
         IpAddr::V6(_) => false,
@@ -61,18 +61,18 @@ mod tests {
 
     #[test]
     fn each_name_has_one_address_of_its_own() {
-        let mut names = Names::new(2);
-        let a = names.address("a.example").unwrap();
-        let b = names.address("b.example").unwrap();
+        let mut pool = FakeIpPool::new(2);
+        let a = pool.address("a.example").unwrap();
+        let b = pool.address("b.example").unwrap();
         assert_eq!((a, b), (Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 18, 0, 3)));
-        assert_eq!(names.address("a.example"), Some(a));
-        assert_eq!(names.address("c.example"), None);
-        assert_eq!(names.name(b).as_deref(), Some("b.example"));
+        assert_eq!(pool.address("a.example"), Some(a));
+        assert_eq!(pool.address("c.example"), None);
+        assert_eq!(pool.name(b).as_deref(), Some("b.example"));
         for other in ["198.18.0.1", "198.18.0.4", "198.19.255.255", "1.1.1.1", "255.255.255.255"] {
-            assert_eq!(names.name(other.parse().unwrap()), None);
+            assert_eq!(pool.name(other.parse().unwrap()), None);
         }
-        assert!(stands_for_a_name(IpAddr::V4(a)));
-        assert!(stands_for_a_name("198.19.255.255".parse().unwrap()));
-        assert!(!stands_for_a_name("198.20.0.1".parse().unwrap()));
+        assert!(is_fake(IpAddr::V4(a)));
+        assert!(is_fake("198.19.255.255".parse().unwrap()));
+        assert!(!is_fake("198.20.0.1".parse().unwrap()));
     }
 }

@@ -2,33 +2,33 @@
 
 /// What the first bytes of a connection say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Hello {
+pub(crate) enum ClientHello {
     /// More bytes are needed.
     Incomplete,
     /// The message is whole, and names this host or none.
     Whole(Option<String>),
     /// This is not TLS, nothing a client would say, or says its host to the server alone.
-    Wrong,
+    Invalid,
 }
 
 /// Browsers send some two thousand bytes.
-pub(crate) const LONGEST: usize = 32 * 1024;
+pub(crate) const MAX_MESSAGE_SIZE: usize = 32 * 1024;
 
 const HANDSHAKE: u8 = 22;
-const LARGEST_RECORD: usize = 1 << 14;
+const MAX_RECORD_SIZE: usize = 1 << 14;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-/// Encrypted Client Hello: has another greeting in it, whose host is the one that counts. The others are what its
+/// Encrypted Client ClientHello: has another greeting in it, whose host is the one that counts. The others are what its
 /// drafts had, and the encrypted name before them: servers that still know one would follow it.
 const ENCRYPTED_NAMES: [u16; 8] = [0xfe0d, 0xfe0c, 0xfe0b, 0xfe0a, 0xfe09, 0xfe08, 0xff02, 0xffce];
 
 /// Reads what has come so far. The message may be cut into records at any place, and ends with its last one.
-pub(crate) fn read(bytes: &[u8]) -> Hello {
+pub(crate) fn read(bytes: &[u8]) -> ClientHello {
     read_to_end(bytes).0
 }
 
 /// The same, and how many bytes the message takes once it is whole.
-pub(crate) fn read_to_end(bytes: &[u8]) -> (Hello, usize) {
+pub(crate) fn read_to_end(bytes: &[u8]) -> (ClientHello, usize) {
     let mut message = Vec::new();
     let mut rest = bytes;
     loop {
@@ -36,15 +36,15 @@ pub(crate) fn read_to_end(bytes: &[u8]) -> (Hello, usize) {
             return (start(rest), 0);
         };
         let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-        if header[0] != HANDSHAKE || header[1] != 3 || length == 0 || length > LARGEST_RECORD {
-            return (Hello::Wrong, 0);
+        if header[0] != HANDSHAKE || header[1] != 3 || length == 0 || length > MAX_RECORD_SIZE {
+            return (ClientHello::Invalid, 0);
         }
         let (piece, after) = after.split_at(length.min(after.len()));
         message.extend(piece);
         let hello = whole(&message);
         if piece.len() < length {
-            let wrong = hello.filter(|hello| *hello == Hello::Wrong);
-            return (wrong.unwrap_or(Hello::Incomplete), 0);
+            let invalid = hello.filter(|hello| *hello == ClientHello::Invalid);
+            return (invalid.unwrap_or(ClientHello::Incomplete), 0);
         }
         if let Some(hello) = hello {
             return (hello, bytes.len() - after.len());
@@ -54,30 +54,30 @@ pub(crate) fn read_to_end(bytes: &[u8]) -> (Hello, usize) {
 }
 
 /// Whether a part of a record's header can be one.
-fn start(bytes: &[u8]) -> Hello {
+fn start(bytes: &[u8]) -> ClientHello {
     match bytes {
-        [] | [HANDSHAKE] | [HANDSHAKE, 3, ..] => Hello::Incomplete,
-        _ => Hello::Wrong,
+        [] | [HANDSHAKE] | [HANDSHAKE, 3, ..] => ClientHello::Incomplete,
+        _ => ClientHello::Invalid,
     }
 }
 
 /// The message, when it is whole or can be none.
-fn whole(message: &[u8]) -> Option<Hello> {
+fn whole(message: &[u8]) -> Option<ClientHello> {
     let kind = *message.first()?;
     if kind != CLIENT_HELLO {
-        return Some(Hello::Wrong);
+        return Some(ClientHello::Invalid);
     }
     let header = message.first_chunk::<4>()?;
     let length = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
-    if length > LONGEST {
-        return Some(Hello::Wrong);
+    if length > MAX_MESSAGE_SIZE {
+        return Some(ClientHello::Invalid);
     }
     let body = message.get(4..4 + length)?;
     if message.len() > 4 + length {
         // What shares its last record could be another greeting.
-        return Some(Hello::Wrong);
+        return Some(ClientHello::Invalid);
     }
-    Some(host(body).map_or(Hello::Wrong, Hello::Whole))
+    Some(host(body).map_or(ClientHello::Invalid, ClientHello::Whole))
 }
 
 /// The host of a whole message; `None` when the message makes no sense.
@@ -174,12 +174,12 @@ pub(crate) mod tests {
     #[test]
     fn the_host_of_a_real_hello_is_found() {
         let bytes = hello("www.Example.com");
-        assert_eq!(read(&bytes), Hello::Whole(Some("www.example.com".into())));
-        assert_eq!(read(&hello("192.0.2.1")), Hello::Whole(None), "an address is not named");
+        assert_eq!(read(&bytes), ClientHello::Whole(Some("www.example.com".into())));
+        assert_eq!(read(&hello("192.0.2.1")), ClientHello::Whole(None), "an address is not named");
         for length in 0..bytes.len() {
-            assert_eq!(read(&bytes[..length]), Hello::Incomplete, "{length}");
+            assert_eq!(read(&bytes[..length]), ClientHello::Incomplete, "{length}");
         }
-        assert!(matches!(read(&[&bytes[..], b"more"].concat()), Hello::Whole(_)));
+        assert!(matches!(read(&[&bytes[..], b"more"].concat()), ClientHello::Whole(_)));
     }
 
     #[test]
@@ -192,7 +192,7 @@ pub(crate) mod tests {
                 cut.extend((piece.len() as u16).to_be_bytes());
                 cut.extend(piece);
             }
-            assert_eq!(read(&cut), Hello::Whole(Some("a.example".into())), "{size}");
+            assert_eq!(read(&cut), ClientHello::Whole(Some("a.example".into())), "{size}");
         }
     }
 
@@ -203,10 +203,10 @@ pub(crate) mod tests {
         let mut record = vec![22, 3, 1];
         record.extend((both.len() as u16).to_be_bytes());
         record.extend(&both);
-        assert_eq!(read(&record), Hello::Wrong);
+        assert_eq!(read(&record), ClientHello::Invalid);
         // In a record of its own it comes after.
         let (hello, end) = read_to_end(&[&one[..], &two].concat());
-        assert_eq!((hello, end), (Hello::Whole(Some("a.example".into())), one.len()));
+        assert_eq!((hello, end), (ClientHello::Whole(Some("a.example".into())), one.len()));
     }
 
     #[test]
@@ -222,7 +222,7 @@ pub(crate) mod tests {
             b"\x80\x2e\x01\x03\x01",
             b"\x17",
         ] {
-            assert_eq!(read(bytes), Hello::Wrong, "{bytes:?}");
+            assert_eq!(read(bytes), ClientHello::Invalid, "{bytes:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Process trees when isolation is off.
 //!
-//! Each program is started below a *keeper*, a process that adopts the orphans of everything below
-//! it. So even a daemon stays a descendant of its keeper, and the tree can be found by parents.
+//! Each program is started below a *subreaper*, a process that adopts the orphans of everything below
+//! it. So even a daemon stays a descendant of its subreaper, and the tree can be found by parents.
 
 use crate::identity;
 use crate::processes::{self, Process};
@@ -9,15 +9,15 @@ use crate::protocol::stage;
 use crate::roots::Root;
 use crate::spawn::{self, Program, REPORT, Refusal};
 use crate::sys::{self, EAGAIN, EBUSY, EINTR, Errno, Result};
-use crate::tree::pause;
+use crate::kill_tree::sleep_briefly;
 use crate::wire::Reader;
 
-/// Where a keeper keeps the pipe it reports on.
+/// Where a subreaper keeps the pipe it reports on.
 const KEPT: i32 = 4;
 const ROUNDS: u32 = 2000;
-pub const PROCESSES_MAX: usize = 128 * 1024;
+pub const MAX_PROCESSES: usize = 128 * 1024;
 
-/// What a keeper tells.
+/// What a subreaper tells.
 pub enum Report {
     Started {
         pid: i32,
@@ -72,7 +72,7 @@ fn report(kind: u32, first: u32, second: u32, rest: [u64; 3]) {
     let _ = sys::write(KEPT, &bytes);
 }
 
-/// The life of a keeper: starts the program, reports its death, waits for all that it left behind.
+/// The life of a subreaper: starts the program, reports its death, waits for all that it left behind.
 pub fn run(program: &Program<'_>, standard: &[i32], pipe: i32, parent: i32) -> ! {
     let outcome = prepare(pipe, parent).and_then(|()| start(program, standard));
     let child = match outcome {
@@ -111,14 +111,14 @@ fn prepare(pipe: i32, parent: i32) -> core::result::Result<(), Refusal> {
 fn start(program: &Program<'_>, standard: &[i32]) -> core::result::Result<i32, Refusal> {
     let forked = |errno| Refusal { stage: stage::FORK, errno };
     let [handshake, handshake_to] = sys::pipe().map_err(forked)?;
-    let keeper = sys::getpid();
+    let subreaper = sys::getpid();
     let pid = sys::fork(0, None).map_err(forked)?;
     if pid == 0 {
         let ruleset = program.sealed.and_then(|sealing| sealing.confinement.ruleset_descriptor());
         if let Err(refusal) = spawn::place_standard(standard, handshake_to, ruleset) {
             spawn::refuse(handshake_to, &refusal);
         }
-        if let Err(errno) = identity::die_with(keeper) {
+        if let Err(errno) = identity::die_with(subreaper) {
             spawn::refuse(REPORT, &Refusal { stage: stage::PREPARE, errno });
         }
         spawn::refuse(REPORT, &spawn::become_program(program))
@@ -146,7 +146,7 @@ pub struct Snapshot {
 impl Snapshot {
     pub fn new() -> Result<Self> {
         // SAFETY: zero numbers and `false` are a process.
-        Ok(Self { table: unsafe { sys::table(PROCESSES_MAX) }?, count: 0 })
+        Ok(Self { table: unsafe { sys::table(MAX_PROCESSES) }?, count: 0 })
     }
 
     /// How many processes there were.
@@ -175,7 +175,7 @@ impl Snapshot {
     pub fn take(&mut self) -> Result<()> {
         self.count = 0;
         processes::for_each(|pid| {
-            if let Some(process) = processes::look(pid)
+            if let Some(process) = processes::read(pid)
                 && self.count < self.table.len()
             {
                 self.table[self.count] = process;
@@ -240,7 +240,7 @@ impl Snapshot {
                 return Ok(());
             }
             reap();
-            pause();
+            sleep_briefly();
         }
         Err(EBUSY)
     }

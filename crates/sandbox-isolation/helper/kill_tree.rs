@@ -10,8 +10,8 @@ use crate::roots::{Phase, Roots};
 use crate::sys::{self, EBUSY, EINTR, ESRCH, Result};
 
 /// How often new processes may appear in a tree that is being killed.
-const ROUNDS: u32 = 20;
-const FINAL_ROUNDS: u32 = 2000;
+const MAX_GROWTH_ROUNDS: u32 = 20;
+const MAX_ROUNDS: u32 = 2000;
 
 /// Kills the tree of one root. `reap` takes the dead between rounds. Returns whether everything in
 /// the cell was killed, which is what happens when the root is the only one.
@@ -40,7 +40,7 @@ fn kill_one_tree(
     reap: &mut dyn FnMut(&mut Roots),
 ) -> Result<bool> {
     let mut growth = 0;
-    for count in 0..FINAL_ROUNDS {
+    for count in 0..MAX_ROUNDS {
         let round = kill_round(roots, id, tag, known)?;
         reap(roots);
         if round.killed == 0 {
@@ -48,14 +48,14 @@ fn kill_one_tree(
         }
         // What has been killed before only takes its time: much memory, or a busy machine.
         growth += u32::from(round.new != 0);
-        if growth == ROUNDS {
+        if growth == MAX_GROWTH_ROUNDS {
             return Ok(false);
         }
         // A tree that grows gets no more rounds in the same time.
         if count == 0 || round.new == 0 {
-            pause_for_deaths(count);
+            sleep_for_deaths(count);
         } else {
-            pause();
+            sleep_briefly();
         }
     }
     Err(EBUSY)
@@ -96,7 +96,7 @@ struct Round {
 
 /// Kills every process of the cell but this one.
 fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Result<()> {
-    for count in 0..FINAL_ROUNDS {
+    for count in 0..MAX_ROUNDS {
         let _ = sys::kill(-1, sys::SIGKILL);
         reap(roots);
         let mut alive = 0;
@@ -108,7 +108,7 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
         if alive == 0 {
             return Ok(());
         }
-        pause_for_deaths(count);
+        sleep_for_deaths(count);
     }
     // Something sleeps in the kernel where no signal reaches it.
     Err(EBUSY)
@@ -116,7 +116,7 @@ fn kill_everything(roots: &mut Roots, reap: &mut dyn FnMut(&mut Roots)) -> Resul
 
 /// Whether a process runs, or may run for all we can see.
 fn is_alive(pid: i32) -> bool {
-    processes::look(pid).map_or_else(|| !is_gone(pid), |process| !process.dead)
+    processes::read(pid).map_or_else(|| !is_gone(pid), |process| !process.dead)
 }
 
 /// Whether there is no such process, not even a dead one.
@@ -153,20 +153,20 @@ fn is_spared(roots: &Roots, pid: i32, victim: u32, victim_tag: u32) -> bool {
 fn is_other_root(roots: &Roots, pid: i32, victim: u32) -> bool {
     let alive = |phase| matches!(phase, Phase::Starting | Phase::Running);
     let other = roots.find(|root| root.pid == pid && root.id != victim && alive(root.phase));
-    other.is_some() || is_held(roots, pid)
+    other.is_some() || is_checkpoint(roots, pid)
 }
 
 /// Whether a process waits to be resumed, or is the child of one that does: what that will leave in its place. They have the
 /// tag of the tree that they came from, and belong to none.
-fn is_held(roots: &Roots, pid: i32) -> bool {
-    if roots.find(|root| root.phase == Phase::Held).is_none() {
+fn is_checkpoint(roots: &Roots, pid: i32) -> bool {
+    if roots.find(|root| root.phase == Phase::Checkpoint).is_none() {
         return false;
     }
     let waits = |pid| {
-        let held = roots.find(|root| root.pid == pid && root.phase == Phase::Held);
+        let held = roots.find(|root| root.pid == pid && root.phase == Phase::Checkpoint);
         held.is_some_and(|index| !processes::is_gone(roots.get(index).pidfd))
     };
-    waits(pid) || processes::look(pid).is_some_and(|process| waits(process.parent))
+    waits(pid) || processes::read(pid).is_some_and(|process| waits(process.parent))
 }
 
 /// A process that hides its tag is spared only when its parents lead to another root: that is
@@ -174,7 +174,7 @@ fn is_held(roots: &Roots, pid: i32) -> bool {
 fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
     let mut at = pid;
     for step in 0..64 {
-        let Some(process) = processes::look(at) else { return step == 0 && is_gone(at) };
+        let Some(process) = processes::read(at) else { return step == 0 && is_gone(at) };
         if step == 0 && process.dead {
             return true;
         }
@@ -193,7 +193,7 @@ fn is_dead_or_below_other(roots: &Roots, pid: i32, victim: u32) -> bool {
 pub fn signal(roots: &Roots, tag: u32, signal: i32) -> Result<u32> {
     let mut count = 0;
     processes::for_each(|pid| {
-        let belongs = pid != 1 && processes::tag(pid) == Some(tag) && !is_held(roots, pid);
+        let belongs = pid != 1 && processes::tag(pid) == Some(tag) && !is_checkpoint(roots, pid);
         if belongs && sys::kill(pid, signal).is_ok() {
             count += 1;
         }
@@ -203,7 +203,7 @@ pub fn signal(roots: &Roots, tag: u32, signal: i32) -> Result<u32> {
 
 /// Forgets dead roots whose trees have ended and whose handles are gone.
 pub fn forget_ended(roots: &mut Roots) {
-    let mut seen = [0_u64; crate::roots::ROOTS_MAX / 64];
+    let mut seen = [0_u64; crate::roots::MAX_ROOTS / 64];
     let looked = processes::for_each(|pid| {
         let Some(tag) = processes::tag(pid) else { return };
         for index in roots.indices() {
@@ -225,12 +225,12 @@ pub fn forget_ended(roots: &mut Roots) {
 }
 
 /// Lets the dying die.
-pub fn pause() {
+pub fn sleep_briefly() {
     wait(1000);
 }
 
 /// The same where most deaths take no time: after that many rounds, they do.
-fn pause_for_deaths(rounds: u32) {
+fn sleep_for_deaths(rounds: u32) {
     wait(if rounds < 20 { 100 } else { 1000 });
 }
 

@@ -24,7 +24,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 
 /// The error that a refused call gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gives {
+enum Action {
     NotPermitted,
     /// As on a kernel without the call: programs then take an older way.
     NotThere,
@@ -40,7 +40,7 @@ enum Gives {
     NoSuchOption,
 }
 
-impl Gives {
+impl Action {
     const ALL: [Self; 9] = [
         Self::NotPermitted,
         Self::NotThere,
@@ -74,7 +74,7 @@ impl Gives {
 
 /// When a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum Condition {
     Always,
     /// An argument has any of these bits.
     AnyBit(u8, u32),
@@ -101,24 +101,24 @@ enum When {
 struct Rule {
     name: &'static str,
     number: u32,
-    when: When,
-    gives: Gives,
+    condition: Condition,
+    action: Action,
 }
 
 macro_rules! rule {
-    ($number:ident, $when:expr, $gives:ident) => {
+    ($number:ident, $condition:expr, $action:ident) => {
         Rule {
             name: stringify!($number),
             number: libc::$number as u32,
-            when: $when,
-            gives: Gives::$gives,
+            condition: $condition,
+            action: Action::$action,
         }
     };
 }
 
 macro_rules! always {
-    ($gives:ident: $($number:ident)*) => {
-        &[$(rule!($number, When::Always, $gives)),*]
+    ($action:ident: $($number:ident)*) => {
+        &[$(rule!($number, Condition::Always, $action)),*]
     };
 }
 
@@ -152,56 +152,56 @@ const HOLDS_UP_OTHERS: &[u32] = &[1024, 1026];
 const SIBLING: u32 = 0x8000;
 /// Calls that depend on their arguments.
 const CHECKED: &[Rule] = &[
-    rule!(SYS_ioctl, When::OneOf(1, TERMINAL_TRICKS), NotPermitted),
+    rule!(SYS_ioctl, Condition::OneOf(1, TERMINAL_TRICKS), NotPermitted),
     rule!(
         SYS_ioctl,
-        When::BitsNoneOf(1, options::KIND_OF_REQUEST, options::OF_IOCTL),
+        Condition::BitsNoneOf(1, options::KIND_OF_REQUEST, options::OF_IOCTL),
         NoSuchRequest
     ),
-    rule!(SYS_clone, When::AnyBit(0, NEW_NAMESPACE | SIBLING), NotPermitted),
-    rule!(SYS_setsockopt, When::NoneOf(1, options::LEVELS), NoSuchOption),
-    rule!(SYS_seccomp, When::NoneOf(0, options::OF_SECCOMP), Invalid),
-    rule!(SYS_prctl, When::NoneOf(0, options::OF_PRCTL), Invalid),
+    rule!(SYS_clone, Condition::AnyBit(0, NEW_NAMESPACE | SIBLING), NotPermitted),
+    rule!(SYS_setsockopt, Condition::NoneOf(1, options::LEVELS), NoSuchOption),
+    rule!(SYS_seccomp, Condition::NoneOf(0, options::OF_SECCOMP), Invalid),
+    rule!(SYS_prctl, Condition::NoneOf(0, options::OF_PRCTL), Invalid),
     #[cfg(target_arch = "x86_64")]
-    rule!(SYS_arch_prctl, When::NoneOf(0, options::OF_ARCH_PRCTL), Invalid),
-    rule!(SYS_madvise, When::NoneOf(2, options::OF_MADVISE), Invalid),
-    rule!(SYS_renameat2, When::NoneOf(4, options::OF_RENAMEAT2), Invalid),
-    rule!(SYS_membarrier, When::NoneOf(0, options::OF_MEMBARRIER), Invalid),
-    rule!(SYS_unshare, When::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
-    rule!(SYS_socket, When::NoneOf(2, PROTOCOLS), NoSuchProtocol),
-    rule!(SYS_socketpair, When::NoneOf(0, FAMILIES), NoSuchFamily),
-    rule!(SYS_personality, When::NoneOf(0, PERSONALITIES), NotPermitted),
-    rule!(SYS_prlimit64, When::OneOf(0, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_sched_setaffinity, When::OneOf(0, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_sched_setattr, When::OneOf(0, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_sched_setparam, When::OneOf(0, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_sched_setscheduler, When::OneOf(0, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_setpriority, When::NoneOf(0, ONE_PROCESS), NotPermitted),
-    rule!(SYS_setpriority, When::OneOf(1, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_ioprio_set, When::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
-    rule!(SYS_ioprio_set, When::OneOf(1, FIRST_PROCESS), NotPermitted),
-    rule!(SYS_mmap, When::AnyBit(3, HUGE_MAPPING), NoMemory),
-    rule!(SYS_fcntl, When::OneOf(1, HOLDS_UP_OTHERS), NotPermitted),
-    rule!(SYS_fcntl, When::NoneOf(1, options::OF_FCNTL), Invalid),
+    rule!(SYS_arch_prctl, Condition::NoneOf(0, options::OF_ARCH_PRCTL), Invalid),
+    rule!(SYS_madvise, Condition::NoneOf(2, options::OF_MADVISE), Invalid),
+    rule!(SYS_renameat2, Condition::NoneOf(4, options::OF_RENAMEAT2), Invalid),
+    rule!(SYS_membarrier, Condition::NoneOf(0, options::OF_MEMBARRIER), Invalid),
+    rule!(SYS_unshare, Condition::AnyBit(0, NEW_NAMESPACE | NEW_TIME_NAMESPACE), NotPermitted),
+    rule!(SYS_socket, Condition::NoneOf(2, PROTOCOLS), NoSuchProtocol),
+    rule!(SYS_socketpair, Condition::NoneOf(0, FAMILIES), NoSuchFamily),
+    rule!(SYS_personality, Condition::NoneOf(0, PERSONALITIES), NotPermitted),
+    rule!(SYS_prlimit64, Condition::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setaffinity, Condition::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setattr, Condition::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setparam, Condition::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_sched_setscheduler, Condition::OneOf(0, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_setpriority, Condition::NoneOf(0, ONE_PROCESS), NotPermitted),
+    rule!(SYS_setpriority, Condition::OneOf(1, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_ioprio_set, Condition::NoneOf(0, ONE_PROCESS_OF_IO), NotPermitted),
+    rule!(SYS_ioprio_set, Condition::OneOf(1, FIRST_PROCESS), NotPermitted),
+    rule!(SYS_mmap, Condition::AnyBit(3, HUGE_MAPPING), NoMemory),
+    rule!(SYS_fcntl, Condition::OneOf(1, HOLDS_UP_OTHERS), NotPermitted),
+    rule!(SYS_fcntl, Condition::NoneOf(1, options::OF_FCNTL), Invalid),
 ];
 
 /// Where the network is the cell's own, it may be looked at: what changes it needs a capability. What waits in these sockets is
 /// counted where memory is limited.
 const FAMILIES_AND_INTERFACES: &[u32] = &[1, 2, 10, 16];
-const INTERFACES_ALONE: When = When::IsAndNoneOf((0, 16), (2, &[0]));
+const INTERFACES_ALONE: Condition = Condition::IsAndNoneOf((0, 16), (2, &[0]));
 const READING_INTERFACES: &[Rule] = &[
     rule!(SYS_socket, INTERFACES_ALONE, NotSupported),
-    rule!(SYS_socket, When::NoneOf(0, FAMILIES_AND_INTERFACES), NoSuchFamily),
+    rule!(SYS_socket, Condition::NoneOf(0, FAMILIES_AND_INTERFACES), NoSuchFamily),
 ];
 const WITHOUT_INTERFACES: &[Rule] = &[
-    rule!(SYS_socket, When::OneOf(0, NETLINK), NotSupported),
-    rule!(SYS_socket, When::NoneOf(0, FAMILIES), NoSuchFamily),
+    rule!(SYS_socket, Condition::OneOf(0, NETLINK), NotSupported),
+    rule!(SYS_socket, Condition::NoneOf(0, FAMILIES), NoSuchFamily),
 ];
 
 /// Options of sockets, level by level.
 fn options_of_sockets() -> impl Iterator<Item = Rule> {
     options::OF_SETSOCKOPT.iter().map(|&(level, passing)| {
-        rule!(SYS_setsockopt, When::IsAndNoneOf((1, level), (2, passing)), NoSuchOption)
+        rule!(SYS_setsockopt, Condition::IsAndNoneOf((1, level), (2, passing)), NoSuchOption)
     })
 }
 
@@ -248,10 +248,10 @@ const OF_THIS_ARCHITECTURE: &[Rule] = &[];
 /// Mappings that are shared and anonymous keep their pages when a process lets go of them, or of all but one. Semaphores
 /// and queues belong to no process at all.
 const UNCOUNTED_MEMORY: &[Rule] = &[
-    rule!(SYS_memfd_create, When::Always, NotThere),
-    rule!(SYS_mmap, When::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
-    rule!(SYS_mmap, When::AnyBit(3, GROWS_DOWN), NoMemory),
-    rule!(SYS_clone, When::BitWithout(0, SHARES_MEMORY, THREAD | VFORK), NotPermitted),
+    rule!(SYS_memfd_create, Condition::Always, NotThere),
+    rule!(SYS_mmap, Condition::BothBits((3, ANONYMOUS), (3, SHARED)), NotPermitted),
+    rule!(SYS_mmap, Condition::AnyBit(3, GROWS_DOWN), NoMemory),
+    rule!(SYS_clone, Condition::BitWithout(0, SHARES_MEMORY, THREAD | VFORK), NotPermitted),
 ];
 /// `MAP_GROWSDOWN`: what grows so is a stack to the kernel, which the limit of a process does not count.
 const GROWS_DOWN: u32 = 0x100;
@@ -265,41 +265,47 @@ const RULESETS: &[Rule] = always!(NotThere: SYS_landlock_create_ruleset);
 /// Pages that are put into a pipe or a socket stay when their process or file has let go of them, each with all of a huge
 /// page around it, and count there for as few of their bytes as were asked for.
 const PAGES_KEPT: &[Rule] = &[
-    rule!(SYS_vmsplice, When::Always, NotThere),
-    rule!(SYS_splice, When::Always, Invalid),
-    rule!(SYS_sendfile, When::Always, Invalid),
-    rule!(SYS_setsockopt, When::IsAndOneOf((1, OF_SOCKETS), (2, WITHOUT_COPIES)), NotSupported),
+    rule!(SYS_vmsplice, Condition::Always, NotThere),
+    rule!(SYS_splice, Condition::Always, Invalid),
+    rule!(SYS_sendfile, Condition::Always, Invalid),
+    rule!(
+        SYS_setsockopt,
+        Condition::IsAndOneOf((1, OF_SOCKETS), (2, WITHOUT_COPIES)),
+        NotSupported
+    ),
 ];
 /// `SOL_SOCKET` and `SO_ZEROCOPY`.
 const OF_SOCKETS: u32 = 1;
 const WITHOUT_COPIES: &[u32] = &[60];
 /// `F_SETPIPE_SZ`, as the kernel answers whoever has too many large pipes: what is in pipes is counted by their number,
 /// and the kernel counts it for each user, who must have some left.
-const LARGE_PIPES: Rule = rule!(SYS_fcntl, When::IsAndGreater((1, 1031), (2, PIPE)), NotPermitted);
+const LARGE_PIPES: Rule =
+    rule!(SYS_fcntl, Condition::IsAndGreater((1, 1031), (2, PIPE_SIZE)), NotPermitted);
 /// Threads with descriptors of their own, `CLONE_FILES` and `CLOSE_RANGE_UNSHARE`: what is counted are those of processes.
 const DESCRIPTORS_OF_THREADS: &[Rule] = &[
-    rule!(SYS_clone, When::BitWithout(0, THREAD, FILES), NotPermitted),
-    rule!(SYS_unshare, When::AnyBit(0, FILES), NotPermitted),
-    rule!(SYS_close_range, When::AnyBit(2, CLOSES_OWN), NotThere),
+    rule!(SYS_clone, Condition::BitWithout(0, THREAD, FILES), NotPermitted),
+    rule!(SYS_unshare, Condition::AnyBit(0, FILES), NotPermitted),
+    rule!(SYS_close_range, Condition::AnyBit(2, CLOSES_OWN), NotThere),
 ];
 const CLOSES_OWN: u32 = 0x2;
 const THREAD: u32 = 0x1_0000;
 const FILES: u32 = 0x400;
 /// What a pipe has by default, in bytes.
-pub(crate) const PIPE: u32 = 64 * 1024;
+pub(crate) const PIPE_SIZE: u32 = 64 * 1024;
 /// `MAP_ANONYMOUS`, and the bit of `MAP_SHARED` that `MAP_PRIVATE` has not.
 const ANONYMOUS: u32 = 0x20;
 const SHARED: u32 = 0x1;
 
 /// The same calls where a control group counts, or nobody: all but pages that the host has put aside, which nothing counts,
 /// and large sets of semaphores, which the end of no process frees. Of small ones the kernel allows some 40 MiB.
-const MEMORY_OF_NOBODY: &[Rule] = &[rule!(SYS_memfd_create, When::AnyBit(1, HUGE_FILE), NoMemory)];
-const SEGMENTS_OF_NOBODY: &[Rule] = &[
-    rule!(SYS_shmget, When::AnyBit(2, HUGE_SEGMENT), NoMemory),
-    rule!(SYS_semget, When::AnyBit(1, !MOST_SEMAPHORES), NoMemory),
+const UNOWNED_MEMORY: &[Rule] =
+    &[rule!(SYS_memfd_create, Condition::AnyBit(1, HUGE_FILE), NoMemory)];
+const UNOWNED_SEGMENTS: &[Rule] = &[
+    rule!(SYS_shmget, Condition::AnyBit(2, HUGE_SEGMENT), NoMemory),
+    rule!(SYS_semget, Condition::AnyBit(1, !MAX_SEMAPHORES), NoMemory),
 ];
 /// The bits of the largest number of semaphores in a set.
-const MOST_SEMAPHORES: u32 = 0xf;
+const MAX_SEMAPHORES: u32 = 0xf;
 /// `MAP_HUGETLB`, `MFD_HUGETLB`, `SHM_HUGETLB`.
 const HUGE_MAPPING: u32 = 0x4_0000;
 const HUGE_FILE: u32 = 0x4;
@@ -313,38 +319,38 @@ const CREATES: u32 = 0o100 | 0o20_000_000;
 /// Files that give whoever starts them the rights of their owner, where they would be seen by programs of the host: making
 /// them. The last one hides its mode from filters; programs then take the older call.
 const SET_ID_MADE: &[Rule] = &[
-    rule!(SYS_mknodat, When::AnyBit(2, SET_ID), NotPermitted),
-    rule!(SYS_openat, When::BothBits((2, CREATES), (3, SET_ID)), NotPermitted),
-    rule!(SYS_openat2, When::Always, NotThere),
+    rule!(SYS_mknodat, Condition::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_openat, Condition::BothBits((2, CREATES), (3, SET_ID)), NotPermitted),
+    rule!(SYS_openat2, Condition::Always, NotThere),
 ];
 #[cfg(target_arch = "x86_64")]
 const SET_ID_MADE_HERE: &[Rule] = &[
-    rule!(SYS_creat, When::AnyBit(1, SET_ID), NotPermitted),
-    rule!(SYS_mknod, When::AnyBit(1, SET_ID), NotPermitted),
-    rule!(SYS_open, When::BothBits((1, CREATES), (2, SET_ID)), NotPermitted),
+    rule!(SYS_creat, Condition::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_mknod, Condition::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_open, Condition::BothBits((1, CREATES), (2, SET_ID)), NotPermitted),
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const SET_ID_MADE_HERE: &[Rule] = &[];
 /// The same bits of files that are there already.
 const SET_ID_GIVEN: &[Rule] = &[
-    rule!(SYS_fchmod, When::AnyBit(1, SET_ID), NotPermitted),
-    rule!(SYS_fchmodat, When::AnyBit(2, SET_ID), NotPermitted),
-    rule!(SYS_fchmodat2, When::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_fchmod, Condition::AnyBit(1, SET_ID), NotPermitted),
+    rule!(SYS_fchmodat, Condition::AnyBit(2, SET_ID), NotPermitted),
+    rule!(SYS_fchmodat2, Condition::AnyBit(2, SET_ID), NotPermitted),
 ];
 #[cfg(target_arch = "x86_64")]
-const SET_ID_GIVEN_HERE: &[Rule] = &[rule!(SYS_chmod, When::AnyBit(1, SET_ID), NotPermitted)];
+const SET_ID_GIVEN_HERE: &[Rule] = &[rule!(SYS_chmod, Condition::AnyBit(1, SET_ID), NotPermitted)];
 #[cfg(not(target_arch = "x86_64"))]
 const SET_ID_GIVEN_HERE: &[Rule] = &[];
 
 /// Where other processes of this user can be named: changing limits and priorities of any but oneself.
 const OTHER_LIMITS: &[Rule] = &[
-    rule!(SYS_prlimit64, When::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setaffinity, When::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setattr, When::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setparam, When::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_sched_setscheduler, When::NoneOf(0, ONESELF), NotPermitted),
-    rule!(SYS_setpriority, When::NoneOf(1, ONESELF), NotPermitted),
-    rule!(SYS_ioprio_set, When::NoneOf(1, ONESELF), NotPermitted),
+    rule!(SYS_prlimit64, Condition::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setaffinity, Condition::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setattr, Condition::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setparam, Condition::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_sched_setscheduler, Condition::NoneOf(0, ONESELF), NotPermitted),
+    rule!(SYS_setpriority, Condition::NoneOf(1, ONESELF), NotPermitted),
+    rule!(SYS_ioprio_set, Condition::NoneOf(1, ONESELF), NotPermitted),
 ];
 const ONESELF: &[u32] = &[0];
 
@@ -352,23 +358,23 @@ const ONESELF: &[u32] = &[0];
 /// lead to servers of the host, such as a container engine; pairs of sockets stay that are connected for good;
 /// those of datagrams can be turned to another address. The owner of a file may change its mode and attributes, and so may this user.
 const FILES_OF_OTHERS: &[Rule] = &[
-    rule!(SYS_socket, When::OneOf(0, &[1]), NotPermitted),
-    rule!(SYS_socketpair, When::NoneOf(1, CONNECTED), NotPermitted),
-    rule!(SYS_fchmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
-    rule!(SYS_fchmodat, When::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
-    rule!(SYS_fchmodat2, When::Always, NotThere),
-    rule!(SYS_ioctl, When::OneOf(1, CHANGES_OF_FILES), NotPermitted),
-    rule!(SYS_removexattr, When::Always, NotSupported),
-    rule!(SYS_lremovexattr, When::Always, NotSupported),
-    rule!(SYS_fremovexattr, When::Always, NotSupported),
-    rule!(SYS_fchown, When::Always, NotPermitted),
-    rule!(SYS_fchownat, When::Always, NotPermitted),
+    rule!(SYS_socket, Condition::OneOf(0, &[1]), NotPermitted),
+    rule!(SYS_socketpair, Condition::NoneOf(1, CONNECTED), NotPermitted),
+    rule!(SYS_fchmod, Condition::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_fchmodat, Condition::AnyBit(2, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_fchmodat2, Condition::Always, NotThere),
+    rule!(SYS_ioctl, Condition::OneOf(1, CHANGES_OF_FILES), NotPermitted),
+    rule!(SYS_removexattr, Condition::Always, NotSupported),
+    rule!(SYS_lremovexattr, Condition::Always, NotSupported),
+    rule!(SYS_fremovexattr, Condition::Always, NotSupported),
+    rule!(SYS_fchown, Condition::Always, NotPermitted),
+    rule!(SYS_fchownat, Condition::Always, NotPermitted),
 ];
 #[cfg(target_arch = "x86_64")]
 const FILES_OF_OTHERS_HERE: &[Rule] = &[
-    rule!(SYS_chmod, When::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
-    rule!(SYS_chown, When::Always, NotPermitted),
-    rule!(SYS_lchown, When::Always, NotPermitted),
+    rule!(SYS_chmod, Condition::AnyBit(1, OPEN_TO_OTHERS), NotPermitted),
+    rule!(SYS_chown, Condition::Always, NotPermitted),
+    rule!(SYS_lchown, Condition::Always, NotPermitted),
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const FILES_OF_OTHERS_HERE: &[Rule] = &[];
@@ -401,7 +407,7 @@ const CONNECTED: &[u32] = &[1, 0x8_0001, 0x801, 0x8_0801, 5, 0x8_0005, 0x805, 0x
 
 /// What a filter is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Purpose {
+pub(crate) struct FilterProfile {
     /// Memory is limited by adding up, so none may be hidden.
     pub(crate) counts_memory: bool,
     /// There is no network namespace: only local sockets.
@@ -424,19 +430,19 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn new(purpose: Purpose) -> Self {
+    pub(crate) fn new(profile: FilterProfile) -> Self {
         let mut rules = Vec::new();
-        if purpose.closes_network {
-            let local = When::NoneOf(0, &FAMILIES[..1]);
+        if profile.closes_network {
+            let local = Condition::NoneOf(0, &FAMILIES[..1]);
             rules.push(rule!(SYS_socket, local, NotPermitted));
         }
-        if purpose.shares_processes {
+        if profile.shares_processes {
             rules.extend(OTHER_LIMITS);
             rules.extend(FILES_OF_OTHERS);
             rules.extend(FILES_OF_OTHERS_HERE);
             rules.extend(MESSAGES_OF_OTHERS);
         }
-        rules.extend(match purpose.reads_interfaces {
+        rules.extend(match profile.reads_interfaces {
             true => READING_INTERFACES,
             false => WITHOUT_INTERFACES,
         });
@@ -454,27 +460,27 @@ impl Filter {
         ];
         rules.extend(always.concat());
         rules.extend(options_of_sockets());
-        let (memory, segments) = match purpose.counts_memory {
+        let (memory, segments) = match profile.counts_memory {
             true => (UNCOUNTED_MEMORY, UNCOUNTED_SEGMENTS),
-            false => (MEMORY_OF_NOBODY, SEGMENTS_OF_NOBODY),
+            false => (UNOWNED_MEMORY, UNOWNED_SEGMENTS),
         };
         rules.extend(memory);
         // Otherwise they are refused as a whole already.
-        if !purpose.shares_processes {
+        if !profile.shares_processes {
             rules.extend(segments);
         }
-        if purpose.counts_memory {
+        if profile.counts_memory {
             rules.extend(RULESETS);
             rules.extend(PAGES_KEPT);
         }
-        if purpose.counts_memory || purpose.shares_user {
+        if profile.counts_memory || profile.shares_user {
             rules.push(LARGE_PIPES);
             rules.extend(DESCRIPTORS_OF_THREADS);
         }
-        if purpose.keeps_set_id || purpose.shares_processes {
+        if profile.keeps_set_id || profile.shares_processes {
             rules.extend([SET_ID_MADE, SET_ID_MADE_HERE].concat());
         }
-        if purpose.keeps_set_id {
+        if profile.keeps_set_id {
             rules.extend([SET_ID_GIVEN, SET_ID_GIVEN_HERE].concat());
         }
         Self { rules }
@@ -492,20 +498,21 @@ impl Filter {
         program.answer(KILL_PROCESS);
         program.load(NUMBER_AT);
         program.test(IF_GREATER, NEWEST, 0, 1);
-        program.answer(Gives::NotThere.answer());
+        program.answer(Action::NotThere.answer());
         let mut done: Vec<u32> = Vec::new();
-        for rule in self.rules.iter().filter(|rule| rule.when != When::Always) {
+        for rule in self.rules.iter().filter(|rule| rule.condition != Condition::Always) {
             if !done.contains(&rule.number) {
                 done.push(rule.number);
                 program.when_equal(rule.number, self.checks(rule.number));
             }
         }
-        for gives in Gives::ALL {
-            let always = |rule: &&Rule| rule.when == When::Always && rule.gives == gives;
+        for action in Action::ALL {
+            let always =
+                |rule: &&Rule| rule.condition == Condition::Always && rule.action == action;
             let refused: Vec<u32> =
                 self.rules.iter().filter(always).map(|rule| rule.number).collect();
             if !refused.is_empty() {
-                program.answer_any(&refused, gives.answer());
+                program.answer_any(&refused, action.answer());
             }
         }
         program.answer(ALLOW);
@@ -515,60 +522,61 @@ impl Filter {
     /// What is done about the arguments of one call.
     fn checks(&self, number: u32) -> Program {
         let mut checks = Program::default();
-        for Rule { when, gives, .. } in self.rules.iter().filter(|rule| rule.number == number) {
-            match *when {
-                When::Always => {}
-                When::AnyBit(argument, bits) => {
+        for Rule { condition, action, .. } in self.rules.iter().filter(|rule| rule.number == number)
+        {
+            match *condition {
+                Condition::Always => {}
+                Condition::AnyBit(argument, bits) => {
                     checks.load(argument_at(argument));
                     checks.test(IF_ANY_BIT, bits, 0, 1);
-                    checks.answer(gives.answer());
+                    checks.answer(action.answer());
                 }
-                When::BothBits((first, first_bits), (second, bits)) => {
+                Condition::BothBits((first, first_bits), (second, bits)) => {
                     checks.load(argument_at(first));
                     checks.test(IF_ANY_BIT, first_bits, 0, 3);
                     checks.load(argument_at(second));
                     checks.test(IF_ANY_BIT, bits, 0, 1);
-                    checks.answer(gives.answer());
+                    checks.answer(action.answer());
                 }
-                When::BitWithout(argument, bit, other) => {
+                Condition::BitWithout(argument, bit, other) => {
                     checks.load(argument_at(argument));
                     checks.test(IF_ANY_BIT, bit, 0, 2);
                     checks.test(IF_ANY_BIT, other, 1, 0);
-                    checks.answer(gives.answer());
+                    checks.answer(action.answer());
                 }
-                When::IsAndGreater((first, value), (second, most)) => {
+                Condition::IsAndGreater((first, value), (second, max)) => {
                     checks.load(argument_at(first));
                     checks.test(IF_EQUAL, value, 0, 3);
                     checks.load(argument_at(second));
-                    checks.test(IF_GREATER, most, 0, 1);
-                    checks.answer(gives.answer());
+                    checks.test(IF_GREATER, max, 0, 1);
+                    checks.answer(action.answer());
                 }
-                When::IsAndOneOf((first, value), (second, values)) => {
+                Condition::IsAndOneOf((first, value), (second, values)) => {
                     let mut others = Program::default();
                     others.load(argument_at(second));
-                    others.answer_any(values, gives.answer());
+                    others.answer_any(values, action.answer());
                     checks.load(argument_at(first));
                     checks.when_equal(value, others);
                 }
-                When::IsAndNoneOf((first, value), (second, values)) => {
+                Condition::IsAndNoneOf((first, value), (second, values)) => {
                     let mut others = Program::default();
                     others.load(argument_at(second));
-                    others.answer_others(values, gives.answer());
+                    others.answer_others(values, action.answer());
                     checks.load(argument_at(first));
                     checks.when_equal(value, others);
                 }
-                When::BitsNoneOf(argument, bits, values) => {
+                Condition::BitsNoneOf(argument, bits, values) => {
                     checks.load(argument_at(argument));
                     checks.keep_bits(bits);
-                    checks.answer_others(values, gives.answer());
+                    checks.answer_others(values, action.answer());
                 }
-                When::OneOf(argument, values) => {
+                Condition::OneOf(argument, values) => {
                     checks.load(argument_at(argument));
-                    checks.answer_any(values, gives.answer());
+                    checks.answer_any(values, action.answer());
                 }
-                When::NoneOf(argument, values) => {
+                Condition::NoneOf(argument, values) => {
                     checks.load(argument_at(argument));
-                    checks.answer_others(values, gives.answer());
+                    checks.answer_others(values, action.answer());
                 }
             }
         }

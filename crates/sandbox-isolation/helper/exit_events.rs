@@ -1,7 +1,7 @@
 //! What becomes of started processes, and telling the host.
 
 use crate::gate;
-use crate::keeper::{self, Report};
+use crate::subreaper::{self, Report};
 use crate::protocol::{from_cell, stage};
 use crate::roots::{Phase, Roots};
 use crate::spawn::Refusal;
@@ -11,10 +11,10 @@ use crate::wire::{Packet, Reader};
 /// Where the first process of a cell keeps its socket.
 pub const CONTROL: i32 = 3;
 
-/// Takes what a starting process or a keeper reports. `last` means nothing more can come.
+/// Takes what a starting process or a subreaper reports. `last` means nothing more can come.
 pub fn read_pipe(roots: &mut Roots, index: usize, strict: bool, last: bool) {
     while roots.at(index).pipe != 0 {
-        let more = if strict { read_start(roots, index, last) } else { read_keeper(roots, index) };
+        let more = if strict { read_start(roots, index, last) } else { read_subreaper(roots, index) };
         if !more {
             return;
         }
@@ -56,9 +56,9 @@ fn read_start(roots: &mut Roots, index: usize, last: bool) -> bool {
     }
 }
 
-fn read_keeper(roots: &mut Roots, index: usize) -> bool {
+fn read_subreaper(roots: &mut Roots, index: usize) -> bool {
     let root = roots.at(index);
-    match keeper::read_report(root.pipe) {
+    match subreaper::read_report(root.pipe) {
         Ok(Report::Started { pid }) => {
             root.phase = Phase::Running;
             root.program = pid;
@@ -78,7 +78,7 @@ fn read_keeper(roots: &mut Roots, index: usize) -> bool {
         Err(EAGAIN) => false,
         _ => {
             root.close_pipe();
-            // Everything below the keeper is gone, or the keeper was killed: say so.
+            // Everything below the subreaper is gone, or the subreaper was killed: say so.
             if root.phase == Phase::Starting {
                 let _ = send_refusal(root.id, &Refusal { stage: stage::FORK, errno: ESRCH });
             } else if root.program != 0 {

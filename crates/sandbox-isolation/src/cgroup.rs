@@ -27,8 +27,8 @@ const PROCESSES: &str = "cgroup.procs";
 const MEMORY_OLDER: &str = "memory.limit_in_bytes";
 
 /// How often the end of a group is tried, and how long between: its last processes have to be gone.
-const REMOVALS: u32 = 1000;
-const REMOVAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+const REMOVAL_ATTEMPTS: u32 = 1000;
+const REMOVAL_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// A period of the scheduler, in microseconds.
 const PERIOD_US: u64 = 100_000;
@@ -56,7 +56,7 @@ pub struct HostLimits {
 pub fn host_limits() -> HostLimits {
     static FOUND: OnceLock<HostLimits> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let groups = Groups::detect();
+        let groups = CgroupTree::detect();
         let memory = if groups.memory.is_some() { Enforcer::Kernel } else { Enforcer::Watchdog };
         HostLimits { memory, cpu: groups.cpu.is_some() }
     })
@@ -72,12 +72,12 @@ struct Hierarchy {
 
 /// Where groups can be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Groups {
+pub(crate) struct CgroupTree {
     memory: Option<Hierarchy>,
     cpu: Option<Hierarchy>,
 }
 
-impl Groups {
+impl CgroupTree {
     /// Looks at what this process is in.
     pub(crate) fn detect() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -104,8 +104,8 @@ impl Groups {
     ///
     /// # Errors
     /// [`Error::Unavailable`] for a limit that cannot be kept here.
-    pub(crate) fn group(&self, spec: &CellSpec) -> Result<Option<Group>, Error> {
-        let mut group = Group::default();
+    pub(crate) fn group(&self, spec: &CellSpec) -> Result<Option<Cgroup>, Error> {
+        let mut group = Cgroup::default();
         if let (Some(limit), Some(hierarchy)) = (spec.memory, &self.memory) {
             group.limit_memory(hierarchy, limit)?;
         }
@@ -113,7 +113,7 @@ impl Groups {
             let hierarchy = self.cpu.as_ref().ok_or_else(no_cpu)?;
             group.limit_cpu(hierarchy, thousandths)?;
         }
-        Ok((!group.parts.is_empty()).then_some(group))
+        Ok((!group.directories.is_empty()).then_some(group))
     }
 }
 
@@ -225,22 +225,22 @@ fn sweep(directory: &Path) {
 
 /// The group of one cell. Dropping it removes it, as soon as its processes are gone.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
-    parts: Vec<Part>,
+pub(crate) struct Cgroup {
+    directories: Vec<CgroupDir>,
     /// The file that says how often memory ran out.
     memory: Option<File>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct CgroupDir {
     directory: PathBuf,
     /// Whoever writes a number of a process there moves it into the group.
     entrance: OwnedFd,
 }
 
-impl Group {
+impl Cgroup {
     fn limit_memory(&mut self, hierarchy: &Hierarchy, limit: u64) -> Result<(), Error> {
-        let directory = self.part(hierarchy)?;
+        let directory = self.directory_in(hierarchy)?;
         let limit = limit.to_string();
         if hierarchy.unified {
             set(&directory, "memory.max", &limit)?;
@@ -257,7 +257,7 @@ impl Group {
     }
 
     fn limit_cpu(&mut self, hierarchy: &Hierarchy, thousandths: u32) -> Result<(), Error> {
-        let directory = self.part(hierarchy)?;
+        let directory = self.directory_in(hierarchy)?;
         let quota = PERIOD_US * u64::from(thousandths) / 1000;
         if hierarchy.unified {
             set(&directory, "cpu.max", &format!("{quota} {PERIOD_US}"))
@@ -268,10 +268,11 @@ impl Group {
     }
 
     /// The directory of this cell in a hierarchy, made when it is not there.
-    fn part(&mut self, hierarchy: &Hierarchy) -> Result<PathBuf, Error> {
+    fn directory_in(&mut self, hierarchy: &Hierarchy) -> Result<PathBuf, Error> {
         const CONTEXT: &str = "cannot make a control group";
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let made = self.parts.iter().find(|part| part.directory.starts_with(&hierarchy.directory));
+        let made =
+            self.directories.iter().find(|part| part.directory.starts_with(&hierarchy.directory));
         if let Some(part) = made {
             return Ok(part.directory.clone());
         }
@@ -282,8 +283,8 @@ impl Group {
         let entrance = File::options().write(true).open(directory.join(PROCESSES));
         match entrance {
             Ok(entrance) => {
-                let part = Part { directory: directory.clone(), entrance: entrance.into() };
-                self.parts.push(part);
+                let part = CgroupDir { directory: directory.clone(), entrance: entrance.into() };
+                self.directories.push(part);
                 Ok(directory)
             }
             Err(error) => {
@@ -295,7 +296,7 @@ impl Group {
 
     /// The files through which processes enter.
     pub(crate) fn entrances(&self) -> impl Iterator<Item = &OwnedFd> {
-        self.parts.iter().map(|part| &part.entrance)
+        self.directories.iter().map(|part| &part.entrance)
     }
 
     /// Moves a process into the group.
@@ -317,28 +318,28 @@ impl Group {
 
     /// Removes it after the end of its processes, which the kernel notices a moment after everybody else.
     pub(crate) async fn remove(&self) {
-        let mut left: Vec<_> = self.parts.iter().map(|part| part.directory.clone()).collect();
-        for _ in 0..REMOVALS {
+        let mut left: Vec<_> = self.directories.iter().map(|part| part.directory.clone()).collect();
+        for _ in 0..REMOVAL_ATTEMPTS {
             if remove_empty(&mut left) {
                 return;
             }
-            tokio::time::sleep(REMOVAL_PAUSE).await;
+            tokio::time::sleep(REMOVAL_POLL_INTERVAL).await;
         }
     }
 
     /// What the group limits, in words.
     pub(crate) fn layers(&self) -> Vec<&'static str> {
         let memory = self.memory.iter().map(|_| "cgroup-memory");
-        let cpu = self.parts.iter().any(|part| {
+        let cpu = self.directories.iter().any(|part| {
             ["cpu.max", "cpu.cfs_quota_us"].iter().any(|file| part.directory.join(file).exists())
         });
         memory.chain(cpu.then_some("cgroup-cpu")).collect()
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
-        let mut left: Vec<_> = self.parts.drain(..).map(|part| part.directory).collect();
+        let mut left: Vec<_> = self.directories.drain(..).map(|part| part.directory).collect();
         if !remove_empty(&mut left) {
             // Its processes are about to end, and whoever drops it must not wait for that.
             std::thread::spawn(move || remove_in_time(left));
@@ -347,8 +348,8 @@ impl Drop for Group {
 }
 
 fn remove_in_time(mut left: Vec<PathBuf>) {
-    for _ in 0..REMOVALS {
-        std::thread::sleep(REMOVAL_PAUSE);
+    for _ in 0..REMOVAL_ATTEMPTS {
+        std::thread::sleep(REMOVAL_POLL_INTERVAL);
         if remove_empty(&mut left) {
             return;
         }
@@ -462,8 +463,8 @@ mod tests {
     #[test]
     fn a_share_that_nobody_can_keep_is_refused() {
         let spec = CellSpec { cpu: Some(500), ..CellSpec::strict() };
-        let outcome = Groups::default().group(&spec);
+        let outcome = CgroupTree::default().group(&spec);
         assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
-        assert!(Groups::default().group(&CellSpec::strict()).unwrap().is_none());
+        assert!(CgroupTree::default().group(&CellSpec::strict()).unwrap().is_none());
     }
 }

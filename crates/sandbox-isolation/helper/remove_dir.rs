@@ -8,10 +8,10 @@ use core::mem::MaybeUninit;
 
 use crate::processes::Entries;
 use crate::sys::{self, AT_FDCWD, O_DIRECTORY, O_NOFOLLOW, O_PATH, O_RDONLY, Result};
-use crate::text::Line;
+use crate::fmt::Line;
 
 /// Removes the directory open as `top` and its entry at `path`. Nobody else may be working in it.
-pub fn directory(top: i32, path: &CStr) {
+pub fn remove_dir(top: i32, path: &CStr) {
     let mut moved = 0_u64;
     let _ = sys::chmod(top, c".", 0o700);
     while empty_once(top, &mut moved).is_ok_and(|removed| removed > 0) {}

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 /// A gate asks it, and judges every answer by its rules. It is a trait so that tests and other networks than the host's
 /// can stand behind a gate.
 #[async_trait]
-pub trait Outside: fmt::Debug + Send + Sync + 'static {
+pub trait Upstream: fmt::Debug + Send + Sync + 'static {
     /// The addresses of a name, in the order in which they are tried. The name is lower-case ASCII without a final dot.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ pub trait Outside: fmt::Debug + Send + Sync + 'static {
 pub struct HostNetwork;
 
 #[async_trait]
-impl Outside for HostNetwork {
+impl Upstream for HostNetwork {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         if name == "localhost" || name.ends_with(".localhost") {
             return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);

@@ -1,28 +1,28 @@
-//! The maker: forks the first process of every cell, and programs beside them.
+//! The launcher: forks the first process of every cell, and programs beside them.
 
 use core::ffi::CStr;
 
 use crate::cell::{self, Start};
 use crate::confine;
 use crate::gate;
-use crate::identity::{self, ID_BASE, MAKER_ID};
-use crate::keeper::Snapshot;
-use crate::protocol::{DESCRIPTORS_MAX, PACKET_MAX, from_maker, stage, to_maker};
+use crate::identity::{self, ID_BASE, LAUNCHER_ID};
+use crate::subreaper::Snapshot;
+use crate::protocol::{MAX_DESCRIPTORS, MAX_PACKET_SIZE, from_launcher, stage, to_launcher};
 use crate::spawn::{self, Program, Refusal};
 use crate::sys::{self, AT_FDCWD, EAGAIN, EINTR, EINVAL, EPERM, POLLIN, Poll, Result};
-use crate::text::{Line, number};
-use crate::tree::pause;
+use crate::fmt::{Line, number};
+use crate::kill_tree::sleep_briefly;
 use crate::wire::{Packet, Reader, Received, receive};
 
-/// The argument of a maker that already has its user namespace.
+/// The argument of a launcher that already has its user namespace.
 const MAPPED: &CStr = c"mapped";
-/// The argument of a maker that makes only cells without isolation.
+/// The argument of a launcher that makes only cells without isolation.
 const PLAIN: &CStr = c"plain";
-/// Where the maker keeps its socket. Standard input, output and error are `/dev/null`.
+/// Where the launcher keeps its socket. Standard input, output and error are `/dev/null`.
 const CONTROL: i32 = 3;
-const CHILDREN_MAX: usize = 32 * 1024;
+const MAX_CHILDREN: usize = 32 * 1024;
 /// How many trees are killed before those that cannot be killed are given up.
-const KILLS_MAX: u32 = 4 * 1024;
+const MAX_KILLS: u32 = 4 * 1024;
 /// How long cells without isolation may take to clean up after the end of the host.
 const CLEANING_MS: u32 = 30_000;
 
@@ -51,7 +51,7 @@ struct Child {
     is_cell: bool,
 }
 
-struct Maker {
+struct CellLauncher {
     mode: Mode,
     deaths: i32,
     children: &'static mut [Child],
@@ -62,9 +62,9 @@ struct Maker {
 /// Runs until the socket closes.
 pub fn run(argument: &CStr) -> ! {
     match start(argument) {
-        Ok(mut maker) => maker.serve(),
+        Ok(mut launcher) => launcher.serve(),
         Err((step, errno)) => {
-            let mut packet = Packet::new(from_maker::FAILED);
+            let mut packet = Packet::new(from_launcher::FAILED);
             packet.errno(errno).put(step).put(&[0]);
             let _ = packet.send(CONTROL, None);
             sys::exit(1)
@@ -78,7 +78,7 @@ fn step<T>(name: &'static [u8], result: Result<T>) -> Started<T> {
     result.map_err(|errno| (name, errno))
 }
 
-fn start(argument: &CStr) -> Started<Maker> {
+fn start(argument: &CStr) -> Started<CellLauncher> {
     let mode = if argument == MAPPED {
         Mode::User
     } else {
@@ -93,18 +93,18 @@ fn start(argument: &CStr) -> Started<Maker> {
     step(b"prepare", identity::set_readable(false))?;
     let deaths = step(b"prepare", sys::child_descriptor())?;
     // SAFETY: zero is a number and `false`.
-    let children = step(b"prepare", unsafe { sys::table(CHILDREN_MAX) })?;
+    let children = step(b"prepare", unsafe { sys::table(MAX_CHILDREN) })?;
     let mut snapshot = None;
     // What a killed program leaves behind comes to this process, and nobody else may end it or take it when it is dead.
     step(b"prepare", identity::adopt_orphans())?;
     if mode == Mode::Plain {
         snapshot = Some(step(b"prepare", Snapshot::new())?);
     }
-    let maker = Maker { mode, deaths, children, snapshot };
-    let mut hello = Packet::new(from_maker::HELLO);
+    let launcher = CellLauncher { mode, deaths, children, snapshot };
+    let mut hello = Packet::new(from_launcher::HELLO);
     hello.put(&[mode as u8]).u32(confine::version());
     step(b"greet", hello.send(CONTROL, None))?;
-    Ok(maker)
+    Ok(launcher)
 }
 
 /// When the host runs out of memory, what runs in cells is ended before the host process and others: as engines do it with
@@ -183,19 +183,19 @@ fn enter_user_namespace() -> Started<()> {
     let (uid, gid) = (sys::geteuid(), sys::getegid());
     step(b"prepare", identity::set_readable(true))?;
     step(b"make a user namespace", sys::unshare(CLONE_NEWUSER))?;
-    let maps = identity::map(c"/proc/self/setgroups", c"/proc/self/uid_map", MAKER_ID, uid)
-        .and_then(|()| identity::map(c"", c"/proc/self/gid_map", MAKER_ID, gid));
+    let maps = identity::map(c"/proc/self/setgroups", c"/proc/self/uid_map", LAUNCHER_ID, uid)
+        .and_then(|()| identity::map(c"", c"/proc/self/gid_map", LAUNCHER_ID, gid));
     step(b"map the user", maps)?;
     step(b"keep capabilities", identity::pass_on_capabilities())?;
-    let argv = [c"sandbox-maker".as_ptr() as usize, MAPPED.as_ptr() as usize, 0];
+    let argv = [c"sandbox-launcher".as_ptr() as usize, MAPPED.as_ptr() as usize, 0];
     // SAFETY: both arrays end with a null pointer.
     let errno = unsafe { sys::execve(c"/proc/self/exe", argv.as_ptr(), argv[2..].as_ptr()) };
     Err((b"start over in the user namespace", errno))
 }
 
-impl Maker {
+impl CellLauncher {
     fn serve(&mut self) -> ! {
-        let Ok(buffer) = sys::allocate(PACKET_MAX) else { sys::exit(71) };
+        let Ok(buffer) = sys::allocate(MAX_PACKET_SIZE) else { sys::exit(71) };
         loop {
             let mut ready = [
                 Poll { fd: CONTROL, events: POLLIN, revents: 0 },
@@ -238,7 +238,7 @@ impl Maker {
             if !self.children.iter().any(|child| child.pid != 0) {
                 break;
             }
-            pause();
+            sleep_briefly();
             self.reap();
         }
         self.kill_all_but(|_| false);
@@ -258,13 +258,13 @@ impl Maker {
     /// but of those that were started here and are to be kept.
     fn kill_all_but(&mut self, keep: impl Fn(&Child) -> bool) {
         let own = sys::getpid();
-        for _ in 0..KILLS_MAX {
+        for _ in 0..MAX_KILLS {
             let Some(snapshot) = &mut self.snapshot else { return };
             let kept = |pid| self.children.iter().any(|child| child.pid == pid && keep(child));
             let Ok(Some(pid)) = snapshot.child_of(own, kept) else { return };
             // What leaves this tree meanwhile becomes a child of this process, for the next round.
             let _ = snapshot.kill_from(pid);
-            pause();
+            sleep_briefly();
             take_dead(self.children);
         }
     }
@@ -275,21 +275,21 @@ impl Maker {
         let kind = reader.u8()?;
         let request = reader.u32()?;
         let outcome = match kind {
-            to_maker::GATE => return gate_for(&mut reader, received.descriptors()),
-            to_maker::CELL => self.cell(&mut reader, received.descriptors())?,
-            to_maker::PROCESS => self.process(&mut reader, received.descriptors())?,
+            to_launcher::GATE => return gate_for(&mut reader, received.descriptors()),
+            to_launcher::CELL => self.cell(&mut reader, received.descriptors())?,
+            to_launcher::PROCESS => self.process(&mut reader, received.descriptors())?,
             _ => return Err(EINVAL),
         };
         match outcome {
             Ok((pid, pidfd)) => {
-                let mut packet = Packet::new(from_maker::CREATED);
+                let mut packet = Packet::new(from_launcher::CREATED);
                 packet.u32(request).u32(pid as u32);
                 let sent = packet.send(CONTROL, Some(pidfd));
                 sys::close(pidfd);
                 sent.map(drop)
             }
             Err(refusal) => {
-                let mut packet = Packet::new(from_maker::REFUSED);
+                let mut packet = Packet::new(from_launcher::REFUSED);
                 packet.u32(request).errno(refusal.errno).u32(refusal.stage);
                 packet.send(CONTROL, None).map(drop)
             }
@@ -324,10 +324,10 @@ impl Maker {
         let length = reader.u32()? as usize;
         let count = reader.u32()? as usize;
         let (file, given) = descriptors.split_at_checked(usize::from(in_file)).ok_or(EINVAL)?;
-        if count != given.len() || count > DESCRIPTORS_MAX {
+        if count != given.len() || count > MAX_DESCRIPTORS {
             return Err(EINVAL);
         }
-        let mut pairs = [(0, 0); DESCRIPTORS_MAX];
+        let mut pairs = [(0, 0); MAX_DESCRIPTORS];
         for (pair, fd) in pairs.iter_mut().zip(given) {
             *pair = (*fd, i32::try_from(reader.u32()?).map_err(|_| EINVAL)?);
         }
@@ -349,9 +349,9 @@ impl Maker {
         }
         let [report, report_to] = sys::pipe().map_err(forked)?;
         let mut pidfd = -1;
-        let maker = sys::getpid();
+        let launcher = sys::getpid();
         let pid = match sys::fork(CLONE_PIDFD, Some(&mut pidfd)) {
-            Ok(0) => run_program(payload, pairs, report_to, maker),
+            Ok(0) => run_program(payload, pairs, report_to, launcher),
             Ok(pid) => pid,
             Err(errno) => {
                 sys::close(report);
@@ -409,12 +409,12 @@ fn take_dead(children: &mut [Child]) -> bool {
 /// A new process with its pidfd, or why there is none.
 type Outcome = core::result::Result<(i32, i32), Refusal>;
 
-fn run_program(payload: &[u8], pairs: &[(i32, i32)], report: i32, maker: i32) -> ! {
+fn run_program(payload: &[u8], pairs: &[(i32, i32)], report: i32, launcher: i32) -> ! {
     let report = match spawn::place_numbered(pairs, report) {
         Ok(report) => report,
         Err(refusal) => spawn::refuse(report, &refusal),
     };
-    if let Err(errno) = identity::die_with(maker) {
+    if let Err(errno) = identity::die_with(launcher) {
         spawn::refuse(report, &Refusal { stage: stage::PREPARE, errno });
     }
     let program = Program { payload, flags: 0, limits: &[], sealed: None };
