@@ -11,8 +11,8 @@ use futures_util::StreamExt as _;
 use crate::call::CallContext;
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::collect::StreamCollector;
+use crate::command::{Command, CommandEvent, CommandInfo};
 use crate::error::{Error, Result};
-use crate::instance::{Command, CommandEvent, CommandInfo};
 use crate::model::{CommandResult, Logs, OutputMessage, OutputStream};
 use crate::request::{ByteStream, CommandLine, PtySize, StartCommand, Stdin};
 use crate::run::no_output_limit;
@@ -91,7 +91,7 @@ impl<'a> Commands<'a> {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn list(&self) -> Result<Vec<CommandInfo>> {
-        self.sandbox.instance("list_commands")?.list_commands(&CallContext::new()).await
+        self.sandbox.instance("list_commands")?.commands()?.list_commands(&CallContext::new()).await
     }
 
     /// Connects to a background command, with its retained output first.
@@ -99,7 +99,11 @@ impl<'a> Commands<'a> {
     /// # Errors
     /// `NotFound` when there is none of that id; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn connect(&self, id: &str) -> Result<Command> {
-        self.sandbox.instance("connect_command")?.connect_command(&CallContext::new(), id).await
+        self.sandbox
+            .instance("connect_command")?
+            .commands()?
+            .connect_command(&CallContext::new(), id)
+            .await
     }
 }
 
@@ -258,7 +262,7 @@ async fn launch(
     if request.cpu_time.is_some() && !capabilities.limit_command_cpu_time {
         return Err(no_cpu_time_limit());
     }
-    instance.start_command(&CallContext::new(), request).await
+    instance.commands()?.start_command(&CallContext::new(), request).await
 }
 
 /// The answer where nobody would keep it.

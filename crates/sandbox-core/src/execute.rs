@@ -1,8 +1,8 @@
 //! Commands in the words of clients that have nothing else: execute one, execute many, stream one.
 
+use crate::command::Command;
 use crate::commands::CommandBuilder;
 use crate::error::Result;
-use crate::instance::Command;
 use crate::model::CommandResult;
 use crate::request::CommandLine;
 use crate::sandbox::Sandbox;

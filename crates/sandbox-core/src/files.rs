@@ -94,7 +94,11 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for a directory; `NotStarted`, `Terminated`, `Unsupported`. The stream may end with an error too.
     pub async fn stream(&self, path: &str, range: ByteRange) -> Result<ByteStream> {
-        self.sandbox.instance("read_file")?.read_file(&CallContext::new(), path, range).await
+        self.sandbox
+            .instance("read_file")?
+            .files()?
+            .read_file(&CallContext::new(), path, range)
+            .await
     }
 
     /// Writes text or bytes, atomically; makes missing parents.
@@ -144,7 +148,7 @@ impl<'a> Files<'a> {
         options: WriteOptions,
     ) -> Result<u64> {
         let instance = self.sandbox.instance("write_file")?;
-        instance.write_file(&CallContext::new(), path, content, options).await
+        instance.files()?.write_file(&CallContext::new(), path, content, options).await
     }
 
     /// Entries of a directory, sorted by name.
@@ -152,7 +156,7 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for what is no directory; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn list(&self, path: &str) -> Result<Vec<FileInfo>> {
-        self.sandbox.instance("list_files")?.list_files(&CallContext::new(), path).await
+        self.sandbox.instance("list_files")?.files()?.list_files(&CallContext::new(), path).await
     }
 
     /// One file; a link as a link.
@@ -160,7 +164,7 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn stat(&self, path: &str) -> Result<FileInfo> {
-        self.sandbox.instance("stat_file")?.stat_file(&CallContext::new(), path).await
+        self.sandbox.instance("stat_file")?.files()?.stat_file(&CallContext::new(), path).await
     }
 
     /// Whether something is there, a dangling link included.
@@ -181,7 +185,7 @@ impl<'a> Files<'a> {
     /// `AlreadyExists` when something else is there, `PermissionDenied`; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn mkdir(&self, path: &str) -> Result<()> {
         let instance = self.sandbox.instance("create_directory")?;
-        instance.create_directory(&CallContext::new(), path, true).await
+        instance.files()?.create_directory(&CallContext::new(), path, true).await
     }
 
     /// Removes a file, a link or, with `recursive`, a tree.
@@ -190,7 +194,7 @@ impl<'a> Files<'a> {
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for a directory without `recursive`; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<()> {
         let instance = self.sandbox.instance("remove_file")?;
-        instance.remove_file(&CallContext::new(), path, recursive).await
+        instance.files()?.remove_file(&CallContext::new(), path, recursive).await
     }
 
     /// Renames.
@@ -198,7 +202,11 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.sandbox.instance("rename_file")?.rename_file(&CallContext::new(), from, to).await
+        self.sandbox
+            .instance("rename_file")?
+            .files()?
+            .rename_file(&CallContext::new(), from, to)
+            .await
     }
 
     /// Copies a file or a tree.
@@ -206,7 +214,7 @@ impl<'a> Files<'a> {
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `ResourceExhausted` when the disk is full; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn copy(&self, from: &str, to: &str) -> Result<()> {
-        self.sandbox.instance("copy_file")?.copy_file(&CallContext::new(), from, to).await
+        self.sandbox.instance("copy_file")?.files()?.copy_file(&CallContext::new(), from, to).await
     }
 
     /// Sets the permission bits of a file or a directory, such as `0o644`. A link is refused.
@@ -216,7 +224,7 @@ impl<'a> Files<'a> {
     /// neither; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
         let instance = self.sandbox.instance("set_file_mode")?;
-        instance.set_file_mode(&CallContext::new(), path, mode).await
+        instance.files()?.set_file_mode(&CallContext::new(), path, mode).await
     }
 
     /// Absolute paths below a directory that match a glob: `*.py` for names at any depth, `src/**/*.py` for whole paths.
@@ -246,7 +254,7 @@ impl<'a> Files<'a> {
     /// above 100,000, or a text of more than one line; `ResourceExhausted` below 64 levels, and for more than 64 MiB of paths
     /// and lines; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn search(&self, query: FindFiles) -> Result<Vec<FoundFile>> {
-        self.sandbox.instance("find_files")?.find_files(&CallContext::new(), query).await
+        self.sandbox.instance("find_files")?.files()?.find_files(&CallContext::new(), query).await
     }
 
     /// Changes below a directory from now on, as they come; with `recursive`, in what is below it too. Ends when the
@@ -261,7 +269,7 @@ impl<'a> Files<'a> {
         recursive: bool,
     ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
         let instance = self.sandbox.instance("watch_files")?;
-        instance.watch_files(&CallContext::new(), path, recursive).await
+        instance.files()?.watch_files(&CallContext::new(), path, recursive).await
     }
 
     /// What is in a directory as a tar stream. FIFOs, sockets and devices are left out.
@@ -270,7 +278,11 @@ impl<'a> Files<'a> {
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for what is no directory; `NotStarted`, `Terminated`,
     /// `Unsupported`. The stream may end with an error too, such as for a file that cannot be read.
     pub async fn read_archive(&self, path: &str) -> Result<ByteStream> {
-        self.sandbox.instance("read_archive")?.read_archive(&CallContext::new(), path).await
+        self.sandbox
+            .instance("read_archive")?
+            .files()?
+            .read_archive(&CallContext::new(), path)
+            .await
     }
 
     /// Unpacks a tar stream into a directory, which is made if it is missing: all of it or nothing. Files that are there
@@ -280,6 +292,10 @@ impl<'a> Files<'a> {
     /// `InvalidArgument` for what is no tar or may not be in one, `AlreadyExists` for a directory where the archive has
     /// something else, `ResourceExhausted` when the disk is full; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn write_archive(&self, path: &str, tar: ByteStream) -> Result<()> {
-        self.sandbox.instance("write_archive")?.write_archive(&CallContext::new(), path, tar).await
+        self.sandbox
+            .instance("write_archive")?
+            .files()?
+            .write_archive(&CallContext::new(), path, tar)
+            .await
     }
 }

@@ -7,20 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::call::CallContext;
 use crate::capability::Capabilities;
+use crate::command::{Command, CommandInfo};
 use crate::error::Result;
 use crate::model::{
-    Context, Event, Failure, FileInfo, NetworkDenial, OutputStream, SandboxInfo, SandboxStatus,
-    SnapshotInfo, StreamTotals, Tags, Usage, WatchEvent,
+    Context, Event, FileInfo, SandboxInfo, SandboxStatus, SnapshotInfo, Tags, WatchEvent,
 };
 use crate::request::{
-    ByteRange, ByteStream, ContextSpec, FindFiles, FoundFile, InstallPackages, PtySize, RunCode,
+    ByteRange, ByteStream, ContextSpec, FindFiles, FoundFile, InstallPackages, RunCode,
     StartCommand, WriteOptions,
 };
 use crate::tool::Tool;
@@ -29,28 +28,95 @@ use crate::tool::Tool;
 /// the code is interrupted, and killed when that does not end it.
 pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
+/// Changes of files, as they happen.
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
+
+/// Log lines, as they come.
+pub type LogStream = Pin<Box<dyn Stream<Item = Result<String>> + Send>>;
+
 /// One sandbox. Users hold [`Sandbox`](crate::Sandbox) instead.
 ///
-/// Every method is required. A verb that is not declared in [`Instance::capabilities`] answers
-/// [`ErrorKind::Unsupported`](crate::ErrorKind) without an effect. Paths are absolute inside the sandbox, or relative to its working directory.
-/// Dropping the last reference to an attached sandbox kills it.
+/// Its verbs are in facets, so that a backend can take one facet from here and another from there, and a wrapper touches
+/// only what it changes ([`InstanceWrapper`](crate::InstanceWrapper)). A facet is `Ok` exactly when the capability that it
+/// stands for is declared in [`Instance::capabilities`]; otherwise it is
+/// [`Unsupported`](crate::ErrorKind::Unsupported), with this backend's hint. A verb of a facet whose finer capability is not
+/// declared answers `Unsupported` without an effect.
+///
+/// Dropping the last reference to an attached sandbox kills it. A facet is borrowed, so it cannot outlive that.
 ///
 /// # Errors
-/// Every verb but `terminate` and `kill` answers `Terminated` after the sandbox has ended, and `Unsupported` when it is
-/// not declared. Verbs about something with an id, a name or a path answer `NotFound` when it is not there, and
-/// `InvalidArgument` for what can never be one. Failures of the way there are `Unavailable`, `ConnectionLost` or
-/// `Protocol`. What a method adds to that is said there.
-#[async_trait]
+/// After the sandbox has ended, every verb but `terminate` and `kill` answers `Terminated`. Verbs about something with an
+/// id, a name or a path answer `NotFound` when it does not exist, and `InvalidArgument` for what can never be one. Failures
+/// of the connection are `Unavailable`, `ConnectionLost` or `Protocol`. Each method documents only further errors.
 pub trait Instance: fmt::Debug + Send + Sync + 'static {
-    /// What is known about it now.
+    /// Returns what is known about the sandbox now.
     fn info(&self) -> SandboxInfo;
 
-    /// Where it is in its life: the same as in [`Instance::info`], for who asks often.
+    /// Returns the status of [`Instance::info`] alone, which is cheaper.
     fn status(&self) -> SandboxStatus;
 
-    /// What this stack can do.
+    /// Returns what this stack can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// Returns the verbs about the sandbox as a whole. Every sandbox has them.
+    fn life(&self) -> &dyn Life;
+
+    /// Returns the verbs about code.
+    fn code(&self) -> Result<&dyn CodeOps>;
+
+    /// Returns the verbs about commands.
+    fn commands(&self) -> Result<&dyn CommandOps>;
+
+    /// Returns the verbs about files.
+    fn files(&self) -> Result<&dyn FileOps>;
+
+    /// Returns the verbs about packages.
+    fn packages(&self) -> Result<&dyn PackageOps>;
+
+    /// Returns the verbs about snapshots.
+    fn snapshots(&self) -> Result<&dyn SnapshotOps>;
+
+    /// Returns the verbs about ports.
+    fn ports(&self) -> Result<&dyn PortOps>;
+}
+
+/// The life of one sandbox: its end, its lifetime, what it is called and what it uses.
+#[async_trait]
+pub trait Life: Send + Sync {
+    /// Ends the sandbox. Idempotent; returns once nothing of it can run code any more.
+    async fn terminate(&self, call: &CallContext) -> Result<()>;
+
+    /// Ends the sandbox at once, without waiting for anything. Idempotent.
+    async fn kill(&self, call: &CallContext) -> Result<()>;
+
+    /// Replaces the tags. Requires `set_tags`.
+    async fn set_tags(&self, call: &CallContext, tags: Tags) -> Result<()>;
+
+    /// Lets the sandbox live for that long from now. Requires `set_lifetime`.
+    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()>;
+
+    /// Holds the sandbox. Requires `pause`.
+    async fn pause(&self, call: &CallContext) -> Result<()>;
+
+    /// Resumes a held sandbox. Requires `pause`.
+    async fn resume(&self, call: &CallContext) -> Result<()>;
+
+    /// Ends every interpreter and background process; files are kept. Requires `restart`.
+    async fn reset(&self, call: &CallContext) -> Result<()>;
+
+    /// Copies the running sandbox. Requires `fork`.
+    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>>;
+
+    /// What it uses now. Requires `metrics`.
+    async fn metrics(&self, call: &CallContext) -> Result<Metrics>;
+
+    /// Log lines of the sandbox itself. Requires `logs`.
+    async fn logs(&self, call: &CallContext, follow: bool) -> Result<LogStream>;
+}
+
+/// Code in the interpreters of one sandbox. Present where `run_code` is declared.
+#[async_trait]
+pub trait CodeOps: Send + Sync {
     /// Starts code. Requires `run_code`.
     ///
     /// Runs in one context queue first in, first out; contexts run in parallel. The limits hold whether or not the
@@ -106,9 +172,13 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// Interrupts the run in the context, keeping its state. `false` when nothing runs. Requires `interrupt`.
     async fn interrupt(&self, call: &CallContext, context: Option<&str>) -> Result<bool>;
 
-    /// Ends every interpreter and background process; files are kept. Requires `restart`.
-    async fn reset(&self, call: &CallContext) -> Result<()>;
+    /// Lets code call a function of the host by name. Requires `tools`.
+    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()>;
+}
 
+/// Programs in one sandbox. Present where `commands` is declared.
+#[async_trait]
+pub trait CommandOps: Send + Sync {
     /// Starts a command. Requires `commands`, and what the request uses of `command_stdin`, `command_pty`,
     /// `command_background`.
     ///
@@ -125,7 +195,12 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `InvalidArgument` when it does not run in the background: its output goes to whoever started it.
     async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command>;
+}
 
+/// Files of one sandbox. Present where `files` is declared. Paths are absolute inside the sandbox, or relative to its
+/// working directory.
+#[async_trait]
+pub trait FileOps: Send + Sync {
     /// Reads a file. Requires `files`.
     async fn read_file(
         &self,
@@ -185,29 +260,19 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
         call: &CallContext,
         path: &str,
         recursive: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>>;
+    ) -> Result<WatchStream>;
+}
 
-    /// Lets code call a function of the host by name. Requires `tools`.
-    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()>;
-
+/// Packages of one sandbox. Present where `install_python` or `install_system` is declared.
+#[async_trait]
+pub trait PackageOps: Send + Sync {
     /// Installs packages. Requires `install_python` or `install_system`.
     async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()>;
+}
 
-    /// Makes a port of the sandbox reachable. Requires `expose_port`.
-    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo>;
-
-    /// Replaces the tags. Requires `set_tags`.
-    async fn set_tags(&self, call: &CallContext, tags: Tags) -> Result<()>;
-
-    /// Lets the sandbox live for that long from now. Requires `set_lifetime`.
-    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()>;
-
-    /// Holds the sandbox. Requires `pause`.
-    async fn pause(&self, call: &CallContext) -> Result<()>;
-
-    /// Resumes a held sandbox. Requires `pause`.
-    async fn resume(&self, call: &CallContext) -> Result<()>;
-
+/// Snapshots of one sandbox. Present where `snapshot` or `restore_snapshot` is declared.
+#[async_trait]
+pub trait SnapshotOps: Send + Sync {
     /// Stores its state under a name without stopping it. What it has of that state is in the answer. Requires `snapshot`.
     ///
     /// # Errors
@@ -230,167 +295,13 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     /// `NotFound` when there is no such snapshot, `Unavailable` while code runs, `ResourceExhausted` when the disk has no
     /// room for the files beside those that are there. Nothing has changed then.
     async fn restore_snapshot(&self, call: &CallContext, name: &str) -> Result<SnapshotInfo>;
-
-    /// Copies the running sandbox. Requires `fork`.
-    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>>;
-
-    /// What it uses now. Requires `metrics`.
-    async fn metrics(&self, call: &CallContext) -> Result<Metrics>;
-
-    /// Log lines of the sandbox itself. Requires `logs`.
-    async fn logs(
-        &self,
-        call: &CallContext,
-        follow: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>>;
-
-    /// Ends the sandbox. Idempotent; returns once nothing of it can run code any more.
-    async fn terminate(&self, call: &CallContext) -> Result<()>;
-
-    /// Ends the sandbox at once, without waiting for anything. Idempotent.
-    async fn kill(&self, call: &CallContext) -> Result<()>;
 }
 
-/// A started command.
-pub struct Command {
-    /// Its id in the sandbox.
-    pub id: String,
-    /// Its process id inside, where that is known.
-    pub pid: Option<u32>,
-    /// What it prints, and last how it ended. Dropping it kills a command that is not in the background.
-    ///
-    /// Output that is not read holds a command back, a background one not for long: who does not begin to read at once,
-    /// or does not go on, is told [`CommandEvent::Skipped`] later.
-    pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
-    /// Its controls.
-    pub control: Arc<dyn CommandControl>,
-}
-
-impl fmt::Debug for Command {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Command")
-            .field("id", &self.id)
-            .field("pid", &self.pid)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What a command tells.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum CommandEvent {
-    /// Bytes on a stream, as they came.
-    Output {
-        /// Which stream.
-        stream: OutputStream,
-        /// The bytes.
-        #[serde(skip)]
-        data: Bytes,
-    },
-    /// Bytes of a stream that were not kept: they came between what was told before of that stream and what follows.
-    Skipped {
-        /// Which stream.
-        stream: OutputStream,
-        /// How many.
-        bytes: u64,
-    },
-    /// What to do about something that happens while it runs, and that its end may come too late to tell, such as a
-    /// network that is closed. The outcome has the same hint.
-    Hint {
-        /// For people.
-        text: String,
-    },
-    /// It is over. Always last, exactly once.
-    Finished(CommandOutcome),
-}
-
-/// How a command ended.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct CommandOutcome {
-    /// Exit status; 128 + n when signal n ended it.
-    pub exit_code: i32,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-    /// Why it did not end by itself.
-    pub failure: Option<Failure>,
-    /// Seconds it ran.
-    pub duration: f64,
-    /// What it used, children that it waited for included.
-    pub usage: Usage,
-    /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
-    /// time: connections do not say whose they are.
-    pub network_denied: Vec<NetworkDenial>,
-    /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
-    pub hint: Option<String>,
-    /// Bytes of its standard input that were read, as far as that is known. What was not read is still there for others
-    /// who have the same file or pipe.
-    #[serde(skip)]
-    pub stdin_read: Option<u64>,
-}
-
-/// Controls of a running command.
-///
-/// # Errors
-/// `Unsupported` for what its request did not ask for, such as the size of a terminal that it does not have, or to write
-/// where the request gave all of the input. `InvalidArgument` for a signal that does not exist. Otherwise whatever keeps
-/// the sandbox from doing it.
+/// Ports of one sandbox. Present where `expose_port` is declared.
 #[async_trait]
-pub trait CommandControl: fmt::Debug + Send + Sync + 'static {
-    /// Writes all of it to its standard input; waits while it does not read. Writers take turns.
-    ///
-    /// # Errors
-    /// `ConnectionLost` when nobody reads any more: the command has ended, or closed its input; `NotFound` after
-    /// `close_stdin`.
-    ///
-    /// # Cancellation
-    /// When the future is dropped, a part may have been written.
-    async fn write_stdin(&self, data: Bytes) -> Result<()>;
-
-    /// Ends its standard input. Repeating it, or doing it after the end of the command, does nothing.
-    ///
-    /// A terminal stays open: it gets the end-of-file character (Ctrl-D), which ends the input of a program that reads
-    /// lines and is a byte to one that reads keys.
-    async fn close_stdin(&self) -> Result<()>;
-
-    /// Tells it the size of its terminal.
-    async fn resize(&self, size: PtySize) -> Result<()>;
-
-    /// Sends a signal to it alone, or to it and everything it started.
-    async fn signal(&self, signal: i32, tree: bool) -> Result<()>;
-}
-
-/// A command, as listings show it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CommandInfo {
-    /// Its id.
-    pub id: String,
-    /// Its process id inside.
-    pub pid: Option<u32>,
-    /// What it runs.
-    pub command: String,
-    /// Unix seconds.
-    pub started_at: f64,
-    /// Its exit status, once it has ended.
-    pub exit_code: Option<i32>,
-    /// The signal that ended it.
-    #[serde(default)]
-    pub signal: Option<i32>,
-    /// Why it did not end by itself.
-    #[serde(default)]
-    pub failure: Option<Failure>,
-    /// When it ended, unix seconds.
-    #[serde(default)]
-    pub ended_at: Option<f64>,
-    /// Whether it goes on when nobody listens, and can be connected to.
-    #[serde(default)]
-    pub background: bool,
-    /// What a background command has printed so far, and how much of it is kept. On a terminal, both streams.
-    #[serde(default)]
-    pub stdout: StreamTotals,
-    /// The same for standard error.
-    #[serde(default)]
-    pub stderr: StreamTotals,
+pub trait PortOps: Send + Sync {
+    /// Makes a port of the sandbox reachable. Requires `expose_port`.
+    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo>;
 }
 
 /// Where an exposed port is reached.

@@ -7,8 +7,9 @@ use crate::backend::Backend;
 
 /// Wraps a backend in another that adds something: audit, retries, metrics.
 ///
-/// The wrapper also wraps the instances it hands out, and denies `clippy::missing_trait_methods`, so that a new verb
-/// cannot pass it by. Its capabilities are those of the stack.
+/// The new backend also wraps the sandboxes that it gives. Its capabilities are those of the stack. Write one with
+/// [`intercept_backend`](crate::intercept_backend) when it looks at every operation, with
+/// [`wrap_backend`](crate::wrap_backend) when it changes single verbs.
 pub trait Layer: fmt::Debug + Send + Sync {
     /// Wraps `inner`.
     fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend>;

@@ -16,6 +16,7 @@ mod call;
 mod callbacks;
 mod capability;
 mod collect;
+mod command;
 mod commands;
 mod depth;
 mod directory;
@@ -23,6 +24,7 @@ mod error;
 mod execute;
 mod files;
 mod hint;
+mod hooks;
 mod id;
 mod instance;
 mod layer;
@@ -41,6 +43,7 @@ mod time;
 mod tool;
 mod transfer;
 mod units;
+mod wrapper;
 
 pub use backend::{Backend, Check, Health};
 pub use builder::{Fixed, Resolve, SandboxBuilder};
@@ -48,15 +51,19 @@ pub use call::CallContext;
 pub use callbacks::{Callbacks, NoCallbacks};
 pub use capability::Capabilities;
 pub use collect::{KEEP_EACH_END, Notice, ResultCollector, StreamCollector, Utf8Decoder};
+pub use command::{Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome};
 pub use commands::{CommandBuilder, Commands};
 pub use directory::{check_directory, resolve_directory};
 pub use error::{Effect, Error, ErrorKind, Result, Retry};
 pub use files::{Files, MOST_IN_MEMORY};
 pub use hint::{hint_with_rust, without_rust};
+pub use hooks::{
+    Hooks, Observer, Operation, OperationEvent, OperationRequest, intercept, intercept_backend,
+};
 pub use id::{SandboxId, new_run_id, random_hex};
 pub use instance::{
-    Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome, EventStream, Instance,
-    Metrics, TunnelInfo,
+    CodeOps, CommandOps, EventStream, FileOps, Instance, Life, LogStream, Metrics, PackageOps,
+    PortOps, SnapshotOps, TunnelInfo, WatchStream,
 };
 pub use layer::Layer;
 pub use model::variant::IntoVariant;
@@ -83,3 +90,4 @@ pub use time::unix_now;
 pub use tool::{Tool, ToolFunction, ToolResult};
 pub use transfer::{Progress, Transfer, Transferred, wait_for_transfers};
 pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, in_words, seconds};
+pub use wrapper::{BackendWrapper, InstanceWrapper, wrap_backend, wrap_instance};

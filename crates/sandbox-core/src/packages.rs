@@ -47,6 +47,9 @@ impl Sandbox {
     }
 
     async fn install(&self, packages: InstallPackages) -> Result<()> {
-        self.instance("install_packages")?.install_packages(&CallContext::new(), packages).await
+        self.instance("install_packages")?
+            .packages()?
+            .install_packages(&CallContext::new(), packages)
+            .await
     }
 }

@@ -171,7 +171,7 @@ impl<'a, C> RunCodeBuilder<'a, C> {
         if request.output_limit.is_some() && !instance.capabilities().limit_output {
             return Err(no_output_limit("run_code"));
         }
-        let events = instance.run_code(&call, request).await?;
+        let events = instance.code()?.run_code(&call, request).await?;
         Ok((events, callbacks))
     }
 }

@@ -108,7 +108,7 @@ impl Sandbox {
         let instance = self.shared.backend.create(&call, spec).await?;
         let tools = self.state().tools.clone();
         for tool in tools {
-            instance.register_tool(&call, tool).await?;
+            instance.code()?.register_tool(&call, tool).await?;
         }
         self.state().phase = Phase::Running(instance);
         Ok(())
@@ -121,7 +121,7 @@ impl Sandbox {
     pub async fn stop(&self) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
         let Some(instance) = self.running() else { return Ok(()) };
-        instance.terminate(&CallContext::new()).await?;
+        instance.life().terminate(&CallContext::new()).await?;
         let info = SandboxInfo { status: SandboxStatus::Stopped, ..instance.info() };
         self.state().phase = Phase::Stopped(info);
         Ok(())
@@ -149,8 +149,8 @@ impl Sandbox {
             Some(instance) => {
                 let call = CallContext::new();
                 match how {
-                    Ending::Orderly => instance.terminate(&call).await?,
-                    Ending::AtOnce => instance.kill(&call).await?,
+                    Ending::Orderly => instance.life().terminate(&call).await?,
+                    Ending::AtOnce => instance.life().kill(&call).await?,
                 }
                 Some(SandboxInfo { status: SandboxStatus::Terminated, ..instance.info() })
             }
@@ -264,7 +264,7 @@ impl Sandbox {
     /// `InvalidArgument` below 0.1 s or above 365 days; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn set_lifetime(&self, lifetime: Duration) -> Result<()> {
         let lifetime = check_life("lifetime", lifetime)?;
-        self.instance("set_lifetime")?.set_lifetime(&CallContext::new(), lifetime).await
+        self.instance("set_lifetime")?.life().set_lifetime(&CallContext::new(), lifetime).await
     }
 
     /// Its tags, also called labels.
@@ -285,7 +285,7 @@ impl Sandbox {
         all.extend(tags.into_iter().map(|(key, value)| (key.into(), value.into())));
         check_tags(&all)?;
         if let Some(instance) = self.running() {
-            instance.set_tags(&CallContext::new(), all.clone()).await?;
+            instance.life().set_tags(&CallContext::new(), all.clone()).await?;
         }
         self.state().tags = all;
         Ok(())
@@ -306,7 +306,7 @@ impl Sandbox {
     /// `InvalidArgument` with the field that is wrong, `AlreadyExists` when the id is taken;
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn create_context_with(&self, spec: ContextSpec) -> Result<Context> {
-        self.instance("create_context")?.create_context(&CallContext::new(), spec).await
+        self.instance("create_context")?.code()?.create_context(&CallContext::new(), spec).await
     }
 
     /// Every context, `default` first.
@@ -314,7 +314,7 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn list_contexts(&self) -> Result<Vec<Context>> {
-        self.instance("list_contexts")?.list_contexts(&CallContext::new()).await
+        self.instance("list_contexts")?.code()?.list_contexts(&CallContext::new()).await
     }
 
     /// Ends the interpreter of a context and starts it again, empty.
@@ -322,7 +322,7 @@ impl Sandbox {
     /// # Errors
     /// `NotFound` when there is none of that id; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn restart_context(&self, id: &str) -> Result<()> {
-        self.instance("restart_context")?.restart_context(&CallContext::new(), id).await
+        self.instance("restart_context")?.code()?.restart_context(&CallContext::new(), id).await
     }
 
     /// Ends a context and whatever it started.
@@ -330,7 +330,7 @@ impl Sandbox {
     /// # Errors
     /// `NotFound` when there is none of that id, `InvalidArgument` for `default`; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn delete_context(&self, id: &str) -> Result<()> {
-        self.instance("delete_context")?.delete_context(&CallContext::new(), id).await
+        self.instance("delete_context")?.code()?.delete_context(&CallContext::new(), id).await
     }
 
     /// A variable of the default context, as JSON.
@@ -339,7 +339,7 @@ impl Sandbox {
     /// `NotFound` when it is not defined; `InvalidArgument` for a name that is no identifier, or a value that JSON cannot
     /// hold; `ResourceExhausted` for one that is too large; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn get_variable(&self, name: &str) -> Result<Value> {
-        self.instance("get_variable")?.get_variable(&CallContext::new(), None, name).await
+        self.instance("get_variable")?.code()?.get_variable(&CallContext::new(), None, name).await
     }
 
     /// Sets a variable of the default context from whatever serializes to JSON.
@@ -360,12 +360,16 @@ impl Sandbox {
         for (name, value) in &values {
             depth::check(name, value)?;
         }
-        self.instance("set_variables")?.set_variables(&CallContext::new(), None, values).await
+        self.instance("set_variables")?
+            .code()?
+            .set_variables(&CallContext::new(), None, values)
+            .await
     }
 
     /// Whether code runs in the default context now.
     pub fn is_executing(&self) -> bool {
-        self.running().is_some_and(|instance| instance.is_executing(None))
+        self.running()
+            .is_some_and(|instance| instance.code().is_ok_and(|code| code.is_executing(None)))
     }
 
     /// Interrupts the run in the default context; its state is kept. `false` when nothing runs.
@@ -373,7 +377,7 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn interrupt(&self) -> Result<bool> {
-        self.instance("interrupt")?.interrupt(&CallContext::new(), None).await
+        self.instance("interrupt")?.code()?.interrupt(&CallContext::new(), None).await
     }
 
     /// Ends every interpreter and background process; files are kept.
@@ -381,14 +385,14 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn reset(&self) -> Result<()> {
-        self.instance("reset")?.reset(&CallContext::new()).await
+        self.instance("reset")?.life().reset(&CallContext::new()).await
     }
 
     /// Registers a tool where it runs, and again with each start. Waits for a start or a stop that is under way.
     pub(crate) async fn keep_tool(&self, tool: Tool) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
         if let Some(instance) = self.running() {
-            instance.register_tool(&CallContext::new(), tool.clone()).await?;
+            instance.code()?.register_tool(&CallContext::new(), tool.clone()).await?;
         }
         let tools = &mut self.state().tools;
         tools.retain(|known| known.name != tool.name);
@@ -401,7 +405,7 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn expose_port(&self, port: u16) -> Result<TunnelInfo> {
-        self.instance("expose_port")?.expose_port(&CallContext::new(), port).await
+        self.instance("expose_port")?.ports()?.expose_port(&CallContext::new(), port).await
     }
 
     /// Stores its state under a name, between runs. It goes on; sandboxes that are created with that
@@ -410,7 +414,10 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`, `AlreadyExists` when the name is taken, `Unavailable` while code runs.
     pub async fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        self.instance("create_snapshot")?.create_snapshot(&CallContext::new(), name, "").await
+        self.instance("create_snapshot")?
+            .snapshots()?
+            .create_snapshot(&CallContext::new(), name, "")
+            .await
     }
 
     /// Goes back to a snapshot: its files replace those that are there, interpreters are as they were where the snapshot
@@ -419,7 +426,10 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`, `NotFound`, `Unavailable` while code runs.
     pub async fn restore_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        self.instance("restore_snapshot")?.restore_snapshot(&CallContext::new(), name).await
+        self.instance("restore_snapshot")?
+            .snapshots()?
+            .restore_snapshot(&CallContext::new(), name)
+            .await
     }
 
     /// Holds it.
@@ -427,7 +437,7 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn pause(&self) -> Result<()> {
-        self.instance("pause")?.pause(&CallContext::new()).await
+        self.instance("pause")?.life().pause(&CallContext::new()).await
     }
 
     /// Resumes it.
@@ -435,7 +445,7 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn resume(&self) -> Result<()> {
-        self.instance("resume")?.resume(&CallContext::new()).await
+        self.instance("resume")?.life().resume(&CallContext::new()).await
     }
 
     /// What it uses now.
@@ -443,7 +453,7 @@ impl Sandbox {
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn metrics(&self) -> Result<Metrics> {
-        self.instance("metrics")?.metrics(&CallContext::new()).await
+        self.instance("metrics")?.life().metrics(&CallContext::new()).await
     }
 }
 

@@ -1,0 +1,156 @@
+//! Commands that were started, and what they tell.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::Stream;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::model::{Failure, NetworkDenial, OutputStream, StreamTotals, Usage};
+use crate::request::PtySize;
+
+/// A started command.
+pub struct Command {
+    /// Its id in the sandbox.
+    pub id: String,
+    /// Its process id inside, where that is known.
+    pub pid: Option<u32>,
+    /// What it prints, and last how it ended. Dropping it kills a command that is not in the background.
+    ///
+    /// Output that is not read holds a command back, a background one not for long: who does not begin to read at once,
+    /// or does not go on, is told [`CommandEvent::Skipped`] later.
+    pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
+    /// Its controls.
+    pub control: Arc<dyn CommandControl>,
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command")
+            .field("id", &self.id)
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a command tells.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CommandEvent {
+    /// Bytes on a stream, as they came.
+    Output {
+        /// Which stream.
+        stream: OutputStream,
+        /// The bytes.
+        #[serde(skip)]
+        data: Bytes,
+    },
+    /// Bytes of a stream that were not kept: they came between what was told before of that stream and what follows.
+    Skipped {
+        /// Which stream.
+        stream: OutputStream,
+        /// How many.
+        bytes: u64,
+    },
+    /// What to do about something that happens while it runs, and that its end may come too late to tell, such as a
+    /// network that is closed. The outcome has the same hint.
+    Hint {
+        /// For people.
+        text: String,
+    },
+    /// It is over. Always last, exactly once.
+    Finished(CommandOutcome),
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CommandOutcome {
+    /// Exit status; 128 + n when signal n ended it.
+    pub exit_code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Why it did not end by itself.
+    pub failure: Option<Failure>,
+    /// Seconds it ran.
+    pub duration: f64,
+    /// What it used, children that it waited for included.
+    pub usage: Usage,
+    /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
+    /// time: connections do not say whose they are.
+    pub network_denied: Vec<NetworkDenial>,
+    /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
+    pub hint: Option<String>,
+    /// Bytes of its standard input that were read, as far as that is known. What was not read is still there for others
+    /// who have the same file or pipe.
+    #[serde(skip)]
+    pub stdin_read: Option<u64>,
+}
+
+/// Controls of a running command.
+///
+/// # Errors
+/// `Unsupported` for what its request did not ask for, such as the size of a terminal that it does not have, or to write
+/// where the request gave all of the input. `InvalidArgument` for a signal that does not exist. Otherwise whatever keeps
+/// the sandbox from doing it.
+#[async_trait]
+pub trait CommandControl: fmt::Debug + Send + Sync + 'static {
+    /// Writes all of it to its standard input; waits while it does not read. Writers take turns.
+    ///
+    /// # Errors
+    /// `ConnectionLost` when nobody reads any more: the command has ended, or closed its input; `NotFound` after
+    /// `close_stdin`.
+    ///
+    /// # Cancellation
+    /// When the future is dropped, a part may have been written.
+    async fn write_stdin(&self, data: Bytes) -> Result<()>;
+
+    /// Ends its standard input. Repeating it, or doing it after the end of the command, does nothing.
+    ///
+    /// A terminal stays open: it gets the end-of-file character (Ctrl-D), which ends the input of a program that reads
+    /// lines and is a byte to one that reads keys.
+    async fn close_stdin(&self) -> Result<()>;
+
+    /// Tells it the size of its terminal.
+    async fn resize(&self, size: PtySize) -> Result<()>;
+
+    /// Sends a signal to it alone, or to it and everything it started.
+    async fn signal(&self, signal: i32, tree: bool) -> Result<()>;
+}
+
+/// A command, as listings show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommandInfo {
+    /// Its id.
+    pub id: String,
+    /// Its process id inside.
+    pub pid: Option<u32>,
+    /// What it runs.
+    pub command: String,
+    /// Unix seconds.
+    pub started_at: f64,
+    /// Its exit status, once it has ended.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(default)]
+    pub signal: Option<i32>,
+    /// Why it did not end by itself.
+    #[serde(default)]
+    pub failure: Option<Failure>,
+    /// When it ended, unix seconds.
+    #[serde(default)]
+    pub ended_at: Option<f64>,
+    /// Whether it goes on when nobody listens, and can be connected to.
+    #[serde(default)]
+    pub background: bool,
+    /// What a background command has printed so far, and how much of it is kept. On a terminal, both streams.
+    #[serde(default)]
+    pub stdout: StreamTotals,
+    /// The same for standard error.
+    #[serde(default)]
+    pub stderr: StreamTotals,
+}
