@@ -1,18 +1,18 @@
 //! One sandbox: every verb.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::StreamExt as _;
 use sandbox_core::{
-    ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
-    Error, ErrorKind, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand,
-    Tags, Tool, TunnelInfo, Variant, WatchEvent, WriteOptions, resolve_directory,
+    ByteRange, ByteStream, CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps,
+    Context, ContextSpec, Error, ErrorKind, EventKind, EventStream, FileInfo, FileOps, FindFiles,
+    FoundFile, InstallPackages, Instance, Life, LogStream, Metrics, PackageOps, PortOps, Result,
+    RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool,
+    Variant, WatchStream, WriteOptions, resolve_directory,
 };
 use sandbox_engine::host::{ProcessHost, WorkerSpec};
 use sandbox_engine::interpreter::{Contexts, DEFAULT_CONTEXT, InterpreterContext, RunRequest};
@@ -111,7 +111,6 @@ fn unsupported(operation: &'static str) -> Error {
         .with_context("variant", Variant::DATALAYER_RUNTIME.as_str())
 }
 
-#[async_trait]
 impl Instance for DatalayerInstance {
     fn info(&self) -> SandboxInfo {
         self.lease.info()
@@ -125,6 +124,85 @@ impl Instance for DatalayerInstance {
         capabilities()
     }
 
+    fn life(&self) -> &dyn Life {
+        self
+    }
+
+    fn code(&self) -> Result<&dyn CodeOps> {
+        Ok(self)
+    }
+
+    fn commands(&self) -> Result<&dyn CommandOps> {
+        Ok(self)
+    }
+
+    fn files(&self) -> Result<&dyn FileOps> {
+        Ok(self)
+    }
+
+    fn packages(&self) -> Result<&dyn PackageOps> {
+        Ok(self)
+    }
+
+    fn snapshots(&self) -> Result<&dyn SnapshotOps> {
+        Ok(self)
+    }
+
+    fn ports(&self) -> Result<&dyn PortOps> {
+        Err(unsupported("expose_port"))
+    }
+}
+
+#[async_trait]
+impl Life for DatalayerInstance {
+    async fn reset(&self, _: &CallContext) -> Result<()> {
+        self.lease.alive("reset")?;
+        self.contexts.restart_all().await;
+        self.beside.end_commands().await
+    }
+
+    async fn set_tags(&self, _: &CallContext, tags: Tags) -> Result<()> {
+        self.lease.alive("set_tags")?;
+        self.lease.change_note(|note| note.tags = tags);
+        Ok(())
+    }
+
+    async fn set_lifetime(&self, _: &CallContext, lifetime: Duration) -> Result<()> {
+        self.lease.alive("set_lifetime")?;
+        self.lease.set_lifetime(lifetime)
+    }
+
+    async fn pause(&self, call: &CallContext) -> Result<()> {
+        self.hold(call, true).await
+    }
+
+    async fn resume(&self, call: &CallContext) -> Result<()> {
+        self.hold(call, false).await
+    }
+
+    async fn terminate(&self, _: &CallContext) -> Result<()> {
+        self.lease.end("terminate", false, true).await
+    }
+
+    async fn kill(&self, _: &CallContext) -> Result<()> {
+        self.lease.end("kill", false, false).await
+    }
+
+    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
+        Err(unsupported("fork"))
+    }
+
+    async fn metrics(&self, _: &CallContext) -> Result<Metrics> {
+        Err(unsupported("metrics"))
+    }
+
+    async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {
+        Err(unsupported("logs"))
+    }
+}
+
+#[async_trait]
+impl CodeOps for DatalayerInstance {
     async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
         let operation = "run_code";
         self.lease.alive(operation)?;
@@ -205,36 +283,137 @@ impl Instance for DatalayerInstance {
         Ok(self.context("interrupt", context)?.interrupt())
     }
 
-    async fn reset(&self, _: &CallContext) -> Result<()> {
-        self.lease.alive("reset")?;
-        self.contexts.restart_all().await;
-        self.beside.end_commands().await
-    }
-
     async fn register_tool(&self, _: &CallContext, tool: Tool) -> Result<()> {
         self.lease.alive("register_tool")?;
         self.contexts.tools.register(tool)
     }
+}
 
-    async fn set_tags(&self, _: &CallContext, tags: Tags) -> Result<()> {
-        self.lease.alive("set_tags")?;
-        self.lease.change_note(|note| note.tags = tags);
-        Ok(())
+#[async_trait]
+impl CommandOps for DatalayerInstance {
+    async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
+        let operation = "start_command";
+        // Before anything is started for commands.
+        if request.cpu_time.is_some() {
+            let message = "datalayer-runtime has no limit of CPU time for a single command";
+            return Err(Error::unsupported(operation, message));
+        }
+        let started = self.rest(operation).await?.commands()?.start_command(call, request).await;
+        self.explained(operation, started).await
     }
 
-    async fn set_lifetime(&self, _: &CallContext, lifetime: Duration) -> Result<()> {
-        self.lease.alive("set_lifetime")?;
-        self.lease.set_lifetime(lifetime)
+    async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
+        self.rest("list_commands").await?.commands()?.list_commands(call).await
     }
 
-    async fn pause(&self, call: &CallContext) -> Result<()> {
-        self.hold(call, true).await
+    async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
+        self.rest("connect_command").await?.commands()?.connect_command(call, id).await
+    }
+}
+
+#[async_trait]
+impl FileOps for DatalayerInstance {
+    async fn read_file(
+        &self,
+        call: &CallContext,
+        path: &str,
+        range: ByteRange,
+    ) -> Result<ByteStream> {
+        let read = self.rest("read_file").await?.files()?.read_file(call, path, range).await;
+        self.explained("read_file", read).await
     }
 
-    async fn resume(&self, call: &CallContext) -> Result<()> {
-        self.hold(call, false).await
+    async fn write_file(
+        &self,
+        call: &CallContext,
+        path: &str,
+        content: ByteStream,
+        options: WriteOptions,
+    ) -> Result<u64> {
+        let rest = self.rest("write_file").await?;
+        self.explained("write_file", rest.files()?.write_file(call, path, content, options).await)
+            .await
     }
 
+    async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
+        let listed = self.rest("list_files").await?.files()?.list_files(call, path).await;
+        self.explained("list_files", listed).await
+    }
+
+    async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo> {
+        let told = self.rest("stat_file").await?.files()?.stat_file(call, path).await;
+        self.explained("stat_file", told).await
+    }
+
+    async fn create_directory(&self, call: &CallContext, path: &str, parents: bool) -> Result<()> {
+        let rest = self.rest("create_directory").await?;
+        self.explained(
+            "create_directory",
+            rest.files()?.create_directory(call, path, parents).await,
+        )
+        .await
+    }
+
+    async fn remove_file(&self, call: &CallContext, path: &str, recursive: bool) -> Result<()> {
+        let removed =
+            self.rest("remove_file").await?.files()?.remove_file(call, path, recursive).await;
+        self.explained("remove_file", removed).await
+    }
+
+    async fn rename_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
+        let renamed = self.rest("rename_file").await?.files()?.rename_file(call, from, to).await;
+        self.explained("rename_file", renamed).await
+    }
+
+    async fn copy_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
+        let copied = self.rest("copy_file").await?.files()?.copy_file(call, from, to).await;
+        self.explained("copy_file", copied).await
+    }
+
+    async fn set_file_mode(&self, call: &CallContext, path: &str, mode: u32) -> Result<()> {
+        let set = self.rest("set_file_mode").await?.files()?.set_file_mode(call, path, mode).await;
+        self.explained("set_file_mode", set).await
+    }
+
+    async fn find_files(&self, call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
+        let found = self.rest("find_files").await?.files()?.find_files(call, query).await;
+        self.explained("find_files", found).await
+    }
+
+    async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream> {
+        let read = self.rest("read_archive").await?.files()?.read_archive(call, path).await;
+        self.explained("read_archive", read).await
+    }
+
+    async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
+        let written =
+            self.rest("write_archive").await?.files()?.write_archive(call, path, tar).await;
+        self.explained("write_archive", written).await
+    }
+
+    async fn watch_files(
+        &self,
+        call: &CallContext,
+        path: &str,
+        recursive: bool,
+    ) -> Result<WatchStream> {
+        let watched =
+            self.rest("watch_files").await?.files()?.watch_files(call, path, recursive).await;
+        self.explained("watch_files", watched).await
+    }
+}
+
+#[async_trait]
+impl PackageOps for DatalayerInstance {
+    async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()> {
+        let installed =
+            self.rest("install_packages").await?.packages()?.install_packages(call, packages).await;
+        self.explained("install_packages", installed).await
+    }
+}
+
+#[async_trait]
+impl SnapshotOps for DatalayerInstance {
     async fn create_snapshot(
         &self,
         call: &CallContext,
@@ -259,142 +438,7 @@ impl Instance for DatalayerInstance {
         Ok(SnapshotInfo { sandbox_id, ..stored(&made, &notes) })
     }
 
-    async fn terminate(&self, _: &CallContext) -> Result<()> {
-        self.lease.end("terminate", false, true).await
-    }
-
-    async fn kill(&self, _: &CallContext) -> Result<()> {
-        self.lease.end("kill", false, false).await
-    }
-
-    async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
-        let operation = "start_command";
-        // Before anything is started for commands.
-        if request.cpu_time.is_some() {
-            let message = "datalayer-runtime has no limit of CPU time for a single command";
-            return Err(Error::unsupported(operation, message));
-        }
-        let started = self.rest(operation).await?.start_command(call, request).await;
-        self.explained(operation, started).await
-    }
-
-    async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
-        self.rest("list_commands").await?.list_commands(call).await
-    }
-
-    async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
-        self.rest("connect_command").await?.connect_command(call, id).await
-    }
-
-    async fn read_file(
-        &self,
-        call: &CallContext,
-        path: &str,
-        range: ByteRange,
-    ) -> Result<ByteStream> {
-        let read = self.rest("read_file").await?.read_file(call, path, range).await;
-        self.explained("read_file", read).await
-    }
-
-    async fn write_file(
-        &self,
-        call: &CallContext,
-        path: &str,
-        content: ByteStream,
-        options: WriteOptions,
-    ) -> Result<u64> {
-        let rest = self.rest("write_file").await?;
-        self.explained("write_file", rest.write_file(call, path, content, options).await).await
-    }
-
-    async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
-        let listed = self.rest("list_files").await?.list_files(call, path).await;
-        self.explained("list_files", listed).await
-    }
-
-    async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo> {
-        let told = self.rest("stat_file").await?.stat_file(call, path).await;
-        self.explained("stat_file", told).await
-    }
-
-    async fn create_directory(&self, call: &CallContext, path: &str, parents: bool) -> Result<()> {
-        let rest = self.rest("create_directory").await?;
-        self.explained("create_directory", rest.create_directory(call, path, parents).await).await
-    }
-
-    async fn remove_file(&self, call: &CallContext, path: &str, recursive: bool) -> Result<()> {
-        let removed = self.rest("remove_file").await?.remove_file(call, path, recursive).await;
-        self.explained("remove_file", removed).await
-    }
-
-    async fn rename_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
-        let renamed = self.rest("rename_file").await?.rename_file(call, from, to).await;
-        self.explained("rename_file", renamed).await
-    }
-
-    async fn copy_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
-        let copied = self.rest("copy_file").await?.copy_file(call, from, to).await;
-        self.explained("copy_file", copied).await
-    }
-
-    async fn set_file_mode(&self, call: &CallContext, path: &str, mode: u32) -> Result<()> {
-        let set = self.rest("set_file_mode").await?.set_file_mode(call, path, mode).await;
-        self.explained("set_file_mode", set).await
-    }
-
-    async fn find_files(&self, call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
-        let found = self.rest("find_files").await?.find_files(call, query).await;
-        self.explained("find_files", found).await
-    }
-
-    async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream> {
-        let read = self.rest("read_archive").await?.read_archive(call, path).await;
-        self.explained("read_archive", read).await
-    }
-
-    async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
-        let written = self.rest("write_archive").await?.write_archive(call, path, tar).await;
-        self.explained("write_archive", written).await
-    }
-
-    async fn watch_files(
-        &self,
-        call: &CallContext,
-        path: &str,
-        recursive: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
-        let watched = self.rest("watch_files").await?.watch_files(call, path, recursive).await;
-        self.explained("watch_files", watched).await
-    }
-
-    async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()> {
-        let installed = self.rest("install_packages").await?.install_packages(call, packages).await;
-        self.explained("install_packages", installed).await
-    }
-
-    // Each of these is declared unsupported, and says so.
-
-    async fn expose_port(&self, _: &CallContext, _: u16) -> Result<TunnelInfo> {
-        Err(unsupported("expose_port"))
-    }
-
     async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
         Err(unsupported("restore_snapshot"))
-    }
-
-    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
-        Err(unsupported("fork"))
-    }
-
-    async fn metrics(&self, _: &CallContext) -> Result<Metrics> {
-        Err(unsupported("metrics"))
-    }
-
-    async fn logs(
-        &self,
-        _: &CallContext,
-        _: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
-        Err(unsupported("logs"))
     }
 }

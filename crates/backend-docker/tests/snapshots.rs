@@ -81,7 +81,14 @@ async fn variables_of_every_context_come_back() {
     assert_eq!(info.contexts, ["default", "other"]);
     assert_eq!(info.left_out, [""; 0]);
     run(&sandbox, "x.append(2)\nos.chdir('/')\nimport shutil\nshutil.rmtree('/workspace/a')").await;
-    sandbox.instance("test").unwrap().delete_context(&CallContext::new(), "other").await.unwrap();
+    sandbox
+        .instance("test")
+        .unwrap()
+        .code()
+        .unwrap()
+        .delete_context(&CallContext::new(), "other")
+        .await
+        .unwrap();
     sandbox.run_code("z = 1").context("third").await.unwrap();
     let restored = sandbox.restore_snapshot("one").await.unwrap();
     assert_eq!(restored.contexts, ["default", "other"]);

@@ -84,7 +84,14 @@ async fn variables_of_every_context_come_back() {
     assert_eq!(info.contexts, ["default", "other"]);
     assert_eq!(info.left_out, [""; 0]);
     run(&sandbox, "x.append(2)\nos.chdir('/')\nimport shutil\nshutil.rmtree('/workspace/a')").await;
-    sandbox.instance("test").unwrap().delete_context(&CallContext::new(), "other").await.unwrap();
+    sandbox
+        .instance("test")
+        .unwrap()
+        .code()
+        .unwrap()
+        .delete_context(&CallContext::new(), "other")
+        .await
+        .unwrap();
     sandbox.run_code("z = 1").context("third").await.unwrap();
     let restored = sandbox.restore_snapshot("one").await.unwrap();
     assert_eq!(restored.contexts, ["default", "other"]);
@@ -355,7 +362,14 @@ async fn variables_of_every_context_are_in_other_sandboxes() {
     let mut spec = ContextSpec::default();
     (spec.id, spec.cwd) = (Some("other".into()), Some("/tmp".into()));
     spec.env.insert("B".into(), "b".into());
-    sandbox.instance("test").unwrap().create_context(&CallContext::new(), spec).await.unwrap();
+    sandbox
+        .instance("test")
+        .unwrap()
+        .code()
+        .unwrap()
+        .create_context(&CallContext::new(), spec)
+        .await
+        .unwrap();
     sandbox.run_code("y = [2]\nf = lambda: y").context("other").await.unwrap();
     sandbox.run_code("1 + 1").context("empty").await.unwrap();
     let info = sandbox.create_snapshot("one").await.unwrap();

@@ -100,7 +100,9 @@ impl Entry {
 fn detachable(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     #[cfg(feature = "detached")]
     if backend.variant().is_local() {
-        return Arc::new(sandbox_supervisor::client::Detachable::new(backend));
+        use sandbox_core::Layer as _;
+
+        return sandbox_supervisor::client::DetachedLayer.layer(backend);
     }
     backend
 }

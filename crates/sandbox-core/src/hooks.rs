@@ -154,12 +154,12 @@ pub enum OperationEvent<'a> {
 
 /// Puts hooks around a sandbox, and around the copies that are made of it.
 pub fn intercept(instance: Arc<dyn Instance>, hooks: Arc<dyn Hooks>) -> Arc<dyn Instance> {
-    wrap_instance(Intercepted { inner: instance, hooks })
+    wrap_instance(Arc::new(Intercepted { inner: instance, hooks }))
 }
 
 /// Puts hooks around a backend and its sandboxes.
 pub fn intercept_backend(backend: Arc<dyn Backend>, hooks: Arc<dyn Hooks>) -> Arc<dyn Backend> {
-    wrap_backend(Intercepted { inner: backend, hooks })
+    wrap_backend(Arc::new(Intercepted { inner: backend, hooks }))
 }
 
 /// A backend or a sandbox with hooks.

@@ -62,21 +62,39 @@ pub trait Instance: fmt::Debug + Send + Sync + 'static {
     fn life(&self) -> &dyn Life;
 
     /// Returns the verbs about code.
+    ///
+    /// # Errors
+    /// `Unsupported` when they are not declared.
     fn code(&self) -> Result<&dyn CodeOps>;
 
     /// Returns the verbs about commands.
+    ///
+    /// # Errors
+    /// `Unsupported` when they are not declared.
     fn commands(&self) -> Result<&dyn CommandOps>;
 
     /// Returns the verbs about files.
+    ///
+    /// # Errors
+    /// `Unsupported` when they are not declared.
     fn files(&self) -> Result<&dyn FileOps>;
 
     /// Returns the verbs about packages.
+    ///
+    /// # Errors
+    /// `Unsupported` when they are not declared.
     fn packages(&self) -> Result<&dyn PackageOps>;
 
     /// Returns the verbs about snapshots.
+    ///
+    /// # Errors
+    /// `Unsupported` when they are not declared.
     fn snapshots(&self) -> Result<&dyn SnapshotOps>;
 
     /// Returns the verbs about ports.
+    ///
+    /// # Errors
+    /// `Unsupported` when they are not declared.
     fn ports(&self) -> Result<&dyn PortOps>;
 }
 

@@ -160,13 +160,13 @@ verbs! {
 }
 
 /// Makes a sandbox of a wrapper.
-pub fn wrap_instance(wrapper: impl InstanceWrapper) -> Arc<dyn Instance> {
+pub fn wrap_instance<W: InstanceWrapper>(wrapper: Arc<W>) -> Arc<dyn Instance> {
     Arc::new(Wrapped(wrapper))
 }
 
 /// A wrapper as what it wraps.
 #[derive(Debug)]
-struct Wrapped<W>(W);
+struct Wrapped<W>(Arc<W>);
 
 impl<W: InstanceWrapper> Instance for Wrapped<W> {
     fn info(&self) -> SandboxInfo {
@@ -258,7 +258,7 @@ pub trait BackendWrapper: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Makes a backend of a wrapper.
-pub fn wrap_backend(wrapper: impl BackendWrapper) -> Arc<dyn Backend> {
+pub fn wrap_backend<W: BackendWrapper>(wrapper: Arc<W>) -> Arc<dyn Backend> {
     Arc::new(Wrapped(wrapper))
 }
 

@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::host::{FileSystem, Links};
 use crate::interpreter::{Contexts, DEFAULT_CONTEXT, RunRequest};
 use async_trait::async_trait;
-use futures_util::Stream;
 use sandbox_core::{
-    ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
-    CreateSpec, Error, EventStream, FailureKind, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SingleUse, SnapshotInfo,
-    StartCommand, Tags, Tool, TunnelInfo, WatchEvent, WriteOptions, resolve_directory,
+    ByteRange, ByteStream, CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps,
+    Context, ContextSpec, CreateSpec, Error, EventStream, FailureKind, FileInfo, FileOps,
+    FindFiles, FoundFile, InstallPackages, Instance, Life, LogStream, Metrics, PackageOps, PortOps,
+    Result, RunCode, SandboxInfo, SandboxStatus, SingleUse, SnapshotInfo, SnapshotOps,
+    StartCommand, Tags, Tool, TunnelInfo, WatchStream, WriteOptions, resolve_directory,
 };
 use serde_json::{Map, Value, json};
 
@@ -211,14 +210,18 @@ impl<K: InstanceHooks> StandardInstance<K> {
         if can { Ok(&self.base) } else { Err(self.base.unsupported(operation)) }
     }
 
-    /// What takes a capability that not every sandbox of its kind has.
+    /// Refuses an operation whose capability is not declared.
+    fn declared(&self, declared: bool, operation: &'static str) -> Result<()> {
+        if declared { Ok(()) } else { Err(self.base.unsupported(operation)) }
+    }
+
+    /// Refuses an operation of a sandbox that has ended, or whose capability is not declared.
     fn needs(&self, declared: bool, operation: &'static str) -> Result<()> {
         self.base.ensure_running(operation)?;
-        if declared { Ok(()) } else { Err(self.base.unsupported(operation)) }
+        self.declared(declared, operation)
     }
 }
 
-#[async_trait]
 impl<K: InstanceHooks> Instance for StandardInstance<K> {
     fn info(&self) -> SandboxInfo {
         self.base.info()
@@ -232,6 +235,119 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         self.base.capabilities
     }
 
+    fn life(&self) -> &dyn Life {
+        self
+    }
+
+    fn code(&self) -> Result<&dyn CodeOps> {
+        self.declared(self.base.capabilities.run_code, "run_code")?;
+        Ok(self)
+    }
+
+    fn commands(&self) -> Result<&dyn CommandOps> {
+        self.declared(self.base.capabilities.commands, "start_command")?;
+        Ok(self)
+    }
+
+    fn files(&self) -> Result<&dyn FileOps> {
+        self.declared(self.base.capabilities.files, "files")?;
+        Ok(self)
+    }
+
+    fn packages(&self) -> Result<&dyn PackageOps> {
+        let Capabilities { install_python, install_system, .. } = self.base.capabilities;
+        self.declared(install_python || install_system, "install_packages")?;
+        Ok(self)
+    }
+
+    fn snapshots(&self) -> Result<&dyn SnapshotOps> {
+        let Capabilities { snapshot, restore_snapshot, .. } = self.base.capabilities;
+        self.declared(snapshot || restore_snapshot, "create_snapshot")?;
+        Ok(self)
+    }
+
+    fn ports(&self) -> Result<&dyn PortOps> {
+        self.declared(self.base.capabilities.expose_port, "expose_port")?;
+        Ok(self)
+    }
+}
+
+#[async_trait]
+impl<K: InstanceHooks> Life for StandardInstance<K> {
+    async fn reset(&self, _call: &CallContext) -> Result<()> {
+        self.needs(self.base.capabilities.restart, "reset")?;
+        self.contexts.restart_all().await;
+        self.base.commands.end_all().await
+    }
+
+    async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
+        self.base.ensure_not_ended("set_tags")?;
+        self.base.set_tags(tags);
+        Ok(())
+    }
+
+    async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
+        self.base.ensure_not_ended("set_lifetime")?;
+        self.base.expiry.set_lifetime(lifetime);
+        Ok(())
+    }
+
+    async fn terminate(&self, _call: &CallContext) -> Result<()> {
+        // Everything is killed; the kernel needs a moment until nothing runs any more.
+        self.base.terminate().await;
+        Ok(())
+    }
+
+    async fn kill(&self, _call: &CallContext) -> Result<()> {
+        self.base.end(FailureKind::Terminated);
+        Ok(())
+    }
+
+    async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
+        self.needs(self.base.capabilities.metrics, "metrics")?;
+        K::metrics(self).await
+    }
+
+    async fn pause(&self, _call: &CallContext) -> Result<()> {
+        let base = self.can_pause("pause")?;
+        let _turn = base.pause.turn.lock().await;
+        if base.pause.is_paused() {
+            return Ok(());
+        }
+        let contexts = pause_contexts(&self.contexts, "pause").await?;
+        base.pause.set(Some(PauseGuard { _contexts: contexts, _in_use: base.expiry.in_use() }));
+        // Whoever gives up here may have paused it.
+        let paused = K::pause(self).await;
+        if paused.is_err() {
+            base.pause.set(None);
+        }
+        paused.map_err(|error| base.ensure_not_ended("pause").err().unwrap_or(error))
+    }
+
+    async fn resume(&self, _call: &CallContext) -> Result<()> {
+        let base = self.can_pause("resume")?;
+        let _turn = base.pause.turn.lock().await;
+        if base.pause.is_paused() {
+            let resumed = K::resume(self).await;
+            resumed.map_err(|error| base.ensure_not_ended("resume").err().unwrap_or(error))?;
+            base.pause.set(None);
+        }
+        Ok(())
+    }
+
+    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
+
+    async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
+        Err(self.base.unsupported("fork"))
+    }
+
+    async fn logs(&self, _call: &CallContext, _follow: bool) -> Result<LogStream> {
+        Err(self.base.unsupported("logs"))
+    }
+}
+
+#[async_trait]
+impl<K: InstanceHooks> CodeOps for StandardInstance<K> {
     async fn run_code(&self, call: &CallContext, mut request: RunCode) -> Result<EventStream> {
         self.base.ensure_running("run_code")?;
         self.contexts.check_language("run_code", request.language.as_deref())?;
@@ -315,12 +431,14 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         Ok(self.contexts.existing("interrupt", context)?.interrupt())
     }
 
-    async fn reset(&self, _call: &CallContext) -> Result<()> {
-        self.needs(self.base.capabilities.restart, "reset")?;
-        self.contexts.restart_all().await;
-        self.base.commands.end_all().await
+    async fn register_tool(&self, _call: &CallContext, tool: Tool) -> Result<()> {
+        self.needs(self.base.capabilities.tools, "register_tool")?;
+        self.contexts.tools.register(tool)
     }
+}
 
+#[async_trait]
+impl<K: InstanceHooks> CommandOps for StandardInstance<K> {
     async fn start_command(&self, _call: &CallContext, request: StartCommand) -> Result<Command> {
         let capabilities = &self.base.capabilities;
         self.needs(capabilities.commands, "start_command")?;
@@ -328,25 +446,6 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
             return Err(self.base.unsupported("limit of CPU time for a single command"));
         }
         self.base.start_command(request).await
-    }
-
-    async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
-        let upgrade = matches!(packages, InstallPackages::Upgrade(_));
-        match packages {
-            InstallPackages::Python(names) | InstallPackages::Upgrade(names) => {
-                self.needs(self.base.capabilities.install_python, "install_packages")?;
-                self.base.install_python(names, upgrade).await
-            }
-            InstallPackages::System(names) => {
-                self.base.ensure_running("install_packages")?;
-                let names = system_packages::checked(names)?;
-                if names.is_empty() {
-                    return Ok(());
-                }
-                let _in_use = self.base.expiry.in_use();
-                K::install_system_packages(self, &names).await
-            }
-        }
     }
 
     async fn list_commands(&self, _call: &CallContext) -> Result<Vec<CommandInfo>> {
@@ -358,30 +457,10 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         self.needs(self.base.capabilities.commands, "connect_command")?;
         self.base.connect_command(id)
     }
+}
 
-    async fn set_tags(&self, _call: &CallContext, tags: Tags) -> Result<()> {
-        self.base.ensure_not_ended("set_tags")?;
-        self.base.set_tags(tags);
-        Ok(())
-    }
-
-    async fn set_lifetime(&self, _call: &CallContext, lifetime: Duration) -> Result<()> {
-        self.base.ensure_not_ended("set_lifetime")?;
-        self.base.expiry.set_lifetime(lifetime);
-        Ok(())
-    }
-
-    async fn terminate(&self, _call: &CallContext) -> Result<()> {
-        // Everything is killed; the kernel needs a moment until nothing runs any more.
-        self.base.terminate().await;
-        Ok(())
-    }
-
-    async fn kill(&self, _call: &CallContext) -> Result<()> {
-        self.base.end(FailureKind::Terminated);
-        Ok(())
-    }
-
+#[async_trait]
+impl<K: InstanceHooks> FileOps for StandardInstance<K> {
     async fn read_file(
         &self,
         _call: &CallContext,
@@ -467,16 +546,36 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         _call: &CallContext,
         path: &str,
         recursive: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
+    ) -> Result<WatchStream> {
         let watch = |files: Files| async move { files.watch(path, recursive).await };
         Ok(self.base.changes(self.base.with_files("watch_files", watch).await?))
     }
+}
 
-    async fn register_tool(&self, _call: &CallContext, tool: Tool) -> Result<()> {
-        self.needs(self.base.capabilities.tools, "register_tool")?;
-        self.contexts.tools.register(tool)
+#[async_trait]
+impl<K: InstanceHooks> PackageOps for StandardInstance<K> {
+    async fn install_packages(&self, _: &CallContext, packages: InstallPackages) -> Result<()> {
+        let upgrade = matches!(packages, InstallPackages::Upgrade(_));
+        match packages {
+            InstallPackages::Python(names) | InstallPackages::Upgrade(names) => {
+                self.needs(self.base.capabilities.install_python, "install_packages")?;
+                self.base.install_python(names, upgrade).await
+            }
+            InstallPackages::System(names) => {
+                self.base.ensure_running("install_packages")?;
+                let names = system_packages::checked(names)?;
+                if names.is_empty() {
+                    return Ok(());
+                }
+                let _in_use = self.base.expiry.in_use();
+                K::install_system_packages(self, &names).await
+            }
+        }
     }
+}
 
+#[async_trait]
+impl<K: InstanceHooks> SnapshotOps for StandardInstance<K> {
     async fn create_snapshot(
         &self,
         _call: &CallContext,
@@ -493,55 +592,12 @@ impl<K: InstanceHooks> Instance for StandardInstance<K> {
         self.base.ensure_running("restore_snapshot")?;
         K::restore_snapshot(self, name).await
     }
+}
 
+#[async_trait]
+impl<K: InstanceHooks> PortOps for StandardInstance<K> {
     async fn expose_port(&self, _call: &CallContext, port: u16) -> Result<TunnelInfo> {
         self.needs(self.base.capabilities.expose_port, "expose_port")?;
         K::expose_port(self, port).await
-    }
-
-    async fn metrics(&self, _call: &CallContext) -> Result<Metrics> {
-        self.needs(self.base.capabilities.metrics, "metrics")?;
-        K::metrics(self).await
-    }
-
-    async fn pause(&self, _call: &CallContext) -> Result<()> {
-        let base = self.can_pause("pause")?;
-        let _turn = base.pause.turn.lock().await;
-        if base.pause.is_paused() {
-            return Ok(());
-        }
-        let contexts = pause_contexts(&self.contexts, "pause").await?;
-        base.pause.set(Some(PauseGuard { _contexts: contexts, _in_use: base.expiry.in_use() }));
-        // Whoever gives up here may have paused it.
-        let paused = K::pause(self).await;
-        if paused.is_err() {
-            base.pause.set(None);
-        }
-        paused.map_err(|error| base.ensure_not_ended("pause").err().unwrap_or(error))
-    }
-
-    async fn resume(&self, _call: &CallContext) -> Result<()> {
-        let base = self.can_pause("resume")?;
-        let _turn = base.pause.turn.lock().await;
-        if base.pause.is_paused() {
-            let resumed = K::resume(self).await;
-            resumed.map_err(|error| base.ensure_not_ended("resume").err().unwrap_or(error))?;
-            base.pause.set(None);
-        }
-        Ok(())
-    }
-
-    // Nowhere yet: each is declared unsupported in the capabilities, and says so.
-
-    async fn fork(&self, _call: &CallContext) -> Result<Arc<dyn Instance>> {
-        Err(self.base.unsupported("fork"))
-    }
-
-    async fn logs(
-        &self,
-        _call: &CallContext,
-        _follow: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
-        Err(self.base.unsupported("logs"))
     }
 }

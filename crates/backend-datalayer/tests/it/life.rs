@@ -28,7 +28,7 @@ async fn a_sandbox_is_found_by_id_and_name() {
     }
     let error = other.attach(&call(), &id("nope")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    other.attach(&call(), &id("mine")).await.unwrap().terminate(&call()).await.unwrap();
+    other.attach(&call(), &id("mine")).await.unwrap().life().terminate(&call()).await.unwrap();
     bench.assert_nothing_left();
 }
 

@@ -75,7 +75,11 @@ async fn end_one(id: &str, how: End, args: &EndArgs) -> Result<String, Problem> 
         End::Stop => sandbox.terminate().await?,
         End::Remove => {
             // In this order, so that nothing runs any more when it is forgotten.
-            sandbox.instance("terminate")?.terminate(&code_sandboxes::CallContext::new()).await?;
+            sandbox
+                .instance("terminate")?
+                .life()
+                .terminate(&code_sandboxes::CallContext::new())
+                .await?;
             sandbox.kill().await?;
         }
     }

@@ -14,7 +14,7 @@ use crate::problem::Problem;
 pub(crate) async fn logs(args: &LogsArgs, printer: &Printer) -> Result<u8, Problem> {
     let sandbox = attach(&args.id, &args.provider).await?;
     let instance = sandbox.instance("logs")?;
-    let mut lines = instance.logs(&CallContext::new(), args.follow).await?;
+    let mut lines = instance.life().logs(&CallContext::new(), args.follow).await?;
     while let Some(line) = lines.next().await {
         let mut line = line?;
         if printer.format() != Format::Text {

@@ -16,7 +16,10 @@ pub(crate) async fn snapshot(args: &SnapshotArgs, printer: &Printer) -> Result<u
     match &args.command {
         SnapshotCommand::Create { id, name, description, provider } => {
             let instance = attach_running(id, provider).await?.instance("create_snapshot")?;
-            let taken = instance.create_snapshot(&CallContext::new(), name, description).await?;
+            let taken = instance
+                .snapshots()?
+                .create_snapshot(&CallContext::new(), name, description)
+                .await?;
             for what in &taken.left_out {
                 printer.note(&format!("not in the snapshot: {what}"));
             }

@@ -229,7 +229,7 @@ async fn a_deleted_context_takes_its_run_with_it(f: Fixture) -> Checked {
         running.run_code("while True: pass").context("a").no_timeout().await
     });
     let instance = sandbox.instance("test")?;
-    eventually("running", PATIENCE, async || Ok(instance.is_executing(Some("a")))).await?;
+    eventually("running", PATIENCE, async || Ok(instance.code()?.is_executing(Some("a")))).await?;
     within(PATIENCE, sandbox.delete_context("a")).await??;
     let result = within(PATIENCE, run).await???;
     ensure!(result.failure.is_some() && !result.success(), "{}", describe(&result));
@@ -266,7 +266,8 @@ async fn unknown_contexts_are_not_found(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let began = Instant::now();
     refused(sandbox.delete_context("nope").await, ErrorKind::NotFound)?;
-    let answer = sandbox.instance("test")?.restart_context(&CallContext::new(), "nope").await;
+    let answer =
+        sandbox.instance("test")?.code()?.restart_context(&CallContext::new(), "nope").await;
     ensure!(answer.is_err(), "an unknown context was restarted");
     ensure!(began.elapsed() < PATIENCE, "it took {:?}", began.elapsed());
     Ok(())

@@ -234,7 +234,7 @@ async fn its_log_tells_what_was_run(f: Fixture) -> Checked {
 
     let sandbox = f.create(|b| b.detached(HOUR)).await?;
     ok(&sandbox, "print('a line of ' + 'output')").await?;
-    let lines = sandbox.instance("logs")?.logs(&CallContext::new(), false).await?;
+    let lines = sandbox.instance("logs")?.life().logs(&CallContext::new(), false).await?;
     let lines: Vec<_> = lines.collect().await;
     let lines: Vec<String> = lines.into_iter().collect::<Result<_, _>>()?;
     for part in ["print('a line", "a line of output"] {

@@ -473,18 +473,18 @@ async fn a_killed_sandbox_says_so(f: Fixture) -> Checked {
     ensure!(content.next().await.is_some_and(|piece| piece.is_ok()), "the first piece");
     let instance = sandbox.instance("test")?;
     let call = sandbox_core::CallContext::new();
-    instance.kill(&call).await?;
+    instance.life().kill(&call).await?;
     let mut last = None;
     while let Some(piece) = content.next().await {
         last = Some(piece);
     }
     ensure!(last.is_some_and(|piece| piece.is_err()), "a stream went on after the end");
-    refused(instance.stat_file(&call, "large").await, ErrorKind::Terminated)?;
+    refused(instance.files()?.stat_file(&call, "large").await, ErrorKind::Terminated)?;
     let nothing = Box::pin(stream::empty());
     let options = WriteOptions::default();
-    let written = instance.write_file(&call, "large", nothing, options).await;
+    let written = instance.files()?.write_file(&call, "large", nothing, options).await;
     refused(written, ErrorKind::Terminated)?;
-    refused(instance.list_files(&call, ".").await, ErrorKind::Terminated)?;
+    refused(instance.files()?.list_files(&call, ".").await, ErrorKind::Terminated)?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use sandbox_core::{
 };
 use serde_json::Map;
 
-use crate::case::{Case, Checked, Failure, Need};
+use crate::case::{Case, Checked, Failure, Need, ensure_eq};
 use crate::fixture::Fixture;
 
 /// One case for each capability that is not declared.
@@ -47,8 +47,29 @@ async fn is_honest(f: Fixture, capability: &'static str) -> Checked {
     }
     let sandbox = f.sandbox().await?;
     let instance = sandbox.instance("test")?;
+    facets_are_declared(&*instance)?;
     for (verb, answer) in instance_verbs(capability, &instance).await {
         answers(verb, answer)?;
+    }
+    Ok(())
+}
+
+/// Requires that a facet is there exactly when the capability is declared that it stands for.
+fn facets_are_declared(instance: &dyn Instance) -> Checked {
+    let declared = instance.capabilities();
+    for (facet, is_there, is_declared) in [
+        ("code", instance.code().is_ok(), declared.run_code),
+        ("commands", instance.commands().is_ok(), declared.commands),
+        ("files", instance.files().is_ok(), declared.files),
+        (
+            "packages",
+            instance.packages().is_ok(),
+            declared.install_python || declared.install_system,
+        ),
+        ("snapshots", instance.snapshots().is_ok(), declared.snapshot || declared.restore_snapshot),
+        ("ports", instance.ports().is_ok(), declared.expose_port),
+    ] {
+        ensure_eq!(is_there, is_declared, "facet {facet}");
     }
     Ok(())
 }
@@ -108,7 +129,8 @@ type Answers = Vec<(&'static str, Result<()>)>;
 async fn instance_verbs(capability: &str, instance: &Arc<dyn Instance>) -> Answers {
     let run = async |request: RunCode| vec![("run_code", started_run(instance, request).await)];
     let start = async |request: StartCommand| {
-        let answer = instance.start_command(&CallContext::new(), request).await;
+        let answer =
+            async { instance.commands()?.start_command(&CallContext::new(), request).await }.await;
         vec![("start_command", answer.map(drop))]
     };
     let mut code = RunCode::new("1");
@@ -152,16 +174,25 @@ async fn instance_verbs(capability: &str, instance: &Arc<dyn Instance>) -> Answe
 
 /// A refusal may come with the call, or not at all; then the code ran.
 async fn started_run(instance: &Arc<dyn Instance>, request: RunCode) -> Result<()> {
-    instance.run_code(&CallContext::new(), request).await.map(drop)
+    async { instance.code()?.run_code(&CallContext::new(), request).await.map(drop) }.await
 }
 
 async fn background(instance: &Arc<dyn Instance>, mut command: StartCommand) -> Answers {
     let call = CallContext::new();
     command.background = true;
     vec![
-        ("start_command", instance.start_command(&call, command).await.map(drop)),
-        ("list_commands", instance.list_commands(&call).await.map(drop)),
-        ("connect_command", instance.connect_command(&call, "x").await.map(drop)),
+        (
+            "start_command",
+            async { instance.commands()?.start_command(&call, command).await.map(drop) }.await,
+        ),
+        (
+            "list_commands",
+            async { instance.commands()?.list_commands(&call).await.map(drop) }.await,
+        ),
+        (
+            "connect_command",
+            async { instance.commands()?.connect_command(&call, "x").await.map(drop) }.await,
+        ),
     ]
 }
 
@@ -174,18 +205,24 @@ async fn files(i: &Arc<dyn Instance>) -> Answers {
     let (options, mut query) = (WriteOptions::default(), FindFiles::default());
     query.root = "/".into();
     vec![
-        ("read_file", i.read_file(&c, "/x", ByteRange::default()).await.map(drop)),
-        ("write_file", i.write_file(&c, "/tmp/x", nothing(), options).await.map(drop)),
-        ("list_files", i.list_files(&c, "/").await.map(drop)),
-        ("stat_file", i.stat_file(&c, "/").await.map(drop)),
-        ("create_directory", i.create_directory(&c, "/tmp/d", true).await),
-        ("remove_file", i.remove_file(&c, "/tmp/x", true).await),
-        ("rename_file", i.rename_file(&c, "/tmp/x", "/tmp/y").await),
-        ("copy_file", i.copy_file(&c, "/tmp/x", "/tmp/y").await),
-        ("set_file_mode", i.set_file_mode(&c, "/tmp/x", 0o644).await),
-        ("find_files", i.find_files(&c, query).await.map(drop)),
-        ("read_archive", i.read_archive(&c, "/tmp").await.map(drop)),
-        ("write_archive", i.write_archive(&c, "/tmp", nothing()).await),
+        (
+            "read_file",
+            async { i.files()?.read_file(&c, "/x", ByteRange::default()).await.map(drop) }.await,
+        ),
+        (
+            "write_file",
+            async { i.files()?.write_file(&c, "/tmp/x", nothing(), options).await.map(drop) }.await,
+        ),
+        ("list_files", async { i.files()?.list_files(&c, "/").await.map(drop) }.await),
+        ("stat_file", async { i.files()?.stat_file(&c, "/").await.map(drop) }.await),
+        ("create_directory", async { i.files()?.create_directory(&c, "/tmp/d", true).await }.await),
+        ("remove_file", async { i.files()?.remove_file(&c, "/tmp/x", true).await }.await),
+        ("rename_file", async { i.files()?.rename_file(&c, "/tmp/x", "/tmp/y").await }.await),
+        ("copy_file", async { i.files()?.copy_file(&c, "/tmp/x", "/tmp/y").await }.await),
+        ("set_file_mode", async { i.files()?.set_file_mode(&c, "/tmp/x", 0o644).await }.await),
+        ("find_files", async { i.files()?.find_files(&c, query).await.map(drop) }.await),
+        ("read_archive", async { i.files()?.read_archive(&c, "/tmp").await.map(drop) }.await),
+        ("write_archive", async { i.files()?.write_archive(&c, "/tmp", nothing()).await }.await),
     ]
 }
 
@@ -193,38 +230,59 @@ async fn single_verbs(capability: &str, i: &Arc<dyn Instance>) -> Answers {
     let c = CallContext::new();
     match capability {
         "contexts" => vec![
-            ("create_context", i.create_context(&c, ContextSpec::default()).await.map(drop)),
-            ("list_contexts", i.list_contexts(&c).await.map(drop)),
-            ("delete_context", i.delete_context(&c, "x").await),
+            (
+                "create_context",
+                async { i.code()?.create_context(&c, ContextSpec::default()).await.map(drop) }
+                    .await,
+            ),
+            ("list_contexts", async { i.code()?.list_contexts(&c).await.map(drop) }.await),
+            ("delete_context", async { i.code()?.delete_context(&c, "x").await }.await),
         ],
         "variables" => vec![
-            ("get_variable", i.get_variable(&c, None, "x").await.map(drop)),
-            ("set_variables", i.set_variables(&c, None, Map::new()).await),
+            ("get_variable", async { i.code()?.get_variable(&c, None, "x").await.map(drop) }.await),
+            ("set_variables", async { i.code()?.set_variables(&c, None, Map::new()).await }.await),
         ],
-        "interrupt" => vec![("interrupt", i.interrupt(&c, None).await.map(drop))],
+        "interrupt" => {
+            vec![("interrupt", async { i.code()?.interrupt(&c, None).await.map(drop) }.await)]
+        }
         "restart" => vec![
-            ("restart_context", i.restart_context(&c, "default").await),
-            ("reset", i.reset(&c).await),
+            ("restart_context", async { i.code()?.restart_context(&c, "default").await }.await),
+            ("reset", i.life().reset(&c).await),
         ],
-        "watch" => vec![("watch_files", i.watch_files(&c, "/", false).await.map(drop))],
-        "tools" => vec![("register_tool", i.register_tool(&c, tool()).await)],
+        "watch" => vec![(
+            "watch_files",
+            async { i.files()?.watch_files(&c, "/", false).await.map(drop) }.await,
+        )],
+        "tools" => {
+            vec![("register_tool", async { i.code()?.register_tool(&c, tool()).await }.await)]
+        }
         "install_python" => vec![install(i, InstallPackages::Python(vec!["x".into()])).await],
         "install_system" => vec![install(i, InstallPackages::System(vec!["x".into()])).await],
-        "expose_port" => vec![("expose_port", i.expose_port(&c, 8080).await.map(drop))],
-        "set_tags" => vec![("set_tags", i.set_tags(&c, [("a".into(), "b".into())].into()).await)],
-        "set_lifetime" => {
-            vec![("set_lifetime", i.set_lifetime(&c, Duration::from_secs(60)).await)]
+        "expose_port" => {
+            vec![("expose_port", async { i.ports()?.expose_port(&c, 8080).await.map(drop) }.await)]
         }
-        "pause" => vec![("pause", i.pause(&c).await), ("resume", i.resume(&c).await)],
+        "set_tags" => {
+            vec![("set_tags", i.life().set_tags(&c, [("a".into(), "b".into())].into()).await)]
+        }
+        "set_lifetime" => {
+            vec![("set_lifetime", i.life().set_lifetime(&c, Duration::from_secs(60)).await)]
+        }
+        "pause" => vec![("pause", i.life().pause(&c).await), ("resume", i.life().resume(&c).await)],
         "snapshot" => {
-            vec![("create_snapshot", i.create_snapshot(&c, "x", "").await.map(drop))]
+            vec![(
+                "create_snapshot",
+                async { i.snapshots()?.create_snapshot(&c, "x", "").await.map(drop) }.await,
+            )]
         }
         "restore_snapshot" => {
-            vec![("restore_snapshot", i.restore_snapshot(&c, "x").await.map(drop))]
+            vec![(
+                "restore_snapshot",
+                async { i.snapshots()?.restore_snapshot(&c, "x").await.map(drop) }.await,
+            )]
         }
-        "fork" => vec![("fork", i.fork(&c).await.map(drop))],
-        "metrics" => vec![("metrics", i.metrics(&c).await.map(drop))],
-        "logs" => vec![("logs", i.logs(&c, false).await.map(drop))],
+        "fork" => vec![("fork", i.life().fork(&c).await.map(drop))],
+        "metrics" => vec![("metrics", i.life().metrics(&c).await.map(drop))],
+        "logs" => vec![("logs", i.life().logs(&c, false).await.map(drop))],
         "detached" => Vec::new(),
         other => vec![(
             "this suite",
@@ -237,7 +295,10 @@ async fn install(
     instance: &Arc<dyn Instance>,
     packages: InstallPackages,
 ) -> (&'static str, Result<()>) {
-    ("install_packages", instance.install_packages(&CallContext::new(), packages).await)
+    (
+        "install_packages",
+        async { instance.packages()?.install_packages(&CallContext::new(), packages).await }.await,
+    )
 }
 
 fn tool() -> Tool {

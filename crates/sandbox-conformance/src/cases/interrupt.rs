@@ -197,11 +197,14 @@ async fn only_the_named_context_is_interrupted(f: Fixture) -> Checked {
         other.run_code("while True: pass").context("other").timeout(PATIENCE).await
     });
     let began = Instant::now();
-    while !instance.is_executing(Some("other")) {
+    while !instance.code()?.is_executing(Some("other")) {
         ensure!(began.elapsed() < PATIENCE, "the other context does not execute");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    ensure!(instance.interrupt(&CallContext::new(), Some("other")).await?, "nothing interrupted");
+    ensure!(
+        instance.code()?.interrupt(&CallContext::new(), Some("other")).await?,
+        "nothing interrupted"
+    );
     let interrupted = within(SLACK, endless).await???;
     ensure!(interrupted.interrupted, "the other context: {}", describe(&interrupted));
     ensure_eq!(run.await??.text(), Some("'whole'"));

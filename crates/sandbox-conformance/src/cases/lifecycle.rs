@@ -151,7 +151,8 @@ async fn kill_is_final(f: Fixture) -> Checked {
     ensure_eq!(sandbox.status(), SandboxStatus::Terminated);
     refused(sandbox.run_code("1").await, ErrorKind::Terminated)?;
     // The instance itself must know, not the handle alone.
-    let answer = instance.run_code(&CallContext::new(), sandbox_core::RunCode::new("1")).await;
+    let answer =
+        instance.code()?.run_code(&CallContext::new(), sandbox_core::RunCode::new("1")).await;
     refused(answer.map(drop), ErrorKind::Terminated)?;
     Ok(())
 }

@@ -127,7 +127,7 @@ async fn it_is_listed_until_it_is_deleted(f: Fixture) -> Checked {
     let call = CallContext::new();
     ensure!(listed(&f, &name).await?.is_none(), "it is not there before");
     let instance = sandbox.instance("test")?;
-    let info = instance.create_snapshot(&call, &name.0, "what it is for").await?;
+    let info = instance.snapshots()?.create_snapshot(&call, &name.0, "what it is for").await?;
     ensure_eq!(info.description, "what it is for");
     ensure_eq!(Some(info.sandbox_id.clone()), sandbox.id());
     let found = listed(&f, &name).await?;

@@ -337,7 +337,7 @@ async fn a_failed_download_keeps_the_old_file(f: Fixture) -> Checked {
     let mut kill = Some(kill);
     let ending = tokio::spawn(async move {
         let _ = wait.await;
-        instance.kill(&sandbox_core::CallContext::new()).await
+        instance.life().kill(&sandbox_core::CallContext::new()).await
     });
     let down = sandbox.files().download("x", folder.join("down")).progress(|progress| {
         if progress.bytes > 1 << 20

@@ -151,8 +151,8 @@ async fn they_belong_to_a_context(f: Fixture) -> Checked {
     sandbox.create_context(Some("a")).await?;
     let (instance, call) = (sandbox.instance("test")?, CallContext::new());
     let values = Map::from_iter([("x".to_owned(), json!("in a"))]);
-    instance.set_variables(&call, Some("a"), values).await?;
-    ensure_eq!(instance.get_variable(&call, Some("a"), "x").await?, json!("in a"));
+    instance.code()?.set_variables(&call, Some("a"), values).await?;
+    ensure_eq!(instance.code()?.get_variable(&call, Some("a"), "x").await?, json!("in a"));
     refused(sandbox.get_variable("x").await, ErrorKind::NotFound)?;
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! A backend that runs nothing. It declares what a test wants, and may lie about one verb.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use sandbox_core::*;
 use serde_json::{Map, Value};
 
@@ -69,10 +68,6 @@ impl Backend for Fake {
     }
 }
 
-type Watched = Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>;
-type Lines = Pin<Box<dyn Stream<Item = Result<String>> + Send>>;
-
-#[async_trait]
 impl Instance for Fake {
     fn info(&self) -> SandboxInfo {
         SandboxInfo {
@@ -98,6 +93,85 @@ impl Instance for Fake {
         self.0.capabilities
     }
 
+    fn life(&self) -> &dyn Life {
+        self
+    }
+
+    fn code(&self) -> Result<&dyn CodeOps> {
+        if self.0.capabilities.run_code { Ok(self) } else { no("run_code") }
+    }
+
+    fn commands(&self) -> Result<&dyn CommandOps> {
+        if self.0.capabilities.commands { Ok(self) } else { no("start_command") }
+    }
+
+    fn files(&self) -> Result<&dyn FileOps> {
+        if self.0.capabilities.files { Ok(self) } else { no("files") }
+    }
+
+    fn packages(&self) -> Result<&dyn PackageOps> {
+        let Capabilities { install_python, install_system, .. } = self.0.capabilities;
+        if install_python || install_system { Ok(self) } else { no("install_packages") }
+    }
+
+    fn snapshots(&self) -> Result<&dyn SnapshotOps> {
+        let Capabilities { snapshot, restore_snapshot, .. } = self.0.capabilities;
+        if snapshot || restore_snapshot { Ok(self) } else { no("create_snapshot") }
+    }
+
+    fn ports(&self) -> Result<&dyn PortOps> {
+        if self.0.capabilities.expose_port { Ok(self) } else { no("expose_port") }
+    }
+}
+
+#[async_trait]
+impl Life for Fake {
+    async fn reset(&self, _: &CallContext) -> Result<()> {
+        no("reset")
+    }
+
+    async fn set_tags(&self, _: &CallContext, _: Tags) -> Result<()> {
+        if self.0.lies_about_tags { Ok(()) } else { no("set_tags") }
+    }
+
+    async fn set_lifetime(&self, _: &CallContext, _: Duration) -> Result<()> {
+        no("set_lifetime")
+    }
+
+    async fn pause(&self, _: &CallContext) -> Result<()> {
+        no("pause")
+    }
+
+    async fn resume(&self, _: &CallContext) -> Result<()> {
+        no("resume")
+    }
+
+    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
+        no("fork")
+    }
+
+    async fn metrics(&self, _: &CallContext) -> Result<Metrics> {
+        if self.0.fails_at_metrics {
+            return Err(Error::new(ErrorKind::Unavailable, "metrics", "not now"));
+        }
+        no("metrics")
+    }
+
+    async fn logs(&self, _: &CallContext, _: bool) -> Result<LogStream> {
+        no("logs")
+    }
+
+    async fn terminate(&self, _: &CallContext) -> Result<()> {
+        Ok(())
+    }
+
+    async fn kill(&self, _: &CallContext) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl CodeOps for Fake {
     async fn run_code(&self, _: &CallContext, _: RunCode) -> Result<EventStream> {
         if self.0.runs_are_silent { Ok(Box::pin(stream::empty())) } else { no("run_code") }
     }
@@ -139,10 +213,13 @@ impl Instance for Fake {
         no("interrupt")
     }
 
-    async fn reset(&self, _: &CallContext) -> Result<()> {
-        no("reset")
+    async fn register_tool(&self, _: &CallContext, _: Tool) -> Result<()> {
+        no("register_tool")
     }
+}
 
+#[async_trait]
+impl CommandOps for Fake {
     async fn start_command(&self, _: &CallContext, _: StartCommand) -> Result<Command> {
         let taken = Error::new(ErrorKind::NotFound, "start_command", "no such program");
         if self.0.takes_commands { Err(taken) } else { no("start_command") }
@@ -155,7 +232,10 @@ impl Instance for Fake {
     async fn connect_command(&self, _: &CallContext, _: &str) -> Result<Command> {
         no("connect_command")
     }
+}
 
+#[async_trait]
+impl FileOps for Fake {
     async fn read_file(&self, _: &CallContext, _: &str, _: ByteRange) -> Result<ByteStream> {
         no("read_file")
     }
@@ -210,38 +290,20 @@ impl Instance for Fake {
         no("write_archive")
     }
 
-    async fn watch_files(&self, _: &CallContext, _: &str, _: bool) -> Result<Watched> {
+    async fn watch_files(&self, _: &CallContext, _: &str, _: bool) -> Result<WatchStream> {
         no("watch_files")
     }
+}
 
-    async fn register_tool(&self, _: &CallContext, _: Tool) -> Result<()> {
-        no("register_tool")
-    }
-
+#[async_trait]
+impl PackageOps for Fake {
     async fn install_packages(&self, _: &CallContext, _: InstallPackages) -> Result<()> {
         no("install_packages")
     }
+}
 
-    async fn expose_port(&self, _: &CallContext, _: u16) -> Result<TunnelInfo> {
-        no("expose_port")
-    }
-
-    async fn set_tags(&self, _: &CallContext, _: Tags) -> Result<()> {
-        if self.0.lies_about_tags { Ok(()) } else { no("set_tags") }
-    }
-
-    async fn set_lifetime(&self, _: &CallContext, _: Duration) -> Result<()> {
-        no("set_lifetime")
-    }
-
-    async fn pause(&self, _: &CallContext) -> Result<()> {
-        no("pause")
-    }
-
-    async fn resume(&self, _: &CallContext) -> Result<()> {
-        no("resume")
-    }
-
+#[async_trait]
+impl SnapshotOps for Fake {
     async fn create_snapshot(&self, _: &CallContext, _: &str, _: &str) -> Result<SnapshotInfo> {
         no("create_snapshot")
     }
@@ -249,27 +311,11 @@ impl Instance for Fake {
     async fn restore_snapshot(&self, _: &CallContext, _: &str) -> Result<SnapshotInfo> {
         no("restore_snapshot")
     }
+}
 
-    async fn fork(&self, _: &CallContext) -> Result<Arc<dyn Instance>> {
-        no("fork")
-    }
-
-    async fn metrics(&self, _: &CallContext) -> Result<Metrics> {
-        if self.0.fails_at_metrics {
-            return Err(Error::new(ErrorKind::Unavailable, "metrics", "not now"));
-        }
-        no("metrics")
-    }
-
-    async fn logs(&self, _: &CallContext, _: bool) -> Result<Lines> {
-        no("logs")
-    }
-
-    async fn terminate(&self, _: &CallContext) -> Result<()> {
-        Ok(())
-    }
-
-    async fn kill(&self, _: &CallContext) -> Result<()> {
-        Ok(())
+#[async_trait]
+impl PortOps for Fake {
+    async fn expose_port(&self, _: &CallContext, _: u16) -> Result<TunnelInfo> {
+        no("expose_port")
     }
 }

@@ -1,5 +1,6 @@
 //! One sandbox on the other side.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -7,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_core::Stream;
 use sandbox_core::{
-    ByteRange, ByteStream, CallContext, Capabilities, Command, CommandInfo, Context, ContextSpec,
-    Error, ErrorKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages, Instance,
-    Metrics, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo, StartCommand, Tags, Tool,
-    TunnelInfo, WatchEvent, WriteOptions,
+    ByteRange, ByteStream, CallContext, Capabilities, CodeOps, Command, CommandInfo, CommandOps,
+    Context, ContextSpec, Error, ErrorKind, EventStream, FileInfo, FileOps, FindFiles, FoundFile,
+    InstallPackages, Instance, Life, LogStream, Metrics, PackageOps, PortOps, Result, RunCode,
+    SandboxInfo, SandboxStatus, SnapshotInfo, SnapshotOps, StartCommand, Tags, Tool, TunnelInfo,
+    WatchStream, WriteOptions,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -21,6 +23,7 @@ use super::{Client, Slot};
 use crate::body::{body, broken};
 use crate::frame::{Frame, Kind};
 use crate::message::{json, parse};
+use crate::wire::error::WireError;
 use crate::wire::request::{Freight, Verb, WireCommand, WireRun};
 use crate::wire::{self, Handed, State};
 
@@ -31,6 +34,8 @@ pub(super) struct RemoteInstance {
     /// The stream that made it.
     handle: u64,
     capabilities: Capabilities,
+    /// Why facets are missing, by name.
+    missing: BTreeMap<String, WireError>,
     first: State,
     /// What the server told since.
     told: Slot,
@@ -48,9 +53,14 @@ impl RemoteInstance {
         let pending = client.ask(operation, call, on, verb, Freight::default())?;
         let handle = pending.id();
         let told = client.known.expect(handle);
-        let Handed { state, capabilities } = pending.last().await?.value;
+        let Handed { state, capabilities, missing } = pending.last().await?.value;
         let capabilities = wire::capabilities(&capabilities);
-        Ok(Self { client: Arc::clone(client), handle, capabilities, first: state, told })
+        Ok(Self { client: Arc::clone(client), handle, capabilities, missing, first: state, told })
+    }
+
+    /// Refuses a facet that the sandbox has not, as its backend does.
+    fn facet(&self, name: &str) -> Result<()> {
+        self.missing.get(name).map_or(Ok(()), |missing| Err(missing.clone().into()))
     }
 
     async fn value<T: DeserializeOwned>(
@@ -89,7 +99,6 @@ impl RemoteInstance {
     }
 }
 
-#[async_trait]
 impl Instance for RemoteInstance {
     /// As far as the server has told. After the connection broke, a sandbox that had not ended is in status `Error`.
     fn info(&self) -> SandboxInfo {
@@ -109,6 +118,87 @@ impl Instance for RemoteInstance {
         self.capabilities
     }
 
+    fn life(&self) -> &dyn Life {
+        self
+    }
+
+    fn code(&self) -> Result<&dyn CodeOps> {
+        self.facet("code")?;
+        Ok(self)
+    }
+
+    fn commands(&self) -> Result<&dyn CommandOps> {
+        self.facet("commands")?;
+        Ok(self)
+    }
+
+    fn files(&self) -> Result<&dyn FileOps> {
+        self.facet("files")?;
+        Ok(self)
+    }
+
+    fn packages(&self) -> Result<&dyn PackageOps> {
+        self.facet("packages")?;
+        Ok(self)
+    }
+
+    fn snapshots(&self) -> Result<&dyn SnapshotOps> {
+        self.facet("snapshots")?;
+        Ok(self)
+    }
+
+    fn ports(&self) -> Result<&dyn PortOps> {
+        self.facet("ports")?;
+        Ok(self)
+    }
+}
+
+#[async_trait]
+impl Life for RemoteInstance {
+    async fn reset(&self, call: &CallContext) -> Result<()> {
+        self.value("reset", call, Verb::Reset).await
+    }
+
+    async fn set_tags(&self, call: &CallContext, tags: Tags) -> Result<()> {
+        self.value("set_tags", call, Verb::SetTags { tags }).await
+    }
+
+    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()> {
+        self.value("set_lifetime", call, Verb::SetLifetime { lifetime }).await
+    }
+
+    async fn pause(&self, call: &CallContext) -> Result<()> {
+        self.value("pause", call, Verb::Pause).await
+    }
+
+    async fn resume(&self, call: &CallContext) -> Result<()> {
+        self.value("resume", call, Verb::Resume).await
+    }
+
+    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
+        let copy = Self::make(&self.client, "fork", call, self.handle, Verb::Fork).await?;
+        Ok(Arc::new(copy))
+    }
+
+    async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
+        self.value("metrics", call, Verb::Metrics).await
+    }
+
+    async fn logs(&self, call: &CallContext, follow: bool) -> Result<LogStream> {
+        self.elements("logs", call, Verb::Logs { follow }).await
+    }
+
+    async fn terminate(&self, call: &CallContext) -> Result<()> {
+        self.end("terminate", call, Verb::Terminate).await
+    }
+
+    async fn kill(&self, call: &CallContext) -> Result<()> {
+        self.end("kill", call, Verb::Kill).await
+    }
+}
+
+#[async_trait]
+impl CodeOps for RemoteInstance {
     async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
         let (run, freight) = WireRun::pack(request);
         let verb = Verb::RunCode(run);
@@ -170,10 +260,19 @@ impl Instance for RemoteInstance {
         self.value("interrupt", call, verb).await
     }
 
-    async fn reset(&self, call: &CallContext) -> Result<()> {
-        self.value("reset", call, Verb::Reset).await
+    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()> {
+        let Tool { name, description, parameters, call: function } = tool;
+        let verb = Verb::RegisterTool { name, description, parameters };
+        let pending =
+            self.client.ask("register_tool", call, self.handle, verb, Freight::default())?;
+        // Known before the reply: code may call it at once.
+        self.client.known.keep_tool(pending.id(), function);
+        pending.last::<()>().await.map(drop)
     }
+}
 
+#[async_trait]
+impl CommandOps for RemoteInstance {
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
         let background = request.background;
         let (start, freight) = WireCommand::pack(request);
@@ -192,7 +291,10 @@ impl Instance for RemoteInstance {
             self.client.ask("connect_command", call, self.handle, verb, Freight::default())?;
         started(&self.client, pending, true).await
     }
+}
 
+#[async_trait]
+impl FileOps for RemoteInstance {
     async fn read_file(
         &self,
         call: &CallContext,
@@ -263,45 +365,21 @@ impl Instance for RemoteInstance {
         call: &CallContext,
         path: &str,
         recursive: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
+    ) -> Result<WatchStream> {
         let verb = Verb::WatchFiles { path: path.into(), recursive };
         self.elements("watch_files", call, verb).await
     }
+}
 
-    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()> {
-        let Tool { name, description, parameters, call: function } = tool;
-        let verb = Verb::RegisterTool { name, description, parameters };
-        let pending =
-            self.client.ask("register_tool", call, self.handle, verb, Freight::default())?;
-        // Known before the reply: code may call it at once.
-        self.client.known.keep_tool(pending.id(), function);
-        pending.last::<()>().await.map(drop)
-    }
-
+#[async_trait]
+impl PackageOps for RemoteInstance {
     async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()> {
         self.value("install_packages", call, Verb::install(packages)).await
     }
+}
 
-    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo> {
-        self.value("expose_port", call, Verb::ExposePort { port }).await
-    }
-
-    async fn set_tags(&self, call: &CallContext, tags: Tags) -> Result<()> {
-        self.value("set_tags", call, Verb::SetTags { tags }).await
-    }
-
-    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()> {
-        self.value("set_lifetime", call, Verb::SetLifetime { lifetime }).await
-    }
-
-    async fn pause(&self, call: &CallContext) -> Result<()> {
-        self.value("pause", call, Verb::Pause).await
-    }
-
-    async fn resume(&self, call: &CallContext) -> Result<()> {
-        self.value("resume", call, Verb::Resume).await
-    }
-
+#[async_trait]
+impl SnapshotOps for RemoteInstance {
     async fn create_snapshot(
         &self,
         call: &CallContext,
@@ -316,30 +394,12 @@ impl Instance for RemoteInstance {
         let verb = Verb::RestoreSnapshot { name: name.into() };
         self.value("restore_snapshot", call, verb).await
     }
+}
 
-    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
-        let copy = Self::make(&self.client, "fork", call, self.handle, Verb::Fork).await?;
-        Ok(Arc::new(copy))
-    }
-
-    async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
-        self.value("metrics", call, Verb::Metrics).await
-    }
-
-    async fn logs(
-        &self,
-        call: &CallContext,
-        follow: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
-        self.elements("logs", call, Verb::Logs { follow }).await
-    }
-
-    async fn terminate(&self, call: &CallContext) -> Result<()> {
-        self.end("terminate", call, Verb::Terminate).await
-    }
-
-    async fn kill(&self, call: &CallContext) -> Result<()> {
-        self.end("kill", call, Verb::Kill).await
+#[async_trait]
+impl PortOps for RemoteInstance {
+    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo> {
+        self.value("expose_port", call, Verb::ExposePort { port }).await
     }
 }
 

@@ -7,7 +7,7 @@ use sandbox_core::{CallContext, Instance};
 
 use crate::link::Link;
 use crate::message::Message;
-use crate::wire::{Handed, State, names};
+use crate::wire::{Handed, State, missing, names};
 
 /// A sandbox that the client holds, and what it was told of it.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ impl Published {
             told.last = Some(state.clone());
             state
         };
-        Handed { state, capabilities: names(&self.instance.capabilities()) }
+        let capabilities = names(&self.instance.capabilities());
+        Handed { state, capabilities, missing: missing(&*self.instance) }
     }
 
     /// From now on the client hears whether code runs there.
@@ -55,7 +56,8 @@ impl Published {
         if !self.instance.capabilities().contexts {
             return;
         }
-        if let Ok(contexts) = self.instance.list_contexts(&CallContext::new()).await {
+        let Ok(code) = self.instance.code() else { return };
+        if let Ok(contexts) = code.list_contexts(&CallContext::new()).await {
             for context in contexts {
                 self.follow(Some(&context.id));
             }
@@ -63,8 +65,11 @@ impl Published {
     }
 
     fn now(&self, contexts: &BTreeSet<String>) -> State {
-        let executing = contexts.iter().filter(|id| self.instance.is_executing(Some(id.as_str())));
-        State { info: self.instance.info(), executing: executing.cloned().collect() }
+        let code = self.instance.code().ok();
+        let is_executing =
+            |id: &&String| code.is_some_and(|code| code.is_executing(Some(id.as_str())));
+        let executing = contexts.iter().filter(is_executing).cloned().collect();
+        State { info: self.instance.info(), executing }
     }
 
     /// Tells what has changed. Whether code runs.

@@ -166,11 +166,16 @@ impl Request<'_> {
             }
             Verb::WriteFile { path, options } => {
                 let content = body(self.inlet);
-                value(instance.write_file(&self.call, &path, content, options.into()).await?)
+                value(
+                    instance
+                        .files()?
+                        .write_file(&self.call, &path, content, options.into())
+                        .await?,
+                )
             }
             Verb::WriteArchive { path } => {
                 let tar = body(self.inlet);
-                done(instance.write_archive(&self.call, &path, tar).await)
+                done(instance.files()?.write_archive(&self.call, &path, tar).await)
             }
             verb if is_about_files(&verb) => {
                 let request = self.no_body();
@@ -188,7 +193,7 @@ impl Request<'_> {
                 let kind = run.stdin;
                 published.follow(run.context.as_deref());
                 let stdin = kind.of_inlet(tail, inlet);
-                let events = instance.run_code(&call, run.unpack(stdin)).await?;
+                let events = instance.code()?.run_code(&call, run.unpack(stdin)).await?;
                 let (published, link) = (Arc::clone(published), Arc::clone(&session.link));
                 stream(events.map(move |event| {
                     let told =
@@ -202,12 +207,13 @@ impl Request<'_> {
             Verb::StartCommand(start) => {
                 let begin = if start.background { Begin::WhenRead } else { Begin::AtOnce };
                 let stdin = start.stdin.of_inlet(tail, inlet);
-                let command = instance.start_command(&call, start.unpack(stdin)).await?;
+                let command =
+                    instance.commands()?.start_command(&call, start.unpack(stdin)).await?;
                 Ok(started(session, id, command, begin))
             }
             Verb::ConnectCommand { id: command } => {
                 inlet.finish();
-                let command = instance.connect_command(&call, &command).await?;
+                let command = instance.commands()?.connect_command(&call, &command).await?;
                 Ok(started(session, id, command, Begin::WhenRead))
             }
             _ => Err(unreadable(Violation("not a program"))),
@@ -223,26 +229,28 @@ impl Request<'_> {
         let Self { session, id, call, tail, .. } = self;
         let call = &call;
         match verb {
-            Verb::CreateContext(spec) => value(instance.create_context(call, spec.into()).await?),
-            Verb::ListContexts => value(instance.list_contexts(call).await?),
-            Verb::RestartContext { id } => done(instance.restart_context(call, &id).await),
-            Verb::DeleteContext { id } => done(instance.delete_context(call, &id).await),
+            Verb::CreateContext(spec) => {
+                value(instance.code()?.create_context(call, spec.into()).await?)
+            }
+            Verb::ListContexts => value(instance.code()?.list_contexts(call).await?),
+            Verb::RestartContext { id } => done(instance.code()?.restart_context(call, &id).await),
+            Verb::DeleteContext { id } => done(instance.code()?.delete_context(call, &id).await),
             Verb::GetVariable { context, name } => {
-                tail_value(&instance.get_variable(call, context.as_deref(), &name).await?)
+                tail_value(&instance.code()?.get_variable(call, context.as_deref(), &name).await?)
             }
             Verb::SetVariables { context } => {
                 let values: Map<String, Value> = parse(&tail).map_err(unreadable)?;
-                done(instance.set_variables(call, context.as_deref(), values).await)
+                done(instance.code()?.set_variables(call, context.as_deref(), values).await)
             }
             Verb::Interrupt { context } => {
-                value(instance.interrupt(call, context.as_deref()).await?)
+                value(instance.code()?.interrupt(call, context.as_deref()).await?)
             }
-            Verb::Reset => done(instance.reset(call).await),
-            Verb::ListCommands => value(instance.list_commands(call).await?),
+            Verb::Reset => done(instance.life().reset(call).await),
+            Verb::ListCommands => value(instance.commands()?.list_commands(call).await?),
             Verb::RegisterTool { name, description, parameters } => {
                 let call_back = tool::of_client(Arc::downgrade(&session.link), id);
                 let tool = Tool { name, description, parameters, call: call_back };
-                done(instance.register_tool(call, tool).await)
+                done(instance.code()?.register_tool(call, tool).await)
             }
             Verb::InstallPackages { system, upgrade, names } => {
                 let packages = match (system, upgrade) {
@@ -250,25 +258,29 @@ impl Request<'_> {
                     (false, true) => InstallPackages::Upgrade(names),
                     (false, false) => InstallPackages::Python(names),
                 };
-                done(instance.install_packages(call, packages).await)
+                done(instance.packages()?.install_packages(call, packages).await)
             }
-            Verb::ExposePort { port } => value(instance.expose_port(call, port).await?),
-            Verb::SetTags { tags } => done(instance.set_tags(call, tags).await),
-            Verb::SetLifetime { lifetime } => done(instance.set_lifetime(call, lifetime).await),
-            Verb::Pause => done(instance.pause(call).await),
-            Verb::Resume => done(instance.resume(call).await),
+            Verb::ExposePort { port } => value(instance.ports()?.expose_port(call, port).await?),
+            Verb::SetTags { tags } => done(instance.life().set_tags(call, tags).await),
+            Verb::SetLifetime { lifetime } => {
+                done(instance.life().set_lifetime(call, lifetime).await)
+            }
+            Verb::Pause => done(instance.life().pause(call).await),
+            Verb::Resume => done(instance.life().resume(call).await),
             Verb::CreateSnapshot { name, description } => {
-                value(instance.create_snapshot(call, &name, &description).await?)
+                value(instance.snapshots()?.create_snapshot(call, &name, &description).await?)
             }
-            Verb::RestoreSnapshot { name } => value(instance.restore_snapshot(call, &name).await?),
+            Verb::RestoreSnapshot { name } => {
+                value(instance.snapshots()?.restore_snapshot(call, &name).await?)
+            }
             Verb::Fork => {
-                let copy = instance.fork(call).await?;
+                let copy = instance.life().fork(call).await?;
                 session.hand(id, copy).await.map(Answer::Value)
             }
-            Verb::Metrics => value(instance.metrics(call).await?),
-            Verb::Logs { follow } => fallible(instance.logs(call, follow).await?),
-            Verb::Terminate => done(instance.terminate(call).await),
-            Verb::Kill => done(instance.kill(call).await),
+            Verb::Metrics => value(instance.life().metrics(call).await?),
+            Verb::Logs { follow } => fallible(instance.life().logs(call, follow).await?),
+            Verb::Terminate => done(instance.life().terminate(call).await),
+            Verb::Kill => done(instance.life().kill(call).await),
             _ => {
                 published.publish(&session.link);
                 Err(unreadable(Violation("the verb is not about a sandbox")))
@@ -305,21 +317,23 @@ fn is_about_files(verb: &Verb) -> bool {
 async fn of_files(i: &Arc<dyn Instance>, call: &CallContext, verb: Verb) -> Result<Answer> {
     match verb {
         Verb::ReadFile { path, offset, length } => {
-            bytes(i.read_file(call, &path, ByteRange { offset, length }).await?)
+            bytes(i.files()?.read_file(call, &path, ByteRange { offset, length }).await?)
         }
-        Verb::ListFiles { path } => value(i.list_files(call, &path).await?),
-        Verb::StatFile { path } => value(i.stat_file(call, &path).await?),
+        Verb::ListFiles { path } => value(i.files()?.list_files(call, &path).await?),
+        Verb::StatFile { path } => value(i.files()?.stat_file(call, &path).await?),
         Verb::CreateDirectory { path, parents } => {
-            done(i.create_directory(call, &path, parents).await)
+            done(i.files()?.create_directory(call, &path, parents).await)
         }
-        Verb::RemoveFile { path, recursive } => done(i.remove_file(call, &path, recursive).await),
-        Verb::RenameFile { from, to } => done(i.rename_file(call, &from, &to).await),
-        Verb::CopyFile { from, to } => done(i.copy_file(call, &from, &to).await),
-        Verb::SetFileMode { path, mode } => done(i.set_file_mode(call, &path, mode).await),
-        Verb::FindFiles(query) => value(i.find_files(call, query.into()).await?),
-        Verb::ReadArchive { path } => bytes(i.read_archive(call, &path).await?),
+        Verb::RemoveFile { path, recursive } => {
+            done(i.files()?.remove_file(call, &path, recursive).await)
+        }
+        Verb::RenameFile { from, to } => done(i.files()?.rename_file(call, &from, &to).await),
+        Verb::CopyFile { from, to } => done(i.files()?.copy_file(call, &from, &to).await),
+        Verb::SetFileMode { path, mode } => done(i.files()?.set_file_mode(call, &path, mode).await),
+        Verb::FindFiles(query) => value(i.files()?.find_files(call, query.into()).await?),
+        Verb::ReadArchive { path } => bytes(i.files()?.read_archive(call, &path).await?),
         Verb::WatchFiles { path, recursive } => {
-            fallible(i.watch_files(call, &path, recursive).await?)
+            fallible(i.files()?.watch_files(call, &path, recursive).await?)
         }
         _ => Err(unreadable(Violation("the verb is not about files"))),
     }

@@ -6,9 +6,13 @@ pub(crate) mod event;
 pub(crate) mod request;
 pub(crate) mod spec;
 
-use sandbox_core::{Capabilities, SandboxInfo};
+use std::collections::BTreeMap;
+
+use sandbox_core::{Capabilities, Instance, SandboxInfo};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use self::error::WireError;
 
 /// What is known of a sandbox without asking it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +27,23 @@ pub(crate) struct State {
 pub(crate) struct Handed {
     pub(crate) state: State,
     pub(crate) capabilities: Vec<String>,
+    /// Why facets are missing, by name.
+    #[serde(default)]
+    pub(crate) missing: BTreeMap<String, WireError>,
+}
+
+/// The facets that an instance has not, by name, with the reasons.
+pub(crate) fn missing(instance: &dyn Instance) -> BTreeMap<String, WireError> {
+    let facets = [
+        ("code", instance.code().err()),
+        ("commands", instance.commands().err()),
+        ("files", instance.files().err()),
+        ("packages", instance.packages().err()),
+        ("snapshots", instance.snapshots().err()),
+        ("ports", instance.ports().err()),
+    ];
+    let missing = facets.into_iter().filter_map(|(name, why)| Some((name, why?)));
+    missing.map(|(name, why)| (name.to_owned(), WireError::from(&why))).collect()
 }
 
 /// A command that the other side now holds.

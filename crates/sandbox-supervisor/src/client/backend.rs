@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
-    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Variant,
+    Backend, BackendWrapper, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Instance,
+    Layer, ListQuery, Page, Result, SandboxId, SandboxInfo, SnapshotInfo, Variant, wrap_backend,
 };
 use tokio::time::sleep;
 
@@ -20,24 +20,32 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// What helps who asked for a sandbox that is not there.
 pub const NOT_FOUND_HINT: &str = "`sandboxes ls` shows what there is";
 
-/// A backend of this host, with the supervisor for whatever is to outlive this process.
+/// Makes detached sandboxes in the supervisor, and finds them there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DetachedLayer;
+
+impl Layer for DetachedLayer {
+    fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        wrap_backend(Arc::new(Detachable { inner }))
+    }
+}
+
+/// A backend of this host, with the supervisor for sandboxes that are to outlive this process.
 #[derive(Debug)]
-pub struct Detachable {
+struct Detachable {
     inner: Arc<dyn Backend>,
 }
 
 impl Detachable {
-    /// Adds the supervisor to a backend of this host.
-    pub fn new(inner: Arc<dyn Backend>) -> Self {
-        Self { inner }
+    fn variant(&self) -> Variant {
+        self.inner.variant()
     }
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Backend for Detachable {
-    fn variant(&self) -> Variant {
-        self.inner.variant()
+impl BackendWrapper for Detachable {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -90,14 +98,6 @@ impl Backend for Detachable {
             }
         }
         Ok(page)
-    }
-
-    async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
-        self.inner.environments(call).await
-    }
-
-    async fn health(&self, call: &CallContext) -> Result<Health> {
-        self.inner.health(call).await
     }
 
     async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {

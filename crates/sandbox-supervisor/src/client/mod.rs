@@ -15,7 +15,7 @@ mod launch;
 mod surroundings;
 
 pub use address::{Address, RUNTIME_DIRECTORY_VARIABLE};
-pub use backend::{Detachable, NOT_FOUND_HINT};
+pub use backend::{DetachedLayer, NOT_FOUND_HINT};
 pub use connect::{ENDING, ENDS, ENGINE, RETIRE, SERVE, STATUS, status};
 pub use launch::SUPERVISOR_VARIABLE;
 pub use surroundings::engine_variables;

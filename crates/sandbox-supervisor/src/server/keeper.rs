@@ -5,31 +5,33 @@ use std::sync::Arc;
 use crate::client::NOT_FOUND_HINT;
 use async_trait::async_trait;
 use sandbox_core::{
-    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
-    Page, Result, SandboxEnvironment, SandboxId, SandboxInfo, SnapshotInfo, Tags, Variant,
+    Backend, BackendWrapper, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Instance,
+    InstanceWrapper as _, Layer, ListQuery, Page, Result, SandboxId, SandboxInfo, Tags,
+    wrap_backend, wrap_instance,
 };
 
 use super::kept::Kept;
 use super::ledger::Ledger;
 use super::similar::similar;
 
+/// Keeps the sandboxes of a backend in a ledger until they end, and writes down what is run in them.
+#[derive(Clone, Debug)]
+pub(super) struct KeepLayer(pub(super) Arc<Ledger>);
+
+impl Layer for KeepLayer {
+    fn layer(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        wrap_backend(Arc::new(Keeper { inner, ledger: Arc::clone(&self.0) }))
+    }
+}
+
 /// The sandboxes of one variant.
 #[derive(Debug)]
-pub(super) struct Keeper {
+struct Keeper {
     inner: Arc<dyn Backend>,
     ledger: Arc<Ledger>,
 }
 
 impl Keeper {
-    /// The keeper of a variant.
-    ///
-    /// # Errors
-    /// `Unsupported` when this build does not have it.
-    pub(super) fn of(variant: Variant, ledger: &Arc<Ledger>) -> Result<Self> {
-        let inner = ledger.backend(variant)?;
-        Ok(Self { inner, ledger: Arc::clone(ledger) })
-    }
-
     fn all(&self) -> Vec<Arc<Kept>> {
         let mut all = self.ledger.all();
         all.retain(|kept| kept.variant() == self.inner.variant());
@@ -82,10 +84,9 @@ fn has_tags(info: &SandboxInfo, tags: &Tags) -> bool {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Backend for Keeper {
-    fn variant(&self) -> Variant {
-        self.inner.variant()
+impl BackendWrapper for Keeper {
+    fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -95,25 +96,25 @@ impl Backend for Keeper {
 
     async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
         let Some(key) = call.idempotency_key.clone() else {
-            return Ok(self.make(call, spec, None).await?);
+            return self.make(call, spec, None).await.map(wrap_instance);
         };
         let _turn = self.ledger.turn(&key).await;
         if let Some(kept) = self.made_with(&key, &spec.tags) {
-            return Ok(kept);
+            return Ok(wrap_instance(kept));
         }
-        Ok(self.make(call, spec, Some(key)).await?)
+        self.make(call, spec, Some(key)).await.map(wrap_instance)
     }
 
     /// By id, by name, or by a prefix of the id that only one has. Those that run come first.
     async fn attach(&self, _call: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
         let (wanted, all) = (id.local(), self.all());
         if let Some(kept) = all.iter().find(|kept| kept.local() == wanted) {
-            return Ok(Arc::clone(kept) as Arc<dyn Instance>);
+            return Ok(wrap_instance(Arc::clone(kept)));
         }
         for running in [true, false] {
             let mut some = all.iter().filter(|kept| kept.is_running() == running);
             if let Some(kept) = some.clone().find(|kept| kept.name().as_deref() == Some(wanted)) {
-                return Ok(Arc::clone(kept) as Arc<dyn Instance>);
+                return Ok(wrap_instance(Arc::clone(kept)));
             }
             let Some(kept) = some.find(|kept| kept.local().starts_with(wanted)) else { continue };
             let others: Vec<_> = some
@@ -121,7 +122,7 @@ impl Backend for Keeper {
                 .map(|kept| kept.local())
                 .collect();
             if others.is_empty() {
-                return Ok(Arc::clone(kept) as Arc<dyn Instance>);
+                return Ok(wrap_instance(Arc::clone(kept)));
             }
             let ids = [&[kept.local()], &others[..]].concat().join(", ");
             return Err(Error::invalid("id", format!("{wanted:?} is the beginning of {ids}")));
@@ -133,21 +134,5 @@ impl Backend for Keeper {
         let running = self.all().into_iter().filter(|kept| kept.is_running());
         let infos = running.map(|kept| kept.info()).filter(|info| has_tags(info, &query.tags));
         Ok(Page::last(infos.collect()))
-    }
-
-    async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>> {
-        self.inner.environments(call).await
-    }
-
-    async fn health(&self, call: &CallContext) -> Result<Health> {
-        self.inner.health(call).await
-    }
-
-    async fn list_snapshots(&self, call: &CallContext) -> Result<Vec<SnapshotInfo>> {
-        self.inner.list_snapshots(call).await
-    }
-
-    async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()> {
-        self.inner.delete_snapshot(call, name).await
     }
 }

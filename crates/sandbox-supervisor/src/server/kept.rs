@@ -1,17 +1,14 @@
 //! One sandbox that the supervisor has: the sandbox itself, and a book of what goes on in it.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::StreamExt as _;
 use sandbox_core::{
-    ByteRange, ByteStream, CallContext, Capabilities, Command, CommandEvent, CommandInfo, Context,
-    ContextSpec, Event, EventKind, EventStream, FileInfo, FindFiles, FoundFile, InstallPackages,
-    Instance, Metrics, OutputStream, Result, RunCode, SandboxInfo, SandboxStatus, SnapshotInfo,
-    StartCommand, TERMS, Tags, Tool, TunnelInfo, Utf8Decoder, Variant, WatchEvent, WriteOptions,
+    CallContext, Capabilities, Command, CommandEvent, Event, EventKind, EventStream, Instance,
+    InstanceWrapper, LogStream, OutputStream, Result, RunCode, SandboxInfo, StartCommand, TERMS,
+    Utf8Decoder, Variant,
 };
 use serde_json::{Map, Value};
 
@@ -180,17 +177,16 @@ impl Page {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Instance for Kept {
+impl InstanceWrapper for Kept {
+    fn inner(&self) -> &Arc<dyn Instance> {
+        &self.inner
+    }
+
     fn info(&self) -> SandboxInfo {
         let mut info = self.inner.info();
         info.metadata.insert("detached".into(), true.into());
         info.metadata.insert(TERMS.into(), self.terms.clone().into());
         info
-    }
-
-    fn status(&self) -> SandboxStatus {
-        self.inner.status()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -199,19 +195,21 @@ impl Instance for Kept {
 
     async fn run_code(&self, call: &CallContext, request: RunCode) -> Result<EventStream> {
         if call.run_id.as_deref().is_some_and(|id| id.starts_with(UNNOTED)) {
-            return self.inner.run_code(call, request).await;
+            return self.inner.code()?.run_code(call, request).await;
         }
         let code = request.code.clone();
-        let events = self.inner.run_code(call, request).await?;
+        let events = self.inner.code()?.run_code(call, request).await?;
         let mut page = self.page("code", &code);
         Ok(Box::pin(events.inspect(move |event| page.event(event))))
     }
 
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command> {
         let (line, background) = (request.command.to_string(), request.background);
-        let command = self.inner.start_command(call, request).await?;
+        let command = self.inner.commands()?.start_command(call, request).await?;
         let page = self.page("command", &line);
-        if background && let Ok(own) = self.inner.connect_command(call, &command.id).await {
+        if background
+            && let Ok(own) = self.inner.commands()?.connect_command(call, &command.id).await
+        {
             // Nobody else may be there to read what it prints.
             let own = self.follow(page, own);
             tokio::spawn(own.events.for_each(|_| std::future::ready(())));
@@ -222,14 +220,14 @@ impl Instance for Kept {
 
     /// Ends it. What was run in it can still be read for a while.
     async fn terminate(&self, call: &CallContext) -> Result<()> {
-        self.inner.terminate(call).await?;
+        self.inner.life().terminate(call).await?;
         self.note_end();
         Ok(())
     }
 
     /// Ends it and forgets it.
     async fn kill(&self, call: &CallContext) -> Result<()> {
-        self.inner.kill(call).await?;
+        self.inner.life().kill(call).await?;
         self.note_end();
         if let Some(ledger) = self.ledger.upgrade() {
             ledger.forget(&self.id);
@@ -237,182 +235,7 @@ impl Instance for Kept {
         Ok(())
     }
 
-    async fn logs(
-        &self,
-        _call: &CallContext,
-        follow: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<String>> + Send>>> {
+    async fn logs(&self, _call: &CallContext, follow: bool) -> Result<LogStream> {
         Ok(self.book.read(follow))
-    }
-
-    async fn create_context(&self, call: &CallContext, spec: ContextSpec) -> Result<Context> {
-        self.inner.create_context(call, spec).await
-    }
-
-    async fn list_contexts(&self, call: &CallContext) -> Result<Vec<Context>> {
-        self.inner.list_contexts(call).await
-    }
-
-    async fn restart_context(&self, call: &CallContext, id: &str) -> Result<()> {
-        self.inner.restart_context(call, id).await
-    }
-
-    async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()> {
-        self.inner.delete_context(call, id).await
-    }
-
-    async fn get_variable(
-        &self,
-        call: &CallContext,
-        context: Option<&str>,
-        name: &str,
-    ) -> Result<Value> {
-        self.inner.get_variable(call, context, name).await
-    }
-
-    async fn set_variables(
-        &self,
-        call: &CallContext,
-        context: Option<&str>,
-        values: Map<String, Value>,
-    ) -> Result<()> {
-        self.inner.set_variables(call, context, values).await
-    }
-
-    fn is_executing(&self, context: Option<&str>) -> bool {
-        self.inner.is_executing(context)
-    }
-
-    async fn interrupt(&self, call: &CallContext, context: Option<&str>) -> Result<bool> {
-        self.inner.interrupt(call, context).await
-    }
-
-    async fn reset(&self, call: &CallContext) -> Result<()> {
-        self.inner.reset(call).await
-    }
-
-    async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>> {
-        self.inner.list_commands(call).await
-    }
-
-    async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command> {
-        self.inner.connect_command(call, id).await
-    }
-
-    async fn read_file(
-        &self,
-        call: &CallContext,
-        path: &str,
-        range: ByteRange,
-    ) -> Result<ByteStream> {
-        self.inner.read_file(call, path, range).await
-    }
-
-    async fn write_file(
-        &self,
-        call: &CallContext,
-        path: &str,
-        content: ByteStream,
-        options: WriteOptions,
-    ) -> Result<u64> {
-        self.inner.write_file(call, path, content, options).await
-    }
-
-    async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>> {
-        self.inner.list_files(call, path).await
-    }
-
-    async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo> {
-        self.inner.stat_file(call, path).await
-    }
-
-    async fn create_directory(&self, call: &CallContext, path: &str, parents: bool) -> Result<()> {
-        self.inner.create_directory(call, path, parents).await
-    }
-
-    async fn remove_file(&self, call: &CallContext, path: &str, recursive: bool) -> Result<()> {
-        self.inner.remove_file(call, path, recursive).await
-    }
-
-    async fn rename_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
-        self.inner.rename_file(call, from, to).await
-    }
-
-    async fn copy_file(&self, call: &CallContext, from: &str, to: &str) -> Result<()> {
-        self.inner.copy_file(call, from, to).await
-    }
-
-    async fn set_file_mode(&self, call: &CallContext, path: &str, mode: u32) -> Result<()> {
-        self.inner.set_file_mode(call, path, mode).await
-    }
-
-    async fn find_files(&self, call: &CallContext, query: FindFiles) -> Result<Vec<FoundFile>> {
-        self.inner.find_files(call, query).await
-    }
-
-    async fn read_archive(&self, call: &CallContext, path: &str) -> Result<ByteStream> {
-        self.inner.read_archive(call, path).await
-    }
-
-    async fn write_archive(&self, call: &CallContext, path: &str, tar: ByteStream) -> Result<()> {
-        self.inner.write_archive(call, path, tar).await
-    }
-
-    async fn watch_files(
-        &self,
-        call: &CallContext,
-        path: &str,
-        recursive: bool,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<WatchEvent>> + Send>>> {
-        self.inner.watch_files(call, path, recursive).await
-    }
-
-    async fn register_tool(&self, call: &CallContext, tool: Tool) -> Result<()> {
-        self.inner.register_tool(call, tool).await
-    }
-
-    async fn install_packages(&self, call: &CallContext, packages: InstallPackages) -> Result<()> {
-        self.inner.install_packages(call, packages).await
-    }
-
-    async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo> {
-        self.inner.expose_port(call, port).await
-    }
-
-    async fn set_tags(&self, call: &CallContext, tags: Tags) -> Result<()> {
-        self.inner.set_tags(call, tags).await
-    }
-
-    async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()> {
-        self.inner.set_lifetime(call, lifetime).await
-    }
-
-    async fn pause(&self, call: &CallContext) -> Result<()> {
-        self.inner.pause(call).await
-    }
-
-    async fn resume(&self, call: &CallContext) -> Result<()> {
-        self.inner.resume(call).await
-    }
-
-    async fn create_snapshot(
-        &self,
-        call: &CallContext,
-        name: &str,
-        description: &str,
-    ) -> Result<SnapshotInfo> {
-        self.inner.create_snapshot(call, name, description).await
-    }
-
-    async fn restore_snapshot(&self, call: &CallContext, name: &str) -> Result<SnapshotInfo> {
-        self.inner.restore_snapshot(call, name).await
-    }
-
-    async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>> {
-        self.inner.fork(call).await
-    }
-
-    async fn metrics(&self, call: &CallContext) -> Result<Metrics> {
-        self.inner.metrics(call).await
     }
 }

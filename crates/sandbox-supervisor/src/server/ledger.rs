@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::ENDS;
 use sandbox_core::{
-    Backend, CallContext, Error, ErrorKind, Instance as _, Result, Retry, Variant, unix_now,
+    Backend, CallContext, Error, ErrorKind, InstanceWrapper as _, Result, Retry, Variant, unix_now,
 };
 use tokio::sync::Notify;
 

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use crate::client::{Address, ENGINE, RETIRE, SERVE, STATUS, engine_variables};
 use rustix::process::{Resource, geteuid, getrlimit, setrlimit, setsid};
-use sandbox_core::{Backend, Error, ErrorKind, Instance as _, Result, Variant};
+use sandbox_core::{Backend, Error, ErrorKind, InstanceWrapper as _, Layer as _, Result, Variant};
 use serde_json::{Map, Value, json};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use self::keeper::Keeper;
+use self::keeper::KeepLayer;
 pub use self::kept::UNNOTED;
 use self::ledger::Ledger;
 use self::seat::Seat;
@@ -145,16 +145,16 @@ async fn converse(stream: UnixStream, ledger: &Arc<Ledger>) -> Result<()> {
     let wants = accepted.hello().wants.clone();
     let mut about = about(ledger);
     let variant = wants.strip_prefix(SERVE).unwrap_or(Variant::LOCAL_EVAL.as_str()).parse();
-    let keeper = variant.and_then(|variant| Keeper::of(variant, ledger));
-    let keeper = match keeper {
-        Ok(keeper) => keeper,
+    let backend = variant.and_then(|variant| ledger.backend(variant));
+    let backend = match backend {
+        Ok(backend) => KeepLayer(Arc::clone(ledger)).layer(backend),
         Err(error) => {
             about.insert("refuses".into(), error.to_string().into());
             return accepted.refuse(&*ledger.make(None)?, about).await;
         }
     };
     if wants.starts_with(SERVE) {
-        return accepted.serve(Arc::new(keeper), about).await;
+        return accepted.serve(backend, about).await;
     }
     if wants == RETIRE {
         about.insert("retired".into(), ledger.retire().into());
@@ -162,7 +162,7 @@ async fn converse(stream: UnixStream, ledger: &Arc<Ledger>) -> Result<()> {
     if wants == STATUS {
         about.insert("ended".into(), ended(ledger));
     }
-    accepted.refuse(&keeper, about).await
+    accepted.refuse(&*backend, about).await
 }
 
 /// The sandboxes that have ended and are remembered, the last ones first, as many as a greeting holds.

@@ -161,7 +161,7 @@ impl Guest {
 }
 
 async fn interrupt(sandbox: &Sandbox, context: Option<&str>) -> Result<bool, Error> {
-    sandbox.instance("interrupt")?.interrupt(&CallContext::new(), context).await
+    sandbox.instance("interrupt")?.code()?.interrupt(&CallContext::new(), context).await
 }
 
 /// The events of a command in the vocabulary of code, so that one report serves both.
