@@ -1,6 +1,6 @@
 //! Layers of a program: hooks around every operation, and a wrapper that changes one verb.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -58,11 +58,16 @@ impl Observer for Watching {
 
 impl Watching {
     fn note(&self, what: &str) {
-        self.0.lock().unwrap().push(what.to_owned());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
     }
 
     fn seen(&self, what: &str) -> usize {
-        self.0.lock().unwrap().iter().filter(|seen| *seen == what).count()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .filter(|seen| *seen == what)
+            .count()
     }
 }
 
