@@ -17,7 +17,7 @@ struct Claim {
     holds: fn(&BTreeSet<String>) -> bool,
 }
 
-const CLAIMS: [Claim; 11] = [
+const CLAIMS: [Claim; 12] = [
     Claim {
         what: "the core pulls no runtime and no HTTP client",
         package: "code-sandboxes-core",
@@ -64,6 +64,18 @@ const CLAIMS: [Claim; 11] = [
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "jupyter"],
         holds: |tree| backends(tree) == ["code-sandboxes-backend-jupyter"],
+    },
+    Claim {
+        what: "what every cloud needs pulls no backend, no cells and no kernels",
+        package: "code-sandboxes-cloud",
+        features: &["--all-features"],
+        holds: |tree| {
+            backends(tree).is_empty()
+                && !tree.contains("code-sandboxes-cells")
+                && !tree.contains("code-sandboxes-isolation")
+                && !tree.contains("code-sandboxes-kernel")
+                && !tree.contains("code-sandboxes-jupyter-protocol")
+        },
     },
     Claim {
         what: "the facade with cloud runtimes pulls no other backend, no cells and no ZeroMQ",

@@ -60,7 +60,7 @@ const LEFT_TO_FULL: &str = "left to `cargo xtask test --full`";
 
 /// Test programs that one user runs, by the folder of their package and their own name (none: all of the package). It
 /// makes little difference to them which; what they share with the others runs as both users there.
-const ONCE: [(&str, Option<&str>, Who); 11] = [
+const ONCE: [(&str, Option<&str>, Who); 12] = [
     ("xtask", None, Who::ThisOne),
     ("jupyter-protocol", None, Who::ThisOne),
     ("sandbox-core", None, Who::ThisOne),
@@ -68,6 +68,7 @@ const ONCE: [(&str, Option<&str>, Who); 11] = [
     ("sandbox-egress", None, Who::ThisOne),
     ("sandbox-rpc", None, Who::ThisOne),
     ("sandbox-kernel", None, Who::ThisOne),
+    ("sandbox-cloud", None, Who::ThisOne),
     ("backend-jupyter", None, Who::ThisOne),
     ("backend-datalayer", None, Who::ThisOne),
     ("backend-eval", Some("conformance_off"), Who::ThisOne),

@@ -1,0 +1,58 @@
+//! Clients that share connections, and clients with connections of their own.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use reqwest::redirect;
+use sandbox_core::{Error, ErrorKind, Result};
+
+use super::client::{Client, Service};
+use super::tls;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Makes clients. A backend has one factory and asks for a client at every call, so that a key or an address that has
+/// changed counts at the next call.
+#[derive(Debug, Default)]
+pub struct ClientFactory {
+    shared: OnceLock<reqwest::Client>,
+}
+
+impl ClientFactory {
+    /// Returns a client over the connections that all clients of this factory share.
+    ///
+    /// # Errors
+    /// `Unexpected` where encryption cannot be set up.
+    pub fn client<A>(&self, service: Service, auth: A) -> Result<Client<A>> {
+        let http = match self.shared.get() {
+            Some(http) => http.clone(),
+            None => {
+                let made = connections()?;
+                self.shared.get_or_init(|| made).clone()
+            }
+        };
+        Ok(Client::new(http, service, auth))
+    }
+
+    /// Returns a client over connections of its own. Connections belong to the runtime that opened them: work that outlives
+    /// the runtime of its caller, such as a deletion in the background, needs such a client.
+    ///
+    /// # Errors
+    /// As [`ClientFactory::client`].
+    pub fn dedicated_client<A>(&self, service: Service, auth: A) -> Result<Client<A>> {
+        Ok(Client::new(connections()?, service, auth))
+    }
+}
+
+fn connections() -> Result<reqwest::Client> {
+    reqwest::Client::builder()
+        // A key must not follow a redirection.
+        .redirect(redirect::Policy::none())
+        .user_agent(concat!("code-sandboxes/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tls_backend_preconfigured(tls::client_config()?)
+        .build()
+        .map_err(|error| {
+            Error::new(ErrorKind::Unexpected, "connect", "cannot set up HTTP").with_source(error)
+        })
+}
