@@ -14,7 +14,9 @@ use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use sandbox_agent_client::{AgentConnection, AgentFiles, AgentReader, Connecting, Pauser};
 use sandbox_core::{ByteSize, Error, ErrorKind, FailureKind, Result, random_hex};
 use sandbox_engine::background;
-use sandbox_engine::host::{Channel, Expected, ProcessHost, Spawn, Spawned, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{
+    PendingCheckpoint, ProcessHost, SideChannel, Spawn, Spawned, WorkerIo, WorkerSpec,
+};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -48,7 +50,7 @@ const MOST_SAID: usize = 4 << 10;
 pub(crate) struct Freezer {
     docker: Docker,
     name: String,
-    stillness: Pauser,
+    pauser: Pauser,
     /// Held by whoever has it held or let go on, also when nobody waits for that any more.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -58,13 +60,13 @@ impl Freezer {
     /// Whoever gives up here may have stopped it.
     pub(crate) async fn freeze(&self) -> Result<()> {
         let _turn = self.turn.lock().await;
-        self.stillness.stop_all().await
+        self.pauser.pause().await
     }
 
     /// One that is not held goes on.
     pub(crate) async fn thaw(&self) -> Result<()> {
         let _turn = self.turn.lock().await;
-        self.stillness.continue_all().await
+        self.pauser.resume().await
     }
 
     /// An image of what is changed in it, for a snapshot of that store. The engine holds it for that moment.
@@ -73,7 +75,7 @@ impl Freezer {
     /// The engine goes on, and the image is removed then.
     pub(crate) async fn commit(&self, snapshot: &str, store: String) -> Result<Committed> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let held = self.stillness.hold();
+        let held = self.pauser.mark_paused();
         // It answers when it is done.
         let docker = self.docker.clone().with_timeout(LONGEST_COMMIT);
         let committing = Committed::of(docker, self.name.clone(), snapshot.to_owned(), store);
@@ -217,7 +219,7 @@ impl DockerBox {
         let freezer = Freezer {
             docker: docker.clone(),
             name: made.name.clone(),
-            stillness: pipe.stillness(),
+            pauser: pipe.pauser(),
             turn: Arc::default(),
         };
         let pipe = match memory {
@@ -377,16 +379,16 @@ impl ProcessHost for DockerBox {
         self.pipe.start_worker(spec).await
     }
 
-    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
-        self.pipe.expect_copy().await
+    async fn begin_checkpoint(&self) -> Result<Option<(Box<dyn PendingCheckpoint>, SideChannel)>> {
+        self.pipe.begin_checkpoint().await
     }
 
-    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+    fn open_channel(&self) -> Result<Option<(UnixStream, SideChannel)>> {
         self.pipe.open_channel()
     }
 
-    async fn held_by_others(&self) {
-        self.made.held_by_others(|| self.freezer.turn.try_lock().is_err()).await;
+    async fn paused_by_others(&self) {
+        self.made.paused_by_others(|| self.freezer.turn.try_lock().is_err()).await;
     }
 
     fn kill(&self) {

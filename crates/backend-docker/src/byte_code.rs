@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sandbox_engine::programs::on_path;
 use sandbox_engine::{background, cache};
-use sandbox_python::agent::{Magic, agent, byte_code_id, compiler};
+use sandbox_python::agent::{PycMagic, agent, byte_code_id, compiler};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -29,12 +29,12 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentByteCode {
     /// `None`: it is being made, or there is nobody here who could make it.
-    known: Arc<Mutex<HashMap<Magic, Option<Bytes>>>>,
+    known: Arc<Mutex<HashMap<PycMagic, Option<Bytes>>>>,
 }
 
 impl AgentByteCode {
     /// That for interpreters of that kind, if it is there. Otherwise it is made, for the ones to come.
-    pub(crate) fn of(&self, magic: Magic) -> Option<Bytes> {
+    pub(crate) fn of(&self, magic: PycMagic) -> Option<Bytes> {
         if let Some(known) = self.known().get(&magic) {
             return known.clone();
         }
@@ -52,7 +52,7 @@ impl AgentByteCode {
         cached
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Magic, Option<Bytes>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<PycMagic, Option<Bytes>>> {
         lock(&self.known)
     }
 }
@@ -61,12 +61,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn file_name(magic: Magic) -> String {
+fn file_name(magic: PycMagic) -> String {
     format!("agent-in-boxes-{:016x}.bin", byte_code_id(magic))
 }
 
 /// By the first interpreter here that is of that kind.
-async fn make(magic: Magic) -> Option<Bytes> {
+async fn make(magic: PycMagic) -> Option<Bytes> {
     let numbered = (OLDEST..=NEWEST).rev().map(|minor| format!("python3.{minor}"));
     for name in std::iter::once("python3".to_owned()).chain(numbered) {
         let Some(python) = on_path(&name) else { continue };
@@ -78,7 +78,7 @@ async fn make(magic: Magic) -> Option<Bytes> {
     None
 }
 
-async fn compile(python: &Path, magic: Magic) -> std::io::Result<Option<Bytes>> {
+async fn compile(python: &Path, magic: PycMagic) -> std::io::Result<Option<Bytes>> {
     let mut compiler = Command::new(python)
         .args(compiler(magic))
         .stdin(Stdio::piped())
@@ -104,7 +104,7 @@ async fn compile(python: &Path, magic: Magic) -> std::io::Result<Option<Bytes>> 
 mod tests {
     use super::*;
 
-    async fn magic_of(python: &str) -> Magic {
+    async fn magic_of(python: &str) -> PycMagic {
         let code = "import importlib.util as u; print(u.MAGIC_NUMBER.hex())";
         let output = Command::new(python).args(["-I", "-c", code]).output().await.unwrap();
         String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
@@ -116,7 +116,7 @@ mod tests {
         let own = magic_of("python3").await;
         let made = compile(&python, own).await.unwrap().unwrap();
         assert!(made.len() > agent().len() / 2, "{} bytes", made.len());
-        let other: Magic = "00000d0a".parse().unwrap();
+        let other: PycMagic = "00000d0a".parse().unwrap();
         assert_eq!(compile(&python, other).await.unwrap(), None);
         assert_eq!(make(other).await, None);
     }

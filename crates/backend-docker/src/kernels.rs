@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jupyter_protocol::zmq::{Dialer, Io};
 use jupyter_protocol::{Channel, ConnectionInfo, Endpoint, Transport};
-use sandbox_agent_client::{AgentPorts, Listener, Speaker};
+use sandbox_agent_client::{AgentPorts, Listener, PeerProcess};
 use sandbox_core::{Result, random_hex};
 use sandbox_engine::host::Process;
 use sandbox_kernel::launch::Way;
@@ -64,7 +64,7 @@ impl Dialer for Tunnel {
             Endpoint::Ipc { path } => Listener::Socket(path.to_string_lossy().into_owned()),
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let opened = self.there.open(&there, Some(self.speaker(channel))).await;
+        let opened = self.there.open(&there, Some(self.peer(channel))).await;
         Ok(Box::new(opened.map_err(io::Error::other)?))
     }
 }
@@ -72,8 +72,8 @@ impl Dialer for Tunnel {
 impl Tunnel {
     /// A reply ends a run, and a call of a tool shows what was written before; so both come after that. What a kernel
     /// publishes is taken at once, because it drops what is not.
-    fn speaker(&self, channel: Channel) -> Speaker {
-        Speaker { pid: self.pid, always: matches!(channel, Channel::Shell | Channel::Stdin) }
+    fn peer(&self, channel: Channel) -> PeerProcess {
+        PeerProcess { pid: self.pid, always: matches!(channel, Channel::Shell | Channel::Stdin) }
     }
 }
 

@@ -85,7 +85,7 @@ impl Made {
 impl Made {
     /// Waits until the engine says that the container is paused, at a moment at which this process does not hold it, and
     /// notes that as the reason of its end. Asks a second later at the earliest: hardly anything takes that long to end.
-    pub(crate) async fn held_by_others(&self, is_held_here: impl Fn() -> bool + Send) {
+    pub(crate) async fn paused_by_others(&self, is_held_here: impl Fn() -> bool + Send) {
         loop {
             sleep(PAUSE_LOOK).await;
             let found = timeout(PAUSE_LOOK, self.docker.inspect_container(&self.name, None)).await;

@@ -6,11 +6,11 @@ use sandbox_core::tar::{self, Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Result};
 
 use crate::call::{Call, Guard};
+use crate::connection::Answer;
+use crate::error::{TargetExt as _, in_archive, no_record};
 use crate::files::{Records, feed};
-use crate::link::Answer;
 use crate::message::CHUNK;
 use crate::streams::Writer;
-use crate::trouble::{TargetExt as _, in_archive, no_record};
 use sandbox_engine::files::Target;
 use sandbox_engine::host::Links;
 use sandbox_engine::wire::Fields;

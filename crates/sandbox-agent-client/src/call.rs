@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sandbox_core::Result;
 use tokio::sync::oneshot;
 
-use crate::link::{Answer, Link};
-use crate::message::{STDIN, STDOUT, ToAgent, stream};
+use crate::connection::{Answer, Connection};
+use crate::message::{AgentRequest, STDIN, STDOUT, stream};
 use crate::streams::{Reader, Writer};
 
 /// A connection that was lost, as the agent's numbers have it (`ECONNRESET`).
@@ -22,7 +22,7 @@ pub(crate) struct Call {
 /// Gives the request up when it is dropped before its end.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     token: i64,
     over: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Guard {
 impl Guard {
     /// Nothing is said to it beyond the request.
     pub(crate) fn end_input(&self) {
-        let _ = self.link.say(&ToAgent::End(stream(self.token, STDIN)));
+        let _ = self.connection.say(&AgentRequest::End(stream(self.token, STDIN)));
     }
 
     /// There is nothing to give up any more.
@@ -41,57 +41,66 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.link.forget_call(self.token);
+        self.connection.forget_call(self.token);
         if !self.over {
-            let _ = self.link.say(&ToAgent::Cancel(self.token));
+            let _ = self.connection.say(&AgentRequest::Cancel(self.token));
         }
     }
 }
 
 impl Call {
     /// Asks for something.
-    pub(crate) fn begin(link: &Arc<Link>, verb: &str, arguments: &[Vec<u8>]) -> Result<Self> {
-        Self::ask(link, link.new_key(), verb, arguments)
+    pub(crate) fn begin(
+        connection: &Arc<Connection>,
+        verb: &str,
+        arguments: &[Vec<u8>],
+    ) -> Result<Self> {
+        Self::ask(connection, connection.new_key(), verb, arguments)
     }
 
     /// Asks for something that streams its result.
     pub(crate) fn reading(
-        link: &Arc<Link>,
+        connection: &Arc<Connection>,
         verb: &str,
         arguments: &[Vec<u8>],
     ) -> Result<(Self, Reader)> {
-        let token = link.new_key();
-        let reader = Reader::new(link, stream(token, STDOUT));
-        Ok((Self::ask(link, token, verb, arguments)?, reader))
+        let token = connection.new_key();
+        let reader = Reader::new(connection, stream(token, STDOUT));
+        Ok((Self::ask(connection, token, verb, arguments)?, reader))
     }
 
     /// Asks for something that takes a stream.
     pub(crate) fn writing(
-        link: &Arc<Link>,
+        connection: &Arc<Connection>,
         verb: &str,
         arguments: &[Vec<u8>],
     ) -> Result<(Self, Writer)> {
-        let token = link.new_key();
-        let call = Self::ask(link, token, verb, arguments)?;
-        Ok((call, Writer::new(link, stream(token, STDIN), false)))
+        let token = connection.new_key();
+        let call = Self::ask(connection, token, verb, arguments)?;
+        Ok((call, Writer::new(connection, stream(token, STDIN), false)))
     }
 
     /// Asks for something that becomes a stream in both directions.
     pub(crate) fn both_ways(
-        link: &Arc<Link>,
+        connection: &Arc<Connection>,
         verb: &str,
         arguments: &[Vec<u8>],
     ) -> Result<(Self, Reader, Writer)> {
-        let token = link.new_key();
-        let reader = Reader::new(link, stream(token, STDOUT));
-        let call = Self::ask(link, token, verb, arguments)?;
-        Ok((call, reader, Writer::narrow(link, stream(token, STDIN))))
+        let token = connection.new_key();
+        let reader = Reader::new(connection, stream(token, STDOUT));
+        let call = Self::ask(connection, token, verb, arguments)?;
+        Ok((call, reader, Writer::narrow(connection, stream(token, STDIN))))
     }
 
-    fn ask(link: &Arc<Link>, token: i64, verb: &str, arguments: &[Vec<u8>]) -> Result<Self> {
-        let answer = link.expect_answer(token);
-        let guard = Guard { link: Arc::clone(link), token, over: false };
-        link.say(&ToAgent::Call { token, verb, arguments })?;
+    fn ask(
+        connection: &Arc<Connection>,
+        token: i64,
+        verb: &str,
+        arguments: &[Vec<u8>],
+    ) -> Result<Self> {
+        let answer = connection.expect_answer(token);
+        let guard = Guard { connection: Arc::clone(connection), token, over: false };
+        connection.say(&AgentRequest::Call { token, verb, arguments })?;
         Ok(Self { answer, guard })
     }
 
@@ -105,7 +114,7 @@ impl Call {
     /// The answer to a request that goes on after it, and what gives it up.
     pub(crate) async fn answered(mut self) -> (Answer, Guard) {
         let answer = (&mut self.answer).await;
-        let answer = answer.unwrap_or_else(|_| Err(self.guard.link.lost_trouble()));
+        let answer = answer.unwrap_or_else(|_| Err(self.guard.connection.lost_error()));
         (answer, self.guard)
     }
 
@@ -115,10 +124,10 @@ impl Call {
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Answer> {
         use std::future::Future as _;
-        let link = Arc::clone(&self.guard.link);
+        let connection = Arc::clone(&self.guard.connection);
         std::pin::Pin::new(&mut self.answer)
             .poll(cx)
-            .map(|answer| answer.unwrap_or_else(|_| Err(link.lost_trouble())))
+            .map(|answer| answer.unwrap_or_else(|_| Err(connection.lost_error())))
     }
 
     /// Nothing is to be given up any more.

@@ -14,12 +14,12 @@ use sandbox_core::{
 
 use crate::archive;
 use crate::call::{Call, Guard};
-use crate::link::{Answer, Link};
-use crate::neighbour::{LocateProcess, Neighbour};
+use crate::connection::{Answer, Connection};
+use crate::error::{TargetExt as _, no_record};
+use crate::fd_transfer::{FdTransfer, LocateProcess};
 use crate::process::number;
 use crate::streams::{Reader, Writer};
-use crate::trouble::{TargetExt as _, no_record};
-use sandbox_engine::files::failure::MOST_ANSWER;
+use sandbox_engine::files::error::MAX_LISTING_SIZE;
 use sandbox_engine::files::{Target, names};
 use sandbox_engine::host::{FileSystem, Links, WatchStream, Writable};
 use sandbox_engine::wire::Fields;
@@ -41,21 +41,21 @@ const DEFAULT_MODE: u32 = 0o644;
 /// The files of a box.
 #[derive(Clone, Debug)]
 pub struct AgentFiles {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     base: String,
-    neighbour: Option<Arc<Neighbour>>,
+    fd_transfer: Option<Arc<FdTransfer>>,
 }
 
 impl AgentFiles {
-    pub(crate) fn new(link: Arc<Link>, base: &str) -> Self {
-        Self { link, base: base.to_owned(), neighbour: None }
+    pub(crate) fn new(connection: Arc<Connection>, base: &str) -> Self {
+        Self { connection, base: base.to_owned(), fd_transfer: None }
     }
 
     /// The same, with large files taken from the agent's process as open files where that is possible: where it runs on this
     /// kernel, and this process may look into it.
     #[must_use]
     pub fn taken_from(mut self, process: Arc<dyn LocateProcess>) -> Self {
-        self.neighbour = Some(Arc::new(Neighbour::new(process)));
+        self.fd_transfer = Some(Arc::new(FdTransfer::new(process)));
         self
     }
 
@@ -65,8 +65,8 @@ impl AgentFiles {
 
     /// Something that is done when it is answered.
     async fn ask(&self, target: &Target, verb: &str, further: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
-        let call = Call::begin(&self.link, verb, &target.arguments(further))?;
-        call.answer().await.map_err(|trouble| target.failed(&trouble))
+        let call = Call::begin(&self.connection, verb, &target.arguments(further))?;
+        call.answer().await.map_err(|error| target.failed(&error))
     }
 
     /// Something that gives a stream, which has begun.
@@ -76,9 +76,9 @@ impl AgentFiles {
         verb: &str,
         further: &[Vec<u8>],
     ) -> Result<(Reader, Guard)> {
-        let (call, reader) = Call::reading(&self.link, verb, &target.arguments(further))?;
+        let (call, reader) = Call::reading(&self.connection, verb, &target.arguments(further))?;
         let (answer, guard) = call.answered().await;
-        answer.map_err(|trouble| target.failed(&trouble))?;
+        answer.map_err(|error| target.failed(&error))?;
         Ok((reader, guard))
     }
 
@@ -95,7 +95,7 @@ impl AgentFiles {
         let (mut all, mut bytes) = (Vec::new(), 0);
         while let Some(record) = records.next(target).await? {
             bytes += record.len();
-            if bytes > MOST_ANSWER {
+            if bytes > MAX_LISTING_SIZE {
                 return Err(target.about.answers_too_much());
             }
             all.push(read(&record).ok_or_else(|| target.failed(&no_record()))?);
@@ -120,7 +120,7 @@ impl Records {
     /// More bytes of the stream. `false`: it has ended.
     async fn more(&mut self, target: &Target) -> Result<bool> {
         let piece = poll_fn(|cx| self.reader.poll_piece(cx)).await;
-        match piece.map_err(|trouble| target.failed(&trouble))? {
+        match piece.map_err(|error| target.failed(&error))? {
             None => Ok(false),
             Some(piece) => {
                 self.buffer.drain(..std::mem::take(&mut self.taken));
@@ -255,13 +255,16 @@ impl FileSystem for AgentFiles {
         let target = self.target("read_file", path)?;
         let limit = |value: u64| number(i64::try_from(value).unwrap_or(i64::MAX));
         let length = range.length.map_or_else(|| number(-1), limit);
-        let neighbour = self.neighbour.as_deref().filter(|neighbour| neighbour.may_be_there());
-        let arguments = [limit(range.offset), length, flag(neighbour.is_some())];
-        let (call, reader) = Call::reading(&self.link, "read", &target.arguments(&arguments))?;
+        let fd_transfer =
+            self.fd_transfer.as_deref().filter(|fd_transfer| fd_transfer.may_be_there());
+        let arguments = [limit(range.offset), length, flag(fd_transfer.is_some())];
+        let (call, reader) =
+            Call::reading(&self.connection, "read", &target.arguments(&arguments))?;
         let (answer, guard) = call.answered().await;
-        let answer = answer.map_err(|trouble| target.failed(&trouble))?;
-        if let (Some(neighbour), false) = (neighbour, answer.is_empty()) {
-            if let Some(content) = neighbour.take(&self.link, &answer, &target, range).await {
+        let answer = answer.map_err(|error| target.failed(&error))?;
+        if let (Some(fd_transfer), false) = (fd_transfer, answer.is_empty()) {
+            if let Some(content) = fd_transfer.take(&self.connection, &answer, &target, range).await
+            {
                 return Ok(content);
             }
             guard.end_input();
@@ -275,7 +278,7 @@ impl FileSystem for AgentFiles {
                     guard.done();
                     None
                 }
-                Err(trouble) => Some((Err(target.failed(&trouble)), None)),
+                Err(error) => Some((Err(target.failed(&error)), None)),
             }
         })))
     }
@@ -289,9 +292,9 @@ impl FileSystem for AgentFiles {
         let modified = options.modified.map_or(-1, |time| i64::try_from(time).unwrap_or(-1));
         let (append, parents) = (flag(options.append), flag(options.parents));
         let further = [append, parents, number(mode.into()), number(modified)];
-        let (call, writer) = Call::writing(&self.link, "write", &target.arguments(&further))?;
+        let (call, writer) = Call::writing(&self.connection, "write", &target.arguments(&further))?;
         let answer = feed(call, writer, content).await?;
-        let answer = answer.map_err(|trouble| target.failed(&trouble))?;
+        let answer = answer.map_err(|error| target.failed(&error))?;
         let written = answer.first().and_then(|field| field.as_slice().try_into().ok());
         written
             .and_then(|bytes| u64::try_from(i64::from_le_bytes(bytes)).ok())
@@ -402,9 +405,9 @@ impl FileSystem for AgentFiles {
     async fn write_archive(&self, path: &str, tar: ByteStream, links: Links) -> Result<()> {
         let target = self.target("write_archive", path)?;
         let arguments = target.arguments(&[flag(links == Links::Inside)]);
-        let (call, writer) = Call::writing(&self.link, "unpack", &arguments)?;
+        let (call, writer) = Call::writing(&self.connection, "unpack", &arguments)?;
         let answer = archive::unpack(call, writer, tar, links).await?;
-        answer.map(drop).map_err(|trouble| target.failed(&trouble))
+        answer.map(drop).map_err(|error| target.failed(&error))
     }
 
     async fn watch(&self, path: &str, recursive: bool) -> Result<WatchStream> {
@@ -438,13 +441,14 @@ impl AgentFiles {
     ) -> Result<()> {
         let (from, to) = (self.target(operation, from)?, self.target(operation, to)?);
         from.must_have_name()?;
-        let call = Call::begin(&self.link, verb, &from.arguments(std::slice::from_ref(&to.bytes)))?;
+        let call =
+            Call::begin(&self.connection, verb, &from.arguments(std::slice::from_ref(&to.bytes)))?;
         // A missing source is the source's fault, whatever else is wrong.
         to.must_have_name()?;
-        call.answer().await.map(drop).map_err(|trouble| {
-            let about_target = matches!(trouble.detail.as_slice(), b"to" | b"rename")
-                || (trouble.detail == b"copy" && trouble.code == super::trouble::INSIDE_ITSELF);
-            if about_target { to.failed(&trouble) } else { from.failed(&trouble) }
+        call.answer().await.map(drop).map_err(|error| {
+            let about_target = matches!(error.detail.as_slice(), b"to" | b"rename")
+                || (error.detail == b"copy" && error.code == super::error::INSIDE_ITSELF);
+            if about_target { to.failed(&error) } else { from.failed(&error) }
         })
     }
 }

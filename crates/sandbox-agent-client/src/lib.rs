@@ -5,15 +5,15 @@
 
 mod archive;
 mod call;
-mod copies;
+mod checkpoint;
+mod connection;
+mod error;
+mod fd_transfer;
 mod files;
-mod link;
 mod message;
-mod neighbour;
 mod process;
 mod python;
 mod streams;
-mod trouble;
 mod tunnel;
 mod usage;
 
@@ -30,23 +30,23 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use self::call::Call;
+pub use self::connection::{AgentReader, AgentWriter};
+use self::connection::{Connection, SILENCE};
+pub use self::fd_transfer::LocateProcess;
 pub use self::files::AgentFiles;
-pub use self::link::{AgentReader, AgentWriter};
-use self::link::{Link, SILENCE};
-use self::message::{CONTROL, FromAgent, STDERR, STDIN, STDOUT, ToAgent, VERSION, stream};
-pub use self::neighbour::LocateProcess;
-use self::process::{AgentProcess, AgentTerminal, Life};
+use self::message::{AgentReply, AgentRequest, CONTROL, STDERR, STDIN, STDOUT, VERSION, stream};
+use self::process::{AgentProcess, AgentTerminal, ProcessState};
 pub use self::python::AgentPython;
 use self::streams::{ControlStream, Reader, Writer};
-pub use self::tunnel::{AgentListener, AgentPorts, Listener, Speaker, Tunnel};
+pub use self::tunnel::{AgentListener, AgentPorts, Listener, PeerProcess, Tunnel};
 pub use self::usage::AgentUsage;
 use sandbox_engine::commands::STOPPED;
 use sandbox_engine::host::{
-    Channel, Expected, Process, ProcessHost, Spawn, Spawned, Terminal, Way, WorkerIo, WorkerSpec,
-    Writable,
+    Endpoint, PendingCheckpoint, Process, ProcessHost, SideChannel, Spawn, Spawned, Terminal,
+    WorkerIo, WorkerSpec, Writable,
 };
 use sandbox_engine::wire::FrameReader;
-use sandbox_python::agent::{ByteCode, Magic, agent};
+use sandbox_python::agent::{ByteCode, PycMagic, agent};
 
 /// How long an agent may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ const MOST_GREETING: usize = 64 << 10;
 
 /// A box at the other end of a connection. Dropping it, and everything that came from it, ends the box.
 pub struct AgentConnection {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     greeting: Greeting,
     memory: Option<ByteSize>,
 }
@@ -90,13 +90,15 @@ impl fmt::Debug for Connecting<'_> {
 
 impl fmt::Debug for AgentConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentConnection").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("AgentConnection")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
     }
 }
 
 impl Drop for AgentConnection {
     fn drop(&mut self) {
-        self.link.close();
+        self.connection.close();
     }
 }
 
@@ -132,7 +134,7 @@ impl AgentConnection {
         let (rest, greeting) = timeout(ARRIVAL, arrival)
             .await
             .map_err(|_| refused("the agent was not there in time", &[]))??;
-        Ok(Self { link: Link::open(from, rest, into, silence), greeting, memory: None })
+        Ok(Self { connection: Connection::open(from, rest, into, silence), greeting, memory: None })
     }
 
     /// Says which limit it was, when the kernel ends a process for its memory.
@@ -155,32 +157,32 @@ impl AgentConnection {
 
     /// The files in it. Relative paths begin at `base`. They do not keep the box alive.
     pub fn files(&self, base: &str) -> AgentFiles {
-        AgentFiles::new(Arc::clone(&self.link), base)
+        AgentFiles::new(Arc::clone(&self.connection), base)
     }
 
     /// The servers in it.
     pub fn ports(&self) -> AgentPorts {
-        AgentPorts::new(Arc::clone(&self.link))
+        AgentPorts::new(Arc::clone(&self.connection))
     }
 
     /// What it uses.
     pub fn usage(&self) -> AgentUsage {
-        AgentUsage::new(Arc::clone(&self.link))
+        AgentUsage::new(Arc::clone(&self.connection))
     }
 
     /// What says that it is held. Does not keep the box alive.
-    pub fn stillness(&self) -> Pauser {
-        Pauser(Arc::downgrade(&self.link))
+    pub fn pauser(&self) -> Pauser {
+        Pauser(Arc::downgrade(&self.connection))
     }
 
     /// Why it can not be reached any more, when nobody here has ended it and its end was not seen either.
     pub fn why_lost(&self) -> Option<String> {
-        self.link.why_lost()
+        self.connection.why_lost()
     }
 
     /// Whether it can still be reached.
     pub fn is_open(&self) -> bool {
-        !self.link.is_closed()
+        !self.connection.is_closed()
     }
 
     /// Asks for a process, and waits until it has started.
@@ -188,16 +190,16 @@ impl AgentConnection {
         &self,
         key: i64,
         is_worker: bool,
-        request: &ToAgent<'_>,
+        request: &AgentRequest<'_>,
     ) -> Result<std::result::Result<Arc<dyn Process>, (u8, i32)>> {
-        let life = Arc::new(Life::default());
-        let started = self.link.expect_start(key);
-        self.link.add_life(key, &life);
+        let state = Arc::new(ProcessState::default());
+        let started = self.connection.expect_start(key);
+        self.connection.add_process(key, &state);
         // From here on it is ended when nobody waits any more.
-        let (link, memory) = (Arc::clone(&self.link), self.memory);
-        let mut process = AgentProcess { link, key, pid: 0, life, is_worker: true, memory };
-        self.link.say(request)?;
-        match started.await.map_err(|_| self.link.lost())? {
+        let (connection, memory) = (Arc::clone(&self.connection), self.memory);
+        let mut process = AgentProcess { connection, key, pid: 0, state, is_worker: true, memory };
+        self.connection.say(request)?;
+        match started.await.map_err(|_| self.connection.lost())? {
             Ok(pid) => {
                 (process.pid, process.is_worker) = (pid, is_worker);
                 Ok(Ok(Arc::new(process)))
@@ -209,13 +211,13 @@ impl AgentConnection {
 
 /// Whether a box is held by somebody else, as an engine does: it cannot answer then, and is not lost.
 #[derive(Clone, Debug)]
-pub struct Pauser(Weak<Link>);
+pub struct Pauser(Weak<Connection>);
 
 impl Pauser {
     /// Before it is held. It may answer again when that is dropped.
-    pub fn hold(&self) -> PauseGuard {
-        if let Some(link) = self.0.upgrade() {
-            link.hold_still();
+    pub fn mark_paused(&self) -> PauseGuard {
+        if let Some(connection) = self.0.upgrade() {
+            connection.mark_paused();
         }
         PauseGuard(Weak::clone(&self.0))
     }
@@ -224,7 +226,7 @@ impl Pauser {
     ///
     /// # Errors
     /// `Unavailable` when they cannot be stopped, `Terminated` when the box has ended.
-    pub async fn stop_all(&self) -> Result<()> {
+    pub async fn pause(&self) -> Result<()> {
         self.ask("hold", "pause").await
     }
 
@@ -232,15 +234,15 @@ impl Pauser {
     ///
     /// # Errors
     /// `Terminated` when the box has ended.
-    pub async fn continue_all(&self) -> Result<()> {
+    pub async fn resume(&self) -> Result<()> {
         self.ask("let_go", "resume").await
     }
 
     async fn ask(&self, verb: &str, operation: &'static str) -> Result<()> {
-        let link = self.0.upgrade().ok_or_else(|| link::lost(operation, None))?;
-        let answer = Call::begin(&link, verb, &[])?.answer().await;
-        answer.map(drop).map_err(|_| match link.is_closed() {
-            true => link.lost(),
+        let connection = self.0.upgrade().ok_or_else(|| connection::lost(operation, None))?;
+        let answer = Call::begin(&connection, verb, &[])?.answer().await;
+        answer.map(drop).map_err(|_| match connection.is_closed() {
+            true => connection.lost(),
             false => Error::new(ErrorKind::Unavailable, operation, "its processes do not obey"),
         })
     }
@@ -249,12 +251,12 @@ impl Pauser {
 /// A box that is held for as long as this lives, and perhaps for longer by others.
 #[derive(Debug)]
 #[must_use]
-pub struct PauseGuard(Weak<Link>);
+pub struct PauseGuard(Weak<Connection>);
 
 impl Drop for PauseGuard {
     fn drop(&mut self) {
-        if let Some(link) = self.0.upgrade() {
-            link.let_go();
+        if let Some(connection) = self.0.upgrade() {
+            connection.mark_resumed();
         }
     }
 }
@@ -262,8 +264,8 @@ impl Drop for PauseGuard {
 #[async_trait]
 impl ProcessHost for AgentConnection {
     async fn spawn(&self, spec: Spawn) -> Result<Spawned> {
-        let key = self.link.new_key();
-        let request = ToAgent::Spawn {
+        let key = self.connection.new_key();
+        let request = AgentRequest::Spawn {
             key,
             argv: &spec.argv,
             env: &spec.env,
@@ -271,15 +273,15 @@ impl ProcessHost for AgentConnection {
             stdin: spec.stdin,
             terminal: spec.terminal.map(|size| (size.rows, size.columns)),
         };
-        let reader = |which| Reader::new(&self.link, stream(key, which));
+        let reader = |which| Reader::new(&self.connection, stream(key, which));
         let (stdout, stderr) = (reader(STDOUT), reader(STDERR));
         let has_input = spec.stdin || spec.terminal.is_some();
-        let stdin = has_input.then(|| Writer::new(&self.link, stream(key, STDIN), false));
+        let stdin = has_input.then(|| Writer::new(&self.connection, stream(key, STDIN), false));
         let process = self
             .start(key, false, &request)
             .await?
             .map_err(|(stage, errno)| not_started(&spec, stage, errno))?;
-        let terminal = AgentTerminal { link: Arc::clone(&self.link), key };
+        let terminal = AgentTerminal { connection: Arc::clone(&self.connection), key };
         let on_terminal = spec.terminal.is_some();
         Ok(Spawned {
             process,
@@ -291,11 +293,11 @@ impl ProcessHost for AgentConnection {
     }
 
     async fn start_worker(&self, spec: WorkerSpec) -> Result<WorkerIo> {
-        let key = self.link.new_key();
-        let request = ToAgent::Worker { key, env: &spec.env, cwd: &spec.cwd };
-        let reader = |which| Reader::new(&self.link, stream(key, which));
+        let key = self.connection.new_key();
+        let request = AgentRequest::Worker { key, env: &spec.env, cwd: &spec.cwd };
+        let reader = |which| Reader::new(&self.connection, stream(key, which));
         let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
-        let writer = Writer::new(&self.link, stream(key, STDIN), true);
+        let writer = Writer::new(&self.connection, stream(key, STDIN), true);
         let process = self.start(key, true, &request).await?.map_err(|(_, errno)| {
             Error::new(ErrorKind::ResourceExhausted, "start_interpreter", "no process could start")
                 .with_source(std::io::Error::from_raw_os_error(errno))
@@ -308,14 +310,14 @@ impl ProcessHost for AgentConnection {
         })
     }
 
-    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+    async fn begin_checkpoint(&self) -> Result<Option<(Box<dyn PendingCheckpoint>, SideChannel)>> {
         Ok(Some(self.copy_to_come()))
     }
 
-    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+    fn open_channel(&self) -> Result<Option<(UnixStream, SideChannel)>> {
         let made = std::os::unix::net::UnixStream::pair().and_then(|(ours, theirs)| {
             ours.set_nonblocking(true)?;
-            Ok((UnixStream::from_std(ours)?, Channel(Way::File(theirs.into()))))
+            Ok((UnixStream::from_std(ours)?, SideChannel(Endpoint::File(theirs.into()))))
         });
         made.map(Some).map_err(|error| {
             Error::new(ErrorKind::ResourceExhausted, "start", "no descriptors are left")
@@ -324,17 +326,21 @@ impl ProcessHost for AgentConnection {
     }
 
     fn kill(&self) {
-        self.link.close();
+        self.connection.close();
     }
 
     async fn closed(&self) {
-        self.link.gone().await;
+        self.connection.gone().await;
     }
 }
 
 /// Waits for the line that only the bootstrap can know. What it is preceded by belongs to nobody. Tells which byte code it
 /// takes.
-async fn greet(from: &mut AgentReader, heard: &mut BytesMut, nonce: &str) -> Result<Option<Magic>> {
+async fn greet(
+    from: &mut AgentReader,
+    heard: &mut BytesMut,
+    nonce: &str,
+) -> Result<Option<PycMagic>> {
     let greeting = format!("code-sandboxes-agent {VERSION} {nonce} ");
     loop {
         let text = String::from_utf8_lossy(heard).into_owned();
@@ -367,13 +373,13 @@ async fn hello(from: &mut AgentReader, heard: &mut BytesMut, expected: &str) -> 
         let mut frames = FrameReader::new();
         frames.push(heard);
         let found = match frames.next_frame() {
-            Ok(Some(frame)) => Some(FromAgent::decode(frame).map_err(|error| error.to_string())),
+            Ok(Some(frame)) => Some(AgentReply::decode(frame).map_err(|error| error.to_string())),
             Ok(None) => None,
             Err(error) => Some(Err(error.to_string())),
         };
         match found {
             None => more(from, heard).await?,
-            Some(Ok(FromAgent::Hello { version: VERSION, nonce, python, open_files }))
+            Some(Ok(AgentReply::Hello { version: VERSION, nonce, python, open_files }))
                 if nonce == expected =>
             {
                 let length = heard.len() - frames.pending();

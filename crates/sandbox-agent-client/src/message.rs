@@ -68,7 +68,7 @@ const KILLED: u8 = 24;
 
 /// What is said to an agent.
 #[derive(Clone, Debug)]
-pub(crate) enum ToAgent<'a> {
+pub(crate) enum AgentRequest<'a> {
     Spawn {
         key: i64,
         argv: &'a [String],
@@ -132,7 +132,7 @@ pub(crate) enum ToAgent<'a> {
     Finish,
 }
 
-impl ToAgent<'_> {
+impl AgentRequest<'_> {
     /// The message as one frame.
     ///
     /// # Errors
@@ -214,14 +214,14 @@ impl ToAgent<'_> {
 
 /// What went wrong in an agent: an error number as a negative, one of ours as a positive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct AgentError {
     pub(crate) code: i64,
     pub(crate) detail: Vec<u8>,
 }
 
 /// What an agent says. All of it is a claim of a box that nobody trusts.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum FromAgent<'a> {
+pub(crate) enum AgentReply<'a> {
     Hello {
         version: i64,
         nonce: String,
@@ -240,7 +240,7 @@ pub(crate) enum FromAgent<'a> {
     },
     Answer {
         token: i64,
-        result: Result<Vec<Vec<u8>>, Trouble>,
+        result: Result<Vec<Vec<u8>>, AgentError>,
     },
     Exit {
         key: i64,
@@ -255,7 +255,7 @@ pub(crate) enum FromAgent<'a> {
     },
     End {
         stream: i64,
-        trouble: Option<Trouble>,
+        error: Option<AgentError>,
     },
     Credit {
         stream: i64,
@@ -269,7 +269,7 @@ pub(crate) enum FromAgent<'a> {
     Finished,
 }
 
-impl<'a> FromAgent<'a> {
+impl<'a> AgentReply<'a> {
     /// Reads a frame.
     ///
     /// # Errors
@@ -294,7 +294,7 @@ impl<'a> FromAgent<'a> {
                 let (code, detail) = (fields.int("code")?, fields.bytes("detail")?.to_vec());
                 let field = |field: &mut Fields<'_>| Ok(field.bytes("field")?.to_vec());
                 let answer = fields.list_of("fields", MOST_FIELDS, field)?;
-                let result = if code == 0 { Ok(answer) } else { Err(Trouble { code, detail }) };
+                let result = if code == 0 { Ok(answer) } else { Err(AgentError { code, detail }) };
                 Self::Answer { token, result }
             }
             EXIT => {
@@ -312,11 +312,11 @@ impl<'a> FromAgent<'a> {
             }
             END => {
                 let (stream, code) = (fields.int("stream")?, fields.int("code")?);
-                let trouble = match code {
+                let error = match code {
                     0 => None,
-                    code => Some(Trouble { code, detail: fields.bytes("detail")?.to_vec() }),
+                    code => Some(AgentError { code, detail: fields.bytes("detail")?.to_vec() }),
                 };
-                Self::End { stream, trouble }
+                Self::End { stream, error }
             }
             CREDIT => {
                 Self::Credit { stream: fields.int("stream")?, bytes: fields.number("bytes")? }
@@ -387,7 +387,7 @@ mod tests {
     proptest! {
         #[test]
         fn nonsense_is_an_error_and_nothing_else(kind: u8, body: Vec<u8>) {
-            let _ = FromAgent::decode(Frame { kind, body: &body });
+            let _ = AgentReply::decode(Frame { kind, body: &body });
         }
     }
 
@@ -400,6 +400,6 @@ mod tests {
         })
         .unwrap();
         let frame = Frame { kind: out[4], body: &out[5..] };
-        assert_eq!(FromAgent::decode(frame), Err(WireError::Invalid("data")));
+        assert_eq!(AgentReply::decode(frame), Err(WireError::Invalid("data")));
     }
 }

@@ -10,13 +10,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::call::Call;
-use crate::link::Link;
-use crate::message::{ToAgent, exit_in};
-use sandbox_engine::host::{Exit, NUDGE, Process, Terminal};
+use crate::connection::Connection;
+use crate::message::{AgentRequest, exit_in};
+use sandbox_engine::host::{Exit, Process, Terminal, WAKE_SIGNAL};
 
 /// What is known about the end of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct ProcessState {
     /// `Some(None)`: its box is gone, and nobody can tell.
     ended: watch::Sender<Option<Option<Exit>>>,
     state: Mutex<State>,
@@ -31,8 +31,8 @@ struct State {
     waker: Option<Waker>,
 }
 
-impl Life {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ProcessState {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,7 +46,7 @@ impl Life {
     }
 
     pub(crate) fn exited(&self, exit: Exit, out_of_memory: bool, stdin_read: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.out_of_memory |= out_of_memory;
         state.stdin_read = stdin_read;
         drop(state);
@@ -60,7 +60,7 @@ impl Life {
     }
 
     fn die(&self) {
-        let mut state = self.state();
+        let mut state = self.lock();
         state.dead = true;
         let waker = state.waker.take();
         drop(state);
@@ -73,10 +73,10 @@ impl Life {
 /// A process.
 #[derive(Debug)]
 pub(crate) struct AgentProcess {
-    pub(crate) link: Arc<Link>,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) key: i64,
     pub(crate) pid: u32,
-    pub(crate) life: Arc<Life>,
+    pub(crate) state: Arc<ProcessState>,
     /// An interpreter ends with who holds it.
     pub(crate) is_worker: bool,
     /// What its box may have.
@@ -96,11 +96,11 @@ const QUESTIONS: usize = 5;
 
 impl Clock {
     /// A message takes as long as it takes, so the quickest answer of some counts.
-    async fn of(link: &Arc<Link>) -> Option<Self> {
+    async fn of(connection: &Arc<Connection>) -> Option<Self> {
         let mut best: Option<Self> = None;
         for _ in 0..QUESTIONS {
             let before = Instant::now();
-            let answer = Call::begin(link, "clock", &[]).ok()?.answer().await.ok()?;
+            let answer = Call::begin(connection, "clock", &[]).ok()?.answer().await.ok()?;
             let shown = i64::from_le_bytes(answer.first()?.as_slice().try_into().ok()?);
             let clock = Self { before, after: Instant::now(), shown };
             if best.as_ref().is_none_or(|best| clock.blur() < best.blur()) {
@@ -147,11 +147,11 @@ impl Process for AgentProcess {
     }
 
     fn is_dead(&self) -> bool {
-        self.life.state().dead
+        self.state.lock().dead
     }
 
     fn poll_exited(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.life.state();
+        let mut state = self.state.lock();
         if state.dead {
             return Poll::Ready(());
         }
@@ -160,50 +160,50 @@ impl Process for AgentProcess {
     }
 
     async fn exit(&self) -> Result<Exit> {
-        let mut ended = self.life.ended.subscribe();
-        let exit = ended.wait_for(Option::is_some).await.map_err(|_| self.link.lost())?;
-        exit.flatten().ok_or_else(|| self.link.lost())
+        let mut ended = self.state.ended.subscribe();
+        let exit = ended.wait_for(Option::is_some).await.map_err(|_| self.connection.lost())?;
+        exit.flatten().ok_or_else(|| self.connection.lost())
     }
 
     fn signal(&self, signal: i32) -> Result<()> {
         if self.is_dead() {
             return Ok(());
         }
-        self.link.say(&ToAgent::Signal { key: self.key, signal, tree: false })
+        self.connection.say(&AgentRequest::Signal { key: self.key, signal, tree: false })
     }
 
-    fn nudge(&self) {
-        let _ = self.signal(NUDGE);
+    fn wake_blocked_call(&self) {
+        let _ = self.signal(WAKE_SIGNAL);
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
-        self.link.say(&ToAgent::Signal { key: self.key, signal, tree: true })
+        self.connection.say(&AgentRequest::Signal { key: self.key, signal, tree: true })
     }
 
     async fn kill_tree(&self) -> Result<()> {
-        let call = Call::begin(&self.link, "kill_tree", &[number(self.key)])?;
-        let answer = call.answer().await.map_err(|_| self.link.lost())?;
+        let call = Call::begin(&self.connection, "kill_tree", &[number(self.key)])?;
+        let answer = call.answer().await.map_err(|_| self.connection.lost())?;
         let Some((exit, out_of_memory)) = exit_in(&answer) else {
             // One that the agent does not know any more has ended before, and that was told.
-            return if self.is_dead() { Ok(()) } else { Err(self.link.lost()) };
+            return if self.is_dead() { Ok(()) } else { Err(self.connection.lost()) };
         };
-        self.life.state().out_of_memory |= out_of_memory;
-        self.life.ended(Some(exit));
+        self.state.lock().out_of_memory |= out_of_memory;
+        self.state.ended(Some(exit));
         Ok(())
     }
 
     fn stdin_read(&self) -> Option<u64> {
-        self.life.state().stdin_read
+        self.state.lock().stdin_read
     }
 
-    fn memory_ends(&self) -> u64 {
-        self.link.killed()
+    fn oom_kills(&self) -> u64 {
+        self.connection.killed()
     }
 
     /// The agent says how many they are before all that was written later.
     fn others_out_of_memory(&self, before: u64) -> Option<String> {
         let limit = self.memory?;
-        let processes = match self.link.killed().checked_sub(before)? {
+        let processes = match self.connection.killed().checked_sub(before)? {
             0 => return None,
             1 => "a process".to_owned(),
             count => format!("{count} processes"),
@@ -217,14 +217,14 @@ impl Process for AgentProcess {
     fn out_of_memory(&self, _before: u64) -> Option<String> {
         let limit = self.memory?;
         let words = format!("the memory limit of {limit} was reached; the kernel ended it");
-        std::mem::take(&mut self.life.state().out_of_memory).then_some(words)
+        std::mem::take(&mut self.state.lock().out_of_memory).then_some(words)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
-        let Some(clock) = Clock::of(&self.link).await else { return };
+        let Some(clock) = Clock::of(&self.connection).await else { return };
         let former = former.map_or(-1, |former| clock.latest(former));
         let arguments = [self.key, clock.earliest(since), former].map(number);
-        if let Ok(call) = Call::begin(&self.link, "end_started", &arguments) {
+        if let Ok(call) = Call::begin(&self.connection, "end_started", &arguments) {
             let _ = call.answer().await;
         }
     }
@@ -240,16 +240,16 @@ impl Process for AgentProcess {
 
 impl Drop for AgentProcess {
     fn drop(&mut self) {
-        self.link.remove_life(self.key);
+        self.connection.remove_life(self.key);
         let end = self.is_worker;
-        let _ = self.link.say(&ToAgent::Forget { key: self.key, end });
+        let _ = self.connection.say(&AgentRequest::Forget { key: self.key, end });
     }
 }
 
 /// The terminal of a process.
 #[derive(Debug)]
 pub(crate) struct AgentTerminal {
-    pub(crate) link: Arc<Link>,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) key: i64,
 }
 
@@ -257,7 +257,7 @@ pub(crate) struct AgentTerminal {
 impl Terminal for AgentTerminal {
     async fn resize(&self, size: PtySize) -> Result<()> {
         let arguments = [self.key, size.rows.into(), size.columns.into()].map(number);
-        let answer = Call::begin(&self.link, "resize", &arguments)?.answer().await;
+        let answer = Call::begin(&self.connection, "resize", &arguments)?.answer().await;
         answer.map(drop).map_err(|_| Error::invalid("size", "the terminal does not take that size"))
     }
 }

@@ -24,11 +24,11 @@ impl AgentConnection {
     /// # Errors
     /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
     pub async fn interpreter(&self, package: &str) -> Result<AgentPython> {
-        let failed = || match self.link.is_closed() {
-            true => self.link.lost(),
+        let failed = || match self.connection.is_closed() {
+            true => self.connection.lost(),
             false => Error::new(ErrorKind::Unavailable, "create", "the interpreter does not tell"),
         };
-        let answer = Call::begin(&self.link, "python", &[package.into()])?.answer().await;
+        let answer = Call::begin(&self.connection, "python", &[package.into()])?.answer().await;
         python_of(&answer.map_err(|_| failed())?).ok_or_else(failed)
     }
 }

@@ -9,10 +9,10 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 
-use crate::link::Link;
-use crate::message::{NARROW_WINDOW, STDIN, STDOUT, ToAgent, Trouble, WINDOW, stream};
+use crate::connection::Connection;
+use crate::message::{AgentError, AgentRequest, NARROW_WINDOW, STDIN, STDOUT, WINDOW, stream};
 use crate::tunnel::Tunnel;
-use sandbox_engine::host::{Channel, Control, Readable, Way, Writable};
+use sandbox_engine::host::{Control, Endpoint, Readable, SideChannel, Writable};
 
 /// A stream from a box, and what of it nobody has read yet.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Arrived {
     bytes: usize,
     /// Bytes that were read, and of which the agent was not told yet.
     read: usize,
-    ended: Option<Option<Trouble>>,
+    ended: Option<Option<AgentError>>,
     waker: Option<Waker>,
 }
 
@@ -52,9 +52,9 @@ impl Incoming {
         true
     }
 
-    pub(crate) fn end(&self, trouble: Option<Trouble>) {
+    pub(crate) fn end(&self, error: Option<AgentError>) {
         let mut state = self.state();
-        state.ended.get_or_insert(trouble);
+        state.ended.get_or_insert(error);
         wake(state);
     }
 
@@ -85,19 +85,20 @@ fn wake(mut state: MutexGuard<'_, Arrived>) {
 /// The reading end. Dropping it tells the box that nobody reads any more.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     stream: Arc<Incoming>,
 }
 
 impl Reader {
-    pub(crate) fn new(link: &Arc<Link>, number: i64) -> Self {
-        Self { link: Arc::clone(link), stream: link.add_incoming(number) }
+    pub(crate) fn new(connection: &Arc<Connection>, number: i64) -> Self {
+        Self { connection: Arc::clone(connection), stream: connection.add_incoming(number) }
     }
 
     fn took(&self, bytes: usize, credit: Option<usize>) {
-        self.link.took(bytes);
+        self.connection.took(bytes);
         if let Some(bytes) = credit {
-            let _ = self.link.say(&ToAgent::Credit { stream: self.stream.number, bytes });
+            let _ =
+                self.connection.say(&AgentRequest::Credit { stream: self.stream.number, bytes });
         }
     }
 
@@ -105,7 +106,7 @@ impl Reader {
     pub(crate) fn poll_piece(
         &self,
         cx: &mut Context<'_>,
-    ) -> Poll<std::result::Result<Option<Bytes>, Trouble>> {
+    ) -> Poll<std::result::Result<Option<Bytes>, AgentError>> {
         if self.stream.poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -157,7 +158,7 @@ impl Readable for Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let unread = self.stream.state().bytes;
-        self.link.remove_incoming(self.stream.number, unread);
+        self.connection.remove_incoming(self.stream.number, unread);
     }
 }
 
@@ -215,7 +216,7 @@ enum With {
 /// The writing end. Dropping it is the end of the stream.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     number: i64,
     stream: Arc<Outgoing>,
     /// What is for a worker itself comes before data.
@@ -223,14 +224,19 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(link: &Arc<Link>, number: i64, first: bool) -> Self {
-        Self { link: Arc::clone(link), number, stream: link.add_outgoing(number, WINDOW), first }
+    pub(crate) fn new(connection: &Arc<Connection>, number: i64, first: bool) -> Self {
+        Self {
+            connection: Arc::clone(connection),
+            number,
+            stream: connection.add_outgoing(number, WINDOW),
+            first,
+        }
     }
 
     /// One of which less may be under way, because many of them may be unread.
-    pub(crate) fn narrow(link: &Arc<Link>, number: i64) -> Self {
-        let stream = link.add_outgoing(number, NARROW_WINDOW);
-        Self { link: Arc::clone(link), number, stream, first: false }
+    pub(crate) fn narrow(connection: &Arc<Connection>, number: i64) -> Self {
+        let stream = connection.add_outgoing(number, NARROW_WINDOW);
+        Self { connection: Arc::clone(connection), number, stream, first: false }
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -245,7 +251,7 @@ impl Writer {
         if state.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let count = self.link.reserve(data.len().min(state.credit));
+        let count = self.connection.reserve(data.len().min(state.credit));
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -253,12 +259,13 @@ impl Writer {
         drop(state);
         let (stream, data) = (self.number, &data[..count]);
         let message = match with {
-            With::Nothing => ToAgent::Data { stream, data },
-            With::Input(new) => ToAgent::Input { stream, new, data },
-            With::Channel(new) => ToAgent::Channel { stream, new, data },
-            With::Copy(copy) => ToAgent::Copy { stream, copy, data },
+            With::Nothing => AgentRequest::Data { stream, data },
+            With::Input(new) => AgentRequest::Input { stream, new, data },
+            With::Channel(new) => AgentRequest::Channel { stream, new, data },
+            With::Copy(copy) => AgentRequest::Copy { stream, copy, data },
         };
-        let sent = if self.first { self.link.say(&message) } else { self.link.tell(&message) };
+        let sent =
+            if self.first { self.connection.say(&message) } else { self.connection.tell(&message) };
         sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         Ok(count)
     }
@@ -271,7 +278,7 @@ impl Writable for Writer {
         state.waker = Some(cx.waker().clone());
         let may = state.broken || state.credit > 0;
         drop(state);
-        if may && (self.is_broken() || self.link.has_credit()) {
+        if may && (self.is_broken() || self.connection.has_credit()) {
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
@@ -284,9 +291,9 @@ impl Writable for Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.link.remove_outgoing(self.number);
-        let end = ToAgent::End(self.number);
-        let _ = if self.first { self.link.say(&end) } else { self.link.tell(&end) };
+        self.connection.remove_outgoing(self.number);
+        let end = AgentRequest::End(self.number);
+        let _ = if self.first { self.connection.say(&end) } else { self.connection.tell(&end) };
     }
 }
 
@@ -319,27 +326,27 @@ impl Writable for ControlStream {
 
 impl Control for ControlStream {
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)> {
-        let link = &self.writer.link;
-        let number = stream(link.new_key(), STDIN);
-        let input = Writer::new(link, number, false);
+        let connection = &self.writer.connection;
+        let number = stream(connection.new_key(), STDIN);
+        let input = Writer::new(connection, number, false);
         let sent = self.writer.write(data, With::Input(number));
         if sent.is_err() {
             // The agent has never heard of it.
-            link.remove_outgoing(number);
+            connection.remove_outgoing(number);
         }
         Ok((sent?, Box::new(input)))
     }
 
-    fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+    fn try_write_with_fd(&self, data: &[u8], channel: &SideChannel) -> io::Result<usize> {
         let file = match &channel.0 {
-            Way::File(file) => file,
-            Way::Copy(key) => return self.writer.write(data, With::Copy(*key)),
+            Endpoint::File(file) => file,
+            Endpoint::Copy(key) => return self.writer.write(data, With::Copy(*key)),
         };
-        let link = &self.writer.link;
-        let key = link.new_key();
+        let connection = &self.writer.connection;
+        let key = connection.new_key();
         let tunnel = Tunnel::new(
-            Reader::new(link, stream(key, STDOUT)),
-            Writer::new(link, stream(key, STDIN), false),
+            Reader::new(connection, stream(key, STDOUT)),
+            Writer::new(connection, stream(key, STDIN), false),
         );
         let end = std::os::unix::net::UnixStream::from(file.try_clone()?);
         end.set_nonblocking(true)?;

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
 use crate::call::Call;
-use crate::link::Link;
-use crate::message::Trouble;
+use crate::connection::Connection;
+use crate::message::AgentError;
 use crate::process::number;
 use crate::streams::{Reader, Writer};
 use sandbox_engine::host::{Readable as _, Writable as _};
@@ -42,7 +42,7 @@ impl fmt::Display for Listener {
 /// Who speaks at the other end of a connection: what that process has written to its standard streams comes before what it
 /// says there afterwards.
 #[derive(Clone, Copy, Debug)]
-pub struct Speaker {
+pub struct PeerProcess {
     /// The process, which must have been started from here.
     pub pid: u32,
     /// Whether that always holds, so that what it says waits when nobody reads those streams. Otherwise it holds as long
@@ -53,12 +53,12 @@ pub struct Speaker {
 /// The servers in a box. It does not keep the box alive.
 #[derive(Clone, Debug)]
 pub struct AgentPorts {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
 }
 
 impl AgentPorts {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self { link }
+    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+        Self { connection }
     }
 
     /// Connects to what listens on that port of the box's loopback.
@@ -73,23 +73,23 @@ impl AgentPorts {
     ///
     /// # Errors
     /// `Unavailable` when nothing does, or it does not answer; `Terminated` when the box has ended.
-    pub async fn open(&self, there: &Listener, speaker: Option<Speaker>) -> Result<Tunnel> {
+    pub async fn open(&self, there: &Listener, peer: Option<PeerProcess>) -> Result<Tunnel> {
         let (port, path) = match there {
             Listener::Port(port) => (*port, ""),
             Listener::Socket(path) => (0, path.as_str()),
         };
-        let pid = speaker.map_or(0, |speaker| speaker.pid);
-        let always = speaker.is_some_and(|speaker| speaker.always);
+        let pid = peer.map_or(0, |peer| peer.pid);
+        let always = peer.is_some_and(|peer| peer.always);
         let arguments =
             [number(port.into()), path.into(), number(pid.into()), number(always.into())];
-        let (call, reader, writer) = Call::both_ways(&self.link, "connect", &arguments)?;
+        let (call, reader, writer) = Call::both_ways(&self.connection, "connect", &arguments)?;
         let Ok(answer) = timeout(PATIENCE, call.answer()).await else {
             return Err(refused(there, "it does not answer"));
         };
         match answer {
             Ok(_) => Ok(Tunnel::new(reader, writer)),
-            Err(_) if self.link.is_closed() => Err(self.link.lost()),
-            Err(trouble) => Err(refused(there, &why(&trouble))),
+            Err(_) if self.connection.is_closed() => Err(self.connection.lost()),
+            Err(error) => Err(refused(there, &why(&error))),
         }
     }
 
@@ -99,31 +99,31 @@ impl AgentPorts {
     /// # Errors
     /// `ResourceExhausted` when the box has no port or no descriptor left; `Terminated` when it has ended.
     pub async fn listen(&self) -> Result<AgentListener> {
-        let answer = Call::begin(&self.link, "listen", &[])?.answer().await;
-        let fields = answer.map_err(|trouble| self.not_listening(&trouble))?;
+        let answer = Call::begin(&self.connection, "listen", &[])?.answer().await;
+        let fields = answer.map_err(|error| self.not_listening(&error))?;
         let port = fields.first().and_then(|field| field.get(..2)?.try_into().ok());
-        let port = port.map(u16::from_le_bytes).ok_or_else(|| self.link.lost())?;
-        Ok(AgentListener { link: Arc::clone(&self.link), port })
+        let port = port.map(u16::from_le_bytes).ok_or_else(|| self.connection.lost())?;
+        Ok(AgentListener { connection: Arc::clone(&self.connection), port })
     }
 
-    fn not_listening(&self, trouble: &Trouble) -> Error {
-        if self.link.is_closed() {
-            return self.link.lost();
+    fn not_listening(&self, error: &AgentError) -> Error {
+        if self.connection.is_closed() {
+            return self.connection.lost();
         }
-        let message = format!("the sandbox cannot listen on its loopback: {}", why(trouble));
+        let message = format!("the sandbox cannot listen on its loopback: {}", why(error));
         Error::new(ErrorKind::ResourceExhausted, "listen", message)
     }
 
     /// Waits until the box has ended.
     pub async fn closed(&self) {
-        self.link.closed().await;
+        self.connection.closed().await;
     }
 }
 
 /// A port of a box's loopback whose connections are taken here. It does not keep the box alive.
 #[derive(Debug)]
 pub struct AgentListener {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     port: u16,
 }
 
@@ -142,16 +142,16 @@ impl AgentListener {
     /// `Terminated` when the box has ended.
     pub async fn accept(&self) -> Result<Tunnel> {
         let arguments = [number(self.port.into())];
-        let (call, reader, writer) = Call::both_ways(&self.link, "accept", &arguments)?;
+        let (call, reader, writer) = Call::both_ways(&self.connection, "accept", &arguments)?;
         match call.answer().await {
             Ok(_) => Ok(Tunnel::new(reader, writer)),
-            Err(_) => Err(self.link.lost()),
+            Err(_) => Err(self.connection.lost()),
         }
     }
 }
 
-fn why(trouble: &Trouble) -> String {
-    match i32::try_from(-trouble.code) {
+fn why(error: &AgentError) -> String {
+    match i32::try_from(-error.code) {
         Ok(errno) => io::Error::from_raw_os_error(errno).to_string(),
         Err(_) => "it failed".to_owned(),
     }

@@ -6,17 +6,17 @@ use std::time::Duration;
 use sandbox_core::{Error, ErrorKind, Metrics, Result};
 
 use crate::call::Call;
-use crate::link::Link;
+use crate::connection::Connection;
 
 /// The figures of a box that is a container. It does not keep the box alive.
 #[derive(Clone, Debug)]
 pub struct AgentUsage {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
 }
 
 impl AgentUsage {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self { link }
+    pub(crate) fn new(connection: Arc<Connection>) -> Self {
+        Self { connection }
     }
 
     /// What all of its processes use, the agent among them. Disk is what its files in memory take.
@@ -24,11 +24,11 @@ impl AgentUsage {
     /// # Errors
     /// `Unavailable` when the agent does not say, `Terminated` when the box has ended.
     pub async fn metrics(&self) -> Result<Metrics> {
-        let failed = || match self.link.is_closed() {
-            true => self.link.lost(),
+        let failed = || match self.connection.is_closed() {
+            true => self.connection.lost(),
             false => Error::new(ErrorKind::Unavailable, "metrics", "the kernel does not tell"),
         };
-        let answer = Call::begin(&self.link, "usage", &[])?.answer().await;
+        let answer = Call::begin(&self.connection, "usage", &[])?.answer().await;
         let answer = answer.map_err(|_| failed())?;
         let figures: Option<Vec<u64>> = answer.iter().map(|field| figure(field)).collect();
         match figures.as_deref() {

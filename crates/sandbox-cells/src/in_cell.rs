@@ -38,7 +38,7 @@ impl InCell {
     /// # Errors
     /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
     pub async fn pause(&self) -> Result<()> {
-        self.cell("pause")?.stop_all().await
+        self.cell("pause")?.pause().await
     }
 
     /// Has all of it go on.
@@ -46,7 +46,7 @@ impl InCell {
     /// # Errors
     /// `Terminated` when it has ended.
     pub async fn resume(&self) -> Result<()> {
-        self.cell("resume")?.continue_all().await
+        self.cell("resume")?.resume().await
     }
 
     /// What the sandbox uses, as the kernel tells.

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sandbox_cells::{Fork, ResourceLimit, Start, ZygoteReply, ZygoteRequest};
 use sandbox_engine::{
-    DisplayKind, Encoding, FailureKind, Frame, FrameReader, MimeData, Reply, Request, Run, RunMode,
-    WireError,
+    Encoding, Frame, FrameReader, MimeData, Reply, Request, Run, RunMode, WireDisplayKind,
+    WireError, WireFailureKind,
     wire::{MAX_FRAME, MAX_PACKET},
 };
 
@@ -29,9 +29,9 @@ fn requests() -> Vec<Request> {
         Request::Interrupt { id: 7 },
         Request::ToolResult { id: 1, call: 2, outcome: Ok("[1]".into()) },
         Request::ToolResult { id: 1, call: 3, outcome: Err("no".into()) },
-        Request::Hold { id: 1 },
-        Request::Store { id: 1 },
-        Request::Restore { id: 1 },
+        Request::Checkpoint { id: 1 },
+        Request::ExportVariables { id: 1 },
+        Request::ImportVariables { id: 1 },
     ]
 }
 
@@ -46,7 +46,7 @@ fn replies() -> Vec<Reply> {
         Reply::Refused { step: "limits".into(), message: "no".into() },
         Reply::Display {
             id: 1,
-            kind: DisplayKind::Update,
+            kind: WireDisplayKind::Update,
             bundle: vec![
                 MimeData { mime: "text/plain".into(), encoding: Encoding::Text, data: "é".into() },
                 MimeData {
@@ -65,11 +65,11 @@ fn replies() -> Vec<Reply> {
         Reply::Exit { id: 1, code: -1 },
         Reply::Done { id: 1, execution_count: 3, interrupted: false, background_threads: 2 },
         Reply::Value { id: 1, json: "null".into() },
-        Reply::Failed { id: 1, kind: FailureKind::TooLarge, message: "m".into() },
+        Reply::Failed { id: 1, kind: WireFailureKind::TooLarge, message: "m".into() },
         Reply::ToolCall { id: 1, call: 2, name: "add".into(), arguments: "{}".into() },
         Reply::ListTools { id: 1, call: 3 },
         Reply::CancelTool { id: 1, call: 2 },
-        Reply::Held { id: 1, problem: "p".into(), notes: vec!["n".into()] },
+        Reply::Acknowledged { id: 1, problem: "p".into(), notes: vec!["n".into()] },
     ]
 }
 
@@ -336,7 +336,9 @@ fn lists_are_no_longer_than_is_meant() {
         let body = [field(&1_i64.to_le_bytes()), field(b""), field(&vec![0; 4 * notes])].concat();
         Reply::decode(Frame { kind: 28, body: &body })
     };
-    let Ok(Reply::Held { notes, .. }) = held(1 << 16) else { panic!("a list of that length") };
+    let Ok(Reply::Acknowledged { notes, .. }) = held(1 << 16) else {
+        panic!("a list of that length")
+    };
     assert_eq!(notes.len(), 1 << 16);
     let limit = 1 << 16;
     assert_eq!(held((1 << 16) + 1), Err(WireError::TooMany { field: "notes", limit }));
@@ -381,7 +383,8 @@ fn any_display() -> impl Strategy<Value = Reply> {
     });
     (any::<i64>(), 0..3_usize, prop::collection::vec(item, 0..5), any::<String>(), any::<String>())
         .prop_map(|(id, kind, bundle, metadata, display_id)| {
-            let kind = [DisplayKind::Result, DisplayKind::Display, DisplayKind::Update][kind];
+            let kind =
+                [WireDisplayKind::Result, WireDisplayKind::Display, WireDisplayKind::Update][kind];
             Reply::Display { id, kind, bundle, metadata, display_id }
         })
 }

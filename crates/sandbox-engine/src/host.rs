@@ -71,23 +71,23 @@ pub trait Control: Readable + Writable {
     /// `WouldBlock` when nothing fits; no input was made then.
     fn try_write_with_stdin(&self, data: &[u8]) -> io::Result<(usize, Box<dyn Writable>)>;
 
-    /// Writes what fits now, and with its first byte what [`ProcessHost::expect_copy`] or [`ProcessHost::open_channel`] gave for the
+    /// Writes what fits now, and with its first byte what [`ProcessHost::begin_checkpoint`] or [`ProcessHost::open_channel`] gave for the
     /// worker. Boxes without either refuse it.
     ///
     /// # Errors
     /// `WouldBlock` when nothing fits.
-    fn try_write_with_channel(&self, _data: &[u8], _channel: &Channel) -> io::Result<usize> {
+    fn try_write_with_fd(&self, _data: &[u8], _channel: &SideChannel) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
 /// The worker's end of a way beside its streams.
 #[derive(Debug)]
-pub struct Channel(pub Way);
+pub struct SideChannel(pub Endpoint);
 
 /// What the worker is given.
 #[derive(Debug)]
-pub enum Way {
+pub enum Endpoint {
     /// The other end of ours.
     File(OwnedFd),
     /// What an agent makes for a copy with that key.
@@ -96,21 +96,21 @@ pub enum Way {
 
 /// A copy of an interpreter that is about to be made.
 #[async_trait]
-pub trait Expected: fmt::Debug + Send + Sync {
+pub trait PendingCheckpoint: fmt::Debug + Send + Sync {
     /// The interpreter says that it is made. Waits until the copy says for itself who it is.
     ///
     /// # Errors
     /// When it does not, because it died on its way.
-    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>>;
+    async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>>;
 }
 
 /// A copy of an interpreter, as that was when the copy was made. Dropping the last handle ends it.
 #[async_trait]
-pub trait Held: fmt::Debug + Send + Sync {
+pub trait Checkpoint: fmt::Debug + Send + Sync {
     /// Whether it can be woken.
     fn is_alive(&self) -> bool;
 
-    /// Makes ready what [`Held::wake`] needs, so that less is left to do then. It may stay like that.
+    /// Makes ready what [`Checkpoint::restore`] needs, so that less is left to do then. It may stay like that.
     fn prepare(&self);
 
     /// Makes it an interpreter like one that was just started, and leaves one more copy in its place. Interpreters that
@@ -118,13 +118,13 @@ pub trait Held: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// `NotFound` when it is dead.
-    async fn wake(&self) -> Result<WorkerIo>;
+    async fn restore(&self) -> Result<WorkerIo>;
 
     /// Where one more copy sends its variables, as an interpreter does that is asked to. When none comes, that ends at once.
     ///
     /// # Errors
     /// `NotFound` when it is dead, `ResourceExhausted` when there are no descriptors left.
-    fn store(&self) -> Result<UnixStream>;
+    fn export_variables(&self) -> Result<UnixStream>;
 }
 
 /// How a process ended, as the box's own PID 1 or the engine saw it.
@@ -144,7 +144,7 @@ pub struct Exit {
 
 impl Exit {
     /// Whether somebody knows how it ended.
-    pub fn is_told(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         self.code.is_some() || self.signal.is_some()
     }
 
@@ -178,7 +178,7 @@ pub trait Process: fmt::Debug + Send + Sync {
 
     /// Wakes the call that it blocks in, and does nothing else: it then sees a signal that came right before. Where there is
     /// no way to do that, nothing happens.
-    fn nudge(&self) {}
+    fn wake_blocked_call(&self) {}
 
     /// Sends a signal to it and everything it started.
     async fn signal_tree(&self, signal: i32) -> Result<()>;
@@ -187,20 +187,20 @@ pub trait Process: fmt::Debug + Send + Sync {
     async fn kill_tree(&self) -> Result<()>;
 
     /// How long it may take to end its code after an interrupt, before it is killed.
-    fn grace(&self) -> Duration {
+    fn interrupt_grace(&self) -> Duration {
         Duration::from_millis(500)
     }
 
     /// How long [`Process::kill_tree`] may take before its box is ended instead. Hundreds of large processes that are killed
     /// at once have their memory taken down for seconds on a busy host, and leave little time to others meanwhile: to an
     /// agent that kills, and to an engine that has to start a program for that.
-    fn kill_bound(&self) -> Duration {
+    fn kill_timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
 
     /// How many processes of its box the kernel has ended so far for their memory: a moment for
     /// [`Process::out_of_memory`], as where a run begins. Takes a microsecond or two.
-    fn memory_ends(&self) -> u64 {
+    fn oom_kills(&self) -> u64 {
         0
     }
 
@@ -224,12 +224,12 @@ pub trait Process: fmt::Debug + Send + Sync {
     }
 
     /// Why nobody can tell what it does or did, when the way to it is lost.
-    fn lost(&self) -> Option<String> {
+    fn lost_reason(&self) -> Option<String> {
         None
     }
 
     /// What goes on, in words, when it cannot be ended from here: it is somebody else's. `None`: it can.
-    fn outlives(&self) -> Option<&'static str> {
+    fn unkillable_reason(&self) -> Option<&'static str> {
         None
     }
 
@@ -262,7 +262,7 @@ pub trait TreeClock: fmt::Debug + Send {
 }
 
 /// What a worker does nothing about, as a signal: SIGURG.
-pub const NUDGE: i32 = 23;
+pub const WAKE_SIGNAL: i32 = 23;
 
 /// A program to start.
 #[derive(Clone, Debug)]
@@ -346,7 +346,7 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// `ResourceExhausted` when there are no descriptors left.
-    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+    async fn begin_checkpoint(&self) -> Result<Option<(Box<dyn PendingCheckpoint>, SideChannel)>> {
         Ok(None)
     }
 
@@ -355,13 +355,13 @@ pub trait ProcessHost: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// `ResourceExhausted` when there are no descriptors left.
-    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
+    fn open_channel(&self) -> Result<Option<(UnixStream, SideChannel)>> {
         Ok(None)
     }
 
     /// Waits until everything in the box is found to be held by others than this library, as `docker pause` does: nothing in
     /// there ends then before the box does. Never returns otherwise.
-    async fn held_by_others(&self) {
+    async fn paused_by_others(&self) {
         std::future::pending().await
     }
 

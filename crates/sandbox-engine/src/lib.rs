@@ -49,7 +49,8 @@ pub use expiry::{ActivityGuard, ActivityTracker, Expiry};
 pub use instance::{InstanceHooks, StandardInstance};
 pub use instances::InstanceRegistry;
 pub use message::{
-    DisplayKind, Encoding, FailureKind, MimeData, PROTOCOL_VERSION, Reply, Request, Run, RunMode,
+    Encoding, MimeData, PROTOCOL_VERSION, Reply, Request, Run, RunMode, WireDisplayKind,
+    WireFailureKind,
 };
 pub use packages::{Packages, is_option as is_pip_option, pip_options};
 pub use pause::{pause_context, pause_contexts};

@@ -9,7 +9,7 @@
 
 mod reply;
 
-pub use reply::{DisplayKind, Encoding, FailureKind, MimeData, Reply};
+pub use reply::{Encoding, MimeData, Reply, WireDisplayKind, WireFailureKind};
 
 use crate::wire::{Fields, Frame, WireError, Writer, put_frame};
 
@@ -90,27 +90,27 @@ pub enum Request {
         id: i64,
     },
     /// Asks for a copy of the worker that waits, in case it is wanted later. A descriptor rides on the first bytes of this
-    /// frame, on which the copy tells that it is there, and is woken. Answer: one `Held`.
+    /// frame, on which the copy tells that it is there, and is woken. Answer: one `Acknowledged`.
     ///
     /// Fields: id.
-    Hold {
+    Checkpoint {
         /// Chosen by the host, repeated in the reply.
         id: i64,
     },
     /// Asks for the variables of `__main__` as bytes. A descriptor rides on the first bytes of this frame. On it a copy of
     /// the worker sends pieces, each behind its length (four bytes, little endian): one with fields, which tells what comes,
-    /// then the bytes, then an empty one. Answer: one `Held`, before that.
+    /// then the bytes, then an empty one. Answer: one `Acknowledged`, before that.
     ///
     /// Fields: id. Fields of the first piece: count, left_out (list).
-    Store {
+    ExportVariables {
         /// Chosen by the host, repeated in the reply.
         id: i64,
     },
     /// Takes variables that another worker gave as bytes into `__main__`. A descriptor rides on the first bytes of this
-    /// frame, on which they come. Answer: one `Held`, when they are there or it is known why they are not.
+    /// frame, on which they come. Answer: one `Acknowledged`, when they are there or it is known why they are not.
     ///
     /// Fields: id.
-    Restore {
+    ImportVariables {
         /// Chosen by the host, repeated in the reply.
         id: i64,
     },
@@ -152,9 +152,9 @@ const GET_VARIABLE: u8 = 2;
 const SET_VARIABLES: u8 = 3;
 const INTERRUPT: u8 = 4;
 const TOOL_RESULT: u8 = 5;
-const HOLD: u8 = 6;
-const STORE: u8 = 7;
-const RESTORE: u8 = 8;
+const CHECKPOINT: u8 = 6;
+const EXPORT_VARIABLES: u8 = 7;
+const IMPORT_VARIABLES: u8 = 8;
 
 impl Request {
     /// Appends this message to `out` as one frame.
@@ -173,9 +173,9 @@ impl Request {
                 out.text(json);
             }),
             Self::Interrupt { id } => put_frame(out, INTERRUPT, |out| out.int(*id)),
-            Self::Hold { id } => put_frame(out, HOLD, |out| out.int(*id)),
-            Self::Store { id } => put_frame(out, STORE, |out| out.int(*id)),
-            Self::Restore { id } => put_frame(out, RESTORE, |out| out.int(*id)),
+            Self::Checkpoint { id } => put_frame(out, CHECKPOINT, |out| out.int(*id)),
+            Self::ExportVariables { id } => put_frame(out, EXPORT_VARIABLES, |out| out.int(*id)),
+            Self::ImportVariables { id } => put_frame(out, IMPORT_VARIABLES, |out| out.int(*id)),
             Self::ToolResult { id, call, outcome } => put_frame(out, TOOL_RESULT, |out| {
                 out.int(*id);
                 out.int(*call);
@@ -199,9 +199,9 @@ impl Request {
                 Self::SetVariables { id: fields.int("id")?, json: fields.text("json")? }
             }
             INTERRUPT => Self::Interrupt { id: fields.int("id")? },
-            HOLD => Self::Hold { id: fields.int("id")? },
-            STORE => Self::Store { id: fields.int("id")? },
-            RESTORE => Self::Restore { id: fields.int("id")? },
+            CHECKPOINT => Self::Checkpoint { id: fields.int("id")? },
+            EXPORT_VARIABLES => Self::ExportVariables { id: fields.int("id")? },
+            IMPORT_VARIABLES => Self::ImportVariables { id: fields.int("id")? },
             TOOL_RESULT => {
                 let (id, call) = (fields.int("id")?, fields.int("call")?);
                 let ok = fields.flag("ok")?;
@@ -256,7 +256,7 @@ mod tests {
         numbers::agree(
             PARTS.iter().filter(|(name, _)| spoken.contains(name)),
             &numbers::named!(
-                RUN GET_VARIABLE SET_VARIABLES INTERRUPT TOOL_RESULT HOLD STORE RESTORE
+                RUN GET_VARIABLE SET_VARIABLES INTERRUPT TOOL_RESULT CHECKPOINT EXPORT_VARIABLES IMPORT_VARIABLES
             ),
         );
     }

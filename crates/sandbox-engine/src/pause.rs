@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::interpreter::{Contexts, InterpreterContext, Paused};
+use crate::interpreter::{Contexts, InterpreterContext, SuspendedContext};
 use sandbox_core::{Error, ErrorKind, Result, Retry, hint_with_rust};
 use tokio::sync::Mutex as Turn;
 
@@ -20,7 +20,7 @@ pub(crate) struct PauseState {
 #[derive(Debug)]
 pub(crate) struct PauseGuard {
     /// Runs that came too late to be refused.
-    pub(crate) _contexts: Vec<Paused>,
+    pub(crate) _contexts: Vec<SuspendedContext>,
     /// Time that passes for nobody is no idle time.
     pub(crate) _in_use: ActivityGuard,
 }
@@ -53,7 +53,10 @@ impl PauseState {
 ///
 /// # Errors
 /// `Unavailable` when one does.
-pub async fn pause_contexts(contexts: &Contexts, operation: &'static str) -> Result<Vec<Paused>> {
+pub async fn pause_contexts(
+    contexts: &Contexts,
+    operation: &'static str,
+) -> Result<Vec<SuspendedContext>> {
     let mut paused = Vec::new();
     for context in contexts.all_of_them() {
         paused.push(pause_context(&context, operation).await?);
@@ -68,7 +71,7 @@ pub async fn pause_contexts(contexts: &Contexts, operation: &'static str) -> Res
 pub async fn pause_context(
     context: &InterpreterContext,
     operation: &'static str,
-) -> Result<Paused> {
+) -> Result<SuspendedContext> {
     if let Some(paused) = context.pause().await {
         return Ok(paused);
     }

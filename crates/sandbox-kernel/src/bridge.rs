@@ -11,7 +11,7 @@ use jupyter_protocol::content::{ExecuteReply, InputReply, Payload, StreamName};
 use jupyter_protocol::execution::{End, Event, Loss, Outcome};
 use jupyter_protocol::{Channel, ExecuteRequest, Message, MimeBundle, Parent};
 use sandbox_core::{Error, ErrorKind, Result};
-use sandbox_engine::{DisplayKind, FailureKind, FrameReader, Reply, Request, Run, RunMode};
+use sandbox_engine::{FrameReader, Reply, Request, Run, RunMode, WireDisplayKind, WireFailureKind};
 use serde_json::{Map, Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -313,15 +313,15 @@ impl Bridge {
             }
             Event::Result { result, .. } => {
                 let (data, id) = (&result.data, result.transient.display_id.as_deref());
-                self.show(served, active, DisplayKind::Result, data, &result.metadata, id);
+                self.show(served, active, WireDisplayKind::Result, data, &result.metadata, id);
             }
             Event::Display { display, .. } => {
                 let (data, id) = (&display.data, display.transient.display_id.as_deref());
-                self.show(served, active, DisplayKind::Display, data, &display.metadata, id);
+                self.show(served, active, WireDisplayKind::Display, data, &display.metadata, id);
             }
             Event::UpdateDisplay { update, .. } => {
                 let (data, id) = (&update.data, update.transient.display_id.as_deref());
-                self.show(served, active, DisplayKind::Update, data, &update.metadata, id);
+                self.show(served, active, WireDisplayKind::Update, data, &update.metadata, id);
             }
             Event::ClearOutput { wait } => {
                 served.reply(&Reply::ClearOutput { id: active.id, wait });
@@ -354,7 +354,7 @@ impl Bridge {
         &self,
         served: &Served,
         active: &mut Active,
-        kind: DisplayKind,
+        kind: WireDisplayKind,
         data: &MimeBundle,
         metadata: &Map<String, Value>,
         display_id: Option<&str>,
@@ -536,7 +536,7 @@ impl Bridge {
     /// A run that did not begin.
     fn end(&self, served: &Served, id: i64, why: Result<(), String>) {
         if let Err(message) = why {
-            served.reply(&Reply::Failed { id, kind: FailureKind::Invalid, message });
+            served.reply(&Reply::Failed { id, kind: WireFailureKind::Invalid, message });
         }
         served.reply(&Reply::Done {
             id,
@@ -556,7 +556,10 @@ impl Bridge {
     async fn variable(&mut self, served: &Served, id: i64, asked: Value) -> Result<(), Gone> {
         let failed = |kind, message: &str| Reply::Failed { id, kind, message: message.to_owned() };
         let (Value::Object(asked), Some(_)) = (asked, &self.program) else {
-            served.reply(&failed(FailureKind::Invalid, "this kernel has no variables to ask for"));
+            served.reply(&failed(
+                WireFailureKind::Invalid,
+                "this kernel has no variables to ask for",
+            ));
             return Ok(());
         };
         let mut request = ExecuteRequest::new("");
@@ -573,17 +576,19 @@ impl Bridge {
             (Some(json), _) => Reply::Value { id, json: json.to_owned() },
             (None, Some(message)) => {
                 let kind = match told.get("failure").and_then(Value::as_u64) {
-                    Some(0) => FailureKind::NotFound,
-                    Some(1) => FailureKind::NotSerializable,
-                    Some(3) => FailureKind::TooLarge,
-                    _ => FailureKind::Invalid,
+                    Some(0) => WireFailureKind::NotFound,
+                    Some(1) => WireFailureKind::NotSerializable,
+                    Some(3) => WireFailureKind::TooLarge,
+                    _ => WireFailureKind::Invalid,
                 };
                 failed(kind, message)
             }
-            (None, None) => failed(FailureKind::Invalid, "the kernel did not answer the question"),
+            (None, None) => {
+                failed(WireFailureKind::Invalid, "the kernel did not answer the question")
+            }
         };
         if !served.reply(&reply) {
-            served.reply(&failed(FailureKind::TooLarge, "the value is too large"));
+            served.reply(&failed(WireFailureKind::TooLarge, "the value is too large"));
         }
         Ok(())
     }

@@ -139,8 +139,8 @@ impl ProcessHost for KernelBox {
         self.inner.end().await;
     }
 
-    async fn held_by_others(&self) {
-        self.inner.held_by_others().await;
+    async fn paused_by_others(&self) {
+        self.inner.paused_by_others().await;
     }
 
     fn end_reason(&self) -> Option<(FailureKind, String)> {

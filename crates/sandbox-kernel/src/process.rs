@@ -188,7 +188,7 @@ impl Process for KernelProcess {
         Poll::Pending
     }
 
-    fn lost(&self) -> Option<String> {
+    fn lost_reason(&self) -> Option<String> {
         self.state().lost.clone()
     }
 
@@ -232,21 +232,21 @@ impl Process for KernelProcess {
         ended
     }
 
-    fn outlives(&self) -> Option<&'static str> {
-        self.inner.outlives()
+    fn unkillable_reason(&self) -> Option<&'static str> {
+        self.inner.unkillable_reason()
     }
 
     /// A kernel hears of it by several steps, and shows a traceback before it is done.
-    fn grace(&self) -> Duration {
+    fn interrupt_grace(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    fn kill_bound(&self) -> Duration {
-        self.inner.kill_bound()
+    fn kill_timeout(&self) -> Duration {
+        self.inner.kill_timeout()
     }
 
-    fn memory_ends(&self) -> u64 {
-        self.inner.memory_ends()
+    fn oom_kills(&self) -> u64 {
+        self.inner.oom_kills()
     }
 
     fn out_of_memory(&self, before: u64) -> Option<String> {

@@ -48,15 +48,15 @@ pub fn agent() -> &'static str {
 
 /// Which byte code an interpreter takes, as it tells itself (`importlib.util.MAGIC_NUMBER`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Magic(u32);
+pub struct PycMagic(u32);
 
-impl fmt::Display for Magic {
+impl fmt::Display for PycMagic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", self.0)
     }
 }
 
-impl FromStr for Magic {
+impl FromStr for PycMagic {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -71,19 +71,19 @@ impl FromStr for Magic {
 ///
 /// What is in a box decides which of it it gets, and must never be where it comes from: a box would get what another one has
 /// made.
-pub type ByteCode<'a> = &'a (dyn Fn(Magic) -> Option<Bytes> + Send + Sync);
+pub type ByteCode<'a> = &'a (dyn Fn(PycMagic) -> Option<Bytes> + Send + Sync);
 
 /// The arguments of an interpreter that writes the agent as such byte code to its standard output. It takes [`agent`] from
 /// its standard input, and ends with another exit status than 0 where it is another kind of interpreter.
 #[must_use]
-pub fn compiler(magic: Magic) -> Vec<String> {
+pub fn compiler(magic: PycMagic) -> Vec<String> {
     let magic = magic.to_string();
     ["-I", "-S", "-B", "-X", "utf8", "-c", COMPILED, &magic].map(str::to_owned).to_vec()
 }
 
 /// Tells byte code of this agent from that of others, by kind of interpreter. For caches: it may differ between builds.
 #[must_use]
-pub fn byte_code_id(magic: Magic) -> u64 {
+pub fn byte_code_id(magic: PycMagic) -> u64 {
     let mut hasher = DefaultHasher::new();
     (agent(), COMPILED, magic).hash(&mut hasher);
     hasher.finish()
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn a_magic_number_is_what_interpreters_say() {
         let said = "a70d0d0a";
-        assert_eq!(said.parse::<Magic>().map(|magic| magic.to_string()), Ok(said.to_owned()));
+        assert_eq!(said.parse::<PycMagic>().map(|magic| magic.to_string()), Ok(said.to_owned()));
         for other in ["", "a70d0d", "a70d0d0a0", "+70d0d0a", "../../../"] {
-            assert_eq!(other.parse::<Magic>(), Err(()), "{other}");
+            assert_eq!(other.parse::<PycMagic>(), Err(()), "{other}");
         }
     }
 
@@ -140,7 +140,9 @@ mod tests {
             let mut all = PARTS.iter().chain(&AGENT_PARTS);
             all.find(|(known, _)| *known == name).expect("a part").1
         };
-        for words in [r#"ARRIVED = b"a""#, r#"STORE, PREPARE, WAKE = b"s", b"p", b"w""#] {
+        for words in
+            [r#"ARRIVED = b"a""#, r#"EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w""#]
+        {
             for name in ["holder", "copies"] {
                 assert!(source(name).lines().any(|line| line == words), "{words} in {name}");
             }

@@ -149,8 +149,8 @@ impl ProcessHost for PlainBox {
         Err(Error::unsupported("run_code", "the image has no Python to run code").with_hint(HINT))
     }
 
-    async fn held_by_others(&self) {
-        self.first.made.held_by_others(|| false).await;
+    async fn paused_by_others(&self) {
+        self.first.made.paused_by_others(|| false).await;
     }
 
     fn kill(&self) {

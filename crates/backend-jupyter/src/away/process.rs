@@ -61,7 +61,7 @@ impl Process for Elsewhere {
         Err(Error::unsupported("kill", "the kernel is not ours to end"))
     }
 
-    fn outlives(&self) -> Option<&'static str> {
+    fn unkillable_reason(&self) -> Option<&'static str> {
         Some(
             "the code may still run in the kernel, which is not ours to end, so the sandbox ended without it",
         )

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use sandbox_engine::host::{ProcessHost as _, WorkerSpec};
-use sandbox_python::agent::{Magic, agent, compiler};
+use sandbox_python::agent::{PycMagic, agent, compiler};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::support::{TestBox, read_all};
 
-async fn magic() -> Magic {
+async fn magic() -> PycMagic {
     let code = "import importlib.util as u; print(u.MAGIC_NUMBER.hex())";
     let output = Command::new("python3").args(["-I", "-c", code]).output().await;
     let said = String::from_utf8_lossy(&output.expect("python3 runs").stdout).into_owned();

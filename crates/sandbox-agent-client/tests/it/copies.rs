@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sandbox_engine::Request;
-use sandbox_engine::host::{Channel, ProcessHost as _, WorkerIo, WorkerSpec};
+use sandbox_engine::host::{ProcessHost as _, SideChannel, WorkerIo, WorkerSpec};
 
 use crate::support::TestBox;
 
@@ -30,10 +30,10 @@ async fn is_ready(worker: &WorkerIo) {
     assert_eq!(said[4], READY, "it refuses to be a worker");
 }
 
-fn hold(worker: &WorkerIo, channel: &Channel) {
+fn hold(worker: &WorkerIo, channel: &SideChannel) {
     let mut request = Vec::new();
-    Request::Hold { id: 1 }.encode(&mut request).expect("it is short");
-    let sent = worker.control.try_write_with_channel(&request, channel);
+    Request::Checkpoint { id: 1 }.encode(&mut request).expect("it is short");
+    let sent = worker.control.try_write_with_fd(&request, channel);
     assert_eq!(sent.expect("it is sent"), request.len());
 }
 
@@ -58,15 +58,16 @@ async fn a_copy_outlives_its_worker_and_is_one_as_often_as_it_is_asked() {
     let test = TestBox::start().await;
     let agent = test.agent.id().expect("it runs");
     let first = worker(&test).await;
-    let (expected, channel) = test.pipe.expect_copy().await.unwrap().expect("there are copies");
+    let (expected, channel) =
+        test.pipe.begin_checkpoint().await.unwrap().expect("there are copies");
     hold(&first, &channel);
-    let held = expected.made().await.unwrap();
+    let held = expected.ready().await.unwrap();
     first.process.kill_tree().await.unwrap();
     drop(first);
     let mut pids = Vec::new();
     for _ in 0..3 {
         assert!(held.is_alive(), "it went with the tree that it came from");
-        let woken = held.wake().await.unwrap();
+        let woken = held.restore().await.unwrap();
         is_ready(&woken).await;
         pids.push(woken.process.pid());
         woken.process.kill_tree().await.unwrap();
@@ -83,9 +84,10 @@ async fn a_copy_outlives_its_worker_and_is_one_as_often_as_it_is_asked() {
 async fn a_copy_that_died_is_told() {
     let test = TestBox::start().await;
     let first = worker(&test).await;
-    let (expected, channel) = test.pipe.expect_copy().await.unwrap().expect("there are copies");
+    let (expected, channel) =
+        test.pipe.begin_checkpoint().await.unwrap().expect("there are copies");
     hold(&first, &channel);
-    let held = expected.made().await.unwrap();
+    let held = expected.ready().await.unwrap();
     let agent = test.agent.id().expect("it runs");
     for pid in below(agent).into_iter().filter(|pid| *pid != first.process.pid()) {
         // It may be a process that was there for a moment.
@@ -98,7 +100,7 @@ async fn a_copy_that_died_is_told() {
         assert!(began.elapsed() < PATIENCE, "a dead copy counts as alive");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(held.wake().await.unwrap_err().kind(), sandbox_core::ErrorKind::NotFound);
+    assert_eq!(held.restore().await.unwrap_err().kind(), sandbox_core::ErrorKind::NotFound);
     // The worker is none the worse for it.
     assert!(!first.process.is_dead());
 }
@@ -108,9 +110,10 @@ async fn a_worker_that_dies_meanwhile_leaves_no_copy_and_nobody_who_waits() {
     let test = TestBox::start().await;
     let first = worker(&test).await;
     first.process.signal(STOP).unwrap();
-    let (expected, channel) = test.pipe.expect_copy().await.unwrap().expect("there are copies");
+    let (expected, channel) =
+        test.pipe.begin_checkpoint().await.unwrap().expect("there are copies");
     hold(&first, &channel);
-    let made = tokio::spawn(expected.made());
+    let made = tokio::spawn(expected.ready());
     // It has what it was sent, and never reads it.
     tokio::time::sleep(Duration::from_millis(50)).await;
     first.process.kill_tree().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandbox_agent_client::{Listener, Speaker, Tunnel};
+use sandbox_agent_client::{Listener, PeerProcess, Tunnel};
 use sandbox_core::ErrorKind;
 use sandbox_engine::host::{ProcessHost as _, Readable, Spawned};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -138,7 +138,7 @@ async fn speaker(place: &TestBox, always: bool, code: &str) -> (Spawned, Tunnel)
     spec.argv = ["python3", "-c", &code].map(str::to_owned).to_vec();
     let socket = Listener::Socket(format!("{}/s", spec.cwd));
     let spawned = place.pipe.spawn(spec).await.expect("it starts");
-    let who = Speaker { pid: spawned.process.pid(), always };
+    let who = PeerProcess { pid: spawned.process.pid(), always };
     let connect = async {
         loop {
             match place.pipe.ports().open(&socket, Some(who)).await {

@@ -2,11 +2,11 @@
 //!
 //! Workers are forked from a [`Zygote`] into the cell; programs are started by the cell's PID 1.
 
+mod checkpoint;
 mod files;
-mod held;
 mod process;
+mod pty;
 mod streams;
-mod terminal;
 mod usage;
 mod zygote;
 
@@ -33,8 +33,8 @@ use self::streams::{ControlSocket, PipeReader, control_pair, input_pipe, output_
 pub use self::zygote::{Hello, Program, Zygote};
 use crate::zygote_message::{Fork, ResourceLimit};
 use sandbox_engine::host::{
-    Channel, Expected, Process, ProcessHost, Readable as _, Spawn, Spawned, Way, WorkerIo,
-    WorkerSpec, Writable,
+    Endpoint, PendingCheckpoint, Process, ProcessHost, Readable as _, SideChannel, Spawn, Spawned,
+    WorkerIo, WorkerSpec, Writable,
 };
 use sandbox_engine::interpreter::{would_block, write_all};
 use sandbox_engine::message::{PROTOCOL_VERSION, Reply};
@@ -83,18 +83,18 @@ impl CellHost {
     }
 
     async fn spawn_on_terminal(&self, spec: &Spawn, size: PtySize) -> Result<Spawned> {
-        let terminal::Pair { near, far } = terminal::open(&self.cell, size).map_err(no_terminal)?;
+        let pty::PtyPair { master, device } = pty::open(&self.cell, size).map_err(no_terminal)?;
         let mut start = start_spec(spec);
-        start.stdin = Some(far.try_clone().map_err(no_descriptors)?);
-        start.stdout = Some(far.try_clone().map_err(no_descriptors)?);
-        start.stderr = Some(far);
+        start.stdin = Some(device.try_clone().map_err(no_descriptors)?);
+        start.stdout = Some(device.try_clone().map_err(no_descriptors)?);
+        start.stderr = Some(device);
         start.controlling_terminal = true;
         Ok(Spawned {
             process: self.start(start, spec).await?,
-            stdin: Some(Box::new(near.clone())),
-            stdout: Box::new(near.clone()),
+            stdin: Some(Box::new(master.clone())),
+            stdout: Box::new(master.clone()),
             stderr: None,
-            terminal: Some(Box::new(near)),
+            terminal: Some(Box::new(master)),
         })
     }
 
@@ -282,15 +282,16 @@ impl ProcessHost for CellHost {
         })
     }
 
-    async fn expect_copy(&self) -> Result<Option<(Box<dyn Expected>, Channel)>> {
+    async fn begin_checkpoint(&self) -> Result<Option<(Box<dyn PendingCheckpoint>, SideChannel)>> {
         if !self.is_isolated() {
             return Ok(None);
         }
-        held::expect(&self.cell, &self.kills).await.map(Some)
+        checkpoint::expect(&self.cell, &self.kills).await.map(Some)
     }
 
-    fn open_channel(&self) -> Result<Option<(UnixStream, Channel)>> {
-        let made = streams::channel().map(|(ours, theirs)| (ours, Channel(Way::File(theirs))));
+    fn open_channel(&self) -> Result<Option<(UnixStream, SideChannel)>> {
+        let made =
+            streams::channel().map(|(ours, theirs)| (ours, SideChannel(Endpoint::File(theirs))));
         made.map(Some).map_err(no_descriptors)
     }
 

@@ -1,7 +1,7 @@
 //! Processes of a cell: workers, which are children of the zygote, and programs, which are children of its PID 1.
 
-pub(crate) mod family;
-mod seen;
+pub(crate) mod descendants;
+mod proc_stat;
 mod tree_clock;
 
 use std::collections::BTreeSet;
@@ -21,11 +21,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
 
-use self::family::Started;
+use self::descendants::Started;
 pub(crate) use self::tree_clock::ProcTree;
 use super::streams::watch;
 use super::zygote::Zygote;
-use sandbox_engine::host::{Exit, NUDGE, Process, TreeClock};
+use sandbox_engine::host::{Exit, Process, TreeClock, WAKE_SIGNAL};
 
 /// Many processes may start in a cell at once, but none while a tree is killed there.
 pub(crate) type Kills = Arc<RwLock<()>>;
@@ -225,8 +225,8 @@ impl Process for WorkerProcess {
         }
     }
 
-    fn nudge(&self) {
-        let _ = self.signal(NUDGE);
+    fn wake_blocked_call(&self) {
+        let _ = self.signal(WAKE_SIGNAL);
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
@@ -236,7 +236,7 @@ impl Process for WorkerProcess {
         }
     }
 
-    fn memory_ends(&self) -> u64 {
+    fn oom_kills(&self) -> u64 {
         self.cell.memory_ends()
     }
 
@@ -249,7 +249,7 @@ impl Process for WorkerProcess {
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
-        family::end(self.host_pid, Started::since(since, former)).await;
+        descendants::end(self.host_pid, Started::since(since, former)).await;
     }
 
     fn cpu_time(&self) -> Option<Duration> {
@@ -291,7 +291,7 @@ impl ProgramProcess {
         if let Some(pid) = self.host_pid.get() {
             return Some(*pid);
         }
-        let pid = family::host_pid(self.first, self.process.pid())?;
+        let pid = descendants::host_pid(self.first, self.process.pid())?;
         Some(*self.host_pid.get_or_init(|| pid))
     }
 }
@@ -346,7 +346,7 @@ impl Process for ProgramProcess {
         }
     }
 
-    fn memory_ends(&self) -> u64 {
+    fn oom_kills(&self) -> u64 {
         self.process.memory_ends()
     }
 
@@ -360,7 +360,7 @@ impl Process for ProgramProcess {
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
         if let Some(pid) = self.host_pid() {
-            family::end(pid, Started::since(since, former)).await;
+            descendants::end(pid, Started::since(since, former)).await;
         }
     }
 
@@ -371,7 +371,7 @@ impl Process for ProgramProcess {
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
         let pid = self.host_pid()?;
         // Without a cell it is below a keeper, which takes in what loses its parent.
-        let keeper = family::parent(pid).filter(|parent| *parent != self.first);
+        let keeper = descendants::parent(pid).filter(|parent| *parent != self.first);
         Some(Box::new(ProcTree::of(keeper.unwrap_or(pid), Some(self.first))))
     }
 
@@ -381,7 +381,7 @@ impl Process for ProgramProcess {
 }
 
 pub(crate) fn peak_memory(pid: u32) -> Option<u64> {
-    let kib: u64 = seen::status(pid, "VmHWM")?.trim_end_matches("kB").trim().parse().ok()?;
+    let kib: u64 = proc_stat::status(pid, "VmHWM")?.trim_end_matches("kB").trim().parse().ok()?;
     Some(kib * 1024)
 }
 

@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use sandbox_engine::host::{Channel, Control, Gauge, Readable, Way, Writable};
+use sandbox_engine::host::{Control, Endpoint, Gauge, Readable, SideChannel, Writable};
 
 /// Lets the runtime watch a descriptor.
 #[expect(
@@ -189,10 +189,10 @@ impl Control for ControlSocket {
         Ok((sent, Box::new(ours)))
     }
 
-    fn try_write_with_channel(&self, data: &[u8], channel: &Channel) -> io::Result<usize> {
+    fn try_write_with_fd(&self, data: &[u8], channel: &SideChannel) -> io::Result<usize> {
         match &channel.0 {
-            Way::File(file) => self.write_now(data, &[file.as_fd()]),
-            Way::Copy(_) => Err(io::ErrorKind::Unsupported.into()),
+            Endpoint::File(file) => self.write_now(data, &[file.as_fd()]),
+            Endpoint::Copy(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

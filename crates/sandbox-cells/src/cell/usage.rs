@@ -63,7 +63,7 @@ impl CellHost {
     ///
     /// # Errors
     /// `Unavailable` when something does not stop, and then all goes on; `Terminated` when it has ended.
-    pub async fn stop_all(&self) -> Result<()> {
+    pub async fn pause(&self) -> Result<()> {
         self.cell.pause().await.map_err(|error| not_held("pause", error))
     }
 
@@ -71,7 +71,7 @@ impl CellHost {
     ///
     /// # Errors
     /// `Terminated` when it has ended.
-    pub async fn continue_all(&self) -> Result<()> {
+    pub async fn resume(&self) -> Result<()> {
         self.cell.resume().await.map_err(|error| not_held("resume", error))
     }
 }

@@ -36,7 +36,7 @@ const SHOWN_STDERR: usize = 4096;
 /// A warm interpreter. Dropping the last handle ends it and every worker.
 #[derive(Debug)]
 pub struct Zygote {
-    requests: mpsc::UnboundedSender<Asked>,
+    requests: mpsc::UnboundedSender<Request>,
     hello: Hello,
     process: LauncherProcess,
     byte_code: Option<Vec<u8>>,
@@ -81,22 +81,22 @@ pub struct Hello {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct Request {
     packet: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Response>,
 }
 
 /// A reply on its way to whoever asked. A worker that never arrives there, as when the runtime of who asked has ended,
 /// is reaped: nobody else would, and without that its cell could not end.
 #[derive(Debug)]
-struct Answer {
+struct Response {
     reply: Option<ZygoteReply>,
-    requests: mpsc::WeakUnboundedSender<Asked>,
+    requests: mpsc::WeakUnboundedSender<Request>,
 }
 
-impl Answer {
-    fn new(reply: ZygoteReply, requests: &mpsc::WeakUnboundedSender<Asked>) -> Self {
+impl Response {
+    fn new(reply: ZygoteReply, requests: &mpsc::WeakUnboundedSender<Request>) -> Self {
         Self { reply: Some(reply), requests: requests.clone() }
     }
 
@@ -105,7 +105,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for Response {
     fn drop(&mut self) {
         if let (Some(ZygoteReply::Forked { pid }), Some(requests)) =
             (&self.reply, self.requests.upgrade())
@@ -151,14 +151,14 @@ impl Zygote {
         let socket = watch(ours, Interest::READABLE | Interest::WRITABLE)
             .map_err(|error| failed("could not watch a socket", error))?;
         let (requests, inbox) = mpsc::unbounded_channel();
-        let exchange = Exchange {
+        let round_trip = RoundTrip {
             socket,
             inbox,
             requests: requests.downgrade(),
             unsent: VecDeque::new(),
             waiting: VecDeque::new(),
         };
-        tokio::spawn(exchange.run());
+        tokio::spawn(round_trip.run());
         let begun = ask(&requests, ZygoteRequest::Start(start), for_byte_code);
         let reply = match timeout(START_BOUND, arrival(begun)).await {
             Ok(Some(reply)) => reply,
@@ -276,33 +276,33 @@ impl Zygote {
 }
 
 fn ask(
-    requests: &mpsc::UnboundedSender<Asked>,
+    requests: &mpsc::UnboundedSender<Request>,
     request: ZygoteRequest,
     descriptors: Vec<OwnedFd>,
-) -> oneshot::Receiver<Answer> {
+) -> oneshot::Receiver<Response> {
     let (answer, receiver) = oneshot::channel();
     let mut packet = Vec::new();
     // What does not encode is never sent, and a dropped sender is an answer too.
     if request.encode(&mut packet).is_ok() {
-        let _ = requests.send(Asked { packet, descriptors, answer });
+        let _ = requests.send(Request { packet, descriptors, answer });
     }
     receiver
 }
 
-async fn arrival(answer: oneshot::Receiver<Answer>) -> Option<ZygoteReply> {
+async fn arrival(answer: oneshot::Receiver<Response>) -> Option<ZygoteReply> {
     answer.await.ok()?.arrive()
 }
 
 /// Sends requests and hands out replies, which come in the order of the requests.
-struct Exchange {
+struct RoundTrip {
     socket: AsyncFd<OwnedFd>,
-    inbox: mpsc::UnboundedReceiver<Asked>,
-    requests: mpsc::WeakUnboundedSender<Asked>,
-    unsent: VecDeque<Asked>,
-    waiting: VecDeque<oneshot::Sender<Answer>>,
+    inbox: mpsc::UnboundedReceiver<Request>,
+    requests: mpsc::WeakUnboundedSender<Request>,
+    unsent: VecDeque<Request>,
+    waiting: VecDeque<oneshot::Sender<Response>>,
 }
 
-impl Exchange {
+impl RoundTrip {
     async fn run(mut self) {
         let mut buffer = vec![0; MAX_PACKET];
         loop {
@@ -321,7 +321,7 @@ impl Exchange {
                         Ok(Ok(count)) => {
                             let Ok(reply) = ZygoteReply::decode(&buffer[..count]) else { return };
                             let Some(answer) = self.waiting.pop_front() else { return };
-                            let _ = answer.send(Answer::new(reply, &self.requests));
+                            let _ = answer.send(Response::new(reply, &self.requests));
                         }
                         Err(_would_block) => {}
                     }

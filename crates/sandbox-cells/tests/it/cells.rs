@@ -4,7 +4,7 @@ use crate::{
     Case,
     harness::{HOME, Outcome, Worker, cell},
 };
-use sandbox_engine::{FailureKind, Run};
+use sandbox_engine::{Run, WireFailureKind};
 
 pub(crate) const CASES: &[Case] = &[
     ("values", values),
@@ -325,7 +325,7 @@ fn a_run_that_cannot_start() {
         Run { env: vec![("A".into(), "x\0y".into())], ..cell("print('ran')") },
     ] {
         let outcome = worker.run_with(&run);
-        assert_eq!(outcome.failed(), Some(FailureKind::Invalid), "{run:?}");
+        assert_eq!(outcome.failed(), Some(WireFailureKind::Invalid), "{run:?}");
         assert_eq!(outcome.stdout(), "", "{run:?}");
     }
     assert_eq!(worker.run("import os; os.getcwd(), os.getenv('A')").text(), Some("('/tmp', None)"));

@@ -1,6 +1,6 @@
 //! Rich results: the `_repr_*_` methods, `display()`, limits.
 
-use sandbox_engine::{DisplayKind, Encoding, MimeData, Reply};
+use sandbox_engine::{Encoding, MimeData, Reply, WireDisplayKind};
 
 use crate::{Case, harness::Worker};
 
@@ -40,7 +40,7 @@ class All:
 All()";
     let outcome = worker.run(code);
     let (kind, bundle) = outcome.displays().next().expect("a display");
-    assert_eq!(kind, DisplayKind::Result);
+    assert_eq!(kind, WireDisplayKind::Result);
     let mut bundle = bundle.to_vec();
     assert_eq!(bundle.remove(0), item("text/plain", Encoding::Text, "all"));
     bundle.sort_by(|a, b| a.mime.cmp(&b.mime));
@@ -306,7 +306,10 @@ fn what_is_published_by_ipython_is_shown() {
         assert_eq!((outcome.error(), outcome.stdout().as_str()), (None, ""), "{publish}");
         let shown: Vec<_> = outcome.displays().collect();
         assert_eq!(shown.len(), 1, "{publish}: {outcome:?}");
-        assert_eq!((shown[0].0, shown[0].1[0].mime.as_str()), (DisplayKind::Display, "text/html"));
+        assert_eq!(
+            (shown[0].0, shown[0].1[0].mime.as_str()),
+            (WireDisplayKind::Display, "text/html")
+        );
     }
     let around = "import IPython\nIPython.get_ipython().events.register('post_execute', lambda: print('after'))";
     worker.run(around);

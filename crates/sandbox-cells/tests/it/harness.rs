@@ -19,7 +19,7 @@ use rustix::{
 };
 use sandbox_cells::{Fork, Start, ZygoteReply, ZygoteRequest};
 use sandbox_engine::{
-    DisplayKind, FailureKind, FrameReader, MimeData, Reply, Request, Run, RunMode,
+    FrameReader, MimeData, Reply, Request, Run, RunMode, WireDisplayKind, WireFailureKind,
 };
 use sandbox_python as python;
 
@@ -175,11 +175,11 @@ impl Outcome {
 
     pub(crate) fn text(&self) -> Option<&str> {
         self.displays().find_map(|(kind, bundle)| {
-            (kind == DisplayKind::Result).then(|| bundle[0].data.as_str())
+            (kind == WireDisplayKind::Result).then(|| bundle[0].data.as_str())
         })
     }
 
-    pub(crate) fn displays(&self) -> impl Iterator<Item = (DisplayKind, &[MimeData])> {
+    pub(crate) fn displays(&self) -> impl Iterator<Item = (WireDisplayKind, &[MimeData])> {
         self.replies.iter().filter_map(|reply| match reply {
             Reply::Display { kind, bundle, .. } => Some((*kind, bundle.as_slice())),
             _ => None,
@@ -202,7 +202,7 @@ impl Outcome {
         })
     }
 
-    pub(crate) fn failed(&self) -> Option<FailureKind> {
+    pub(crate) fn failed(&self) -> Option<WireFailureKind> {
         self.replies.iter().find_map(|reply| match reply {
             Reply::Failed { kind, .. } => Some(*kind),
             _ => None,

@@ -7,7 +7,7 @@ use crate::{
     harness::{Outcome, Worker, Zygote, cell, plain_fork, script},
 };
 use sandbox_cells::Start;
-use sandbox_engine::DisplayKind;
+use sandbox_engine::WireDisplayKind;
 
 pub(crate) const CASES: &[Case] = &[
     ("pandas_frames", pandas_frames),
@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     ("figures_of_plotly", figures_of_plotly),
 ];
 
-fn mimes(outcome: &Outcome) -> Vec<(DisplayKind, Vec<String>)> {
+fn mimes(outcome: &Outcome) -> Vec<(WireDisplayKind, Vec<String>)> {
     assert_eq!(outcome.error(), None);
     outcome
         .displays()
@@ -26,8 +26,8 @@ fn mimes(outcome: &Outcome) -> Vec<(DisplayKind, Vec<String>)> {
         .collect()
 }
 
-fn expect(outcome: &Outcome, displays: &[(DisplayKind, &[&str])]) {
-    let expected: Vec<(DisplayKind, Vec<String>)> = displays
+fn expect(outcome: &Outcome, displays: &[(WireDisplayKind, &[&str])]) {
+    let expected: Vec<(WireDisplayKind, Vec<String>)> = displays
         .iter()
         .map(|(kind, mimes)| (*kind, mimes.iter().map(|&mime| mime.to_owned()).collect()))
         .collect();
@@ -38,7 +38,7 @@ fn expect(outcome: &Outcome, displays: &[(DisplayKind, &[&str])]) {
 fn pandas_frames() {
     let mut worker = Worker::new();
     let outcome = worker.run("import pandas as pd\npd.DataFrame({'a': [1, 2]})");
-    expect(&outcome, &[(DisplayKind::Result, &["text/plain", "text/html"])]);
+    expect(&outcome, &[(WireDisplayKind::Result, &["text/plain", "text/html"])]);
     assert!(outcome.displays().next().expect("display").1[1].data.contains("<table"));
     assert_eq!(worker.run("import numpy as np\nnp.arange(3)").text(), Some("array([0, 1, 2])"));
 }
@@ -55,18 +55,18 @@ const IMAGE: &[&str] = &["text/plain", "image/png"];
 fn figures() {
     let mut worker = Worker::new();
     let plot = worker.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('t');");
-    expect(&plot, &[(DisplayKind::Display, IMAGE)]);
+    expect(&plot, &[(WireDisplayKind::Display, IMAGE)]);
     assert!(plot.displays().next().expect("display").1[1].data.starts_with("iVBOR"));
-    expect(&worker.run("1"), &[(DisplayKind::Result, &["text/plain"])]);
+    expect(&worker.run("1"), &[(WireDisplayKind::Result, &["text/plain"])]);
     expect(
         &worker.run("fig, ax = plt.subplots(); ax.plot([1])\nfig"),
-        &[(DisplayKind::Result, IMAGE)],
+        &[(WireDisplayKind::Result, IMAGE)],
     );
     expect(
         &worker.run("plt.figure(); plt.figure();"),
-        &[(DisplayKind::Display, IMAGE), (DisplayKind::Display, IMAGE)],
+        &[(WireDisplayKind::Display, IMAGE), (WireDisplayKind::Display, IMAGE)],
     );
-    expect(&worker.run("display(fig)"), &[(DisplayKind::Display, IMAGE)]);
+    expect(&worker.run("display(fig)"), &[(WireDisplayKind::Display, IMAGE)]);
     // `show` shows at once.
     worker.start(&cell("plt.plot([3]); plt.show(); import time; time.sleep(30)"), None);
     assert!(matches!(worker.reply(), Some(sandbox_engine::Reply::Display { .. })));
@@ -106,13 +106,13 @@ fn figures_of_plotly() {
     let show = worker.run(
         "import plotly.graph_objects as go\nfigure = go.Figure(data=[go.Scatter(y=[1, 2])])\nfigure.show()",
     );
-    expect(&show, &[(DisplayKind::Display, FIGURE)]);
+    expect(&show, &[(WireDisplayKind::Display, FIGURE)]);
     assert!(show.displays().next().expect("display").1[0].data.contains("\"y\":[1,2]"));
-    expect(&worker.run("figure"), &[(DisplayKind::Display, FIGURE)]);
+    expect(&worker.run("figure"), &[(WireDisplayKind::Display, FIGURE)]);
     let page = worker.run("figure.show('notebook_connected')");
     assert!(mimes(&page).iter().all(|(_, types)| *types == ["text/html"]), "{page:?}");
     let shown = "import plotly.io as io\nio.show({'data': [{'y': [3]}]})";
-    expect(&worker.run_with(&script(shown)), &[(DisplayKind::Display, FIGURE)]);
+    expect(&worker.run_with(&script(shown)), &[(WireDisplayKind::Display, FIGURE)]);
 }
 
 fn preimported() {
@@ -121,7 +121,7 @@ fn preimported() {
         .expect("zygote");
     let mut worker = Worker::fork(&zygote, &plain_fork()).expect("worker");
     let figure = worker.run("import matplotlib.pyplot as plt\nplt.plot([1]);");
-    expect(&figure, &[(DisplayKind::Display, IMAGE)]);
+    expect(&figure, &[(WireDisplayKind::Display, IMAGE)]);
     let draw = || {
         Worker::fork(&zygote, &plain_fork())
             .expect("worker")

@@ -1,13 +1,13 @@
 //! Variables cross as strict JSON, by name only.
 
-use sandbox_engine::{FailureKind, Reply, Request};
+use sandbox_engine::{Reply, Request, WireFailureKind};
 
 use crate::{Case, harness::Worker};
 
 pub(crate) const CASES: &[Case] =
     &[("get", get), ("set", set), ("conversion_is_interrupted", conversion_is_interrupted)];
 
-fn ask_for(worker: &mut Worker, name: &str) -> Result<String, FailureKind> {
+fn ask_for(worker: &mut Worker, name: &str) -> Result<String, WireFailureKind> {
     match worker.ask(&Request::GetVariable { id: 77, name: name.into() }) {
         Reply::Value { id: 77, json } => Ok(json),
         Reply::Failed { id: 77, kind, .. } => Err(kind),
@@ -21,21 +21,21 @@ fn get() {
     for (name, expected) in [
         ("a", Ok(r#"{"k":[1,2.5,null,true,"eé"]}"#)),
         ("class_", Ok("3")),
-        ("missing", Err(FailureKind::NotFound)),
-        ("f", Err(FailureKind::NotSerializable)),
-        ("math", Err(FailureKind::NotSerializable)),
-        ("nan", Err(FailureKind::NotSerializable)),
-        ("s", Err(FailureKind::NotSerializable)),
-        ("sur", Err(FailureKind::NotSerializable)),
-        ("d", Err(FailureKind::NotSerializable)),
-        ("loop", Err(FailureKind::NotSerializable)),
-        ("big", Err(FailureKind::TooLarge)),
-        ("a.b", Err(FailureKind::Invalid)),
-        ("a['k']", Err(FailureKind::Invalid)),
-        ("a; import os", Err(FailureKind::Invalid)),
-        ("class", Err(FailureKind::Invalid)),
-        ("", Err(FailureKind::Invalid)),
-        ("print", Err(FailureKind::NotFound)),
+        ("missing", Err(WireFailureKind::NotFound)),
+        ("f", Err(WireFailureKind::NotSerializable)),
+        ("math", Err(WireFailureKind::NotSerializable)),
+        ("nan", Err(WireFailureKind::NotSerializable)),
+        ("s", Err(WireFailureKind::NotSerializable)),
+        ("sur", Err(WireFailureKind::NotSerializable)),
+        ("d", Err(WireFailureKind::NotSerializable)),
+        ("loop", Err(WireFailureKind::NotSerializable)),
+        ("big", Err(WireFailureKind::TooLarge)),
+        ("a.b", Err(WireFailureKind::Invalid)),
+        ("a['k']", Err(WireFailureKind::Invalid)),
+        ("a; import os", Err(WireFailureKind::Invalid)),
+        ("class", Err(WireFailureKind::Invalid)),
+        ("", Err(WireFailureKind::Invalid)),
+        ("print", Err(WireFailureKind::NotFound)),
     ] {
         assert_eq!(ask_for(&mut worker, name), expected.map(str::to_owned), "{name}");
     }
@@ -61,7 +61,7 @@ fn set() {
         r#"{"ok": 1, "1": 2}"#,
         &deep,
     ] {
-        assert_eq!(put(bad), Some(FailureKind::Invalid), "{}", &bad[..bad.len().min(20)]);
+        assert_eq!(put(bad), Some(WireFailureKind::Invalid), "{}", &bad[..bad.len().min(20)]);
     }
     assert_eq!(
         worker.run("x, y, 'ok' in globals()").text(),
@@ -77,7 +77,7 @@ fn conversion_is_interrupted() {
     worker.interrupt();
     assert!(matches!(
         worker.reply(),
-        Some(Reply::Failed { kind: FailureKind::NotSerializable, .. })
+        Some(Reply::Failed { kind: WireFailureKind::NotSerializable, .. })
     ));
     assert_eq!(worker.run("1").text(), Some("1"));
 }

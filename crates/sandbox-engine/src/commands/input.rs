@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sandbox_core::{Effect, Error, ErrorKind, Result, Stdin};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::running::End;
+use super::running::CommandEnd;
 use crate::host::Writable;
 use crate::interpreter::{feed_open, write_all};
 
@@ -81,7 +81,7 @@ pub(super) async fn give_first(mut pipe: OwnedMutexGuard<Pipe>, stdin: Stdin) {
 }
 
 impl Input {
-    pub(super) async fn write(&self, data: &Bytes, end: &End) -> Result<()> {
+    pub(super) async fn write(&self, data: &Bytes, end: &CommandEnd) -> Result<()> {
         let pipe = self.open("write_stdin")?;
         let write = async { pipe.lock().await.write(data).await };
         tokio::select! {
@@ -91,7 +91,7 @@ impl Input {
         }
     }
 
-    pub(super) async fn close(&self, end: &End) -> Result<()> {
+    pub(super) async fn close(&self, end: &CommandEnd) -> Result<()> {
         let pipe = self.open("close_stdin")?;
         let close = async { pipe.lock().await.close().await };
         tokio::select! {

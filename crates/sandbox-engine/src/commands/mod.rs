@@ -4,8 +4,8 @@
 //! in the background belongs to the box: its output is read at once and kept within bounds, and anybody may listen.
 
 mod input;
-mod kept;
 mod leftover;
+mod output_buffer;
 mod running;
 
 use std::any::Any;
@@ -26,11 +26,11 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use self::input::{Input, Pipe, give, give_first};
-use self::kept::Kept;
 use self::leftover::Leftovers;
-use self::running::{End, Limits, ProcessTree, Progress, Running, watch};
+use self::output_buffer::OutputBuffer;
+use self::running::{CommandEnd, Limits, ProcessTree, Progress, Running, watch};
 use crate::host::{Process, ProcessHost, Spawn, Spawned, Terminal};
-use crate::interpreter::{EndReason, Taken, feed};
+use crate::interpreter::{EndReason, StdinCounter, feed};
 
 /// Whatever has to live as long as somebody uses a command.
 pub type Guard = Box<dyn Any + Send + Sync>;
@@ -64,13 +64,13 @@ struct Entry {
     started_at: f64,
     ended_at: OnceLock<f64>,
     process: Arc<dyn Process>,
-    end: Arc<End>,
+    end: Arc<CommandEnd>,
     background: Option<Background>,
 }
 
 #[derive(Debug)]
 struct Background {
-    kept: Arc<Kept>,
+    output: Arc<OutputBuffer>,
     control: Arc<Control>,
 }
 
@@ -133,7 +133,7 @@ impl Commands {
         guard: Guard,
     ) -> Command {
         let Spawned { process, stdin, stdout, stderr, terminal } = spawned;
-        let end = Arc::new(End::default());
+        let end = Arc::new(CommandEnd::default());
         let limits = Limits { wall: request.timeout, cpu: request.cpu_time };
         let tree = ProcessTree {
             process: Arc::clone(&process),
@@ -158,7 +158,7 @@ impl Commands {
             } else if terminal.is_some() {
                 Some(tokio::spawn(give(Pipe::new(stream, true), request.stdin)))
             } else {
-                let given = Arc::<Taken>::default();
+                let given = Arc::<StdinCounter>::default();
                 taken = Some(Arc::clone(&given));
                 Some(tokio::spawn(feed(stream, request.stdin, given)))
             };
@@ -175,7 +175,7 @@ impl Commands {
             streams: [Some(stdout), stderr],
             started,
             output_limit: request.output_limit,
-            memory_ends: process.memory_ends(),
+            oom_kills: process.oom_kills(),
             end: Arc::clone(&end),
             tasks,
             on_terminal: request.pty.is_some(),
@@ -186,7 +186,7 @@ impl Commands {
         };
         let background = request
             .background
-            .then(|| Background { kept: Arc::default(), control: Arc::clone(&control) });
+            .then(|| Background { output: Arc::default(), control: Arc::clone(&control) });
         let entry = Arc::new(Entry {
             id: id.clone(),
             line,
@@ -288,16 +288,16 @@ fn forget_oldest(entries: &mut VecDeque<Arc<Entry>>, most: usize, kind: impl Fn(
 
 /// Reads a background command to its end.
 async fn keep(mut running: Running, entry: Arc<Entry>) {
-    let Some(Background { kept, .. }) = &entry.background else { return };
+    let Some(Background { output, .. }) = &entry.background else { return };
     while let Some(event) = running.next_event().await {
         match event {
             CommandEvent::Output { stream, data } => {
-                kept.push(stream, &data);
-                kept.room().await;
+                output.push(stream, &data);
+                output.room().await;
             }
             CommandEvent::Finished(outcome) => {
                 let _ = entry.ended_at.set(unix_now());
-                kept.finish(outcome);
+                output.finish(outcome);
             }
             _ => {}
         }
@@ -306,9 +306,9 @@ async fn keep(mut running: Running, entry: Arc<Entry>) {
 
 impl Entry {
     fn info(&self) -> CommandInfo {
-        let kept = self.background.as_ref().map(|background| &background.kept);
-        let outcome = kept.and_then(|kept| kept.outcome());
-        let [stdout, stderr] = kept.map(|kept| kept.totals()).unwrap_or_default();
+        let output = self.background.as_ref().map(|background| &background.output);
+        let outcome = output.and_then(|output| output.outcome());
+        let [stdout, stderr] = output.map(|output| output.totals()).unwrap_or_default();
         CommandInfo {
             id: self.id.clone(),
             pid: Some(self.process.pid()),
@@ -327,10 +327,10 @@ impl Entry {
     /// A new listener of a background command, from the beginning.
     fn listen(&self, guard: Guard) -> Option<Command> {
         static LISTENERS: AtomicU64 = AtomicU64::new(0);
-        let Background { kept, control } = self.background.as_ref()?;
+        let Background { output, control } = self.background.as_ref()?;
         let number = LISTENERS.fetch_add(1, Ordering::Relaxed);
-        kept.expect(number);
-        let listener = Listener { kept: Arc::clone(kept), number, done: false, _guard: guard };
+        output.expect(number);
+        let listener = Listener { output: Arc::clone(output), number, done: false, _guard: guard };
         let events = unfold(listener, |mut listener| async move {
             let event = listener.next().await?;
             Some((event, listener))
@@ -346,7 +346,7 @@ impl Entry {
 
 /// Somebody who listens to a background command.
 struct Listener {
-    kept: Arc<Kept>,
+    output: Arc<OutputBuffer>,
     number: u64,
     done: bool,
     _guard: Guard,
@@ -357,7 +357,7 @@ impl Listener {
         if self.done {
             return None;
         }
-        let event = self.kept.next(self.number).await;
+        let event = self.output.next(self.number).await;
         self.done = matches!(event, CommandEvent::Finished(_));
         Some(event)
     }
@@ -365,13 +365,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.kept.forget(self.number);
+        self.output.forget(self.number);
     }
 }
 
 struct Control {
     process: Arc<dyn Process>,
-    end: Arc<End>,
+    end: Arc<CommandEnd>,
     input: Input,
     terminal: Option<Box<dyn Terminal>>,
 }

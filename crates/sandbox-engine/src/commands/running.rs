@@ -19,7 +19,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use super::leftover::{Leftovers, Moment};
 use super::{Guard, STREAMS};
 use crate::host::{Exit, Process, ProcessHost, Readable};
-use crate::interpreter::{EndReason, Taken, kill_tree};
+use crate::interpreter::{EndReason, StdinCounter, kill_tree};
 use crate::tree_limit::TreeLimit;
 
 /// Most bytes taken from a stream at once.
@@ -45,13 +45,13 @@ pub(super) struct Limits {
 
 /// When a command ended, whether or not anybody reads its events by then.
 #[derive(Debug, Default)]
-pub(super) struct End {
+pub(super) struct CommandEnd {
     /// The limit that it was ended for.
     beyond: OnceLock<Failure>,
     at: watch::Sender<Option<Instant>>,
 }
 
-impl End {
+impl CommandEnd {
     pub(super) fn is_over(&self) -> bool {
         self.at.borrow().is_some()
     }
@@ -87,7 +87,7 @@ impl ProcessTree {
 }
 
 /// Kills a command that takes more time than it may, and notes when it was over.
-pub(super) async fn watch(tree: ProcessTree, limits: Limits, end: Arc<End>) {
+pub(super) async fn watch(tree: ProcessTree, limits: Limits, end: Arc<CommandEnd>) {
     let mut exit = tree.process.exit();
     tokio::select! {
         biased;
@@ -153,13 +153,13 @@ pub(super) struct Running {
     /// Bytes that it may put out.
     pub(super) output_limit: Option<ByteSize>,
     /// How many processes the kernel had ended for their memory when it was started.
-    pub(super) memory_ends: u64,
-    pub(super) end: Arc<End>,
+    pub(super) oom_kills: u64,
+    pub(super) end: Arc<CommandEnd>,
     /// Ends with the events.
     pub(super) tasks: Vec<AbortHandle>,
     pub(super) on_terminal: bool,
     /// How much of its standard input it has read.
-    pub(super) taken: Option<Arc<Taken>>,
+    pub(super) taken: Option<Arc<StdinCounter>>,
     pub(super) leftovers: Arc<Leftovers>,
     pub(super) _guard: Guard,
     pub(super) progress: Progress,
@@ -345,7 +345,7 @@ impl Running {
                 outcome.signal = exit.signal;
                 let killed = exit.signal == Some(SIGKILL);
                 if let Some(why) =
-                    killed.then(|| self.tree.process.out_of_memory(self.memory_ends)).flatten()
+                    killed.then(|| self.tree.process.out_of_memory(self.oom_kills)).flatten()
                 {
                     outcome.failure = Some(failure(FailureKind::OutOfMemory, &why));
                 } else if killed && self.tree.ended.get().is_some() {
@@ -371,7 +371,7 @@ impl Running {
         }
         let told = outcome.failure.as_ref().map(|failure| failure.kind);
         if told != Some(FailureKind::OutOfMemory) {
-            outcome.hint = self.tree.process.others_out_of_memory(self.memory_ends);
+            outcome.hint = self.tree.process.others_out_of_memory(self.oom_kills);
         }
         if let Some(limit) = self.output_limit.filter(|_| self.progress.exceeded)
             && outcome.failure.is_none()
@@ -520,7 +520,7 @@ mod tests {
     }
 
     async fn ended(unseen: Arc<Unseen>, limits: Limits) -> Option<Failure> {
-        let end = Arc::new(End::default());
+        let end = Arc::new(CommandEnd::default());
         let process = Arc::<Unseen>::clone(&unseen);
         let tree = ProcessTree { process, host: unseen, ended: Arc::default() };
         let watched = watch(tree, limits, Arc::clone(&end));

@@ -1,13 +1,13 @@
 //! What carriers share about files: paths, names as text, patterns for them, errors that name the path, and the threads that
 //! read and write.
 
-pub mod failure;
+pub mod chunks;
+pub mod error;
 pub mod glob;
 pub mod names;
-pub mod pieces;
 pub mod pool;
-pub mod reading;
+pub mod reader;
 mod target;
 
-pub use failure::About;
+pub use error::PathContext;
 pub use target::Target;

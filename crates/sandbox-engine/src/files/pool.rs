@@ -16,7 +16,7 @@ use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior
 use rustix::thread::{CapabilitySet, capabilities, set_thread_groups};
 use tokio::sync::oneshot;
 
-/// Threads of each kind. Work comes in small pieces, so more of them would only wait for a slow disk.
+/// Threads of each kind. Work comes in small chunks, so more of them would only wait for a slow disk.
 const MOST_THREADS: usize = 64;
 
 /// How long a thread waits for more work.
@@ -131,7 +131,7 @@ impl Pool {
     }
 
     fn serve(&self) {
-        let _leaving = Leaving(self);
+        let _leaving = ThreadExitGuard(self);
         let mut identity = Identity::default();
         while let Some(job) = self.next() {
             let ready = job.user.map_or(Ok(()), |user| identity.become_user(user));
@@ -159,9 +159,9 @@ impl Pool {
 }
 
 /// Counts a thread out, however it ends.
-struct Leaving<'a>(&'a Pool);
+struct ThreadExitGuard<'a>(&'a Pool);
 
-impl Drop for Leaving<'_> {
+impl Drop for ThreadExitGuard<'_> {
     fn drop(&mut self) {
         self.0.thread_ended(None);
     }

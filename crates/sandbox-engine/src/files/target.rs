@@ -3,7 +3,7 @@
 use sandbox_core::tar::MOST_ENTRIES;
 use sandbox_core::{ErrorKind, Result};
 
-use super::{About, names};
+use super::{PathContext, names};
 
 /// The longest path, and the longest part of it, in bytes.
 const MOST_PATH: usize = 4096;
@@ -13,7 +13,7 @@ const MOST_NAME: usize = 255;
 #[derive(Clone, Debug)]
 pub struct Target {
     /// What is being done with it, for errors.
-    pub about: About,
+    pub about: PathContext,
     /// As it is shown.
     pub shown: String,
     /// As the kernel has it.
@@ -26,7 +26,7 @@ impl Target {
     /// # Errors
     /// `InvalidArgument`.
     pub fn new(base: &str, operation: &'static str, path: &str) -> Result<Self> {
-        let about = About::new(operation, path);
+        let about = PathContext::new(operation, path);
         if path.is_empty() || path.contains('\0') {
             return Err(about.invalid("path", "a path must not be empty or contain NUL"));
         }

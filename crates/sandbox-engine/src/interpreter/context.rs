@@ -16,16 +16,16 @@ use serde_json::{Map, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 use tokio::time::timeout;
 
-use super::inbox::Last;
+use super::inbox::FinalReply;
 use super::json::count_values;
 use super::outcome::EndReason;
-use super::paused::Paused;
 use super::run::{ActiveRun, unexpected};
+use super::suspend::SuspendedContext;
 use super::tools::{ToolCalls, ToolSet};
 use super::watchdog::{Cause, Limits, Watchdog};
-use super::worker::{Happening, Worker};
+use super::worker::{Worker, WorkerEvent};
 use crate::host::{ProcessHost, WorkerSpec};
-use crate::message::{FailureKind, Reply, Request, Run, RunMode};
+use crate::message::{Reply, Request, Run, RunMode, WireFailureKind};
 
 /// How long reading or setting a variable may take.
 pub(super) const VARIABLE_BOUND: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ pub(super) struct Inner {
     /// First in, first out. A restart begins a new queue.
     slot: Mutex<Arc<AsyncMutex<Slot>>>,
     /// Tells who waits in a queue that there is a new one.
-    renewed: Notify,
+    restarted: Notify,
     /// The live interpreter's watchdog, reachable while a run holds the slot.
     watchdog: Mutex<Option<Arc<Watchdog>>>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Inner {
 pub(crate) struct Slot {
     pub(crate) worker: Option<Worker>,
     /// The interpreter before has died, and nobody was told of the new one yet.
-    pub(crate) lost: bool,
+    pub(crate) state_lost: bool,
 }
 
 /// What to run in a context.
@@ -135,8 +135,8 @@ impl InterpreterContext {
         ended: Arc<EndReason>,
         tools: ToolSet,
     ) -> Self {
-        let (slot, watchdog, renewed) = (Mutex::default(), Mutex::default(), Notify::new());
-        Self { inner: Arc::new(Inner { id, host, spec, ended, tools, slot, renewed, watchdog }) }
+        let (slot, watchdog, restarted) = (Mutex::default(), Mutex::default(), Notify::new());
+        Self { inner: Arc::new(Inner { id, host, spec, ended, tools, slot, restarted, watchdog }) }
     }
 
     /// Its id.
@@ -151,18 +151,18 @@ impl InterpreterContext {
 
     /// Starts the interpreter now, so that the first run does not wait for it.
     pub async fn warm_up(&self) -> Result<()> {
-        self.turn().await.map(drop)
+        self.acquire_slot().await.map(drop)
     }
 
     /// Waits for its turn. There is an interpreter then.
-    async fn turn(&self) -> Result<OwnedMutexGuard<Slot>> {
+    async fn acquire_slot(&self) -> Result<OwnedMutexGuard<Slot>> {
         loop {
-            let mut renewed = pin!(self.inner.renewed.notified());
-            renewed.as_mut().enable();
+            let mut restarted = pin!(self.inner.restarted.notified());
+            restarted.as_mut().enable();
             let queue = Arc::clone(&*self.queue());
             let mut slot = tokio::select! {
                 biased;
-                () = renewed => continue,
+                () = restarted => continue,
                 slot = queue.lock_owned() => slot,
             };
             self.worker(&mut slot).await?;
@@ -170,7 +170,7 @@ impl InterpreterContext {
                 return Ok(slot);
             }
             if let Some(worker) = slot.worker.take() {
-                worker.bury().await;
+                worker.reap().await;
             }
         }
     }
@@ -198,8 +198,8 @@ impl InterpreterContext {
     pub(super) async fn worker(&self, slot: &mut OwnedMutexGuard<Slot>) -> Result<()> {
         if let Some(worker) = slot.worker.take_if(|worker| !worker.is_fit()) {
             // It died, or what was left in it spoke out of turn. What it says next is not for the next request.
-            slot.lost = true;
-            worker.bury().await;
+            slot.state_lost = true;
+            worker.reap().await;
         }
         if slot.worker.is_none() {
             let Inner { host, ended, spec, .. } = &*self.inner;
@@ -233,8 +233,8 @@ impl InterpreterContext {
     }
 
     async fn begin(&self, request: RunRequest) -> Result<ActiveRun> {
-        let mut slot = self.turn().await?;
-        let restarted = std::mem::take(&mut slot.lost);
+        let mut slot = self.acquire_slot().await?;
+        let restarted = std::mem::take(&mut slot.state_lost);
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
         let has_stdin = !matches!(request.stdin, Stdin::Empty);
@@ -250,7 +250,7 @@ impl InterpreterContext {
             has_stdin,
         });
         let calls = ToolCalls::new(id, self.inner.tools.clone(), Arc::clone(&worker.outbox));
-        worker.watchdog.begin(id, Last::Done, limits, Some(Arc::clone(&calls)));
+        worker.watchdog.begin(id, FinalReply::Done, limits, Some(Arc::clone(&calls)));
         let mut run = ActiveRun::new(
             slot,
             id,
@@ -268,7 +268,7 @@ impl InterpreterContext {
     }
 
     /// Holds the queue while something is done about its interpreter. `None` while code runs.
-    pub async fn pause(&self) -> Option<Paused> {
+    pub async fn pause(&self) -> Option<SuspendedContext> {
         let queue = Arc::clone(&*self.queue());
         let slot = match Arc::clone(&queue).try_lock_owned() {
             Ok(slot) => slot,
@@ -278,7 +278,7 @@ impl InterpreterContext {
             }
             Err(_) => return None,
         };
-        Some(Paused::new(self.clone(), slot))
+        Some(SuspendedContext::new(self.clone(), slot))
     }
 
     /// Whether a run is active.
@@ -321,13 +321,13 @@ impl InterpreterContext {
         operation: &'static str,
         request: impl FnOnce(i64) -> Request,
     ) -> Result<String> {
-        let mut slot = self.turn().await?;
+        let mut slot = self.acquire_slot().await?;
         let Some(worker) = slot.worker.as_mut() else { return Err(no_worker()) };
         let id = worker.next_id();
         let request = request(id);
         worker.watchdog.begin(
             id,
-            Last::Value,
+            FinalReply::Value,
             Limits { wall: Some(VARIABLE_BOUND), cpu: None },
             None,
         );
@@ -343,13 +343,13 @@ impl InterpreterContext {
         let (former, watchdog) = {
             let mut queue = self.queue();
             let watchdog = self.watchdog_slot().take();
-            let fresh = Slot { worker: None, lost: flag && watchdog.is_some() };
+            let fresh = Slot { worker: None, state_lost: flag && watchdog.is_some() };
             (std::mem::replace(&mut *queue, Arc::new(AsyncMutex::new(fresh))), watchdog)
         };
-        self.inner.renewed.notify_waiters();
+        self.inner.restarted.notify_waiters();
         if let Ok(mut slot) = former.try_lock() {
             if let Some(worker) = slot.worker.take() {
-                worker.bury().await;
+                worker.reap().await;
             }
         } else if let Some(watchdog) = watchdog {
             watchdog.kill_and_wait().await;
@@ -373,24 +373,24 @@ async fn answer(
     }
     let problem = loop {
         match worker.next().await {
-            Happening::Output(..) => {}
-            Happening::Reply(Reply::Value { id: answered, json }) if answered == id => {
+            WorkerEvent::Output(..) => {}
+            WorkerEvent::Reply(Reply::Value { id: answered, json }) if answered == id => {
                 worker.answered(id);
                 return Ok(json);
             }
-            Happening::Reply(Reply::Failed { id: answered, kind, message }) if answered == id => {
+            WorkerEvent::Reply(Reply::Failed { id: answered, kind, message }) if answered == id => {
                 worker.answered(id);
                 return Err(failed(operation, kind, message));
             }
-            Happening::Reply(other) => break unexpected(&other),
-            Happening::Broken(problem) => break problem,
-            Happening::Dead => break "the interpreter died".to_owned(),
+            WorkerEvent::Reply(other) => break unexpected(&other),
+            WorkerEvent::Broken(problem) => break problem,
+            WorkerEvent::Dead => break "the interpreter died".to_owned(),
         }
     };
     let cause = worker.watchdog.end(id).cause;
-    slot.lost = true;
+    slot.state_lost = true;
     if let Some(worker) = slot.worker.take() {
-        worker.bury().await;
+        worker.reap().await;
     }
     Err(match cause {
         Some(Cause::Timeout) => {
@@ -400,10 +400,10 @@ async fn answer(
     })
 }
 
-fn failed(operation: &'static str, kind: FailureKind, message: String) -> Error {
+fn failed(operation: &'static str, kind: WireFailureKind, message: String) -> Error {
     let kind = match kind {
-        FailureKind::NotFound => ErrorKind::NotFound,
-        FailureKind::TooLarge => ErrorKind::ResourceExhausted,
+        WireFailureKind::NotFound => ErrorKind::NotFound,
+        WireFailureKind::TooLarge => ErrorKind::ResourceExhausted,
         _ => ErrorKind::InvalidArgument,
     };
     Error::new(kind, operation, message)

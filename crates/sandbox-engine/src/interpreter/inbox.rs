@@ -36,13 +36,13 @@ struct State {
     /// Something was read ahead, and the reader does not know yet.
     news: bool,
     /// The last request that was answered, and how.
-    answered: Option<(i64, Last)>,
+    answered: Option<(i64, FinalReply)>,
     waker: Option<Waker>,
 }
 
 /// What the reader finds.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum InboxPoll {
     Nothing,
     /// Something was read ahead. Output that was written before it is to be told first.
     News,
@@ -52,7 +52,7 @@ pub(crate) enum Told {
 
 /// What a look at the stream gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ReadAhead {
     Something,
     Nothing,
     End,
@@ -60,18 +60,18 @@ pub(crate) enum Heard {
 
 /// The message that ends a request of a kind. Code can send any other one while it runs, and so none of those ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum FinalReply {
     /// Of a run.
     Done,
     /// Of a question for variables: their value, or why there is none.
     Value,
     /// Of something that is done about the interpreter.
-    Held,
+    Acknowledged,
 }
 
 /// What is known of the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ReplyProgress {
     /// All of it is here.
     Complete,
     /// The worker is in the middle of a message: it waits for somebody to read.
@@ -89,70 +89,75 @@ impl Inbox {
     }
 
     /// Takes the next message. The task of `cx` is woken when there is more and it was read ahead.
-    pub(crate) fn take(&self, cx: &Context<'_>) -> Told {
+    pub(crate) fn take(&self, cx: &Context<'_>) -> InboxPoll {
         let mut state = self.state();
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             state.waker = Some(cx.waker().clone());
         }
         if std::mem::take(&mut state.news) {
-            return Told::News;
+            return InboxPoll::News;
         }
         state.ahead_bytes = 0;
         match state.ahead.pop_front().or_else(|| state.decode()) {
-            None => Told::Nothing,
-            Some(Ok(reply)) => Told::Reply(reply),
-            Some(Err(problem)) => Told::Broken(problem),
+            None => InboxPoll::Nothing,
+            Some(Ok(reply)) => InboxPoll::Reply(reply),
+            Some(Err(problem)) => InboxPoll::Broken(problem),
         }
     }
 
     /// Reads what is there. A `dead` worker says nothing more, so that nothing is waited for.
-    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, dead: bool, buffer: &mut [u8]) -> Heard {
+    pub(crate) fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        dead: bool,
+        buffer: &mut [u8],
+    ) -> ReadAhead {
         let mut state = self.state();
         loop {
             if !dead && self.control.poll_readable(cx).is_pending() {
-                return Heard::Nothing;
+                return ReadAhead::Nothing;
             }
             match self.read(&mut state, buffer) {
-                Heard::Nothing if !dead => {}
+                ReadAhead::Nothing if !dead => {}
                 heard => return heard,
             }
         }
     }
 
-    fn read(&self, state: &mut State, buffer: &mut [u8]) -> Heard {
+    fn read(&self, state: &mut State, buffer: &mut [u8]) -> ReadAhead {
         match self.control.try_read(buffer) {
-            Ok(0) => Heard::End,
+            Ok(0) => ReadAhead::End,
             Ok(count) => {
                 state.reader.push(&buffer[..count]);
-                Heard::Something
+                ReadAhead::Something
             }
-            Err(error) if would_block(&error) => Heard::Nothing,
-            Err(_) => Heard::End,
+            Err(error) if would_block(&error) => ReadAhead::Nothing,
+            Err(_) => ReadAhead::End,
         }
     }
 
     /// Looks for the last message about a request without taking it. Reads on where nobody else does, up to the size of
     /// the largest message.
-    pub(crate) fn look_for(&self, id: i64, last: Last) -> Answer {
+    pub(crate) fn find_final_reply(&self, id: i64, last: FinalReply) -> ReplyProgress {
         let mut buffer = Vec::new();
         let mut state = self.state();
         let answer = loop {
             state.sort();
             if state.answered == Some((id, last)) {
-                break Answer::Complete;
+                break ReplyProgress::Complete;
             }
             if state.is_far_ahead() || state.is_broken() {
-                break Answer::Missing;
+                break ReplyProgress::Missing;
             }
             buffer.resize(CHUNK, 0);
             let before = state.reader.pending();
             match self.read(&mut state, &mut buffer) {
-                Heard::Something => {
+                ReadAhead::Something => {
                     state.ahead_bytes += state.reader.pending() - before;
                     state.news = true;
                 }
-                Heard::Nothing if before > 0 => break Answer::Begun,
-                Heard::Nothing | Heard::End => break Answer::Missing,
+                ReadAhead::Nothing if before > 0 => break ReplyProgress::Begun,
+                ReadAhead::Nothing | ReadAhead::End => break ReplyProgress::Missing,
             }
         };
         let waker = if state.news { state.waker.take() } else { None };
@@ -179,9 +184,11 @@ impl State {
             Err(error) => Err(error.to_string()),
         };
         let answered = match &reply {
-            Ok(Reply::Done { id, .. }) => Some((*id, Last::Done)),
-            Ok(Reply::Value { id, .. } | Reply::Failed { id, .. }) => Some((*id, Last::Value)),
-            Ok(Reply::Held { id, .. }) => Some((*id, Last::Held)),
+            Ok(Reply::Done { id, .. }) => Some((*id, FinalReply::Done)),
+            Ok(Reply::Value { id, .. } | Reply::Failed { id, .. }) => {
+                Some((*id, FinalReply::Value))
+            }
+            Ok(Reply::Acknowledged { id, .. }) => Some((*id, FinalReply::Acknowledged)),
             _ => None,
         };
         self.answered = answered.or(self.answered);

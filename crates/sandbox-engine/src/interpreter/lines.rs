@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use sandbox_core::OutputStream;
 use tokio::time::{Sleep, sleep};
 
-use super::worker::Happening;
+use super::worker::WorkerEvent;
 
 /// How long the rest of a line may take to come along with its beginning.
 const REST_TIMEOUT: Duration = Duration::from_millis(2);
@@ -31,7 +31,7 @@ struct Part {
 pub(super) struct Lines {
     part: Option<Part>,
     /// Comes after the part.
-    next: Option<Happening>,
+    next: Option<WorkerEvent>,
 }
 
 impl Lines {
@@ -44,13 +44,13 @@ impl Lines {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        mut hear: impl FnMut(&mut Context<'_>) -> Poll<Happening>,
-    ) -> Poll<Happening> {
+        mut hear: impl FnMut(&mut Context<'_>) -> Poll<WorkerEvent>,
+    ) -> Poll<WorkerEvent> {
         loop {
             let heard = self.next.take().map_or_else(|| hear(cx), Poll::Ready);
             let Some(part) = &mut self.part else {
                 match ready!(heard) {
-                    Happening::Output(stream, text) if is_part(&text) => {
+                    WorkerEvent::Output(stream, text) if is_part(&text) => {
                         let late = Box::pin(sleep(REST_TIMEOUT));
                         self.part = Some(Part { stream, text: BytesMut::from(text), late });
                         continue;
@@ -59,7 +59,7 @@ impl Lines {
                 }
             };
             match heard {
-                Poll::Ready(Happening::Output(stream, text)) if stream == part.stream => {
+                Poll::Ready(WorkerEvent::Output(stream, text)) if stream == part.stream => {
                     part.text.extend_from_slice(&text);
                     if is_part(&part.text) {
                         continue;
@@ -69,7 +69,7 @@ impl Lines {
                 Poll::Pending => ready!(part.late.as_mut().poll(cx)),
             }
             if let Some(part) = self.part.take() {
-                return Poll::Ready(Happening::Output(part.stream, part.text.freeze()));
+                return Poll::Ready(WorkerEvent::Output(part.stream, part.text.freeze()));
             }
         }
     }
@@ -97,15 +97,16 @@ mod tests {
         loop {
             let next = poll_fn(|cx| {
                 lines.poll(cx, |_| match pieces.pop_front() {
-                    Some(Some((stream, text))) => {
-                        Poll::Ready(Happening::Output(stream, Bytes::from_static(text.as_bytes())))
-                    }
+                    Some(Some((stream, text))) => Poll::Ready(WorkerEvent::Output(
+                        stream,
+                        Bytes::from_static(text.as_bytes()),
+                    )),
                     Some(None) => Poll::Pending,
-                    None => Poll::Ready(Happening::Dead),
+                    None => Poll::Ready(WorkerEvent::Dead),
                 })
             });
             match next.await {
-                Happening::Output(stream, text) => {
+                WorkerEvent::Output(stream, text) => {
                     all.push((stream, String::from_utf8(text.to_vec()).unwrap()));
                 }
                 _ => {

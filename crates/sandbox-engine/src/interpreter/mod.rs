@@ -2,30 +2,30 @@
 
 mod context;
 mod contexts;
-mod feed;
 mod idle;
 mod inbox;
 mod json;
 mod lines;
-mod marks;
 pub mod outcome;
-mod paused;
+mod output_reader;
 mod run;
-mod stored;
-mod text;
+mod stdin;
+mod suspend;
+mod sync_markers;
 mod tools;
+mod variable_export;
 mod watchdog;
 mod worker;
 
 pub use context::{InterpreterContext, RunRequest};
 pub use contexts::{Contexts, DEFAULT_CONTEXT};
-pub use feed::write_all;
-pub(crate) use feed::{Taken, feed, feed_open};
+pub use stdin::write_all;
+pub(crate) use stdin::{StdinCounter, feed, feed_open};
 
 pub use inbox::would_block;
 pub use outcome::EndReason;
-pub use paused::{Copied, Paused};
-pub use stored::{StoredVariables, Storing};
+pub use suspend::{CheckpointOutcome, SuspendedContext};
 pub use tools::{Outbox, ToolCalls, ToolSet};
+pub use variable_export::{ExportedVariables, VariableExport};
 pub use watchdog::Cause;
 pub(crate) use watchdog::kill_tree;

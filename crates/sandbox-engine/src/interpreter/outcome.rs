@@ -67,7 +67,7 @@ pub fn dead(
     limit: &str,
 ) {
     outcome.state = InterpreterState::Lost;
-    outcome.exit_code = exit.filter(Exit::is_told).map(|exit| exit.status());
+    outcome.exit_code = exit.filter(Exit::is_known).map(|exit| exit.status());
     outcome.interrupted = cause == Some(Cause::Interrupt);
     let mut failure = match (ended.get(), cause) {
         (Some(FailureKind::Expired), _) => {
@@ -148,7 +148,7 @@ pub(crate) fn gave_up(outcome: &mut RunOutcome, why: &str) {
 /// The interpreter spoke nonsense and was killed for it.
 pub fn broken(outcome: &mut RunOutcome, exit: Option<Exit>, problem: &str) {
     outcome.state = InterpreterState::Lost;
-    outcome.exit_code = exit.filter(Exit::is_told).map(|exit| exit.status());
+    outcome.exit_code = exit.filter(Exit::is_known).map(|exit| exit.status());
     let message = format!("the interpreter broke its protocol and was ended: {problem}");
     outcome.failure = Some(plain(FailureKind::Protocol, &message));
 }

@@ -19,16 +19,16 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::context::Slot;
-use super::feed::{Taken, feed};
 use super::json::count_values;
 use super::outcome::{
     EndReason, alive, broken, dead, died_of, gave_up, goes_on, over_output_limit,
 };
+use super::stdin::{StdinCounter, feed};
 use super::tools::ToolCalls;
 use super::watchdog::{Cause, Ended};
-use super::worker::{Happening, Worker};
+use super::worker::{Worker, WorkerEvent};
 use crate::host::{Exit, Process};
-use crate::message::{self, Encoding, MimeData, Reply, Request};
+use crate::message::{Encoding, MimeData, Reply, Request, WireDisplayKind};
 
 /// Runs shorter than that do not say how much memory the interpreter has: asking would take longer.
 const WORTH_MEASURING: Duration = Duration::from_millis(5);
@@ -36,7 +36,7 @@ const WORTH_MEASURING: Duration = Duration::from_millis(5);
 const SIGKILL: i32 = 9;
 
 /// Characters kept of what an interpreter says about its end.
-const LONGEST_LAST_WORDS: usize = 1000;
+const MAX_EXIT_MESSAGE: usize = 1000;
 
 /// A run that holds its context until it is over.
 #[derive(Debug)]
@@ -54,26 +54,26 @@ pub(crate) struct ActiveRun {
     at_most: Option<Instant>,
     cpu_before: Option<Duration>,
     /// How many processes the kernel had ended for their memory when it began.
-    memory_ends: u64,
+    oom_kills: u64,
     limit: String,
     ended: Arc<EndReason>,
     calls: Arc<ToolCalls>,
     stdin: Option<JoinHandle<()>>,
-    taken: Option<Arc<Taken>>,
+    taken: Option<Arc<StdinCounter>>,
     /// Why the interpreter exits, as it says itself.
-    last_words: Option<String>,
+    exit_message: Option<String>,
     /// Why it died, where its process says that.
     died_of: Option<(FailureKind, String)>,
     /// What of it could not be ended.
     goes_on: Option<&'static str>,
     pub(crate) network_hint: Option<String>,
     pub(crate) hidden_paths: Vec<PathBuf>,
-    output: Option<Allowance>,
+    output: Option<OutputBudget>,
 }
 
 /// What may still be put out.
 #[derive(Clone, Copy, Debug)]
-struct Allowance {
+struct OutputBudget {
     limit: ByteSize,
     left: u64,
     exceeded: bool,
@@ -90,7 +90,7 @@ impl ActiveRun {
     ) -> Self {
         let process = slot.worker.as_ref().map(|worker| &worker.io.process);
         let cpu_before = process.and_then(|process| process.cpu_time());
-        let memory_ends = process.map_or(0, |process| process.memory_ends());
+        let oom_kills = process.map_or(0, |process| process.oom_kills());
         Self {
             slot: Some(slot),
             id,
@@ -102,13 +102,13 @@ impl ActiveRun {
             answered: false,
             at_most: None,
             cpu_before,
-            memory_ends,
+            oom_kills,
             limit: wall.map_or_else(String::new, in_words),
             ended,
             calls,
             stdin: None,
             taken: None,
-            last_words: None,
+            exit_message: None,
             died_of: None,
             goes_on: None,
             network_hint: None,
@@ -119,7 +119,8 @@ impl ActiveRun {
 
     /// Ends the run once it has put out more than that.
     pub(crate) fn limit_output(&mut self, limit: Option<ByteSize>) {
-        self.output = limit.map(|limit| Allowance { limit, left: limit.as_u64(), exceeded: false });
+        self.output =
+            limit.map(|limit| OutputBudget { limit, left: limit.as_u64(), exceeded: false });
     }
 
     /// How many of that many bytes are within the limit. The first one beyond it ends the run.
@@ -162,7 +163,7 @@ impl ActiveRun {
         let wants_input = !matches!(stdin, Stdin::Empty);
         match worker.send(request, wants_input).await {
             Ok(Some(input)) => {
-                let taken = Arc::<Taken>::default();
+                let taken = Arc::<StdinCounter>::default();
                 self.taken = Some(Arc::clone(&taken));
                 self.stdin = Some(tokio::spawn(feed(input, stdin, taken)));
             }
@@ -185,15 +186,15 @@ impl ActiveRun {
         while self.ready.is_empty() {
             let worker = self.slot.as_mut()?.worker.as_mut()?;
             match worker.next().await {
-                Happening::Output(stream, mut data) => {
+                WorkerEvent::Output(stream, mut data) => {
                     data.truncate(self.allow(data.len()));
                     if !data.is_empty() {
                         self.push(EventKind::Output { stream, data });
                     }
                 }
-                Happening::Reply(reply) => self.reply(reply).await,
-                Happening::Broken(problem) => self.finish_broken(&problem).await,
-                Happening::Dead => self.finish_dead().await,
+                WorkerEvent::Reply(reply) => self.reply(reply).await,
+                WorkerEvent::Broken(problem) => self.finish_broken(&problem).await,
+                WorkerEvent::Dead => self.finish_dead().await,
             }
         }
         self.ready.pop_front()
@@ -231,7 +232,7 @@ impl ActiveRun {
                 self.outcome.failure = Some(Failure { kind, message, signal: None });
             }
             Reply::Refused { message, .. } => {
-                self.last_words = Some(message.chars().take(LONGEST_LAST_WORDS).collect());
+                self.exit_message = Some(message.chars().take(MAX_EXIT_MESSAGE).collect());
             }
             Reply::Done { id, execution_count, interrupted, background_threads }
                 if id == self.id =>
@@ -242,10 +243,10 @@ impl ActiveRun {
                 self.finish_alive().await;
             }
             Reply::ToolCall { id, call, name, arguments } if id == self.id => {
-                self.tool(|calls, room| calls.call(call, name, arguments, room)).await;
+                self.tool(|calls, permit| calls.call(call, name, arguments, permit)).await;
             }
             Reply::ListTools { id, call } if id == self.id => {
-                self.tool(|calls, room| calls.list(call, room)).await;
+                self.tool(|calls, permit| calls.list(call, permit)).await;
             }
             Reply::CancelTool { id, call } if id == self.id => {
                 self.calls.cancel(call);
@@ -260,18 +261,18 @@ impl ActiveRun {
         begin: impl FnOnce(&Arc<ToolCalls>, OwnedSemaphorePermit) -> Result<(), String>,
     ) {
         let id = self.id;
-        let Some(room) = self.calls.room().await else { return };
+        let Some(permit) = self.calls.acquire_permit().await else { return };
         if !self.worker().is_some_and(|worker| worker.watchdog.called(id)) {
             return;
         }
-        if let Err(problem) = begin(&self.calls, room) {
+        if let Err(problem) = begin(&self.calls, permit) {
             self.finish_broken(&problem).await;
         }
     }
 
     fn display(
         &mut self,
-        kind: message::DisplayKind,
+        kind: WireDisplayKind,
         bundle: Vec<MimeData>,
         metadata: &str,
         display_id: String,
@@ -282,16 +283,16 @@ impl ActiveRun {
             return;
         }
         let display = match kind {
-            message::DisplayKind::Result => DisplayKind::Result,
-            message::DisplayKind::Display => DisplayKind::Display,
-            message::DisplayKind::Update => DisplayKind::Update,
+            WireDisplayKind::Result => DisplayKind::Result,
+            WireDisplayKind::Display => DisplayKind::Display,
+            WireDisplayKind::Update => DisplayKind::Update,
         };
-        let mut room = Room(MOST_DISPLAYED);
-        let extra = match room.parsed(metadata) {
+        let mut budget = JsonBudget(MAX_DISPLAYED_VALUES);
+        let extra = match budget.parsed(metadata) {
             Some(Value::Object(map)) => map,
             _ => serde_json::Map::new(),
         };
-        let data = bundle.into_iter().map(|data| (data.mime.clone(), room.value_of(data)));
+        let data = bundle.into_iter().map(|data| (data.mime.clone(), budget.value_of(data)));
         let item = ResultItem {
             data: data.collect(),
             is_main_result: display == DisplayKind::Result,
@@ -313,7 +314,7 @@ impl ActiveRun {
             self.at_most = ended.at_most;
             if ended.killed {
                 // Its last words came too late, or the interpreter was wanted away after them.
-                let (exit, _) = self.bury().await;
+                let (exit, _) = self.reap().await;
                 if ended.over {
                     alive(&mut self.outcome, ended.cause, &limit);
                     self.outcome.state = InterpreterState::Lost;
@@ -332,7 +333,7 @@ impl ActiveRun {
     fn note_memory(&mut self, process: Option<&dyn Process>) {
         if self.outcome.hint.is_none() {
             self.outcome.hint =
-                process.and_then(|process| process.others_out_of_memory(self.memory_ends));
+                process.and_then(|process| process.others_out_of_memory(self.oom_kills));
         }
     }
 
@@ -349,21 +350,21 @@ impl ActiveRun {
     }
 
     async fn finish_dead(&mut self) {
-        let (exit, cause) = self.bury().await;
+        let (exit, cause) = self.reap().await;
         let limit = std::mem::take(&mut self.limit);
         dead(&mut self.outcome, exit, cause, &self.ended, &limit);
         goes_on(&mut self.outcome, self.goes_on.take());
         if let Some((kind, why)) = self.died_of.take() {
             died_of(&mut self.outcome, kind, why);
         }
-        if let Some(words) = self.last_words.take() {
+        if let Some(words) = self.exit_message.take() {
             gave_up(&mut self.outcome, &words);
         }
         self.finish();
     }
 
     async fn finish_broken(&mut self, problem: &str) {
-        let (exit, cause) = self.bury().await;
+        let (exit, cause) = self.reap().await;
         match (self.ended.get(), cause, self.died_of.take()) {
             (None, None, None) => broken(&mut self.outcome, exit, problem),
             (_, cause, why) => {
@@ -378,22 +379,22 @@ impl ActiveRun {
         self.finish();
     }
 
-    async fn bury(&mut self) -> (Option<Exit>, Option<Cause>) {
+    async fn reap(&mut self) -> (Option<Exit>, Option<Cause>) {
         let id = self.id;
         let Some(slot) = self.slot.as_mut() else { return (None, None) };
-        slot.lost = true;
+        slot.state_lost = true;
         let Some(worker) = slot.worker.take() else { return (None, None) };
         let Ended { cause, at_most, .. } = worker.watchdog.end(id);
         self.at_most = self.at_most.or(at_most);
         let process = Arc::clone(&worker.io.process);
         // One that closes its streams may be dying, and be told of as dead only a while later.
         let was_dead = process.is_dead() || worker.is_dying();
-        self.died_of = process.lost().map(|why| (FailureKind::ConnectionLost, why));
-        self.goes_on = process.outlives();
-        let exit = worker.bury().await;
+        self.died_of = process.lost_reason().map(|why| (FailureKind::ConnectionLost, why));
+        self.goes_on = process.unkillable_reason();
+        let exit = worker.reap().await;
         self.note_memory(Some(&*process));
         if was_dead && exit.is_some_and(|exit| exit.signal == Some(SIGKILL)) {
-            let out_of_memory = process.out_of_memory(self.memory_ends);
+            let out_of_memory = process.out_of_memory(self.oom_kills);
             self.died_of =
                 out_of_memory.map(|why| (FailureKind::OutOfMemory, why)).or(self.died_of.take());
         }
@@ -447,33 +448,33 @@ impl Drop for ActiveRun {
 
 /// Reads a cancelled run to its end.
 async fn settle(slot: OwnedMutexGuard<Slot>, id: i64, started: Instant) {
-    let mut slot = Settling(Some(slot));
+    let mut slot = CleanupGuard(Some(slot));
     let Some(guard) = slot.0.as_mut() else { return };
     let Some(worker) = guard.worker.as_mut() else { return };
     loop {
         match worker.next().await {
-            Happening::Reply(Reply::Done { id: done, .. }) if done == id => {
+            WorkerEvent::Reply(Reply::Done { id: done, .. }) if done == id => {
                 if worker.end_run(id, started).await.killed {
                     break;
                 }
                 slot.0 = None;
                 return;
             }
-            Happening::Output(..) | Happening::Reply(_) => {}
-            Happening::Broken(_) | Happening::Dead => break,
+            WorkerEvent::Output(..) | WorkerEvent::Reply(_) => {}
+            WorkerEvent::Broken(_) | WorkerEvent::Dead => break,
         }
     }
-    guard.lost = true;
+    guard.state_lost = true;
     if let Some(worker) = guard.worker.take() {
-        worker.bury().await;
+        worker.reap().await;
     }
     slot.0 = None;
 }
 
 /// A context whose cancelled run has not stopped yet. When the runtime ends first, the interpreter goes with it.
-struct Settling(Option<OwnedMutexGuard<Slot>>);
+struct CleanupGuard(Option<OwnedMutexGuard<Slot>>);
 
-impl Drop for Settling {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         if let Some(slot) = self.0.take() {
             abandon(slot);
@@ -482,17 +483,17 @@ impl Drop for Settling {
 }
 
 fn abandon(mut slot: OwnedMutexGuard<Slot>) {
-    slot.lost = true;
+    slot.state_lost = true;
     slot.worker = None;
 }
 
 /// Values of JSON in one displayed object, some 15 MB. What is beyond stays the text that it is.
-const MOST_DISPLAYED: usize = 150_000;
+const MAX_DISPLAYED_VALUES: usize = 150_000;
 
 /// What a displayed object may still have of them.
-struct Room(usize);
+struct JsonBudget(usize);
 
-impl Room {
+impl JsonBudget {
     /// Base64 that does not decode and JSON that does not parse are shown as the text they are.
     fn value_of(&mut self, data: MimeData) -> Value {
         match data.encoding {
@@ -506,8 +507,8 @@ impl Room {
     }
 
     fn parsed(&mut self, json: &str) -> Option<Value> {
-        const MOST: usize = 1 << 20;
-        let values = if json.len() > MOST { return None } else { count_values(json) };
+        const MAX_JSON_BYTES: usize = 1 << 20;
+        let values = if json.len() > MAX_JSON_BYTES { return None } else { count_values(json) };
         self.0 = self.0.checked_sub(values)?;
         serde_json::from_str(json).ok()
     }
@@ -529,7 +530,7 @@ pub(crate) fn unexpected(reply: &Reply) -> String {
         Reply::ToolCall { .. } => "tool call",
         Reply::ListTools { .. } => "list tools",
         Reply::CancelTool { .. } => "cancel tool",
-        Reply::Held { .. } => "held",
+        Reply::Acknowledged { .. } => "acknowledged",
     };
     format!("a message `{name}` that does not belong here")
 }

@@ -14,26 +14,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 pub use outbox::Outbox;
-use set::Room;
+use set::CallPermits;
 pub use set::ToolSet;
 
 use crate::message::Request;
 
 /// Calls of one run that may wait for their answers at once. A worker holds more of them back by itself.
-const MOST_CALLS: usize = 64;
+const MAX_PENDING_CALLS: usize = 64;
 
 /// Bytes of arguments of one call, and of one result: 16 MiB.
-const LONGEST: usize = 16 << 20;
+const MAX_JSON_BYTES: usize = 16 << 20;
 
 /// Bytes of arguments that the open calls of one run may have together. A worker holds more back by itself.
-const MOST_BYTES: usize = 2 * LONGEST;
+const MAX_PENDING_BYTES: usize = 2 * MAX_JSON_BYTES;
 
 /// JSON values in the arguments of all calls of one run that work at the same time. Parsed they take many times the
 /// bytes of their text. Calls wait for each other; one with more alone is refused.
-const MOST_VALUES: usize = 2_000_000;
+const MAX_JSON_VALUES: usize = 2_000_000;
 
 /// Tasks of one run, those of calls that are gone and not yet cleared away included.
-const MOST_TASKS: usize = 2 * MOST_CALLS;
+const MAX_TASKS: usize = 2 * MAX_PENDING_CALLS;
 
 const INTERRUPTED: &str = "the call was cancelled, because the run was interrupted";
 
@@ -43,7 +43,7 @@ pub struct ToolCalls {
     run: i64,
     tools: ToolSet,
     outbox: Arc<Outbox>,
-    room: Room,
+    permits: CallPermits,
     tasks: Arc<Semaphore>,
     /// Where the tools work. Runs are interrupted from elsewhere too.
     runtime: Handle,
@@ -54,13 +54,13 @@ pub struct ToolCalls {
 struct State {
     over: bool,
     /// Calls whose answers have not begun to be written.
-    open: HashMap<i64, Open>,
+    open: HashMap<i64, PendingCall>,
     bytes: usize,
     begun: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct PendingCall {
     bytes: usize,
     /// Tells it from an earlier call to which the worker gave the same number.
     serial: u64,
@@ -74,14 +74,14 @@ struct Open {
 type Outcome = Result<String, String>;
 
 impl State {
-    fn remove(&mut self, call: i64) -> Option<Open> {
+    fn remove(&mut self, call: i64) -> Option<PendingCall> {
         let open = self.open.remove(&call)?;
         self.bytes -= open.bytes;
         Some(open)
     }
 
     /// The call, unless the worker has given its number to another one since.
-    fn find(&mut self, call: i64, serial: u64) -> Option<&mut Open> {
+    fn find(&mut self, call: i64, serial: u64) -> Option<&mut PendingCall> {
         self.open.get_mut(&call).filter(|open| open.serial == serial)
     }
 }
@@ -89,9 +89,9 @@ impl State {
 impl ToolCalls {
     /// Calls of a run of this runtime, whose answers go to `outbox` as [`Request::ToolResult`].
     pub fn new(run: i64, tools: ToolSet, outbox: Arc<Outbox>) -> Arc<Self> {
-        let (room, tasks) = (Room::new(), Arc::new(Semaphore::new(MOST_TASKS)));
+        let (permits, tasks) = (CallPermits::new(), Arc::new(Semaphore::new(MAX_TASKS)));
         let (runtime, state) = (Handle::current(), Mutex::default());
-        Arc::new(Self { run, tools, outbox, room, tasks, runtime, state })
+        Arc::new(Self { run, tools, outbox, permits, tasks, runtime, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,7 +99,7 @@ impl ToolCalls {
     }
 
     /// Waits until there is room for one more task.
-    pub async fn room(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn acquire_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.tasks).acquire_owned().await.ok()
     }
 
@@ -112,7 +112,7 @@ impl ToolCalls {
         call: i64,
         name: String,
         arguments: String,
-        room: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<(), String> {
         let bytes = arguments.len();
         let mut state = self.state();
@@ -122,19 +122,23 @@ impl ToolCalls {
         if state.open.contains_key(&call) {
             return Err(format!("a second tool call {call}"));
         }
-        if state.open.len() >= MOST_CALLS || state.bytes + bytes > MOST_BYTES || bytes > LONGEST {
+        if state.open.len() >= MAX_PENDING_CALLS
+            || state.bytes + bytes > MAX_PENDING_BYTES
+            || bytes > MAX_JSON_BYTES
+        {
             return Err("more tool calls at once than there may be".to_owned());
         }
         state.begun += 1;
         let (calls, serial) = (Arc::clone(self), state.begun);
         let task = self.runtime.spawn(async move {
-            let outcome = calls.tools.carry_out(&name, arguments, &calls.room).await;
-            calls.answer(call, serial, outcome, room);
+            let outcome = calls.tools.carry_out(&name, arguments, &calls.permits).await;
+            calls.answer(call, serial, outcome, permit);
         });
         state.bytes += bytes;
-        state
-            .open
-            .insert(call, Open { bytes, serial, task: Some(task.abort_handle()), answer: None });
+        state.open.insert(
+            call,
+            PendingCall { bytes, serial, task: Some(task.abort_handle()), answer: None },
+        );
         Ok(())
     }
 
@@ -142,22 +146,22 @@ impl ToolCalls {
     ///
     /// # Errors
     /// As [`ToolCalls::call`].
-    pub fn list(self: &Arc<Self>, call: i64, room: OwnedSemaphorePermit) -> Result<(), String> {
+    pub fn list(self: &Arc<Self>, call: i64, permit: OwnedSemaphorePermit) -> Result<(), String> {
         let mut state = self.state();
         if state.over {
             return Ok(());
         }
-        if state.open.len() >= MOST_CALLS || state.open.contains_key(&call) {
+        if state.open.len() >= MAX_PENDING_CALLS || state.open.contains_key(&call) {
             return Err("more tool calls at once than there may be".to_owned());
         }
         state.begun += 1;
         let serial = state.begun;
         state.open.insert(
             call,
-            Open { bytes: 0, serial, task: None, answer: Some(self.tools.listing()) },
+            PendingCall { bytes: 0, serial, task: None, answer: Some(self.tools.listing()) },
         );
         drop(state);
-        self.deliver(call, serial, Some(room));
+        self.deliver(call, serial, Some(permit));
         Ok(())
     }
 
@@ -199,7 +203,7 @@ impl ToolCalls {
         call: i64,
         serial: u64,
         outcome: Outcome,
-        room: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) {
         let mut state = self.state();
         // One that was interrupted at the same time has its answer already.
@@ -208,12 +212,12 @@ impl ToolCalls {
         };
         (open.task, open.answer) = (None, Some(outcome));
         drop(state);
-        self.deliver(call, serial, Some(room));
+        self.deliver(call, serial, Some(permit));
     }
 
     /// Sends an answer in its turn, unless nobody waits for it by then. A task of its own, which nothing aborts: half a
     /// message must never be left.
-    fn deliver(self: &Arc<Self>, call: i64, serial: u64, room: Option<OwnedSemaphorePermit>) {
+    fn deliver(self: &Arc<Self>, call: i64, serial: u64, permit: Option<OwnedSemaphorePermit>) {
         let calls = Arc::clone(self);
         self.runtime.spawn(async move {
             let run = calls.run;
@@ -224,7 +228,7 @@ impl ToolCalls {
                 Some(Request::ToolResult { id: run, call, outcome })
             };
             calls.outbox.send(answer).await;
-            drop(room);
+            drop(permit);
         });
     }
 }

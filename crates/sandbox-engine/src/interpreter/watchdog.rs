@@ -9,7 +9,7 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::inbox::{Answer, Inbox, Last, would_block};
+use super::inbox::{FinalReply, Inbox, ReplyProgress, would_block};
 use super::outcome::EndReason;
 use super::tools::ToolCalls;
 use crate::host::{Control, Process, ProcessHost, WorkerIo};
@@ -91,7 +91,7 @@ struct State {
 struct Watched {
     id: i64,
     /// What ends it.
-    last: Last,
+    last: FinalReply,
     /// When the next step of the ladder is due.
     deadline: Option<Instant>,
     cpu_end: Option<Duration>,
@@ -183,7 +183,13 @@ impl Watchdog {
     }
 
     /// A request begins, which `last` ends. The clock starts now.
-    pub(crate) fn begin(&self, id: i64, last: Last, limits: Limits, calls: Option<Arc<ToolCalls>>) {
+    pub(crate) fn begin(
+        &self,
+        id: i64,
+        last: FinalReply,
+        limits: Limits,
+        calls: Option<Arc<ToolCalls>>,
+    ) {
         let deadline = limits.wall.map(|wall| Instant::now() + wall);
         let cpu_end = limits.cpu.map(|limit| self.process.cpu_time().unwrap_or_default() + limit);
         let tree = limits.cpu.and_then(|limit| TreeLimit::begin(&*self.process, limit));
@@ -267,7 +273,7 @@ impl Watchdog {
         let Some((_, then)) = run.nudge.filter(|(due, _)| *due <= now) else { return };
         run.nudge = None;
         if run.is_active() {
-            self.process.nudge();
+            self.process.wake_blocked_call();
             run.schedule_nudge(now, then);
         }
     }
@@ -304,7 +310,7 @@ impl Watchdog {
     pub(crate) fn stop(&self, id: i64, cause: Cause) {
         let mut state = self.state();
         let Some(run) = state.run.as_mut().filter(|run| run.id == id) else { return };
-        self.look_for_end(run, Instant::now());
+        self.check_for_end(run, Instant::now());
         if run.cause.is_none() && run.is_active() {
             self.interrupt_with_grace(run, cause);
         }
@@ -326,13 +332,13 @@ impl Watchdog {
     pub(crate) async fn kill_and_wait(&self) {
         self.kill();
         // One that cannot be killed takes the whole box along.
-        let _ = timeout(2 * self.process.kill_bound(), self.process.exit()).await;
+        let _ = timeout(2 * self.process.kill_timeout(), self.process.exit()).await;
     }
 
     fn interrupt_with_grace(&self, run: &mut Watched, cause: Cause) {
         run.cause = Some(cause);
         (run.cpu_end, run.tree) = (None, None);
-        let end = Instant::now() + self.process.grace();
+        let end = Instant::now() + self.process.interrupt_grace();
         (run.deadline, run.at_most, run.held_back) = (Some(end), Some(end), None);
         self.tell(run);
         run.end_calls();
@@ -361,7 +367,7 @@ impl Watchdog {
                 Step::Kill => {
                     let killed = kill_tree(&*self.process, &*host, &ended).await;
                     // Without a cell, what was killed may be in the kernel still.
-                    let bound = if killed { self.process.kill_bound() } else { GIVEN_UP_TIMEOUT };
+                    let bound = if killed { self.process.kill_timeout() } else { GIVEN_UP_TIMEOUT };
                     self.give_up_after(bound).await;
                 }
                 Step::Sleep(Some(due)) => tokio::select! {
@@ -440,9 +446,9 @@ impl Watchdog {
     }
 
     /// Looks whether the code has ended by itself, which nobody may have read yet.
-    fn look_for_end(&self, run: &mut Watched, now: Instant) -> Answer {
-        let answer = self.inbox.look_for(run.id, run.last);
-        if (answer == Answer::Complete || self.process.is_dead()) && !run.over {
+    fn check_for_end(&self, run: &mut Watched, now: Instant) -> ReplyProgress {
+        let answer = self.inbox.find_final_reply(run.id, run.last);
+        if (answer == ReplyProgress::Complete || self.process.is_dead()) && !run.over {
             run.over = true;
             run.at_most = Some(run.at_most.map_or(now, |at_most| at_most.min(now)));
         }
@@ -451,13 +457,13 @@ impl Watchdog {
 
     /// The next step of the ladder, unless the code has ended by itself.
     fn act(&self, run: &mut Watched, now: Instant, out_of_time: bool) -> Step {
-        let answer = self.look_for_end(run, now);
+        let answer = self.check_for_end(run, now);
         if run.over && !run.doomed {
             (run.deadline, run.cpu_end, run.tree) = (None, None, None);
             return Step::Sleep(None);
         }
         let held_back = *run.held_back.get_or_insert(now + HELD_BACK);
-        if answer == Answer::Begun && !run.doomed && now < held_back {
+        if answer == ReplyProgress::Begun && !run.doomed && now < held_back {
             return Step::Sleep(Some(now + LOOK_AGAIN));
         }
         match run.cause {
@@ -473,7 +479,7 @@ impl Watchdog {
                 run.deadline = None;
                 run.killed = true;
                 run.end_calls();
-                run.at_most = run.at_most.or(Some(now + self.process.grace()));
+                run.at_most = run.at_most.or(Some(now + self.process.interrupt_grace()));
                 Step::Kill
             }
         }
@@ -492,11 +498,11 @@ pub(crate) async fn kill_tree(
     host: &dyn ProcessHost,
     ended: &EndReason,
 ) -> bool {
-    let killing = timeout(process.kill_bound(), process.kill_tree());
+    let killing = timeout(process.kill_timeout(), process.kill_tree());
     let killed = tokio::select! {
         biased;
         killed = killing => matches!(killed, Ok(Ok(()))),
-        () = host.held_by_others() => false,
+        () = host.paused_by_others() => false,
     };
     if !killed {
         host.kill();

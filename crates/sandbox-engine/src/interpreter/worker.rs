@@ -14,14 +14,14 @@ use sandbox_core::{Effect, Error, ErrorKind, OutputStream, Result};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::idle::Idle;
-use super::inbox::{CHUNK, Heard, Inbox, Told};
+use super::inbox::{CHUNK, Inbox, InboxPoll, ReadAhead};
 use super::lines::Lines;
 use super::outcome::EndReason;
-use super::text::Text;
+use super::output_reader::OutputReader;
 use super::tools::Outbox;
 use super::watchdog::{Cause, Ended, Watchdog, kill_tree};
 use crate::host::{
-    Channel, Control, Exit, ProcessHost, Readable, Spawn, WorkerIo, WorkerSpec, Writable,
+    Control, Exit, ProcessHost, Readable, SideChannel, Spawn, WorkerIo, WorkerSpec, Writable,
 };
 use crate::message::{PROTOCOL_VERSION, Reply, Request};
 
@@ -65,11 +65,11 @@ pub(crate) struct Worker {
     /// When the last run was known to be over.
     idle_since: Option<Instant>,
     /// Standard output and standard error.
-    texts: [Text; 2],
+    texts: [OutputReader; 2],
     /// Ends when text and displays have waited for each other in vain.
     stalled: Option<Pin<Box<Sleep>>>,
     /// What is told after the text that was held for something that did not come.
-    last: Option<Happening>,
+    last: Option<WorkerEvent>,
     ending: bool,
     /// It cannot be killed, and is waited for no longer.
     given_up: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Worker {
 }
 
 /// Why a worker does not become ready.
-enum Unready {
+enum StartError {
     /// Code may have put something else in the place of its working directory.
     NoDirectory(String),
     /// A layer does not hold, so nothing was executed.
@@ -88,7 +88,7 @@ enum Unready {
 
 /// What a worker did next.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum WorkerEvent {
     Output(OutputStream, Bytes),
     Reply(Reply),
     /// It spoke nonsense.
@@ -152,7 +152,7 @@ impl Worker {
             requests: 0,
             last_id: 0,
             idle_since: None,
-            texts: [Text::new(), Text::new()],
+            texts: [OutputReader::new(), OutputReader::new()],
             stalled: None,
             last: None,
             ending: false,
@@ -165,37 +165,37 @@ impl Worker {
                 worker.io.process.register(pid).await?;
                 Ok(worker)
             }
-            Ok(Err(Unready::NoDirectory(problem))) => Err(no_directory(cwd, &problem)),
-            Ok(Err(Unready::NotIsolated(problem))) => Err(not_isolated(&problem)),
-            Ok(Err(Unready::Broken(problem))) => Err(start_error(problem)),
+            Ok(Err(StartError::NoDirectory(problem))) => Err(no_directory(cwd, &problem)),
+            Ok(Err(StartError::NotIsolated(problem))) => Err(not_isolated(&problem)),
+            Ok(Err(StartError::Broken(problem))) => Err(start_error(problem)),
             Err(_) => Err(start_error("the interpreter was not ready in time".to_owned())),
         }
     }
 
-    async fn ready(&mut self) -> Result<u32, Unready> {
+    async fn ready(&mut self) -> Result<u32, StartError> {
         let problem = loop {
             match self.next().await {
-                Happening::Reply(Reply::Ready { protocol: PROTOCOL_VERSION, pid, .. }) => {
+                WorkerEvent::Reply(Reply::Ready { protocol: PROTOCOL_VERSION, pid, .. }) => {
                     return Ok(pid);
                 }
-                Happening::Reply(Reply::Ready { protocol, .. }) => {
+                WorkerEvent::Reply(Reply::Ready { protocol, .. }) => {
                     break format!(
                         "the interpreter speaks protocol {protocol}, not {PROTOCOL_VERSION}"
                     );
                 }
-                Happening::Reply(Reply::Refused { step, message }) if step == DIRECTORY_STEP => {
-                    return Err(Unready::NoDirectory(message));
+                WorkerEvent::Reply(Reply::Refused { step, message }) if step == DIRECTORY_STEP => {
+                    return Err(StartError::NoDirectory(message));
                 }
-                Happening::Reply(Reply::Refused { step, message }) => {
-                    return Err(Unready::NotIsolated(format!("{step}: {message}")));
+                WorkerEvent::Reply(Reply::Refused { step, message }) => {
+                    return Err(StartError::NotIsolated(format!("{step}: {message}")));
                 }
-                Happening::Reply(other) => break format!("unexpected first message {other:?}"),
-                Happening::Broken(problem) => break problem,
-                Happening::Dead => break "the interpreter died while it started".to_owned(),
-                Happening::Output(..) => {}
+                WorkerEvent::Reply(other) => break format!("unexpected first message {other:?}"),
+                WorkerEvent::Broken(problem) => break problem,
+                WorkerEvent::Dead => break "the interpreter died while it started".to_owned(),
+                WorkerEvent::Output(..) => {}
             }
         };
-        Err(Unready::Broken(problem))
+        Err(StartError::Broken(problem))
     }
 
     /// A new id for a request. Code of an earlier one cannot guess it, and so cannot answer in its place.
@@ -230,13 +230,13 @@ impl Worker {
     pub(crate) async fn send_with_channel(
         &self,
         request: &Request,
-        channel: Channel,
+        channel: SideChannel,
     ) -> io::Result<()> {
         let mut channel = Some(channel);
         self.write(request, |rest| match &channel {
             None => self.io.control.try_write(rest),
             Some(unsent) => {
-                let sent = self.io.control.try_write_with_channel(rest, unsent)?;
+                let sent = self.io.control.try_write_with_fd(rest, unsent)?;
                 channel = None;
                 Ok(sent)
             }
@@ -281,7 +281,7 @@ impl Worker {
     ///
     /// # Cancellation
     /// Nothing is lost when the future is dropped.
-    pub(crate) async fn next(&mut self) -> Happening {
+    pub(crate) async fn next(&mut self) -> WorkerEvent {
         poll_fn(|cx| {
             let mut lines = mem::take(&mut self.lines);
             let polled = lines.poll(cx, |cx| self.poll_next(cx));
@@ -291,9 +291,9 @@ impl Worker {
         .await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Happening> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<WorkerEvent> {
         loop {
-            if let Some(output) = self.owed_output() {
+            if let Some(output) = self.pending_output() {
                 return Poll::Ready(output);
             }
             match self.poll_wanted(cx) {
@@ -306,26 +306,26 @@ impl Worker {
                 return Poll::Ready(last);
             }
             match self.inbox.take(cx) {
-                Told::Nothing => {}
-                Told::News => {
+                InboxPoll::Nothing => {}
+                InboxPoll::News => {
                     self.heard();
                     continue;
                 }
-                Told::Reply(Reply::Marked { id, stdout, stderr }) if id == self.last_id => {
+                InboxPoll::Reply(Reply::Marked { id, stdout, stderr }) if id == self.last_id => {
                     self.texts[0].want(stdout);
                     self.texts[1].want(stderr);
                     continue;
                 }
-                Told::Reply(reply @ Reply::Done { .. }) => {
-                    self.tell_last(Happening::Reply(reply));
+                InboxPoll::Reply(reply @ Reply::Done { .. }) => {
+                    self.tell_last(WorkerEvent::Reply(reply));
                     continue;
                 }
-                Told::Reply(reply) => {
-                    self.texts.iter_mut().for_each(Text::told);
-                    return Poll::Ready(Happening::Reply(reply));
+                InboxPoll::Reply(reply) => {
+                    self.texts.iter_mut().for_each(OutputReader::reply_reported);
+                    return Poll::Ready(WorkerEvent::Reply(reply));
                 }
-                Told::Broken(problem) => {
-                    self.tell_last(Happening::Broken(problem));
+                InboxPoll::Broken(problem) => {
+                    self.tell_last(WorkerEvent::Broken(problem));
                     continue;
                 }
             }
@@ -333,24 +333,26 @@ impl Worker {
             let dead = self.io.process.poll_exited(cx).is_ready() || self.given_up;
             self.make_buffer();
             match self.inbox.poll_read(cx, dead, &mut self.buffer) {
-                Heard::Something => {
+                ReadAhead::Something => {
                     self.heard();
                     continue;
                 }
-                Heard::Nothing if !dead => {}
+                ReadAhead::Nothing if !dead => {}
                 // Whatever it wrote before is still to be told.
-                Heard::Nothing | Heard::End if !self.ending => {
+                ReadAhead::Nothing | ReadAhead::End if !self.ending => {
                     self.ending = true;
                     self.release_text();
                     continue;
                 }
-                Heard::Nothing | Heard::End if dead => return Poll::Ready(Happening::Dead),
+                ReadAhead::Nothing | ReadAhead::End if dead => {
+                    return Poll::Ready(WorkerEvent::Dead);
+                }
                 // A dying process closes its streams before it is dead.
-                Heard::Nothing | Heard::End => {
+                ReadAhead::Nothing | ReadAhead::End => {
                     let dying = self.dying.get_or_insert_with(|| Box::pin(sleep(DYING_BOUND)));
                     if dying.as_mut().poll(cx).is_ready() {
                         let problem = "the control stream was closed".to_owned();
-                        return Poll::Ready(Happening::Broken(problem));
+                        return Poll::Ready(WorkerEvent::Broken(problem));
                     }
                 }
             }
@@ -366,25 +368,25 @@ impl Worker {
     /// It has said something. What it wrote before that is to be told first.
     fn heard(&mut self) {
         self.stalled = None;
-        self.texts.iter_mut().for_each(Text::owe);
+        self.texts.iter_mut().for_each(OutputReader::expect_pending);
     }
 
     /// Tells the end of something, after all text that is left of it.
-    fn tell_last(&mut self, last: Happening) {
-        if self.texts.iter().any(Text::is_held) {
+    fn tell_last(&mut self, last: WorkerEvent) {
+        if self.texts.iter().any(OutputReader::is_held) {
             self.release_text();
         }
         self.last = Some(last);
     }
 
     fn release_text(&mut self) {
-        self.texts.iter_mut().for_each(Text::release_all);
+        self.texts.iter_mut().for_each(OutputReader::release_all);
         self.heard();
     }
 
     /// Whether text and displays have waited for each other long enough. They go on then.
     fn has_stalled(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.texts.iter().any(Text::is_held) {
+        if !self.texts.iter().any(OutputReader::is_held) {
             self.stalled = None;
             return false;
         }
@@ -393,7 +395,7 @@ impl Worker {
             return false;
         }
         self.stalled = None;
-        self.texts.iter_mut().for_each(Text::release);
+        self.texts.iter_mut().for_each(OutputReader::release);
         true
     }
 
@@ -409,12 +411,12 @@ impl Worker {
     }
 
     /// Output that may have been written before the last thing heard on the control stream.
-    fn owed_output(&mut self) -> Option<Happening> {
-        self.first_text(|text, source, buffer| text.owed(source, buffer))
+    fn pending_output(&mut self) -> Option<WorkerEvent> {
+        self.first_text(|text, source, buffer| text.pending_output(source, buffer))
     }
 
     /// Output that comes before the next reply, because it was written before a mark.
-    fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Option<Happening>> {
+    fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Option<WorkerEvent>> {
         let mut waits = false;
         let output =
             self.first_text(|text, source, buffer| match text.poll_wanted(cx, source, buffer) {
@@ -427,20 +429,20 @@ impl Worker {
         if waits && output.is_none() { Poll::Pending } else { Poll::Ready(output) }
     }
 
-    fn poll_output(&mut self, cx: &mut Context<'_>) -> Option<Happening> {
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Option<WorkerEvent> {
         self.first_text(|text, source, buffer| text.poll(cx, source, buffer))
     }
 
     fn first_text(
         &mut self,
-        mut next: impl FnMut(&mut Text, &dyn Readable, &mut [u8]) -> Option<Bytes>,
-    ) -> Option<Happening> {
+        mut next: impl FnMut(&mut OutputReader, &dyn Readable, &mut [u8]) -> Option<Bytes>,
+    ) -> Option<WorkerEvent> {
         self.make_buffer();
         let sources = [&*self.io.stdout, &*self.io.stderr];
         let streams = STREAMS.into_iter().zip(sources).zip(&mut self.texts);
         for ((stream, source), text) in streams {
             if let Some(data) = next(text, source, &mut self.buffer) {
-                return Some(Happening::Output(stream, data));
+                return Some(WorkerEvent::Output(stream, data));
             }
         }
         None
@@ -475,7 +477,7 @@ impl Worker {
     }
 
     /// Ends it and whatever it started, and says how it ended. Bounded in time.
-    pub(crate) async fn bury(self) -> Option<Exit> {
+    pub(crate) async fn reap(self) -> Option<Exit> {
         let process = Arc::clone(&self.io.process);
         let host = Arc::clone(&self.host);
         self.watchdog.close();

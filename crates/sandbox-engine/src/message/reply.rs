@@ -27,7 +27,7 @@ pub struct MimeData {
 
 /// What a [`Reply::Display`] is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum DisplayKind {
+pub enum WireDisplayKind {
     /// The value of the cell's last expression.
     Result,
     /// Something shown by `display()` or a figure.
@@ -38,7 +38,7 @@ pub enum DisplayKind {
 
 /// Why a request was not carried out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FailureKind {
+pub enum WireFailureKind {
     /// No such variable.
     NotFound,
     /// The value has no strict JSON form.
@@ -85,7 +85,7 @@ pub enum Reply {
         /// The run.
         id: i64,
         /// What it is.
-        kind: DisplayKind,
+        kind: WireDisplayKind,
         /// The representations, never empty; `text/plain` first when there is one.
         bundle: Vec<MimeData>,
         /// A JSON object, `{}` when there is nothing to say.
@@ -193,11 +193,11 @@ pub enum Reply {
         /// The number of the call.
         call: i64,
     },
-    /// Answer to `Hold` and `Store`: a copy is about to be there, unless there is a problem. Answer to `Restore`: it is done,
+    /// Answer to `Checkpoint` and `ExportVariables`: a copy is about to be there, unless there is a problem. Answer to `ImportVariables`: it is done,
     /// unless there is one.
     ///
     /// Fields: id, problem, notes (list).
-    Held {
+    Acknowledged {
         /// The request.
         id: i64,
         /// Why it is not so; empty when it is.
@@ -213,7 +213,7 @@ pub enum Reply {
         /// The request.
         id: i64,
         /// Why.
-        kind: FailureKind,
+        kind: WireFailureKind,
         /// One line for people.
         message: String,
     },
@@ -223,11 +223,11 @@ impl Coded for Encoding {
     const ALL: &'static [Self] = &[Self::Text, Self::Base64, Self::Json];
 }
 
-impl Coded for DisplayKind {
+impl Coded for WireDisplayKind {
     const ALL: &'static [Self] = &[Self::Result, Self::Display, Self::Update];
 }
 
-impl Coded for FailureKind {
+impl Coded for WireFailureKind {
     const ALL: &'static [Self] =
         &[Self::NotFound, Self::NotSerializable, Self::Invalid, Self::TooLarge];
 }
@@ -244,7 +244,7 @@ const FAILED: u8 = 24;
 const TOOL_CALL: u8 = 25;
 const LIST_TOOLS: u8 = 26;
 const CANCEL_TOOL: u8 = 27;
-const HELD: u8 = 28;
+const ACKNOWLEDGED: u8 = 28;
 const MARKED: u8 = 29;
 
 impl MimeData {
@@ -298,7 +298,7 @@ impl Reply {
             Self::ToolCall { .. } => TOOL_CALL,
             Self::ListTools { .. } => LIST_TOOLS,
             Self::CancelTool { .. } => CANCEL_TOOL,
-            Self::Held { .. } => HELD,
+            Self::Acknowledged { .. } => ACKNOWLEDGED,
         }
     }
 
@@ -350,7 +350,7 @@ impl Reply {
                 out.int(*id);
                 out.text(json);
             }
-            Self::Held { id, problem, notes } => {
+            Self::Acknowledged { id, problem, notes } => {
                 out.int(*id);
                 out.text(problem);
                 out.list(notes, |out, note| out.text(note));
@@ -386,7 +386,7 @@ impl Reply {
             }
             DISPLAY => Self::Display {
                 id: fields.int("id")?,
-                kind: DisplayKind::read(fields, "kind")?,
+                kind: WireDisplayKind::read(fields, "kind")?,
                 bundle: fields.list("bundle", MimeData::read)?,
                 metadata: fields.text("metadata")?,
                 display_id: fields.text("display_id")?,
@@ -413,7 +413,7 @@ impl Reply {
             VALUE => Self::Value { id: fields.int("id")?, json: fields.text("json")? },
             FAILED => Self::Failed {
                 id: fields.int("id")?,
-                kind: FailureKind::read(fields, "kind")?,
+                kind: WireFailureKind::read(fields, "kind")?,
                 message: fields.text("message")?,
             },
             TOOL_CALL => Self::ToolCall {
@@ -424,7 +424,7 @@ impl Reply {
             },
             LIST_TOOLS => Self::ListTools { id: fields.int("id")?, call: fields.int("call")? },
             CANCEL_TOOL => Self::CancelTool { id: fields.int("id")?, call: fields.int("call")? },
-            HELD => Self::Held {
+            ACKNOWLEDGED => Self::Acknowledged {
                 id: fields.int("id")?,
                 problem: fields.text("problem")?,
                 notes: fields.list("notes", |note| note.text("note"))?,
@@ -446,7 +446,7 @@ mod tests {
             PARTS.iter().filter(|(name, _)| spoken.contains(name)),
             &numbers::named!(
                 READY REFUSED DISPLAY CLEAR_OUTPUT ERROR EXIT DONE VALUE FAILED TOOL_CALL LIST_TOOLS
-                CANCEL_TOOL HELD MARKED
+                CANCEL_TOOL ACKNOWLEDGED MARKED
             ),
         );
     }

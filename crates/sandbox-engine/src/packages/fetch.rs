@@ -273,7 +273,7 @@ pub(super) fn pinned(report: &[u8]) -> Result<Vec<Pinned>> {
 
 /// What pip's failure means.
 pub(super) fn refused(said: &str) -> Error {
-    let words = last_words(said);
+    let words = exit_message(said);
     let has = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
     let error = |kind, message| Error::new(kind, OPERATION, message);
     if has(&["No module named pip"]) {
@@ -309,7 +309,7 @@ pub(super) fn refused(said: &str) -> Error {
 }
 
 /// The last lines that say something, as one.
-pub(super) fn last_words(said: &str) -> String {
+pub(super) fn exit_message(said: &str) -> String {
     const MOST: usize = 4;
     let wanted =
         |line: &&str| !line.is_empty() && !line.starts_with("WARNING: There was an error checking");
@@ -409,7 +409,7 @@ mod tests {
     fn what_pip_says_is_told_in_short() {
         let said = "WARNING: x\nERROR: Could not find a version that satisfies the requirement a\nERROR: No matching distribution found for a\n";
         assert_eq!(
-            last_words(said),
+            exit_message(said),
             "Could not find a version that satisfies the requirement a; No matching distribution found for a"
         );
     }

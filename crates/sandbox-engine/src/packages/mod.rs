@@ -331,7 +331,7 @@ impl SandboxBase {
 fn not_unpacked(said: &str) -> Error {
     let full = said.contains("No space left on device");
     let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Unexpected };
-    let message = format!("pip in the sandbox failed: {}", fetch::last_words(said));
+    let message = format!("pip in the sandbox failed: {}", fetch::exit_message(said));
     let error = Error::new(kind, OPERATION, message);
     if full { error.with_hint("give the sandbox more disk") } else { error }
 }

@@ -7,8 +7,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::host::{Expected, Held};
-use crate::interpreter::{Contexts, Copied, InterpreterContext, Paused, StoredVariables, Storing};
+use crate::host::{Checkpoint, PendingCheckpoint};
+use crate::interpreter::{
+    CheckpointOutcome, Contexts, ExportedVariables, InterpreterContext, SuspendedContext,
+    VariableExport,
+};
 use sandbox_core::{Context, ContextSpec, Error, ErrorKind, Result, SnapshotInfo};
 use tokio::time::sleep;
 
@@ -45,7 +48,7 @@ struct ContextCheckpoint {
     /// The id of its snapshot.
     snapshot: String,
     context: Context,
-    copy: Arc<dyn Held>,
+    copy: Arc<dyn Checkpoint>,
 }
 
 impl Snapshots {
@@ -113,28 +116,28 @@ impl Snapshots {
     async fn copy_interpreters(
         &self,
         deleted: &[String],
-        paused: &mut [Paused],
+        paused: &mut [SuspendedContext],
         info: &mut SnapshotInfo,
-    ) -> Result<Vec<(String, Box<dyn Expected>)>> {
+    ) -> Result<Vec<(String, Box<dyn PendingCheckpoint>)>> {
         let kept = self.copies().iter().filter(|kept| is_wanted(kept, deleted)).count();
         let mut room = MOST_COPIES.saturating_sub(kept);
         let mut copies = Vec::new();
         for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
             let copied = match room {
-                0 => Copied::None(format!(
+                0 => CheckpointOutcome::None(format!(
                     "the sandbox keeps {MOST_COPIES} already; delete snapshots that are not needed"
                 )),
-                _ => one.copy().await?,
+                _ => one.checkpoint().await?,
             };
             match copied {
-                Copied::Copy(copy, notes) => {
+                CheckpointOutcome::Pending(copy, notes) => {
                     copies.push((one.id().to_owned(), copy));
                     room -= 1;
                     info.left_out.extend(
                         notes.into_iter().map(|note| format!("of context {}: {note}", one.id())),
                     );
                 }
-                Copied::None(why) => info.left_out.push(no_copy(one.id(), &why)),
+                CheckpointOutcome::None(why) => info.left_out.push(no_copy(one.id(), &why)),
             }
         }
         Ok(copies)
@@ -147,18 +150,21 @@ fn is_wanted(kept: &ContextCheckpoint, deleted: &[String]) -> bool {
 
 /// Waits for the copies, each of which gives out its variables as well. What does not come is noted.
 async fn take_in(
-    copies: Vec<(String, Box<dyn Expected>)>,
+    copies: Vec<(String, Box<dyn PendingCheckpoint>)>,
     described: &[Context],
-    storing: &mut Vec<(Context, Storing)>,
+    export: &mut Vec<(Context, VariableExport)>,
     info: &mut SnapshotInfo,
-) -> Vec<(Context, Arc<dyn Held>)> {
+) -> Vec<(Context, Arc<dyn Checkpoint>)> {
     let mut kept = Vec::new();
     for (id, expected) in copies {
         let context = description_of(described, &id);
-        let made = expected.made().await.and_then(|copy| Ok((Storing::of(&*copy)?, copy)));
+        let made = expected
+            .ready()
+            .await
+            .and_then(|copy| Ok((VariableExport::from_checkpoint(&*copy)?, copy)));
         match made {
             Ok((variables, copy)) => {
-                storing.push((context.clone(), variables));
+                export.push((context.clone(), variables));
                 kept.push((context, copy));
             }
             Err(error) => {
@@ -174,17 +180,17 @@ async fn take_in(
 /// Has the other interpreters give out their variables. What there is none of is noted.
 async fn store_variables(
     described: &[Context],
-    paused: &mut [Paused],
-    copies: &[(String, Box<dyn Expected>)],
+    paused: &mut [SuspendedContext],
+    copies: &[(String, Box<dyn PendingCheckpoint>)],
     info: &mut SnapshotInfo,
-) -> Result<Vec<(Context, Storing)>> {
+) -> Result<Vec<(Context, VariableExport)>> {
     let mut all = Vec::new();
     for one in paused.iter_mut().filter(|one| one.has_interpreter()) {
         if copies.iter().any(|(id, _)| id == one.id()) {
             continue;
         }
-        match one.store().await? {
-            Ok(storing) => all.push((description_of(described, one.id()), storing)),
+        match one.export_variables().await? {
+            Ok(export) => all.push((description_of(described, one.id()), export)),
             Err(why) => info.left_out.push(for_others(one.id(), &all_variables(&why))),
         }
     }
@@ -194,16 +200,16 @@ async fn store_variables(
 /// Writes variables to disk. What cannot be written is noted.
 async fn write_variables(
     writer: &mut SnapshotWriter,
-    storing: Vec<(Context, Storing)>,
+    export: Vec<(Context, VariableExport)>,
     info: &mut SnapshotInfo,
 ) {
-    for (context, storing) in storing {
-        let mut notes = match storing.told().await {
-            Ok(StoredVariables { count: 0, left_out, imported, .. }) => {
+    for (context, export) in export {
+        let mut notes = match export.into_variables().await {
+            Ok(ExportedVariables { count: 0, left_out, imported, .. }) => {
                 writer.note_imports(&imported);
                 left_out
             }
-            Ok(StoredVariables { left_out, imported, content, .. }) => {
+            Ok(ExportedVariables { left_out, imported, content, .. }) => {
                 writer.note_imports(&imported);
                 let written = writer.write_variables(CREATE, &context, left_out.clone(), content);
                 match written.await {
@@ -250,13 +256,13 @@ pub(crate) async fn load_variables(contexts: &Contexts, stored: &StoredSnapshot)
 }
 
 async fn load_into(
-    paused: &mut Paused,
+    paused: &mut SuspendedContext,
     operation: &'static str,
     stored: &StoredSnapshot,
     context: &StoredContext,
 ) -> Result<()> {
     let content = stored.read_variables(operation, context).await?;
-    paused.restore(content).await.map_err(|error| match error.kind() {
+    paused.import_variables(content).await.map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             let StoredContext { id, .. } = context;
             let message = format!(
@@ -313,10 +319,10 @@ impl Snapshots {
             let directories = files.store(CREATE, &mut writer).await?;
             Result::Ok((writer, directories))
         });
-        // Before anything is copied: a processor that forks does nothing else, and storing waits for many small things.
+        // Before anything is copied: a processor that forks does nothing else, and export waits for many small things.
         let stored = if in_memory { None } else { Some(store_files.as_mut().await?) };
         let copies = self.copy_interpreters(&deleted, &mut paused, &mut info).await?;
-        let mut storing = store_variables(&described, &mut paused, &copies, &mut info).await?;
+        let mut export = store_variables(&described, &mut paused, &copies, &mut info).await?;
         // All that is still missing is in memory or in copies, and code may go on: first.
         drop(paused);
         sleep(HEAD_START).await;
@@ -325,9 +331,9 @@ impl Snapshots {
             None => store_files.await?,
         };
         info.directories = directories;
-        let copies = take_in(copies, &described, &mut storing, &mut info).await;
+        let copies = take_in(copies, &described, &mut export, &mut info).await;
         writer.note_imports(&self.imports);
-        write_variables(&mut writer, storing, &mut info).await;
+        write_variables(&mut writer, export, &mut info).await;
         let (python, preimport) = (self.python.clone(), self.preimport.clone());
         let StoredSnapshot { info, .. } =
             base.finish(CREATE, writer, python, preimport, info).await?;
@@ -369,7 +375,7 @@ impl Snapshots {
         let is_copied = |id: &str| kept.iter().any(|kept| kept.context.id == id);
         for ContextCheckpoint { context, copy, .. } in &kept {
             let one = among(&mut paused, contexts, context).await?;
-            let woken = one.wake(&**copy).await;
+            let woken = one.restore(&**copy).await;
             let variables = stored.variables().iter().find(|stored| stored.id == context.id);
             match (woken, variables) {
                 // Code can end a copy, or stop it.
@@ -391,7 +397,7 @@ impl Snapshots {
 
 /// Has a new interpreter read the variables of a context, and says what it has not. Whether it has the others.
 async fn read(
-    paused: &mut Paused,
+    paused: &mut SuspendedContext,
     stored: &StoredSnapshot,
     variables: &StoredContext,
     info: &mut SnapshotInfo,
@@ -427,10 +433,10 @@ fn tell(info: &mut SnapshotInfo, id: &str, came: Result<()>) {
 
 /// A context among those that are paused, where it is added when it is missing.
 async fn among<'a>(
-    paused: &'a mut Vec<Paused>,
+    paused: &'a mut Vec<SuspendedContext>,
     contexts: &Contexts,
     context: &Context,
-) -> Result<&'a mut Paused> {
+) -> Result<&'a mut SuspendedContext> {
     let known = match paused.iter().position(|one| one.id() == context.id) {
         Some(known) => known,
         None => {

@@ -13,7 +13,7 @@ from _socket import AF_UNIX, CMSG_SPACE, SCM_CREDENTIALS, SO_PASSCRED, SOCK_STRE
 from _socket import socketpair
 
 ARRIVED = b"a"
-STORE, PREPARE, WAKE = b"s", b"p", b"w"
+EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w"
 NO_COPY = b"c"  # the stage at which none came to be
 CREDENTIALS = 12
 ROUNDS, PAUSE = 5000, 0.001  # how often it is looked whether one has been left to this process
@@ -110,7 +110,7 @@ class Copies:
         child = self.of(key)
         streams = self.children.new_streams()
         try:
-            tell(child.copy, WAKE, streams.theirs)
+            tell(child.copy, RESTORE, streams.theirs)
         except OSError:
             streams.close_ours()
             raise
@@ -126,7 +126,7 @@ class Copies:
         theirs, ours = socketpair(AF_UNIX, SOCK_STREAM)
         theirs = theirs.detach()
         try:
-            tell(copy, STORE, [theirs])
+            tell(copy, EXPORT_VARIABLES, [theirs])
         finally:
             close(theirs)
         pipes["SocketSink"].both_ways(self.children.mux, ours, as_number(stream))

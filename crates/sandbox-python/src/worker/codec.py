@@ -2,7 +2,7 @@
 
 import sys
 
-HELD = 28
+ACKNOWLEDGED = 28
 
 
 def put(data):
@@ -33,7 +33,7 @@ def frame(kind, *fields):
 
 def held(request, problem, notes=()):
     """The answer to a request about this process as a whole: nothing is wrong with it, or why it was not done."""
-    return frame(HELD, put(request), text(problem), several([text(note) for note in notes]))
+    return frame(ACKNOWLEDGED, put(request), text(problem), several([text(note) for note in notes]))
 
 
 def split(body):

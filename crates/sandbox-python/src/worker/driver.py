@@ -28,7 +28,7 @@ ARRIVALS = load("installed")["Arrivals"]
 BUILTINS = __builtins__
 
 PROTOCOL = 1
-RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, HOLD, STORE, RESTORE = range(1, 9)
+RUN, GET_VARIABLE, SET_VARIABLES, INTERRUPT, TOOL_RESULT, CHECKPOINT, EXPORT_VARIABLES, IMPORT_VARIABLES = range(1, 9)
 # What a host may still say to a run that is over.
 LATE = (INTERRUPT, TOOL_RESULT)
 READY, REFUSED, DISPLAY, CLEAR_OUTPUT, ERROR, EXIT, DONE, VALUE, FAILED = 16, 17, 18, 19, 20, 21, 22, 23, 24
@@ -350,11 +350,11 @@ class Driver:
             self.tidied = False
         if kind in (GET_VARIABLE, SET_VARIABLES):
             self.variable(kind, fields)
-        elif kind == HOLD:
+        elif kind == CHECKPOINT:
             load("holder")["hold"](self, fields)
-        elif kind == STORE:
+        elif kind == EXPORT_VARIABLES:
             load("state")["store"](self, fields)
-        elif kind == RESTORE:
+        elif kind == IMPORT_VARIABLES:
             load("state")["restore"](self, fields)
         elif kind not in LATE:
             _exit(2)

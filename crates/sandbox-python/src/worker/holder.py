@@ -18,7 +18,7 @@ from time import sleep
 READY = 16
 CONTROL = 100
 ARRIVED = b"a"
-STORE, PREPARE, WAKE = b"s", b"p", b"w"
+EXPORT_VARIABLES, PREPARE, RESTORE = b"s", b"p", b"w"
 FILES_SPACE = CMSG_SPACE(4 * 4)
 MOST_NOTES = 8
 SETTLING = 50  # milliseconds in which threads of ours may end
@@ -73,12 +73,12 @@ def attend(driver, channel):
     while True:
         data, ancillary, _, _ = peer.recvmsg(1, FILES_SPACE, MSG_CMSG_CLOEXEC)
         files = codec["received_files"](ancillary)
-        if data == STORE:
+        if data == EXPORT_VARIABLES:
             load("state")["store_from_copy"](driver, *files)
             continue
         if data == PREPARE:
             following = files.pop()
-        elif data != WAKE:
+        elif data != RESTORE:
             _exit(0)  # nobody can wake it any more
         # When there was no room for the next copy at first, there may be at last.
         if left is None:
@@ -89,7 +89,7 @@ def attend(driver, channel):
                 for file in files:
                     close(file)
                 return None, following, None
-        if data == WAKE:
+        if data == RESTORE:
             if left is None:
                 _exit(1)
             orphan["begin"](*left)

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use sandbox_core::{FileKind, Result};
 
 use super::Stop;
+use super::chunks::CHUNK_SIZE;
 use super::path::CellPath;
-use super::path::{Place, Tree};
-use super::pieces::PIECE;
+use super::path::{ResolvedPath, RootDir};
 use super::tree::{kind_of, remove_tree};
 use super::walk::Walk;
 use super::write::{temporary_name, write_all};
@@ -27,7 +27,7 @@ struct Copy<'a> {
     stop: &'a Stop,
 }
 
-pub(crate) fn copy(tree: &Tree, from: &CellPath, to: &CellPath, stop: &Stop) -> Result<()> {
+pub(crate) fn copy(tree: &RootDir, from: &CellPath, to: &CellPath, stop: &Stop) -> Result<()> {
     let source = from.place(tree)?;
     let status = rustix::fs::statat(&source.parent, &source.name, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| from.about.failed(errno))?;
@@ -57,7 +57,7 @@ pub(crate) fn copy(tree: &Tree, from: &CellPath, to: &CellPath, stop: &Stop) -> 
 }
 
 /// Removes what was not finished.
-fn discard(place: &Place, name: &CStr) {
+fn discard(place: &ResolvedPath, name: &CStr) {
     if unlinkat(&place.parent, name, AtFlags::empty()) == Err(Errno::ISDIR) {
         let failed = |_| sandbox_core::Error::invalid("path", "cannot be removed");
         // What is left has a name that tells what it is, and the error of the copy is the one to tell.
@@ -74,7 +74,13 @@ impl Copy<'_> {
         result.map_err(|errno| self.to.about.failed(errno))
     }
 
-    fn everything(&self, from: &Place, kind: FileKind, to: &Place, name: &CStr) -> Result<()> {
+    fn everything(
+        &self,
+        from: &ResolvedPath,
+        kind: FileKind,
+        to: &ResolvedPath,
+        name: &CStr,
+    ) -> Result<()> {
         if kind != FileKind::Directory {
             let into = to.parent.as_fd();
             return self.one(from.parent.as_fd(), &from.name, kind, into, name);
@@ -167,8 +173,8 @@ impl Copy<'_> {
         to: BorrowedFd<'_>,
         new: &CStr,
     ) -> Result<()> {
-        let reading = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let source = self.read(openat(from, name, reading, Mode::empty()))?;
+        let reader = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let source = self.read(openat(from, name, reader, Mode::empty()))?;
         let status = self.read(fstat(&source))?;
         self.from.refuse_irregular(&status)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -193,7 +199,7 @@ impl Copy<'_> {
 
     /// For file systems that the kernel does not copy between.
     fn by_hand(&self, source: &OwnedFd, copy: &OwnedFd) -> Result<()> {
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; CHUNK_SIZE];
         loop {
             self.stop.check(&self.from.about)?;
             let count = match rustix::io::read(source, &mut buffer) {

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use sandbox_core::{FileKind, FindFiles, FoundFile, Result};
 
 use super::Stop;
+use super::chunks::CHUNK_SIZE;
 use super::names;
 use super::path::CellPath;
-use super::path::Tree;
-use super::pieces::PIECE;
+use super::path::RootDir;
 use super::tree::kind_of;
 use super::walk::{Found, Walk};
-use sandbox_engine::files::failure::MOST_ANSWER;
+use sandbox_engine::files::error::MAX_LISTING_SIZE;
 use sandbox_engine::files::glob;
 
 /// Results when nothing is said.
@@ -27,7 +27,7 @@ const MOST_RESULTS: usize = 100_000;
 const MOST_LINE: usize = 1024;
 
 pub(crate) fn find(
-    tree: &Tree,
+    tree: &RootDir,
     target: &CellPath,
     query: &FindFiles,
     stop: &Stop,
@@ -37,14 +37,16 @@ pub(crate) fn find(
         return Err(target.about.invalid("limit", "a limit is 1 to 100000"));
     }
     let wanted = query.contains.as_deref().map(str::as_bytes);
-    if wanted.is_some_and(|text| text.is_empty() || text.contains(&b'\n') || text.len() > PIECE) {
+    if wanted
+        .is_some_and(|text| text.is_empty() || text.contains(&b'\n') || text.len() > CHUNK_SIZE)
+    {
         let message = "the text to look for must be part of one line and not empty";
         return Err(target.about.invalid("contains", message));
     }
     let pattern = query.name.as_deref().map(names::to_bytes);
     let mut walk = Walk::new(target.about.clone(), target.open_directory(tree)?)?;
     let mut all = Vec::new();
-    let mut left = MOST_ANSWER;
+    let mut left = MAX_LISTING_SIZE;
     let mut add = |path: &str, line: Option<(u64, String)>| {
         let size = path.len() + line.as_ref().map_or(0, |(_, text)| text.len());
         left = left.checked_sub(size).ok_or_else(|| target.about.answers_too_much())?;
@@ -99,7 +101,7 @@ fn lines_of(
         return Ok(Vec::new());
     }
     let mut search = Search::new(text, most);
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; CHUNK_SIZE];
     loop {
         stop.check(&target.about)?;
         match read(&file, &mut buffer).map_err(|errno| target.about.failed(errno))? {
@@ -119,7 +121,7 @@ fn read(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     }
 }
 
-/// Looks for a text in what comes in pieces. Takes a fixed amount of memory, however long the lines are.
+/// Looks for a text in what comes in chunks. Takes a fixed amount of memory, however long the lines are.
 struct Search<'a> {
     finder: memmem::Finder<'a>,
     /// What was fed and is not searched yet: the end of the last piece, in which the text may begin.

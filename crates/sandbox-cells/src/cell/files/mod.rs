@@ -24,11 +24,11 @@ use sandbox_core::{
 };
 use sandbox_isolation::Cell;
 
-use self::failure::About;
+use self::error::PathContext;
 use self::path::CellPath;
-use self::path::Tree;
+use self::path::RootDir;
 use self::pool::User;
-use sandbox_engine::files::{failure, names, pieces, pool};
+use sandbox_engine::files::{chunks, error, names, pool};
 use sandbox_engine::host::{FileSystem, Links, WatchStream};
 
 /// The files of a cell.
@@ -37,7 +37,7 @@ use sandbox_engine::host::{FileSystem, Links, WatchStream};
 /// isolation absolute paths are the host's, and the rights are those of this process.
 #[derive(Clone, Debug)]
 pub struct CellFiles {
-    tree: Arc<Tree>,
+    tree: Arc<RootDir>,
 }
 
 impl CellFiles {
@@ -48,7 +48,7 @@ impl CellFiles {
     pub fn new(cell: &Cell, base: &str) -> Result<Self> {
         let root = cell.root().try_clone_to_owned().map_err(super::no_descriptors)?;
         let user = cell.file_owner().map(|(uid, gid)| User { uid, gid });
-        Ok(Self { tree: Arc::new(Tree { root, base: base.to_owned(), user }) })
+        Ok(Self { tree: Arc::new(RootDir { root, base: base.to_owned(), user }) })
     }
 
     fn target(&self, operation: &'static str, path: &str) -> Result<CellPath> {
@@ -60,7 +60,7 @@ impl CellFiles {
         &self,
         operation: &'static str,
         path: &str,
-        work: impl FnOnce(&Tree, &CellPath, &Stop) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&RootDir, &CellPath, &Stop) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let target = self.target(operation, path)?;
         let (about, tree) = (target.about.clone(), Arc::clone(&self.tree));
@@ -77,7 +77,7 @@ impl CellFiles {
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    pub(crate) fn check(&self, about: &About) -> Result<()> {
+    pub(crate) fn check(&self, about: &PathContext) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(about.error(ErrorKind::Cancelled, "cancelled", "the caller gave up"));
         }

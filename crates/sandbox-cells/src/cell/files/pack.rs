@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use sandbox_core::tar::{self, Entry, EntryKind};
 use sandbox_core::{ByteStream, ErrorKind, FileKind, Result};
 
+use super::chunks::{CHUNK_SIZE, Chunk, Source, chunks, step};
 use super::path::CellPath;
-use super::path::Tree;
-use super::pieces::{PIECE, Piece, Source, pieces, step};
+use super::path::RootDir;
 use super::pool;
 use super::walk::{Found, Walk};
 
@@ -41,7 +41,7 @@ struct Content {
 }
 
 impl Packing {
-    fn open(tree: &Tree, target: CellPath) -> Result<Self> {
+    fn open(tree: &RootDir, target: CellPath) -> Result<Self> {
         let directory = target.open_directory(tree)?;
         let walk = Walk::new(target.about.clone(), directory)?;
         Ok(Self {
@@ -158,26 +158,26 @@ impl Packing {
 }
 
 impl Source for Packing {
-    fn next(&mut self) -> Result<Piece> {
-        // Room for the last header and the end, beyond what pieces are filled to.
-        let mut piece = Vec::with_capacity(PIECE + (16 << 10));
-        while piece.len() < PIECE {
+    fn next(&mut self) -> Result<Chunk> {
+        // Room for the last header and the end, beyond what chunks are filled to.
+        let mut piece = Vec::with_capacity(CHUNK_SIZE + (16 << 10));
+        while piece.len() < CHUNK_SIZE {
             if self.file.is_some() {
                 self.content(&mut piece)?;
             } else if !self.entry(&mut piece)? {
                 piece.extend(tar::END);
-                return Ok(Piece { bytes: piece.into(), last: true });
+                return Ok(Chunk { bytes: piece.into(), last: true });
             }
         }
-        Ok(Piece { bytes: piece.into(), last: false })
+        Ok(Chunk { bytes: piece.into(), last: false })
     }
 }
 
-pub(crate) async fn pack(tree: Arc<Tree>, target: CellPath) -> Result<ByteStream> {
+pub(crate) async fn pack(tree: Arc<RootDir>, target: CellPath) -> Result<ByteStream> {
     let (about, user) = (target.about.clone(), tree.user);
     let opened = pool::run(user, move || Packing::open(&tree, target).map(step)).await;
     let (source, piece) = opened.map_err(|error| about.unexpected(error))??;
     // What cannot even begin is an error of the call.
     let piece = piece?;
-    Ok(Box::pin(pieces(about, user, (source, Ok(piece)))))
+    Ok(Box::pin(chunks(about, user, (source, Ok(piece)))))
 }

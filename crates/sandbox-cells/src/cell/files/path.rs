@@ -41,7 +41,7 @@ const PSEUDO: [u64; 16] = [
 
 /// The files that are worked with.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct RootDir {
     pub(crate) root: OwnedFd,
     /// Where relative paths begin, absolute.
     pub(crate) base: String,
@@ -50,7 +50,7 @@ pub(crate) struct Tree {
 
 /// A directory, and the name of something in it that may not exist.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ResolvedPath {
     pub(crate) parent: OwnedFd,
     pub(crate) name: CString,
     /// The path said that it is a directory.
@@ -76,19 +76,19 @@ impl CellPath {
     }
 
     /// Opens it, links followed or not.
-    pub(crate) fn open(&self, tree: &Tree, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open(&self, tree: &RootDir, flags: OFlags) -> Result<OwnedFd> {
         let fd = resolve(tree, &self.bytes, flags).map_err(|errno| self.about.failed(errno))?;
         self.refuse_pseudo(fd.as_fd())?;
         Ok(fd)
     }
 
     /// Opens a directory for reading its entries.
-    pub(crate) fn open_directory(&self, tree: &Tree) -> Result<OwnedFd> {
+    pub(crate) fn open_directory(&self, tree: &RootDir) -> Result<OwnedFd> {
         self.open(tree, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)
     }
 
     /// Opens a regular file. Nothing else is opened, not even for a moment: a FIFO would wait, a device would act.
-    pub(crate) fn open_regular(&self, tree: &Tree, flags: OFlags) -> Result<(OwnedFd, Stat)> {
+    pub(crate) fn open_regular(&self, tree: &RootDir, flags: OFlags) -> Result<(OwnedFd, Stat)> {
         let nofollow = flags & OFlags::NOFOLLOW;
         let before = self.status(self.open(tree, OFlags::PATH | nofollow)?.as_fd())?;
         self.refuse_irregular(&before)?;
@@ -128,16 +128,16 @@ impl CellPath {
     }
 
     /// The directory that holds it, and its name there.
-    pub(crate) fn place(&self, tree: &Tree) -> Result<Place> {
+    pub(crate) fn place(&self, tree: &RootDir) -> Result<ResolvedPath> {
         let (parent, name, directory) = self.split()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let parent = resolve(tree, parent, flags).map_err(|errno| self.about.failed(errno))?;
         self.refuse_pseudo(parent.as_fd())?;
-        Ok(Place { parent, name, directory })
+        Ok(ResolvedPath { parent, name, directory })
     }
 
     /// The same; missing directories above it are made.
-    pub(crate) fn place_with_parents(&self, tree: &Tree) -> Result<Place> {
+    pub(crate) fn place_with_parents(&self, tree: &RootDir) -> Result<ResolvedPath> {
         match self.place(tree) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 make_directories(tree, self.split()?.0)
@@ -149,7 +149,7 @@ impl CellPath {
     }
 
     /// Makes it and what is missing above it.
-    pub(crate) fn make_directories(&self, tree: &Tree) -> Result<()> {
+    pub(crate) fn make_directories(&self, tree: &RootDir) -> Result<()> {
         make_directories(tree, &self.bytes).map_err(|errno| self.about.failed(errno))
     }
 
@@ -171,7 +171,7 @@ pub(crate) fn is_pseudo(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(PSEUDO.contains(&(fstatfs(fd)?.f_type as u64)))
 }
 
-fn resolve(tree: &Tree, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn resolve(tree: &RootDir, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     resolve_below(tree.root.as_fd(), path, flags, ResolveFlags::IN_ROOT)
 }
 
@@ -194,7 +194,7 @@ pub(super) fn resolve_below(
 }
 
 /// Makes every directory of a path that is missing, one below the other, each found again from the root.
-fn make_directories(tree: &Tree, path: &[u8]) -> rustix::io::Result<()> {
+fn make_directories(tree: &RootDir, path: &[u8]) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut above = resolve(tree, b"/", flags)?;
     let mut end = 0;

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_core::{ByteStream, Result};
 
-use super::failure::About;
+use super::error::PathContext;
 use super::pool::{self, User};
 
-/// What pieces are written to. Dropped before its end it leaves nothing.
+/// What chunks are written to. Dropped before its end it leaves nothing.
 pub(crate) trait Sink: Sized + Send + 'static {
     type Output: Send + 'static;
 
@@ -28,7 +28,7 @@ enum Step<S: Sink> {
 /// # Errors
 /// Any of `open`, of the sink, and of the content.
 pub(crate) async fn drain<S: Sink>(
-    about: About,
+    about: PathContext,
     user: Option<User>,
     mut content: ByteStream,
     open: impl FnOnce() -> Result<S> + Send + 'static,
@@ -64,7 +64,7 @@ pub(crate) async fn drain<S: Sink>(
         piece = match more.transpose() {
             Ok(piece) => piece,
             Err(error) => {
-                // What there is of it is gone before anybody hears of the failure.
+                // What there is of it is gone before anybody hears of the error.
                 let _ = pool::run(user, move || drop(sink)).await;
                 return Err(error);
             }

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use sandbox_core::{ErrorKind, FileInfo, FileKind, Result};
 
 use super::Stop;
-use super::failure::cause;
+use super::error::cause;
 use super::names;
 use super::path::CellPath;
-use super::path::Tree;
+use super::path::RootDir;
 use super::write::temporary_name;
 
 /// Entries that a listing has at most. Code in a cell can make many more.
@@ -71,7 +71,7 @@ pub(crate) fn reopened(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd>
     openat(directory, c".", flags, Mode::empty())
 }
 
-pub(crate) fn stat(tree: &Tree, target: &CellPath) -> Result<FileInfo> {
+pub(crate) fn stat(tree: &RootDir, target: &CellPath) -> Result<FileInfo> {
     let fd = target.open(tree, OFlags::PATH | OFlags::NOFOLLOW)?;
     let status = target.status(fd.as_fd())?;
     let parts = target.shown.rsplit_once('/');
@@ -86,7 +86,7 @@ pub(crate) fn stat(tree: &Tree, target: &CellPath) -> Result<FileInfo> {
     Ok(info)
 }
 
-pub(crate) fn list(tree: &Tree, target: &CellPath, stop: &Stop) -> Result<Vec<FileInfo>> {
+pub(crate) fn list(tree: &RootDir, target: &CellPath, stop: &Stop) -> Result<Vec<FileInfo>> {
     let directory = target.open_directory(tree)?;
     let failed = |errno| target.about.failed(errno);
     let mut found = Vec::new();
@@ -115,7 +115,7 @@ pub(crate) fn list(tree: &Tree, target: &CellPath, stop: &Stop) -> Result<Vec<Fi
     Ok(found)
 }
 
-pub(crate) fn make_directory(tree: &Tree, target: &CellPath, parents: bool) -> Result<()> {
+pub(crate) fn make_directory(tree: &RootDir, target: &CellPath, parents: bool) -> Result<()> {
     if parents {
         return target.make_directories(tree).map_err(|error| match cause(&error) {
             // Something else is there.
@@ -130,7 +130,12 @@ pub(crate) fn make_directory(tree: &Tree, target: &CellPath, parents: bool) -> R
         .map_err(|errno| target.about.failed(errno))
 }
 
-pub(crate) fn remove(tree: &Tree, target: &CellPath, recursive: bool, stop: &Stop) -> Result<()> {
+pub(crate) fn remove(
+    tree: &RootDir,
+    target: &CellPath,
+    recursive: bool,
+    stop: &Stop,
+) -> Result<()> {
     let place = target.place(tree)?;
     let failed = |errno| target.about.failed(errno);
     let status = statat(&place.parent, &place.name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
@@ -195,7 +200,7 @@ pub(crate) fn remove_tree(
     Ok(())
 }
 
-pub(crate) fn rename(tree: &Tree, from: &CellPath, to: &CellPath) -> Result<()> {
+pub(crate) fn rename(tree: &RootDir, from: &CellPath, to: &CellPath) -> Result<()> {
     let source = from.place(tree)?;
     // A missing source is the source's fault, whatever else is wrong.
     let status = statat(&source.parent, &source.name, AtFlags::SYMLINK_NOFOLLOW)
@@ -213,7 +218,7 @@ pub(crate) fn rename(tree: &Tree, from: &CellPath, to: &CellPath) -> Result<()> 
     )
 }
 
-pub(crate) fn set_mode(tree: &Tree, target: &CellPath, mode: u32) -> Result<()> {
+pub(crate) fn set_mode(tree: &RootDir, target: &CellPath, mode: u32) -> Result<()> {
     target.about.check_mode(mode)?;
     let fd = target.open(tree, OFlags::PATH | OFlags::NOFOLLOW)?;
     let status = target.status(fd.as_fd())?;

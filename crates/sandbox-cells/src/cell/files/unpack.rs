@@ -17,7 +17,7 @@ use sandbox_core::tar::{Decoder, Entry, EntryKind, Item, is_inside};
 use sandbox_core::{ByteStream, Error, ErrorKind, FileKind, Result};
 
 use super::path::CellPath;
-use super::path::{Place, Tree, resolve_below};
+use super::path::{ResolvedPath, RootDir, resolve_below};
 use super::pool::{self, User};
 use super::sink::{Sink, drain};
 use super::tree::{entries, kind_of, remove_tree, reopened};
@@ -82,11 +82,11 @@ impl Draft {
 }
 
 impl Unpacking {
-    fn open(tree: &Tree, target: CellPath, allowed: Links) -> Result<Self> {
+    fn open(tree: &RootDir, target: CellPath, allowed: Links) -> Result<Self> {
         let (holder, new_name) = match target.open_directory(tree) {
             Ok(directory) => (directory, None),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let Place { parent, name, .. } = target.place_with_parents(tree)?;
+                let ResolvedPath { parent, name, .. } = target.place_with_parents(tree)?;
                 (parent, Some(name))
             }
             Err(error) => return Err(error),
@@ -361,7 +361,7 @@ fn refused(path: &[u8], problem: &str) -> Error {
 }
 
 pub(crate) async fn unpack(
-    tree: Arc<Tree>,
+    tree: Arc<RootDir>,
     target: CellPath,
     tar: ByteStream,
     allowed: Links,

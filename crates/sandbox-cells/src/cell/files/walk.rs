@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use sandbox_core::{ErrorKind, FileKind, Result};
 
-use super::failure::About;
+use super::error::PathContext;
 use super::path::is_pseudo;
 use super::tree::{MOST_DEPTH, entries, kind_of, reopened};
 
@@ -30,13 +30,13 @@ struct Level {
 
 /// A walk. A directory is found first; what is in it comes next if [`Walk::enter`] is called for it.
 pub(crate) struct Walk {
-    about: About,
+    about: PathContext,
     levels: Vec<Level>,
 }
 
 impl Walk {
     /// A walk below a directory.
-    pub(crate) fn new(about: About, directory: OwnedFd) -> Result<Self> {
+    pub(crate) fn new(about: PathContext, directory: OwnedFd) -> Result<Self> {
         let mut walk = Self { about, levels: Vec::new() };
         let status = rustix::fs::fstat(&directory).map_err(|errno| walk.about.failed(errno))?;
         walk.push(directory, Vec::new(), status.st_dev)?;

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::names;
 use super::path::CellPath;
-use super::path::Tree;
+use super::path::RootDir;
 use super::pool;
 use super::walk::Walk;
 use crate::cell::streams;
@@ -73,7 +73,7 @@ struct Said {
 }
 
 impl Watching {
-    fn open(tree: &Tree, target: CellPath, recursive: bool) -> Result<Self> {
+    fn open(tree: &RootDir, target: CellPath, recursive: bool) -> Result<Self> {
         let root = target.open_directory(tree)?;
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(|errno| too_many(&target, errno))?;
@@ -381,7 +381,7 @@ struct Stream {
 }
 
 pub(crate) async fn watch(
-    tree: Arc<Tree>,
+    tree: Arc<RootDir>,
     target: CellPath,
     recursive: bool,
 ) -> Result<WatchStream> {

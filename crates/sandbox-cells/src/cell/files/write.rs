@@ -11,9 +11,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_core::{ByteStream, ErrorKind, Result, WriteOptions, random_hex};
 
-use super::failure::{RUNNING, cause};
+use super::error::{RUNNING, cause};
 use super::path::CellPath;
-use super::path::{Place, Tree};
+use super::path::{ResolvedPath, RootDir};
 use super::pool::{self, User};
 use super::sink::{Sink, drain};
 
@@ -37,7 +37,7 @@ struct Draft {
 /// A file under a temporary name. Removed when dropped.
 #[derive(Debug)]
 struct Pending {
-    place: Arc<Place>,
+    place: Arc<ResolvedPath>,
     name: CString,
     mode: Mode,
     modified: Option<u64>,
@@ -58,7 +58,7 @@ impl Drop for Pending {
 }
 
 impl Draft {
-    fn open(tree: &Tree, target: CellPath, options: WriteOptions) -> Result<Self> {
+    fn open(tree: &RootDir, target: CellPath, options: WriteOptions) -> Result<Self> {
         options.mode.map(|mode| target.about.check_mode(mode)).transpose()?;
         let place =
             if options.parents { target.place_with_parents(tree)? } else { target.place(tree)? };
@@ -73,7 +73,12 @@ impl Draft {
         }
     }
 
-    fn at_the_end(tree: &Tree, target: CellPath, place: &Place, mode: Mode) -> Result<Self> {
+    fn at_the_end(
+        tree: &RootDir,
+        target: CellPath,
+        place: &ResolvedPath,
+        mode: Mode,
+    ) -> Result<Self> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW;
         let file = match target.open_regular(tree, flags) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -86,9 +91,9 @@ impl Draft {
 
     /// A file beside the one it replaces. What is there must be a file that may be written, and keeps its mode.
     fn replacing(
-        tree: &Tree,
+        tree: &RootDir,
         target: CellPath,
-        place: Place,
+        place: ResolvedPath,
         mode: Mode,
         modified: Option<u64>,
     ) -> Result<Self> {
@@ -155,7 +160,11 @@ pub(crate) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> rustix::io::Result<
 }
 
 /// Makes a file that was not there, with exactly that mode.
-pub(crate) fn create(place: &Place, name: &CString, mode: Mode) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn create(
+    place: &ResolvedPath,
+    name: &CString,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&place.parent, name, flags, mode)?;
     fchmod(&file, mode)?;
@@ -164,7 +173,7 @@ pub(crate) fn create(place: &Place, name: &CString, mode: Mode) -> rustix::io::R
 
 /// Writes what comes. One piece is written while the next one is waited for.
 pub(crate) async fn write(
-    tree: Arc<Tree>,
+    tree: Arc<RootDir>,
     target: CellPath,
     content: ByteStream,
     options: WriteOptions,

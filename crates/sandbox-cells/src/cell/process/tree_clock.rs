@@ -12,14 +12,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::seen::{Seen, processes};
+use super::proc_stat::{ProcStat, processes};
 use sandbox_engine::host::TreeClock;
 
 /// The unit of processor times. It is the same on every architecture.
 const TICK: Duration = Duration::from_millis(10);
 
 /// What tells one process from a later one with its number.
-fn key(seen: &Seen) -> (u32, u64) {
+fn key(seen: &ProcStat) -> (u32, u64) {
     (seen.pid, seen.start)
 }
 
@@ -65,20 +65,20 @@ impl ProcTree {
         (waited, living + self.gone)
     }
 
-    fn members(&self) -> Vec<Seen> {
-        let mut members: Vec<Seen> = Seen::look(self.root).into_iter().collect();
+    fn members(&self) -> Vec<ProcStat> {
+        let mut members: Vec<ProcStat> = ProcStat::read(self.root).into_iter().collect();
         // Whose tag cannot be read may be of this tree: its parents decide.
         let mut others = Vec::new();
         for pid in processes().filter(|pid| *pid != self.root && Some(*pid) != self.first) {
             match (&self.tag, self.tag.as_ref().and_then(|_| tag_of(pid))) {
-                (Some(tag), Some(found)) if found == *tag => members.extend(Seen::look(pid)),
+                (Some(tag), Some(found)) if found == *tag => members.extend(ProcStat::read(pid)),
                 (Some(_), Some(_)) => {}
-                _ => others.extend(Seen::look(pid)),
+                _ => others.extend(ProcStat::read(pid)),
             }
         }
         loop {
             // The dead have no tag. One that waits for the first process may have been anybody's, such as another command.
-            let is_inside = |seen: &Seen| {
+            let is_inside = |seen: &ProcStat| {
                 (Some(seen.parent) == self.first
                     && (!seen.dead || self.known.contains_key(&key(seen))))
                     || members.iter().any(|member| member.pid == seen.parent)
@@ -157,10 +157,10 @@ mod tests {
         // As in a cell whose first process is this one.
         (clock.first, clock.tag) = (Some(std::process::id()), Some("uts:[0]".into()));
         let mut other = shell(BURN);
-        while !Seen::look(other.id()).is_some_and(|seen| seen.dead) {
+        while !ProcStat::read(other.id()).is_some_and(|seen| seen.dead) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(Seen::look(other.id()).is_some_and(|seen| seen.times.own >= 5), "control");
+        assert!(ProcStat::read(other.id()).is_some_and(|seen| seen.times.own >= 5), "control");
         assert!(clock.used() < Duration::from_millis(50), "{:?}", clock.used());
         other.wait().unwrap();
         root.kill().unwrap();

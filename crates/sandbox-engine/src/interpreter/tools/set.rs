@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::{LONGEST, MOST_VALUES};
+use super::{MAX_JSON_BYTES, MAX_JSON_VALUES};
 use crate::interpreter::json::count_values;
 
 /// Characters kept of an error that a tool gives.
@@ -53,7 +53,7 @@ impl ToolSet {
             let parameters = tool.parameters.clone().unwrap_or_else(anything);
             json!({"name": tool.name, "description": tool.description, "parameters": parameters})
         };
-        encoded(&Value::Array(self.tools().values().map(described).collect()), LONGEST)
+        encoded(&Value::Array(self.tools().values().map(described).collect()), MAX_JSON_BYTES)
     }
 
     fn find(&self, name: &str) -> Result<ToolFunction, String> {
@@ -75,21 +75,22 @@ impl ToolSet {
         &self,
         name: &str,
         arguments: String,
-        room: &Room,
+        permits: &CallPermits,
     ) -> Result<String, String> {
         let function = self.find(name)?;
         let large = arguments.len() > SMALL;
-        let counted = room.apart(large, move || (count_values(&arguments), arguments));
+        let counted = permits.apart(large, move || (count_values(&arguments), arguments));
         let (count, arguments) = counted.await?;
-        if count > MOST_VALUES {
+        if count > MAX_JSON_VALUES {
             return Err(format!(
-                "the arguments hold {count} values, over the limit of {MOST_VALUES}"
+                "the arguments hold {count} values, over the limit of {MAX_JSON_VALUES}"
             ));
         }
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let _values = room.values.acquire_many(count).await.map_err(|closed| closed.to_string())?;
+        let _values =
+            permits.values.acquire_many(count).await.map_err(|closed| closed.to_string())?;
         let parsed =
-            room.apart(large, move || serde_json::from_str::<Map<String, Value>>(&arguments));
+            permits.apart(large, move || serde_json::from_str::<Map<String, Value>>(&arguments));
         let parsed =
             parsed.await?.map_err(|error| format!("the arguments cannot be read: {error}"))?;
         // The closure itself may panic too, before there is a future.
@@ -97,7 +98,7 @@ impl ToolSet {
         match called.await {
             Ok(Ok(result)) => match encoded(&result, SMALL) {
                 Ok(text) => Ok(text),
-                Err(_) => room.apart(true, move || encoded(&result, LONGEST)).await?,
+                Err(_) => permits.apart(true, move || encoded(&result, MAX_JSON_BYTES)).await?,
             },
             Ok(Err(message)) => Err(cut(message)),
             Err(_) => Err(format!("the tool {name:?} panicked")),
@@ -107,16 +108,16 @@ impl ToolSet {
 
 /// What the calls of one run share.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct CallPermits {
     /// A permit for each JSON value that may be in use.
     values: Semaphore,
     /// Large texts are read and written by one thread at a time, beside the runtime, which has limits to keep.
     turn: Arc<Semaphore>,
 }
 
-impl Room {
+impl CallPermits {
     pub(super) fn new() -> Self {
-        Self { values: Semaphore::new(MOST_VALUES), turn: Arc::new(Semaphore::new(1)) }
+        Self { values: Semaphore::new(MAX_JSON_VALUES), turn: Arc::new(Semaphore::new(1)) }
     }
 
     async fn apart<T: Send + 'static>(
@@ -139,22 +140,22 @@ impl Room {
 }
 
 /// The JSON of a result, written no further than it may be long.
-fn encoded(result: &Value, longest: usize) -> Result<String, String> {
-    let mut text = Bounded { text: Vec::new(), longest };
+fn encoded(result: &Value, max_bytes: usize) -> Result<String, String> {
+    let mut text = LimitedWriter { text: Vec::new(), max_bytes };
     // A value that is there already can always be written; only the limit stops it.
     serde_json::to_writer(&mut text, result)
-        .map_err(|_| format!("the result is over the limit of {longest} bytes of JSON"))?;
+        .map_err(|_| format!("the result is over the limit of {max_bytes} bytes of JSON"))?;
     String::from_utf8(text.text).map_err(|error| error.to_string())
 }
 
-struct Bounded {
+struct LimitedWriter {
     text: Vec<u8>,
-    longest: usize,
+    max_bytes: usize,
 }
 
-impl io::Write for Bounded {
+impl io::Write for LimitedWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.text.len() + data.len() > self.longest {
+        if self.text.len() + data.len() > self.max_bytes {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         self.text.extend_from_slice(data);
@@ -180,8 +181,8 @@ mod tests {
     #[test]
     fn results_are_bounded() {
         assert_eq!(encoded(&json!([1, "é"]), 8), Ok("[1,\"é\"]".into()));
-        assert!(encoded(&json!("x".repeat(LONGEST - 2)), LONGEST).is_ok());
-        let error = encoded(&json!("x".repeat(LONGEST - 1)), LONGEST).unwrap_err();
+        assert!(encoded(&json!("x".repeat(MAX_JSON_BYTES - 2)), MAX_JSON_BYTES).is_ok());
+        let error = encoded(&json!("x".repeat(MAX_JSON_BYTES - 1)), MAX_JSON_BYTES).unwrap_err();
         assert_eq!(error, "the result is over the limit of 16777216 bytes of JSON");
     }
 

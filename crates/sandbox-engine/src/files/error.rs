@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind, Retry};
 
 /// Bytes of all paths and lines of one answer. Code makes them as long as it likes.
-pub const MOST_ANSWER: usize = 64 << 20;
+pub const MAX_LISTING_SIZE: usize = 64 << 20;
 
 /// The cause of the error for a program that runs: it cannot be written to, but replaced.
 pub const RUNNING: &str = "running";
@@ -19,14 +19,14 @@ pub fn cause(error: &Error) -> Option<&str> {
 
 /// What is being done, and to which path, for errors.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct PathContext {
     /// The verb.
     pub operation: &'static str,
     /// As it was given.
     pub path: String,
 }
 
-impl About {
+impl PathContext {
     /// A verb and a path.
     pub fn new(operation: &'static str, path: &str) -> Self {
         Self { operation, path: path.to_owned() }
@@ -39,7 +39,7 @@ impl About {
             .with_context("cause", cause)
     }
 
-    /// The same for an answer with more than [`MOST_ANSWER`] bytes.
+    /// The same for an answer with more than [`MAX_LISTING_SIZE`] bytes.
     pub fn answers_too_much(&self) -> Error {
         let message = "the answer has more than 64 MiB of paths and lines";
         self.error(ErrorKind::ResourceExhausted, "answer", message)

@@ -1,4 +1,4 @@
-//! An open file, read in pieces.
+//! An open file, read in chunks.
 
 use std::os::fd::OwnedFd;
 
@@ -7,23 +7,23 @@ use rustix::fs::Stat;
 use rustix::io::{Errno, pread};
 use sandbox_core::{ByteRange, Result};
 
-use super::About;
-use super::pieces::{PIECE, Piece, Source};
+use super::PathContext;
+use super::chunks::{CHUNK_SIZE, Chunk, Source};
 
 /// An open file, and what of it is still to be read.
 #[derive(Debug)]
-pub struct Reading {
+pub struct FileReader {
     file: OwnedFd,
-    about: About,
+    about: PathContext,
     offset: u64,
     left: u64,
     /// Bytes that the file had from here on when it was opened.
     expected: u64,
 }
 
-impl Reading {
+impl FileReader {
     /// Begins with a file that was as `status` says.
-    pub fn new(file: OwnedFd, status: &Stat, about: About, range: ByteRange) -> Self {
+    pub fn new(file: OwnedFd, status: &Stat, about: PathContext, range: ByteRange) -> Self {
         let size = u64::try_from(status.st_size).unwrap_or(0);
         Self {
             file,
@@ -35,12 +35,13 @@ impl Reading {
     }
 }
 
-impl Source for Reading {
+impl Source for FileReader {
     /// A file that grows is read on.
-    fn next(&mut self) -> Result<Piece> {
+    fn next(&mut self) -> Result<Chunk> {
         // One byte more than is expected tells whether that was the end.
         let expected = self.expected.saturating_add(1).max(4096);
-        let room = usize::try_from(self.left.min(expected)).map_or(PIECE, |room| room.min(PIECE));
+        let room = usize::try_from(self.left.min(expected))
+            .map_or(CHUNK_SIZE, |room| room.min(CHUNK_SIZE));
         let mut piece = Vec::with_capacity(room);
         let mut ended = false;
         while piece.len() < room && !ended {
@@ -58,6 +59,6 @@ impl Source for Reading {
         self.offset = self.offset.saturating_add(count);
         self.left -= count;
         self.expected = self.expected.saturating_sub(count);
-        Ok(Piece { bytes: piece.into(), last: ended || self.left == 0 })
+        Ok(Chunk { bytes: piece.into(), last: ended || self.left == 0 })
     }
 }

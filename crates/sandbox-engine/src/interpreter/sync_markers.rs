@@ -10,29 +10,29 @@ use bytes::{Buf as _, Bytes, BytesMut};
 const START: &[u8; 6] = b"\xfemark\xfe";
 
 /// That and the id of the run.
-const KEY: usize = START.len() + size_of::<i64>();
+const KEY_LENGTH: usize = START.len() + size_of::<i64>();
 
 /// A whole mark: at its end is its number.
-const MARK: usize = KEY + size_of::<i64>();
+const MARKER_LENGTH: usize = KEY_LENGTH + size_of::<i64>();
 
 /// A part of what a worker has written.
 #[derive(Debug, PartialEq)]
-pub(super) enum Part {
+pub(super) enum Segment {
     Text(Bytes),
-    Mark(i64),
+    Marker(i64),
 }
 
 /// Cuts what a worker has written into text and marks, as it is read.
 #[derive(Debug)]
-pub(super) struct Cutter {
-    key: [u8; KEY],
+pub(super) struct MarkerSplitter {
+    key: [u8; KEY_LENGTH],
     /// What was read and is not cut yet. Once all is, at most the beginning of a mark.
     rest: Bytes,
     /// No more of the beginning that is left over will come.
     released: bool,
 }
 
-impl Cutter {
+impl MarkerSplitter {
     pub(super) fn new() -> Self {
         Self { key: key(0), rest: Bytes::new(), released: false }
     }
@@ -56,12 +56,13 @@ impl Cutter {
     }
 
     /// The next part of what is there.
-    pub(super) fn next(&mut self) -> Option<Part> {
+    pub(super) fn next(&mut self) -> Option<Segment> {
         match self.find() {
-            0 if self.rest.len() >= MARK => {
-                let number = self.rest[KEY..MARK].first_chunk().copied().unwrap_or_default();
-                self.rest.advance(MARK);
-                Some(Part::Mark(i64::from_le_bytes(number)))
+            0 if self.rest.len() >= MARKER_LENGTH => {
+                let number =
+                    self.rest[KEY_LENGTH..MARKER_LENGTH].first_chunk().copied().unwrap_or_default();
+                self.rest.advance(MARKER_LENGTH);
+                Some(Segment::Marker(i64::from_le_bytes(number)))
             }
             // The beginning of one, and the rest is still to come.
             0 if !self.released => None,
@@ -70,15 +71,15 @@ impl Cutter {
         }
     }
 
-    fn take(&mut self, length: usize) -> Option<Part> {
-        (length > 0).then(|| Part::Text(self.rest.split_to(length)))
+    fn take(&mut self, length: usize) -> Option<Segment> {
+        (length > 0).then(|| Segment::Text(self.rest.split_to(length)))
     }
 
     /// Where the next mark is, or may begin; otherwise the end.
     fn find(&self) -> usize {
         let may_begin = |at: &usize| {
             let found = &self.rest[*at..];
-            let length = found.len().min(KEY);
+            let length = found.len().min(KEY_LENGTH);
             found[..length] == self.key[..length]
         };
         memchr::memchr_iter(START[0], &self.rest).find(may_begin).unwrap_or(self.rest.len())
@@ -86,7 +87,7 @@ impl Cutter {
 
     /// Whether it holds back what may be the beginning of a mark, and may be text as well.
     pub(super) fn is_unsure(&self) -> bool {
-        !self.released && !self.rest.is_empty() && self.rest.len() < KEY && self.find() == 0
+        !self.released && !self.rest.is_empty() && self.rest.len() < KEY_LENGTH && self.find() == 0
     }
 
     /// What it holds back for that reason is text.
@@ -95,8 +96,8 @@ impl Cutter {
     }
 }
 
-fn key(run: i64) -> [u8; KEY] {
-    let mut key = [0; KEY];
+fn key(run: i64) -> [u8; KEY_LENGTH] {
+    let mut key = [0; KEY_LENGTH];
     key[..START.len()].copy_from_slice(START);
     key[START.len()..].copy_from_slice(&run.to_le_bytes());
     key
@@ -117,26 +118,26 @@ mod tests {
 
     /// Text in one piece between the marks.
     fn parts(pieces: &[&[u8]]) -> Vec<Result<Vec<u8>, i64>> {
-        let mut cutter = Cutter::new();
-        cutter.begin(RUN);
+        let mut splitter = MarkerSplitter::new();
+        splitter.begin(RUN);
         let mut parts = Vec::new();
-        let mut add = |cutter: &mut Cutter| {
-            while let Some(part) = cutter.next() {
+        let mut add = |splitter: &mut MarkerSplitter| {
+            while let Some(part) = splitter.next() {
                 match (part, parts.last_mut()) {
-                    (Part::Text(text), Some(Ok(before))) => {
+                    (Segment::Text(text), Some(Ok(before))) => {
                         Vec::extend_from_slice(before, &text);
                     }
-                    (Part::Text(text), _) => parts.push(Ok(text.to_vec())),
-                    (Part::Mark(number), _) => parts.push(Err(number)),
+                    (Segment::Text(text), _) => parts.push(Ok(text.to_vec())),
+                    (Segment::Marker(number), _) => parts.push(Err(number)),
                 }
             }
         };
         for piece in pieces {
-            cutter.push(piece);
-            add(&mut cutter);
+            splitter.push(piece);
+            add(&mut splitter);
         }
-        cutter.release();
-        add(&mut cutter);
+        splitter.release();
+        add(&mut splitter);
         parts
     }
 
@@ -156,7 +157,7 @@ mod tests {
             b"\xfe\xfe\xfemark".to_vec(),
             b"\xfe".to_vec(),
             START.to_vec(),
-            key(RUN)[..KEY - 1].to_vec(),
+            key(RUN)[..KEY_LENGTH - 1].to_vec(),
             [&[0xfe; 40][..], b"mark"].concat(),
         ] {
             assert_eq!(parts(&[&text]), [Ok(text)]);
@@ -165,15 +166,15 @@ mod tests {
 
     #[test]
     fn what_may_be_the_beginning_of_a_mark_waits() {
-        let mut cutter = Cutter::new();
-        cutter.begin(RUN);
-        cutter.push(b"a\xfe");
-        assert_eq!(cutter.next(), Some(Part::Text("a".into())));
-        assert_eq!(cutter.next(), None);
-        assert!(cutter.is_unsure());
-        cutter.release();
-        assert_eq!(cutter.next(), Some(Part::Text(Bytes::from_static(b"\xfe"))));
-        assert!(!cutter.is_unsure());
+        let mut splitter = MarkerSplitter::new();
+        splitter.begin(RUN);
+        splitter.push(b"a\xfe");
+        assert_eq!(splitter.next(), Some(Segment::Text("a".into())));
+        assert_eq!(splitter.next(), None);
+        assert!(splitter.is_unsure());
+        splitter.release();
+        assert_eq!(splitter.next(), Some(Segment::Text(Bytes::from_static(b"\xfe"))));
+        assert!(!splitter.is_unsure());
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::inbox::would_block;
-use super::marks::{Cutter, Part};
+use super::sync_markers::{MarkerSplitter, Segment};
 use crate::host::Readable;
 
 /// More than a stream can hold back. After that much, whatever was written before a reply has been read, even when a
@@ -26,9 +26,9 @@ enum Next {
 
 /// One stream.
 #[derive(Debug)]
-pub(super) struct Text {
+pub(super) struct OutputReader {
     open: bool,
-    cutter: Cutter,
+    splitter: MarkerSplitter,
     /// The mark that was reached and may not be passed yet.
     reached: Option<i64>,
     /// Up to which mark everything that belongs in between was told.
@@ -38,31 +38,31 @@ pub(super) struct Text {
     /// A mark did not come. None is waited for any more in this run.
     lossy: bool,
     /// Bytes to look for before the next reply is told.
-    owed: usize,
+    pending_output: usize,
 }
 
-impl Text {
+impl OutputReader {
     pub(super) fn new() -> Self {
         Self {
             open: true,
-            cutter: Cutter::new(),
+            splitter: MarkerSplitter::new(),
             reached: None,
             allowed: 0,
             wanted: None,
             lossy: false,
-            owed: 0,
+            pending_output: 0,
         }
     }
 
     /// From now on it is that of another run.
     pub(super) fn begin(&mut self, run: i64) {
-        self.cutter.begin(run);
+        self.splitter.begin(run);
         (self.reached, self.allowed, self.wanted, self.lossy) = (None, 0, None, false);
     }
 
     /// Something was heard. What was written before is told before.
-    pub(super) fn owe(&mut self) {
-        self.owed = DRAIN_BOUND;
+    pub(super) fn expect_pending(&mut self) {
+        self.pending_output = DRAIN_BOUND;
     }
 
     /// Text up to that mark comes before the next reply.
@@ -72,7 +72,7 @@ impl Text {
     }
 
     /// The reply was told.
-    pub(super) fn told(&mut self) {
+    pub(super) fn reply_reported(&mut self) {
         if let Some((mark, _)) = self.wanted.take() {
             self.allowed = self.allowed.max(mark);
         }
@@ -80,7 +80,7 @@ impl Text {
 
     /// Whether something waits that only more from the worker, or nothing more from it, can set free.
     pub(super) fn is_held(&self) -> bool {
-        self.is_wanted() || self.is_stopped() || self.cutter.is_unsure()
+        self.is_wanted() || self.is_stopped() || self.splitter.is_unsure()
     }
 
     /// Whether it is at a mark that it may not pass yet.
@@ -100,7 +100,7 @@ impl Text {
     pub(super) fn release(&mut self) {
         self.lossy |= self.is_wanted();
         self.allowed = self.allowed.max(self.reached.unwrap_or_default());
-        self.cutter.release();
+        self.splitter.release();
     }
 
     /// The same, and marks mean nothing any more.
@@ -110,18 +110,22 @@ impl Text {
     }
 
     /// Output that may have been written before the last thing heard on the control stream.
-    pub(super) fn owed(&mut self, source: &dyn Readable, buffer: &mut [u8]) -> Option<Bytes> {
-        if self.owed == 0 {
+    pub(super) fn pending_output(
+        &mut self,
+        source: &dyn Readable,
+        buffer: &mut [u8],
+    ) -> Option<Bytes> {
+        if self.pending_output == 0 {
             return None;
         }
         match self.next(None, source, buffer) {
             Next::Text(text) => {
-                self.owed = self.owed.saturating_sub(text.len());
+                self.pending_output = self.pending_output.saturating_sub(text.len());
                 Some(text)
             }
             Next::Held => None,
             Next::Nothing => {
-                self.owed = 0;
+                self.pending_output = 0;
                 None
             }
         }
@@ -174,9 +178,9 @@ impl Text {
                 return Next::Held;
             }
             self.reached = None;
-            match self.cutter.next() {
-                Some(Part::Text(text)) => return Next::Text(text),
-                Some(Part::Mark(mark)) => {
+            match self.splitter.next() {
+                Some(Segment::Text(text)) => return Next::Text(text),
+                Some(Segment::Marker(mark)) => {
                     self.reached = Some(mark);
                     continue;
                 }
@@ -187,7 +191,7 @@ impl Text {
                 return Next::Nothing;
             }
             match source.try_read(buffer) {
-                Ok(count) if count > 0 => self.cutter.push(&buffer[..count]),
+                Ok(count) if count > 0 => self.splitter.push(&buffer[..count]),
                 Err(error) if would_block(&error) && task.is_some() => {}
                 Err(error) if would_block(&error) => return Next::Nothing,
                 Ok(_) | Err(_) => {
@@ -238,14 +242,14 @@ mod tests {
     }
 
     struct Bench {
-        text: Text,
+        text: OutputReader,
         written: Written,
         buffer: Vec<u8>,
     }
 
     impl Bench {
         fn new() -> Self {
-            let mut text = Text::new();
+            let mut text = OutputReader::new();
             text.begin(RUN);
             Self { text, written: Written::default(), buffer: vec![0; 1000] }
         }
@@ -283,7 +287,7 @@ mod tests {
         bench.text.want(1);
         assert_eq!(bench.wanted(), (String::new(), true));
         assert_eq!(bench.told(), "", "the reply was not told yet");
-        bench.text.told();
+        bench.text.reply_reported();
         assert_eq!(bench.told(), "b");
         assert!(!bench.text.is_held());
     }
@@ -298,7 +302,7 @@ mod tests {
         bench.written.mark(2);
         bench.written.write(b"b");
         assert_eq!(bench.wanted(), (String::new(), true));
-        bench.text.told();
+        bench.text.reply_reported();
         assert_eq!(bench.told(), "b");
     }
 
@@ -316,7 +320,7 @@ mod tests {
         assert!(bench.text.is_held());
         bench.text.release();
         assert_eq!(bench.wanted(), (String::new(), true));
-        bench.text.told();
+        bench.text.reply_reported();
         bench.text.want(6);
         assert_eq!(bench.wanted(), (String::new(), true));
         // Nor behind a flood.

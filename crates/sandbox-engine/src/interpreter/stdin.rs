@@ -12,7 +12,7 @@ use crate::host::{Gauge, Writable};
 
 /// How much of a standard input was read by what runs.
 #[derive(Debug, Default)]
-pub(crate) struct Taken(Mutex<State>);
+pub(crate) struct StdinCounter(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -23,7 +23,7 @@ struct State {
     gauge: Option<Box<dyn Gauge>>,
 }
 
-impl Taken {
+impl StdinCounter {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,11 +53,11 @@ impl Taken {
 /// What is counted of what is written. It is written and counted at once, so that both always agree.
 struct Counted<'a> {
     stream: &'a dyn Writable,
-    taken: &'a Taken,
+    taken: &'a StdinCounter,
 }
 
 /// Writes standard input to its end, or until nobody reads it any more.
-pub(crate) async fn feed(input: Box<dyn Writable>, stdin: Stdin, taken: Arc<Taken>) {
+pub(crate) async fn feed(input: Box<dyn Writable>, stdin: Stdin, taken: Arc<StdinCounter>) {
     let stream: Arc<dyn Writable> = Arc::from(input);
     taken.begin(&stream);
     let counted = Counted { stream: &*stream, taken: &taken };
@@ -67,7 +67,7 @@ pub(crate) async fn feed(input: Box<dyn Writable>, stdin: Stdin, taken: Arc<Take
 
 /// The same, and what comes after it is for others to write. Returns the last byte.
 pub(crate) async fn feed_open(input: &dyn Writable, stdin: Stdin) -> Option<u8> {
-    let taken = Taken::default();
+    let taken = StdinCounter::default();
     feed_counted(&Counted { stream: input, taken: &taken }, stdin).await
 }
 

@@ -31,7 +31,7 @@ const BEGINNING: Duration = Duration::from_secs(1);
 
 /// The output of one command, how it ended, and where each listener is.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct OutputBuffer {
     state: Mutex<State>,
     /// Told to listeners: there is more.
     more: Notify,
@@ -48,15 +48,15 @@ struct State {
     listeners: HashMap<u64, Cursor>,
 }
 
-/// Where a listener is: bytes of each stream that it has heard, or heard to be lost.
+/// Where a listener is: bytes of each stream that it has read, or read to be lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    heard: [u64; 2],
+    read: [u64; 2],
     /// How long the command waits for it, if it does.
     awaited: Option<Duration>,
 }
 
-impl Kept {
+impl OutputBuffer {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +128,7 @@ impl State {
     }
 
     fn is_behind(&self, cursor: &Cursor) -> bool {
-        let behind = |index: usize| self.streams[index].total - cursor.heard[index];
+        let behind = |index: usize| self.streams[index].total - cursor.read[index];
         behind(0).max(behind(1)) > MOST_BEHIND
     }
 
@@ -157,18 +157,18 @@ impl State {
 
     /// What comes next for a listener, in the order in which it was printed.
     fn next_output(&self, cursor: &mut Cursor) -> Option<CommandEvent> {
-        let next = |index: usize| Some((index, self.streams[index].after(cursor.heard[index])?));
+        let next = |index: usize| Some((index, self.streams[index].after(cursor.read[index])?));
         let (index, chunk) =
             [next(0), next(1)].into_iter().flatten().min_by_key(|(_, chunk)| chunk.number)?;
-        let (stream, heard) = (STREAMS[index], &mut cursor.heard[index]);
-        if chunk.start > *heard {
-            let bytes = chunk.start - *heard;
-            *heard = chunk.start;
+        let (stream, read) = (STREAMS[index], &mut cursor.read[index]);
+        if chunk.start > *read {
+            let bytes = chunk.start - *read;
+            *read = chunk.start;
             return Some(CommandEvent::Skipped { stream, bytes });
         }
         // Within one piece, so it fits.
-        let data = &chunk.data[(*heard - chunk.start) as usize..];
-        *heard = chunk.end();
+        let data = &chunk.data[(*read - chunk.start) as usize..];
+        *read = chunk.end();
         Some(CommandEvent::Output { stream, data: Bytes::copy_from_slice(data) })
     }
 }
@@ -237,9 +237,9 @@ impl Stream {
         }
     }
 
-    /// The first piece with bytes behind those that were heard.
-    fn after(&self, heard: u64) -> Option<&Chunk> {
-        let in_part = |part: &VecDeque<Chunk>| part.partition_point(|chunk| chunk.end() <= heard);
+    /// The first piece with bytes behind those that were read.
+    fn after(&self, read: u64) -> Option<&Chunk> {
+        let in_part = |part: &VecDeque<Chunk>| part.partition_point(|chunk| chunk.end() <= read);
         self.head.get(in_part(&self.head)).or_else(|| self.tail.get(in_part(&self.tail)))
     }
 
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     /// Everything for a listener that is there now: output, bytes lost.
-    fn heard(state: &mut State, listener: u64) -> ([Vec<u8>; 2], [u64; 2]) {
+    fn read(state: &mut State, listener: u64) -> ([Vec<u8>; 2], [u64; 2]) {
         let (mut output, mut lost) = ([Vec::new(), Vec::new()], [0, 0]);
         while let Some(event) = state.next(listener) {
             match event {
@@ -271,7 +271,7 @@ mod tests {
         let mut state = State::default();
         let all: Vec<u8> = (0..5_000_000_u32).map(|i| (i / 7) as u8).collect();
         all.chunks(1000).for_each(|data| state.push(0, data));
-        let ([output, _], [lost, _]) = heard(&mut state, 1);
+        let ([output, _], [lost, _]) = read(&mut state, 1);
         let totals = state.streams[0].totals();
         assert_eq!((totals.bytes_total, totals.bytes_kept), (5_000_000, output.len() as u64));
         assert_eq!(output.len() as u64 + lost, 5_000_000);
@@ -299,7 +299,7 @@ mod tests {
         for stream in &state.streams {
             assert!(stream.head.len() + stream.tail.len() <= 2 * MOST_CHUNKS);
         }
-        let (output, lost) = heard(&mut state, 2);
+        let (output, lost) = read(&mut state, 2);
         assert_eq!(output[0].len() as u64 + lost[0], 100_003);
         assert!(lost[0] > 0);
     }
@@ -313,25 +313,25 @@ mod tests {
         assert_eq!(state.held_back(), Some(PATIENCE));
         state.wait_for_none();
         assert_eq!(state.held_back(), None);
-        assert_eq!(heard(&mut state, 1).1, [0, 0]);
+        assert_eq!(read(&mut state, 1).1, [0, 0]);
         state.push(0, &vec![0; 8 * KEEP_EACH_END]);
         assert_eq!(state.held_back(), Some(PATIENCE));
-        assert!(heard(&mut state, 1).1[0] > 0);
+        assert!(read(&mut state, 1).1[0] > 0);
     }
 
     #[tokio::test]
     async fn who_is_about_to_read_is_waited_for_a_moment() {
-        let kept = Kept::default();
+        let kept = OutputBuffer::default();
         kept.expect(1);
         kept.push(OutputStream::Stdout, &vec![0; 8 * KEEP_EACH_END]);
         let begun = std::time::Instant::now();
         kept.room().await;
         assert!(begun.elapsed() >= BEGINNING, "{:?}", begun.elapsed());
         // It has had its time, and is told what is missing.
-        assert!(heard(&mut kept.state(), 1).1[0] > 0);
+        assert!(read(&mut kept.state(), 1).1[0] > 0);
 
         // What is read as it comes is whole, though nothing was read before the first piece was there.
-        let kept = Kept::default();
+        let kept = OutputBuffer::default();
         kept.expect(1);
         let listens = async {
             tokio::time::sleep(BEGINNING / 2).await;

@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::call::LOST;
 use crate::message::{
-    CHUNK, CONNECTION, FromAgent, INCOMING_WINDOW, OUTGOING_WINDOW, ToAgent, Trouble,
+    AgentError, AgentReply, AgentRequest, CHUNK, CONNECTION, INCOMING_WINDOW, OUTGOING_WINDOW,
 };
-use crate::process::Life;
+use crate::process::ProcessState;
 use crate::streams::{Incoming, Outgoing};
 use sandbox_engine::host::Exit;
 use sandbox_engine::wire::FrameReader;
@@ -49,10 +49,10 @@ const LAST: Duration = Duration::from_secs(2);
 pub(crate) type Start = std::result::Result<u32, (u8, i32)>;
 
 /// The answer to a call.
-pub(crate) type Answer = std::result::Result<Vec<Vec<u8>>, Trouble>;
+pub(crate) type Answer = std::result::Result<Vec<Vec<u8>>, AgentError>;
 
 /// One connection.
-pub(crate) struct Link {
+pub(crate) struct Connection {
     state: Mutex<State>,
     keys: AtomicI64,
     to_send: Notify,
@@ -69,7 +69,7 @@ struct State {
     outgoing: HashMap<i64, Weak<Outgoing>>,
     starting: HashMap<i64, oneshot::Sender<Start>>,
     calls: HashMap<i64, oneshot::Sender<Answer>>,
-    lives: HashMap<i64, Weak<Life>>,
+    processes: HashMap<i64, Weak<ProcessState>>,
     /// Bytes that may still be sent on all streams together.
     credit: usize,
     /// Bytes that have come and were not taken yet, and those taken of which the agent was not told.
@@ -85,13 +85,13 @@ struct State {
     why: Option<String>,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("closed", &*self.closed.borrow()).finish_non_exhaustive()
+        f.debug_struct("Connection").field("closed", &*self.closed.borrow()).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl Connection {
     /// A connection that is worked on by tasks of this runtime until it is closed, or nothing has come for that long.
     pub(crate) fn open(
         from: AgentReader,
@@ -100,17 +100,17 @@ impl Link {
         silence: Duration,
     ) -> Arc<Self> {
         let state = State { credit: OUTGOING_WINDOW, ..State::default() };
-        let link = Arc::new(Self {
+        let connection = Arc::new(Self {
             state: Mutex::new(state),
             keys: AtomicI64::new(1),
             to_send: Notify::new(),
             closed: watch::Sender::new(false),
             gone: watch::Sender::new(false),
         });
-        tokio::spawn(write(Arc::clone(&link), into));
-        tokio::spawn(read(Arc::clone(&link), from, rest));
-        tokio::spawn(ping(Arc::downgrade(&link), silence));
-        link
+        tokio::spawn(write(Arc::clone(&connection), into));
+        tokio::spawn(read(Arc::clone(&connection), from, rest));
+        tokio::spawn(ping(Arc::downgrade(&connection), silence));
+        connection
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -132,10 +132,10 @@ impl Link {
         if !std::mem::replace(&mut state.over, true) {
             state.why = why;
         }
-        let lost = state.lost_trouble();
+        let lost = state.lost_error();
         let (incoming, outgoing) =
             (std::mem::take(&mut state.incoming), std::mem::take(&mut state.outgoing));
-        let lives = std::mem::take(&mut state.lives);
+        let processes = std::mem::take(&mut state.processes);
         state.starting.clear();
         state.calls.clear();
         state.small.clear();
@@ -143,7 +143,7 @@ impl Link {
         drop(state);
         incoming.values().for_each(|stream| stream.end(Some(lost.clone())));
         outgoing.values().filter_map(Weak::upgrade).for_each(|stream| stream.set_broken());
-        lives.values().filter_map(Weak::upgrade).for_each(|life| life.lost());
+        processes.values().filter_map(Weak::upgrade).for_each(|process| process.lost());
         self.closed.send_replace(true);
         self.to_send.notify_one();
     }
@@ -153,8 +153,8 @@ impl Link {
         self.state().lost()
     }
 
-    pub(crate) fn lost_trouble(&self) -> Trouble {
-        self.state().lost_trouble()
+    pub(crate) fn lost_error(&self) -> AgentError {
+        self.state().lost_error()
     }
 
     /// Why it broke, when nobody has closed it.
@@ -177,16 +177,16 @@ impl Link {
     }
 
     /// Sends before all data that waits.
-    pub(crate) fn say(&self, message: &ToAgent<'_>) -> Result<()> {
+    pub(crate) fn say(&self, message: &AgentRequest<'_>) -> Result<()> {
         self.send(message, true)
     }
 
     /// Sends after the data that was sent before.
-    pub(crate) fn tell(&self, message: &ToAgent<'_>) -> Result<()> {
+    pub(crate) fn tell(&self, message: &AgentRequest<'_>) -> Result<()> {
         self.send(message, false)
     }
 
-    fn send(&self, message: &ToAgent<'_>, small: bool) -> Result<()> {
+    fn send(&self, message: &AgentRequest<'_>, small: bool) -> Result<()> {
         let frame = message
             .encode()
             .map_err(|error| Error::invalid("request", format!("is too large: {error}")))?;
@@ -202,12 +202,12 @@ impl Link {
     }
 
     /// The box is held: it is not taken for lost, however long it says nothing.
-    pub(crate) fn hold_still(&self) {
+    pub(crate) fn mark_paused(&self) {
         self.state().held_still += 1;
     }
 
     /// As often as it was held, it goes on.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn mark_resumed(&self) {
         let mut state = self.state();
         state.held_still = state.held_still.saturating_sub(1);
         state.heard = Some(Instant::now());
@@ -229,7 +229,7 @@ impl Link {
         let stream = Arc::new(Incoming::new(number));
         let mut state = self.state();
         if state.over {
-            stream.end(Some(state.lost_trouble()));
+            stream.end(Some(state.lost_error()));
         } else {
             state.incoming.insert(number, Arc::clone(&stream));
         }
@@ -252,7 +252,7 @@ impl Link {
         let was_open = self.state().incoming.remove(&number).is_some();
         self.took(unread);
         if was_open {
-            let _ = self.say(&ToAgent::Drop(number));
+            let _ = self.say(&AgentRequest::Drop(number));
         }
     }
 
@@ -260,18 +260,18 @@ impl Link {
         self.state().outgoing.remove(&number);
     }
 
-    pub(crate) fn add_life(&self, key: i64, life: &Arc<Life>) {
+    pub(crate) fn add_process(&self, key: i64, process: &Arc<ProcessState>) {
         let mut state = self.state();
         if state.over {
             drop(state);
-            life.lost();
+            process.lost();
         } else {
-            state.lives.insert(key, Arc::downgrade(life));
+            state.processes.insert(key, Arc::downgrade(process));
         }
     }
 
     pub(crate) fn remove_life(&self, key: i64) {
-        self.state().lives.remove(&key);
+        self.state().processes.remove(&key);
     }
 
     /// Data has left this connection for good, so that more may come.
@@ -282,7 +282,7 @@ impl Link {
         if state.taken >= INCOMING_WINDOW / 16 {
             let taken = std::mem::take(&mut state.taken);
             drop(state);
-            let _ = self.say(&ToAgent::Credit { stream: CONNECTION, bytes: taken });
+            let _ = self.say(&AgentRequest::Credit { stream: CONNECTION, bytes: taken });
         }
     }
 
@@ -306,46 +306,46 @@ impl Link {
     }
 
     /// Takes in one message; what breaks the rules ends the connection.
-    fn hear(&self, said: FromAgent<'_>) -> std::result::Result<(), &'static str> {
+    fn hear(&self, said: AgentReply<'_>) -> std::result::Result<(), &'static str> {
         match said {
-            FromAgent::Data { stream, data } => self.hear_data(stream, data)?,
-            FromAgent::End { stream, trouble } => {
+            AgentReply::Data { stream, data } => self.hear_data(stream, data)?,
+            AgentReply::End { stream, error } => {
                 if let Some(stream) = self.state().incoming.remove(&stream) {
-                    stream.end(trouble);
+                    stream.end(error);
                 }
             }
-            FromAgent::Credit { stream: CONNECTION, bytes } => {
+            AgentReply::Credit { stream: CONNECTION, bytes } => {
                 let mut state = self.state();
                 state.credit = state.credit.saturating_add(bytes).min(OUTGOING_WINDOW);
                 let waiting: Vec<_> = state.outgoing.values().filter_map(Weak::upgrade).collect();
                 drop(state);
                 waiting.iter().for_each(|stream| stream.wake());
             }
-            FromAgent::Credit { stream, bytes } => {
+            AgentReply::Credit { stream, bytes } => {
                 if let Some(stream) = self.outgoing(stream) {
                     stream.credited(bytes);
                 }
             }
-            FromAgent::Broken(stream) => {
+            AgentReply::Broken(stream) => {
                 if let Some(stream) = self.outgoing(stream) {
                     stream.set_broken();
                 }
             }
-            FromAgent::Started { key, pid } => self.started(key, Ok(pid)),
-            FromAgent::NotStarted { key, stage, errno } => self.started(key, Err((stage, errno))),
-            FromAgent::Answer { token, result } => {
+            AgentReply::Started { key, pid } => self.started(key, Ok(pid)),
+            AgentReply::NotStarted { key, stage, errno } => self.started(key, Err((stage, errno))),
+            AgentReply::Answer { token, result } => {
                 let waiting = self.state().calls.remove(&token);
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(result);
                 }
             }
-            FromAgent::Exit { key, exit, out_of_memory, stdin_read } => {
+            AgentReply::Exit { key, exit, out_of_memory, stdin_read } => {
                 self.exited(key, exit, out_of_memory, stdin_read);
             }
-            FromAgent::Pong => {}
-            FromAgent::Killed(count) => self.state().killed = count,
-            FromAgent::Hello { .. } => return Err("a second greeting"),
-            FromAgent::Finished => return Err("an end that nobody asked for"),
+            AgentReply::Pong => {}
+            AgentReply::Killed(count) => self.state().killed = count,
+            AgentReply::Hello { .. } => return Err("a second greeting"),
+            AgentReply::Finished => return Err("an end that nobody asked for"),
         }
         Ok(())
     }
@@ -367,9 +367,9 @@ impl Link {
     }
 
     fn exited(&self, key: i64, exit: Exit, out_of_memory: bool, stdin_read: Option<u64>) {
-        let life = self.state().lives.remove(&key);
-        if let Some(life) = life.and_then(|life| life.upgrade()) {
-            life.exited(exit, out_of_memory, stdin_read);
+        let process = self.state().processes.remove(&key);
+        if let Some(process) = process.and_then(|process| process.upgrade()) {
+            process.exited(exit, out_of_memory, stdin_read);
         }
     }
 
@@ -390,9 +390,9 @@ impl Link {
 }
 
 impl State {
-    fn lost_trouble(&self) -> Trouble {
+    fn lost_error(&self) -> AgentError {
         let detail = self.why.as_deref().unwrap_or_default().into();
-        Trouble { code: LOST, detail }
+        AgentError { code: LOST, detail }
     }
 
     fn lost(&self) -> Error {
@@ -409,12 +409,12 @@ pub(crate) fn lost(operation: &'static str, why: Option<&str>) -> Error {
     error.with_effect(Effect::Unknown)
 }
 
-async fn write(link: Arc<Link>, mut into: AgentWriter) {
+async fn write(connection: Arc<Connection>, mut into: AgentWriter) {
     // Whether all that was begun is written, so that something can follow.
     let mut is_whole = true;
     loop {
         let batch = {
-            let mut state = link.state();
+            let mut state = connection.state();
             if state.over {
                 break;
             }
@@ -427,21 +427,21 @@ async fn write(link: Arc<Link>, mut into: AgentWriter) {
             batch
         };
         if batch.is_empty() {
-            link.to_send.notified().await;
+            connection.to_send.notified().await;
             continue;
         }
         is_whole = tokio::select! {
             written = written(&mut into, &batch) => written.is_ok(),
-            () = link.closed() => false,
+            () = connection.closed() => false,
         };
         if !is_whole {
             break;
         }
     }
-    link.close();
+    connection.close();
     let end = async {
         // Heard sooner than the end of the connection, which ends the box whatever it has heard.
-        if is_whole && let Ok(last) = ToAgent::Finish.encode() {
+        if is_whole && let Ok(last) = AgentRequest::Finish.encode() {
             let _ = written(&mut into, &last).await;
         }
         // It may be told apart from the connection.
@@ -455,19 +455,19 @@ async fn written(into: &mut AgentWriter, bytes: &[u8]) -> io::Result<()> {
     into.flush().await
 }
 
-async fn read(link: Arc<Link>, mut from: AgentReader, rest: Bytes) {
+async fn read(connection: Arc<Connection>, mut from: AgentReader, rest: Bytes) {
     let mut frames = FrameReader::new();
-    let why = listen(&link, &mut frames, &mut from, rest).await;
-    link.close_because(why);
+    let why = listen(&connection, &mut frames, &mut from, rest).await;
+    connection.close_because(why);
     let _ = timeout(LAST, last_words(&mut frames, &mut from)).await;
-    link.gone.send_replace(true);
+    connection.gone.send_replace(true);
 }
 
 /// Until the agent says that nothing runs there any more, or its end of the connection closes.
 async fn last_words(frames: &mut FrameReader, from: &mut AgentReader) {
     loop {
         while let Ok(Some(frame)) = frames.next_frame() {
-            if matches!(FromAgent::decode(frame), Ok(FromAgent::Finished)) {
+            if matches!(AgentReply::decode(frame), Ok(AgentReply::Finished)) {
                 return;
             }
         }
@@ -478,7 +478,7 @@ async fn last_words(frames: &mut FrameReader, from: &mut AgentReader) {
 
 /// Takes in what comes until it breaks the rules or there is no more. Says why it broke, if anybody says so.
 async fn listen(
-    link: &Arc<Link>,
+    connection: &Arc<Connection>,
     frames: &mut FrameReader,
     from: &mut AgentReader,
     rest: Bytes,
@@ -486,31 +486,31 @@ async fn listen(
     let mut piece = Some(Ok(rest));
     while let Some(Ok(bytes)) = piece {
         frames.push(&bytes);
-        link.state().heard = Some(Instant::now());
+        connection.state().heard = Some(Instant::now());
         loop {
             let heard = match frames.next_frame() {
                 Ok(None) => break,
-                Ok(Some(frame)) => FromAgent::decode(frame),
+                Ok(Some(frame)) => AgentReply::decode(frame),
                 Err(error) => Err(error),
             };
-            if !heard.is_ok_and(|said| link.hear(said).is_ok()) {
+            if !heard.is_ok_and(|said| connection.hear(said).is_ok()) {
                 return None;
             }
         }
         piece = tokio::select! {
             piece = from.next() => piece,
-            () = link.closed() => return None,
+            () = connection.closed() => return None,
         };
     }
     piece.and_then(std::result::Result::err).map(|error| error.to_string())
 }
 
-async fn ping(link: Weak<Link>, silence: Duration) {
+async fn ping(connection: Weak<Connection>, silence: Duration) {
     loop {
         sleep(PING.min(silence / PINGS)).await;
-        let Some(link) = link.upgrade() else { return };
+        let Some(connection) = connection.upgrade() else { return };
         let (held, heard, waiting) = {
-            let state = link.state();
+            let state = connection.state();
             (state.held_still > 0, state.heard, !state.small.is_empty())
         };
         if held && waiting {
@@ -520,16 +520,16 @@ async fn ping(link: Weak<Link>, silence: Duration) {
         // Nobody here knows from when to when exactly it is held, so it hears pings meanwhile.
         if !held && heard.is_some_and(|heard| heard.elapsed() > silence) {
             let why = format!("nothing was heard of the sandbox for {} seconds", silence.as_secs());
-            link.close_because(Some(why));
+            connection.close_because(Some(why));
             return;
         }
-        if link.say(&ToAgent::Ping).is_err() {
-            link.close();
+        if connection.say(&AgentRequest::Ping).is_err() {
+            connection.close();
             return;
         }
     }
 }
 
 #[cfg(test)]
-#[path = "link_tests.rs"]
+#[path = "connection_tests.rs"]
 mod tests;

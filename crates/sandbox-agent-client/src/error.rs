@@ -4,8 +4,8 @@ use rustix::io::Errno;
 use sandbox_core::{Error, ErrorKind};
 
 use crate::call::LOST;
-use crate::link::lost;
-use crate::message::Trouble;
+use crate::connection::lost;
+use crate::message::AgentError;
 use sandbox_engine::files::Target;
 
 /// What a record is that cannot be understood. Agents do not say it.
@@ -26,8 +26,8 @@ const LEADS_OUT: i64 = 111;
 const WATCHES: i64 = 112;
 
 /// An agent that does not keep to the vocabulary.
-pub(crate) fn no_record() -> Trouble {
-    Trouble { code: NONSENSE, detail: b"the answer has no meaning".to_vec() }
+pub(crate) fn no_record() -> AgentError {
+    AgentError { code: NONSENSE, detail: b"the answer has no meaning".to_vec() }
 }
 
 /// Requests about a path, and their failures.
@@ -36,7 +36,7 @@ pub(crate) trait TargetExt {
     fn arguments(&self, further: &[Vec<u8>]) -> Vec<Vec<u8>>;
 
     /// The error for what the agent reports.
-    fn failed(&self, trouble: &Trouble) -> Error;
+    fn failed(&self, error: &AgentError) -> Error;
 }
 
 impl TargetExt for Target {
@@ -46,11 +46,11 @@ impl TargetExt for Target {
         arguments
     }
 
-    fn failed(&self, trouble: &Trouble) -> Error {
+    fn failed(&self, error: &AgentError) -> Error {
         use ErrorKind as Kind;
         let about = &self.about;
-        let detail = String::from_utf8_lossy(&trouble.detail);
-        match trouble.code {
+        let detail = String::from_utf8_lossy(&error.detail);
+        match error.code {
             LOST => lost(about.operation, Some(&*detail).filter(|why| !why.is_empty())),
             IS_A_LINK => about
                 .invalid("is_a_link", "is a symbolic link, and changes are not made through links"),

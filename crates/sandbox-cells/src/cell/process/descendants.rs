@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep};
 
-use super::seen::{Seen, processes, status};
+use super::proc_stat::{ProcStat, processes, status};
 
 /// How often new processes are looked for. Those that were found are stopped and start no more.
 const ROUNDS: u32 = 20;
@@ -48,15 +48,15 @@ fn boot_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-fn everything() -> Vec<Seen> {
-    processes().filter_map(Seen::look).collect()
+fn everything() -> Vec<ProcStat> {
+    processes().filter_map(ProcStat::read).collect()
 }
 
 /// The children of `root` that were started then, and everything below them.
-fn family(root: u32, started: Started) -> Vec<Seen> {
+fn descendants(root: u32, started: Started) -> Vec<ProcStat> {
     let all = everything();
-    let is_child = |seen: &&Seen| seen.parent == root && started.has(seen.start.into());
-    let mut found: Vec<Seen> = all.iter().filter(is_child).copied().collect();
+    let is_child = |seen: &&ProcStat| seen.parent == root && started.has(seen.start.into());
+    let mut found: Vec<ProcStat> = all.iter().filter(is_child).copied().collect();
     let mut next = 0;
     while let Some(parent) = found.get(next).map(|seen| seen.pid) {
         found.extend(all.iter().filter(|seen| seen.parent == parent).copied());
@@ -80,7 +80,7 @@ pub(crate) fn host_pid(first: u32, inside: u32) -> Option<u32> {
 
 /// The host's number of the parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
-    Seen::look(pid).map(|seen| seen.parent)
+    ProcStat::read(pid).map(|seen| seen.parent)
 }
 
 /// Whether the innermost process namespace of a process calls it that.
@@ -91,10 +91,10 @@ fn is_known_as(pid: u32, inside: u32) -> bool {
 }
 
 /// A process that cannot be mistaken for a later one with its number.
-fn hold(seen: Seen) -> Option<OwnedFd> {
+fn hold(seen: ProcStat) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(seen.pid).ok()?)?;
     let held = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    Seen::look(seen.pid).is_some_and(|now| now.start == seen.start).then_some(held)
+    ProcStat::read(seen.pid).is_some_and(|now| now.start == seen.start).then_some(held)
 }
 
 /// Ends what `root` has started then, with everything below it.
@@ -103,8 +103,8 @@ fn hold(seen: Seen) -> Option<OwnedFd> {
 pub(crate) async fn end(root: u32, started: Started) {
     let (mut known, mut held) = (BTreeSet::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let new: Vec<Seen> =
-            family(root, started).into_iter().filter(|seen| known.insert(seen.pid)).collect();
+        let new: Vec<ProcStat> =
+            descendants(root, started).into_iter().filter(|seen| known.insert(seen.pid)).collect();
         if new.is_empty() {
             break;
         }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn this_process_has_started_before_now() {
-        let own = Seen::look(std::process::id()).unwrap();
+        let own = ProcStat::read(std::process::id()).unwrap();
         assert!(u128::from(own.start) <= boot_time().as_nanos() / TICK.as_nanos());
         assert!(!own.dead);
         assert!(everything().iter().any(|seen| seen.pid == own.pid));

@@ -29,22 +29,23 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedRwLockReadGuard, watch};
 use tokio::time::{Instant, timeout};
 
-use super::process::family::{self, Started};
+use super::process::descendants::{self, Started};
 use super::process::{
     Kills, ProcTree, kill_alone, lost, memory_hint, memory_words, peak_memory, raw_pid,
 };
 use super::streams::{self, control_pair, output_pipe, send};
 use super::{no_descriptors, null};
 use sandbox_engine::host::{
-    Channel, Exit, Expected, Held, NUDGE, Process, TreeClock, Way, WorkerIo,
+    Checkpoint, Endpoint, Exit, PendingCheckpoint, Process, SideChannel, TreeClock, WAKE_SIGNAL,
+    WorkerIo,
 };
 
 const OPERATION: &str = "wake_interpreter";
 
 /// What a copy is told to do.
 const PREPARE: &[u8] = b"p";
-const WAKE: &[u8] = b"w";
-const STORE: &[u8] = b"s";
+const RESTORE: &[u8] = b"w";
+const EXPORT_VARIABLES: &[u8] = b"s";
 
 /// How long a copy may take to be there: a fork of a large process on a busy machine.
 const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
@@ -54,28 +55,28 @@ type Starting = Arc<OwnedRwLockReadGuard<()>>;
 
 /// What all copies of one cell share.
 #[derive(Clone, Debug)]
-struct Home {
+struct CellHandle {
     cell: Cell,
     kills: Kills,
 }
 
 /// A copy that is about to be made.
-pub(crate) struct ExpectedCopy {
-    home: Home,
+pub(crate) struct PendingCopy {
+    handle: CellHandle,
     socket: AsyncFd<OwnedFd>,
     /// Until the copy is known, it would go with the tree that it comes from.
     _starting: Starting,
 }
 
-impl fmt::Debug for ExpectedCopy {
+impl fmt::Debug for PendingCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExpectedCopy").finish_non_exhaustive()
+        f.debug_struct("PendingCopy").finish_non_exhaustive()
     }
 }
 
 /// A copy that waits.
 #[derive(Debug)]
-struct Copy {
+struct ForkedCopy {
     socket: AsyncFd<OwnedFd>,
     pidfd: OwnedFd,
     host_pid: u32,
@@ -84,7 +85,7 @@ struct Copy {
     next: Option<AsyncFd<OwnedFd>>,
 }
 
-impl Copy {
+impl ForkedCopy {
     /// Has it make the next copy ready, unless that was done.
     fn prepare(&mut self) -> Result<()> {
         if self.next.is_none() {
@@ -103,45 +104,45 @@ impl Copy {
 
 /// What is left of a copy is a copy; so the place stays, and who is in it changes.
 #[derive(Debug)]
-struct HeldCopy {
-    home: Home,
-    copy: Arc<Seat>,
+struct CellCheckpoint {
+    handle: CellHandle,
+    copy: Arc<CheckpointSlot>,
     /// One wakes it at a time.
-    waking: AsyncMutex<()>,
+    restoring: AsyncMutex<()>,
 }
 
 /// Where a copy is.
 #[derive(Debug)]
-struct Seat {
+struct CheckpointSlot {
     /// `None` while it is on its way, and for good when it does not come.
-    copy: Mutex<Option<Copy>>,
+    copy: Mutex<Option<ForkedCopy>>,
     on_its_way: watch::Sender<bool>,
 }
 
-impl Seat {
-    /// A seat with a copy in it.
-    fn taken(copy: Copy) -> Arc<Self> {
+impl CheckpointSlot {
+    /// A slot with a copy in it.
+    fn taken(copy: ForkedCopy) -> Arc<Self> {
         Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
     }
 
-    fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
+    fn copy(&self) -> MutexGuard<'_, Option<ForkedCopy>> {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for that copy, on a task of its own.
-    fn expect(self: &Arc<Self>, expected: ExpectedCopy) {
-        let seat = Arc::downgrade(self);
+    fn expect(self: &Arc<Self>, expected: PendingCopy) {
+        let slot = Arc::downgrade(self);
         self.on_its_way.send_replace(true);
         tokio::spawn(async move {
-            // One that does not come is as good as dead, and nobody needs it who has let go of its seat.
+            // One that does not come is as good as dead, and nobody needs it who has let go of its slot.
             let mut copy = expected.keep().await.ok();
             if let Some(copy) = &mut copy {
                 // Whoever goes back once does so again.
                 let _ = copy.prepare();
             }
-            if let Some(seat) = seat.upgrade() {
-                *seat.copy() = copy;
-                seat.on_its_way.send_replace(false);
+            if let Some(slot) = slot.upgrade() {
+                *slot.copy() = copy;
+                slot.on_its_way.send_replace(false);
             }
         });
     }
@@ -153,11 +154,17 @@ impl Seat {
 }
 
 /// A way to a copy of a worker of that cell.
-pub(crate) async fn expect(cell: &Cell, kills: &Kills) -> Result<(Box<dyn Expected>, Channel)> {
+pub(crate) async fn expect(
+    cell: &Cell,
+    kills: &Kills,
+) -> Result<(Box<dyn PendingCheckpoint>, SideChannel)> {
     let starting = Arc::new(Arc::clone(kills).read_owned().await);
-    let home = Home { cell: cell.clone(), kills: Arc::clone(kills) };
+    let handle = CellHandle { cell: cell.clone(), kills: Arc::clone(kills) };
     let (socket, theirs) = way().map_err(no_descriptors)?;
-    Ok((Box::new(ExpectedCopy { home, socket, _starting: starting }), Channel(Way::File(theirs))))
+    Ok((
+        Box::new(PendingCopy { handle, socket, _starting: starting }),
+        SideChannel(Endpoint::File(theirs)),
+    ))
 }
 
 /// A way to a copy: our end, and its own.
@@ -169,7 +176,7 @@ fn way() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
     Ok((streams::watch(ours, Interest::READABLE)?, theirs))
 }
 
-impl ExpectedCopy {
+impl PendingCopy {
     /// The host's number of the process that says that it is there.
     async fn sender(&self) -> io::Result<u32> {
         loop {
@@ -181,7 +188,7 @@ impl ExpectedCopy {
         }
     }
 
-    async fn keep(self) -> Result<Copy> {
+    async fn keep(self) -> Result<ForkedCopy> {
         let said = timeout(ARRIVAL_BOUND, self.sender()).await;
         let problem = |error: io::Error| {
             Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be")
@@ -191,43 +198,43 @@ impl ExpectedCopy {
         let opened = raw_pid(host_pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
         let pidfd = opened.map_err(problem)?;
         // It checks that the process is in the cell.
-        let held = self.home.cell.checkpoint(host_pid).await.map_err(lost)?;
-        Ok(Copy { socket: self.socket, pidfd, host_pid, held, next: None })
+        let held = self.handle.cell.checkpoint(host_pid).await.map_err(lost)?;
+        Ok(ForkedCopy { socket: self.socket, pidfd, host_pid, held, next: None })
     }
 }
 
 #[async_trait]
-impl Expected for ExpectedCopy {
-    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>> {
-        let home = self.home.clone();
-        let copy = Seat::taken(self.keep().await?);
-        Ok(Arc::new(HeldCopy { home, copy, waking: AsyncMutex::default() }))
+impl PendingCheckpoint for PendingCopy {
+    async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>> {
+        let handle = self.handle.clone();
+        let copy = CheckpointSlot::taken(self.keep().await?);
+        Ok(Arc::new(CellCheckpoint { handle, copy, restoring: AsyncMutex::default() }))
     }
 }
 
 #[async_trait]
-impl Held for HeldCopy {
+impl Checkpoint for CellCheckpoint {
     fn is_alive(&self) -> bool {
         self.copy.is_alive()
     }
 
     fn prepare(&self) {
         if let Some(copy) = &mut *self.copy.copy() {
-            // One that cannot is dead, and waking it says so.
+            // One that cannot is dead, and restoring it says so.
             let _ = copy.prepare();
         }
     }
 
-    async fn wake(&self) -> Result<WorkerIo> {
-        let _alone = self.waking.lock().await;
+    async fn restore(&self) -> Result<WorkerIo> {
+        let _alone = self.restoring.lock().await;
         // Fails when the sender is gone, which we hold.
         let _ = self.copy.on_its_way.subscribe().wait_for(|coming| !coming).await;
-        let starting = Arc::new(Arc::clone(&self.home.kills).read_owned().await);
+        let starting = Arc::new(Arc::clone(&self.handle.kills).read_owned().await);
         let (control, their_control) = control_pair().map_err(no_descriptors)?;
         let (stdout, their_stdout) = output_pipe().map_err(no_descriptors)?;
         let (stderr, their_stderr) = output_pipe().map_err(no_descriptors)?;
-        self.home.cell.give_pipe(their_stdout.as_fd());
-        self.home.cell.give_pipe(their_stderr.as_fd());
+        self.handle.cell.give_pipe(their_stdout.as_fd());
+        self.handle.cell.give_pipe(their_stderr.as_fd());
         let stdin = null().map_err(no_descriptors)?;
         let pidfd = {
             let copy = self.copy.copy();
@@ -240,20 +247,20 @@ impl Held for HeldCopy {
         let mut copy = self.copy.copy().take().ok_or_else(dead)?;
         copy.prepare()?;
         let files = [&their_control, &stdin, &their_stdout, &their_stderr];
-        copy.tell(WAKE, &files.map(|file| file.as_fd()))?;
+        copy.tell(RESTORE, &files.map(|file| file.as_fd()))?;
         let socket = copy.next.ok_or_else(dead)?;
         let next =
-            ExpectedCopy { home: self.home.clone(), socket, _starting: Arc::clone(&starting) };
-        let process = WokenProcess {
+            PendingCopy { handle: self.handle.clone(), socket, _starting: Arc::clone(&starting) };
+        let process = RestoredProcess {
             host_pid: copy.host_pid,
             pid: AtomicU32::new(copy.host_pid),
             clock: ProcessClock::for_process(copy.host_pid),
             pidfd,
-            home: self.home.clone(),
-            waking: AsyncMutex::new(Some(Waking {
+            handle: self.handle.clone(),
+            restoring: AsyncMutex::new(Some(RestoreInProgress {
                 held: copy.held,
                 next,
-                seat: Arc::clone(&self.copy),
+                slot: Arc::clone(&self.copy),
                 _starting: starting,
             })),
             process: OnceCell::new(),
@@ -267,9 +274,9 @@ impl Held for HeldCopy {
         })
     }
 
-    fn store(&self) -> Result<UnixStream> {
+    fn export_variables(&self) -> Result<UnixStream> {
         let (ours, theirs) = streams::channel().map_err(no_descriptors)?;
-        self.copy.copy().as_ref().ok_or_else(dead)?.tell(STORE, &[theirs.as_fd()])?;
+        self.copy.copy().as_ref().ok_or_else(dead)?.tell(EXPORT_VARIABLES, &[theirs.as_fd()])?;
         Ok(ours)
     }
 }
@@ -301,46 +308,46 @@ fn receive_sender(socket: BorrowedFd<'_>) -> io::Result<u32> {
 
 /// What is to be done once a copy says that it is a worker.
 #[derive(Debug)]
-struct Waking {
+struct RestoreInProgress {
     held: CheckpointProcess,
-    next: ExpectedCopy,
-    seat: Arc<Seat>,
+    next: PendingCopy,
+    slot: Arc<CheckpointSlot>,
     _starting: Starting,
 }
 
 /// A worker that was a copy. It is a child of the cell's first process, which tells how it ended. Dropping it kills it.
 #[derive(Debug)]
-struct WokenProcess {
+struct RestoredProcess {
     host_pid: u32,
     /// As the box counts; the host's until it has registered.
     pid: AtomicU32,
     pidfd: AsyncFd<OwnedFd>,
     clock: Option<ProcessClock>,
-    home: Home,
-    waking: AsyncMutex<Option<Waking>>,
+    handle: CellHandle,
+    restoring: AsyncMutex<Option<RestoreInProgress>>,
     process: OnceCell<Arc<CellProcess>>,
     exit: OnceCell<Exit>,
 }
 
-impl WokenProcess {
+impl RestoredProcess {
     fn kill(&self) {
         let _ = pidfd_send_signal(self.pidfd.get_ref().as_fd(), Signal::KILL);
     }
 }
 
-impl Drop for WokenProcess {
+impl Drop for RestoredProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 #[async_trait]
-impl Process for WokenProcess {
+impl Process for RestoredProcess {
     async fn register(&self, _pid: u32) -> Result<()> {
-        let Some(waking) = self.waking.lock().await.take() else { return Ok(()) };
-        let process = waking.held.restore().await.map_err(lost)?;
+        let Some(restoring) = self.restoring.lock().await.take() else { return Ok(()) };
+        let process = restoring.held.restore().await.map_err(lost)?;
         self.pid.store(process.pid(), Ordering::Relaxed);
-        waking.seat.expect(waking.next);
+        restoring.slot.expect(restoring.next);
         // Nobody else sets it.
         let _ = self.process.set(Arc::new(process));
         Ok(())
@@ -397,11 +404,11 @@ impl Process for WokenProcess {
             return Ok(());
         };
         let process = Arc::clone(process);
-        kill_alone(&self.home.kills, async move { process.kill_tree().await }).await
+        kill_alone(&self.handle.kills, async move { process.kill_tree().await }).await
     }
 
-    fn nudge(&self) {
-        let _ = self.signal(NUDGE);
+    fn wake_blocked_call(&self) {
+        let _ = self.signal(WAKE_SIGNAL);
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
@@ -411,20 +418,20 @@ impl Process for WokenProcess {
         }
     }
 
-    fn memory_ends(&self) -> u64 {
-        self.home.cell.memory_ends()
+    fn oom_kills(&self) -> u64 {
+        self.handle.cell.memory_ends()
     }
 
     fn out_of_memory(&self, before: u64) -> Option<String> {
-        self.home.cell.ended_for_memory(self.pid(), before).map(memory_words)
+        self.handle.cell.ended_for_memory(self.pid(), before).map(memory_words)
     }
 
     fn others_out_of_memory(&self, before: u64) -> Option<String> {
-        self.home.cell.memory_ended_since(before).map(memory_hint)
+        self.handle.cell.memory_ended_since(before).map(memory_hint)
     }
 
     async fn end_started(&self, since: Instant, former: Option<Instant>) {
-        family::end(self.host_pid, Started::since(since, former)).await;
+        descendants::end(self.host_pid, Started::since(since, former)).await;
     }
 
     fn cpu_time(&self) -> Option<Duration> {
@@ -432,7 +439,7 @@ impl Process for WokenProcess {
     }
 
     fn tree_clock(&self) -> Option<Box<dyn TreeClock>> {
-        Some(Box::new(ProcTree::of(self.host_pid, Some(self.home.cell.pid()))))
+        Some(Box::new(ProcTree::of(self.host_pid, Some(self.handle.cell.pid()))))
     }
 
     fn peak_memory(&self) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Terminals of programs in a cell. The far end belongs to the cell's user; the near end stays here.
+//! Terminals of programs in a cell. The device end belongs to the cell's user; the master end stays here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,40 +19,40 @@ use super::streams::{read_now, watch, write_now};
 use sandbox_engine::host::{Readable, Terminal, Writable};
 
 /// Both ends of a terminal that was just made.
-pub(crate) struct Pair {
-    pub(crate) near: Near,
+pub(crate) struct PtyPair {
+    pub(crate) master: PtyMaster,
     /// What the program gets as its three standard streams.
-    pub(crate) far: OwnedFd,
+    pub(crate) device: OwnedFd,
 }
 
 /// Our end. Clones are the same end.
 #[derive(Clone, Debug)]
-pub(crate) struct Near(Arc<Ends>);
+pub(crate) struct PtyMaster(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    near: AsyncFd<OwnedFd>,
+    master: AsyncFd<OwnedFd>,
     /// Held so that the terminal does not hang up while the program has it closed; it may open it again.
-    _far: OwnedFd,
+    _device: OwnedFd,
 }
 
 /// Makes a terminal. In a strict cell it is one of the cell's own, so that programs find it by its name.
-pub(crate) fn open(cell: &Cell, size: PtySize) -> io::Result<Pair> {
+pub(crate) fn open(cell: &Cell, size: PtySize) -> io::Result<PtyPair> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let near = match cell.kind() {
+    let master = match cell.kind() {
         CellKind::Strict => open_in(cell)?,
         CellKind::Off | CellKind::Confined => openpt(flags)?,
     };
-    unlockpt(&near)?;
-    let far = ioctl_tiocgptpeer(&near, flags)?;
+    unlockpt(&master)?;
+    let device = ioctl_tiocgptpeer(&master, flags)?;
     if let Some((uid, gid)) = cell.file_owner() {
-        fchown(&far, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        fchown(&device, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
-    tcsetwinsize(&near, winsize(size))?;
-    rustix::io::ioctl_fionbio(&near, true)?;
-    let held = far.try_clone()?;
-    let near = watch(near, Interest::READABLE | Interest::WRITABLE)?;
-    Ok(Pair { near: Near(Arc::new(Ends { near, _far: held })), far })
+    tcsetwinsize(&master, winsize(size))?;
+    rustix::io::ioctl_fionbio(&master, true)?;
+    let held = device.try_clone()?;
+    let master = watch(master, Interest::READABLE | Interest::WRITABLE)?;
+    Ok(PtyPair { master: PtyMaster(Arc::new(Ends { master, _device: held })), device })
 }
 
 /// Opens the multiplexer of the cell's own terminals.
@@ -60,47 +60,47 @@ fn open_in(cell: &Cell) -> io::Result<OwnedFd> {
     const DEVPTS_MAGIC: u64 = 0x1cd1;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-    let near = openat2(cell.root(), "dev/pts/ptmx", flags, Mode::empty(), inside)?;
-    if fstatfs(&near)?.f_type as u64 != DEVPTS_MAGIC {
+    let master = openat2(cell.root(), "dev/pts/ptmx", flags, Mode::empty(), inside)?;
+    if fstatfs(&master)?.f_type as u64 != DEVPTS_MAGIC {
         return Err(io::Error::other("the cell has no terminals"));
     }
-    Ok(near)
+    Ok(master)
 }
 
 fn winsize(size: PtySize) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-impl Readable for Near {
+impl Readable for PtyMaster {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let _guard = ready!(self.0.near.poll_read_ready(cx))?;
+        let _guard = ready!(self.0.master.poll_read_ready(cx))?;
         Poll::Ready(Ok(()))
     }
 
     fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let hung_up = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
-        match read_now(&self.0.near, buffer) {
+        match read_now(&self.0.master, buffer) {
             Err(error) if hung_up(&error) => Ok(0),
             result => result,
         }
     }
 }
 
-impl Writable for Near {
+impl Writable for PtyMaster {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let _guard = ready!(self.0.near.poll_write_ready(cx))?;
+        let _guard = ready!(self.0.master.poll_write_ready(cx))?;
         Poll::Ready(Ok(()))
     }
 
     fn try_write(&self, data: &[u8]) -> io::Result<usize> {
-        write_now(&self.0.near, |fd| Ok(rustix::io::write(fd, data)?))
+        write_now(&self.0.master, |fd| Ok(rustix::io::write(fd, data)?))
     }
 }
 
 #[async_trait]
-impl Terminal for Near {
+impl Terminal for PtyMaster {
     async fn resize(&self, size: PtySize) -> Result<()> {
-        tcsetwinsize(self.0.near.get_ref(), winsize(size)).map_err(|error| {
+        tcsetwinsize(self.0.master.get_ref(), winsize(size)).map_err(|error| {
             let message = "the terminal does not take that size";
             Error::new(ErrorKind::Unavailable, "resize", message).with_source(error)
         })

@@ -6,24 +6,24 @@ use sandbox_core::{Error, ErrorKind, Result};
 use tokio::sync::OwnedMutexGuard;
 
 use super::context::{InterpreterContext, Slot, VARIABLE_BOUND};
-use super::inbox::Last;
+use super::inbox::FinalReply;
 use super::run::unexpected;
 use super::watchdog::Limits;
-use super::worker::{Happening, Worker};
-use crate::host::{Channel, Expected, Held};
+use super::worker::{Worker, WorkerEvent};
+use crate::host::{Checkpoint, PendingCheckpoint, SideChannel};
 use crate::message::{Reply, Request};
 
 pub(super) const OPERATION: &str = "copy_interpreter";
 
 /// Notes of an interpreter about a copy of it, which says itself how many more there would be.
-pub(super) const MOST_NOTES: usize = 16;
+pub(super) const MAX_NOTES: usize = 16;
 
 /// Bytes of one of them.
-const LONGEST_NOTE: usize = 4 << 10;
+const MAX_NOTE_LENGTH: usize = 4 << 10;
 
 /// A context whose queue waits for as long as this lives.
 #[derive(Debug)]
-pub struct Paused {
+pub struct SuspendedContext {
     pub(super) context: InterpreterContext,
     /// `None` while a task has it.
     pub(super) slot: Option<OwnedMutexGuard<Slot>>,
@@ -31,14 +31,14 @@ pub struct Paused {
 
 /// What came of copying an interpreter.
 #[derive(Debug)]
-pub enum Copied {
+pub enum CheckpointOutcome {
     /// A copy that is on its way, and what it does not have or not for itself alone. The interpreter may go on meanwhile.
-    Copy(Box<dyn Expected>, Vec<String>),
+    Pending(Box<dyn PendingCheckpoint>, Vec<String>),
     /// None, and why.
     None(String),
 }
 
-impl Paused {
+impl SuspendedContext {
     pub(super) fn new(context: InterpreterContext, slot: OwnedMutexGuard<Slot>) -> Self {
         Self { context, slot: Some(slot) }
     }
@@ -60,9 +60,9 @@ impl Paused {
         if self.context.is_current(slot) {
             self.context.watchdog_slot().take();
         }
-        slot.lost = false;
+        slot.state_lost = false;
         if let Some(worker) = slot.worker.take() {
-            worker.bury().await;
+            worker.reap().await;
         }
     }
 
@@ -73,11 +73,15 @@ impl Paused {
     ///
     /// # Cancellation
     /// The interpreter finishes what it does, and the queue goes on after that.
-    pub async fn copy(&mut self) -> Result<Copied> {
-        let expected = match self.context.inner.host.expect_copy().await {
+    pub async fn checkpoint(&mut self) -> Result<CheckpointOutcome> {
+        let expected = match self.context.inner.host.begin_checkpoint().await {
             Ok(Some(expected)) => expected,
-            Ok(None) => return Ok(Copied::None("this isolation has no copies of it".to_owned())),
-            Err(error) => return Ok(Copied::None(error.to_string())),
+            Ok(None) => {
+                return Ok(CheckpointOutcome::None(
+                    "this isolation has no copies of it".to_owned(),
+                ));
+            }
+            Err(error) => return Ok(CheckpointOutcome::None(error.to_string())),
         };
         let Some(slot) = self.slot.take() else { return Err(gone()) };
         let task = tokio::spawn(copy(slot, expected.0, expected.1));
@@ -90,10 +94,10 @@ impl Paused {
     ///
     /// # Errors
     /// `NotFound` when the copy is dead; whatever keeps it from being an interpreter. There is none then.
-    pub async fn wake(&mut self, held: &dyn Held) -> Result<()> {
+    pub async fn restore(&mut self, checkpoint: &dyn Checkpoint) -> Result<()> {
         self.end().await;
         let inner = &self.context.inner;
-        let io = held.wake().await?;
+        let io = checkpoint.restore().await?;
         let worker = Worker::begin(io, &inner.host, &inner.ended, &inner.spec.cwd).await?;
         let Some(slot) = &mut self.slot else { return Err(gone()) };
         self.context.put(slot, worker);
@@ -102,7 +106,7 @@ impl Paused {
 }
 
 pub(super) fn is_long(note: &str) -> bool {
-    note.len() > LONGEST_NOTE
+    note.len() > MAX_NOTE_LENGTH
 }
 
 pub(super) fn gone() -> Error {
@@ -111,13 +115,13 @@ pub(super) fn gone() -> Error {
 
 async fn copy(
     mut slot: OwnedMutexGuard<Slot>,
-    expected: Box<dyn Expected>,
-    channel: Channel,
-) -> (OwnedMutexGuard<Slot>, Result<Copied>) {
-    let hold = |id| Request::Hold { id };
+    expected: Box<dyn PendingCheckpoint>,
+    channel: SideChannel,
+) -> (OwnedMutexGuard<Slot>, Result<CheckpointOutcome>) {
+    let hold = |id| Request::Checkpoint { id };
     let copied = match ask(&mut slot, hold, VARIABLE_BOUND, channel).await {
-        Ok(Ok(notes)) => Ok(Copied::Copy(expected, notes)),
-        Ok(Err(problem)) => Ok(Copied::None(problem)),
+        Ok(Ok(notes)) => Ok(CheckpointOutcome::Pending(expected, notes)),
+        Ok(Err(problem)) => Ok(CheckpointOutcome::None(problem)),
         Err(problem) => {
             // Nothing can be killed while a copy is expected.
             drop(expected);
@@ -129,9 +133,9 @@ async fn copy(
 
 /// Ends an interpreter that cannot go on.
 pub(super) async fn give_up(slot: &mut Slot, problem: String) -> Error {
-    slot.lost = true;
+    slot.state_lost = true;
     if let Some(worker) = slot.worker.take() {
-        worker.bury().await;
+        worker.reap().await;
     }
     Error::new(ErrorKind::Protocol, OPERATION, problem)
 }
@@ -141,11 +145,16 @@ pub(super) async fn ask(
     slot: &mut Slot,
     request: fn(i64) -> Request,
     bound: Duration,
-    channel: Channel,
+    channel: SideChannel,
 ) -> Result<Result<Vec<String>, String>, String> {
     let Some(worker) = slot.worker.as_mut() else { return Err("it has ended".to_owned()) };
     let id = worker.next_id();
-    worker.watchdog.begin(id, Last::Held, Limits { wall: Some(bound), cpu: None }, None);
+    worker.watchdog.begin(
+        id,
+        FinalReply::Acknowledged,
+        Limits { wall: Some(bound), cpu: None },
+        None,
+    );
     let answer = match worker.send_with_channel(&request(id), channel).await {
         Ok(()) => answer(worker, id).await,
         Err(error) => Err(error.to_string()),
@@ -157,18 +166,20 @@ pub(super) async fn ask(
 async fn answer(worker: &mut Worker, id: i64) -> Result<Result<Vec<String>, String>, String> {
     loop {
         match worker.next().await {
-            Happening::Output(..) => {}
-            Happening::Reply(Reply::Held { id: answered, problem, notes }) if answered == id => {
-                if notes.len() > MOST_NOTES
+            WorkerEvent::Output(..) => {}
+            WorkerEvent::Reply(Reply::Acknowledged { id: answered, problem, notes })
+                if answered == id =>
+            {
+                if notes.len() > MAX_NOTES
                     || notes.iter().chain([&problem]).any(|note| is_long(note))
                 {
                     return Err("it says more than there is to say".to_owned());
                 }
                 return Ok(if problem.is_empty() { Ok(notes) } else { Err(problem) });
             }
-            Happening::Reply(other) => return Err(unexpected(&other)),
-            Happening::Broken(problem) => return Err(problem),
-            Happening::Dead => return Err("the interpreter died".to_owned()),
+            WorkerEvent::Reply(other) => return Err(unexpected(&other)),
+            WorkerEvent::Broken(problem) => return Err(problem),
+            WorkerEvent::Dead => return Err("the interpreter died".to_owned()),
         }
     }
 }

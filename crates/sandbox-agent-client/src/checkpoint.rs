@@ -16,12 +16,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::AgentConnection;
 use crate::call::Call;
-use crate::link::{Link, Start};
+use crate::connection::{Connection, Start};
 use crate::message::{CONTROL, STDERR, STDIN, STDOUT, stream};
-use crate::process::{AgentProcess, Life, number};
+use crate::process::{AgentProcess, ProcessState, number};
 use crate::streams::{ControlStream, Reader, Writer};
 use crate::tunnel::Tunnel;
-use sandbox_engine::host::{Channel, Exit, Expected, Held, Process, Way, WorkerIo};
+use sandbox_engine::host::{
+    Checkpoint, Endpoint, Exit, PendingCheckpoint, Process, SideChannel, WorkerIo,
+};
 
 const OPERATION: &str = "wake_interpreter";
 
@@ -30,55 +32,58 @@ const ARRIVAL_BOUND: Duration = Duration::from_secs(10);
 
 /// A copy that is about to be made. Dropping it gives it up.
 #[derive(Debug)]
-struct ExpectedCopy {
+struct PendingCopy {
     process: AgentProcess,
     arrival: oneshot::Receiver<Start>,
 }
 
-impl ExpectedCopy {
-    fn new(link: &Arc<Link>, memory: Option<ByteSize>) -> Self {
-        let (key, life) = (link.new_key(), Arc::new(Life::default()));
-        let arrival = link.expect_start(key);
-        link.add_life(key, &life);
-        let link = Arc::clone(link);
-        let process = AgentProcess { link, key, pid: 0, life, is_worker: true, memory };
+impl PendingCopy {
+    fn new(connection: &Arc<Connection>, memory: Option<ByteSize>) -> Self {
+        let (key, state) = (connection.new_key(), Arc::new(ProcessState::default()));
+        let arrival = connection.expect_start(key);
+        connection.add_process(key, &state);
+        let connection = Arc::clone(connection);
+        let process = AgentProcess { connection, key, pid: 0, state, is_worker: true, memory };
         Self { process, arrival }
     }
 
     /// Waits until it says that it is there.
-    async fn keep(self) -> Result<Copy> {
+    async fn keep(self) -> Result<ForkedCopy> {
         let Self { mut process, arrival } = self;
         let no_copy =
             || Error::new(ErrorKind::Unavailable, OPERATION, "the copy did not come to be");
         let arrived = timeout(ARRIVAL_BOUND, arrival).await.map_err(|_| no_copy())?;
-        process.pid = arrived.map_err(|_| process.link.lost())?.map_err(|_| no_copy())?;
-        Ok(Copy { process, next: None })
+        process.pid = arrived.map_err(|_| process.connection.lost())?.map_err(|_| no_copy())?;
+        Ok(ForkedCopy { process, next: None })
     }
 }
 
 #[async_trait]
-impl Expected for ExpectedCopy {
-    async fn made(self: Box<Self>) -> Result<Arc<dyn Held>> {
+impl PendingCheckpoint for PendingCopy {
+    async fn ready(self: Box<Self>) -> Result<Arc<dyn Checkpoint>> {
         let copy = self.keep().await?;
-        Ok(Arc::new(HeldCopy { seat: Seat::taken(copy), waking: AsyncMutex::default() }))
+        Ok(Arc::new(AgentCheckpoint {
+            slot: CheckpointSlot::taken(copy),
+            restoring: AsyncMutex::default(),
+        }))
     }
 }
 
 /// A copy that waits. Dropping it ends it.
 #[derive(Debug)]
-struct Copy {
+struct ForkedCopy {
     process: AgentProcess,
     /// The one that it leaves behind, once that is made ready.
-    next: Option<ExpectedCopy>,
+    next: Option<PendingCopy>,
 }
 
-impl Copy {
+impl ForkedCopy {
     /// Has it make the next copy ready, unless that was done.
     fn prepare(&mut self) -> Result<()> {
         if self.next.is_none() {
-            let AgentProcess { link, key, memory, .. } = &self.process;
-            let next = ExpectedCopy::new(link, *memory);
-            Call::begin(link, "prepare", &[*key, next.process.key].map(number))?.done();
+            let AgentProcess { connection, key, memory, .. } = &self.process;
+            let next = PendingCopy::new(connection, *memory);
+            Call::begin(connection, "prepare", &[*key, next.process.key].map(number))?.done();
             self.next = Some(next);
         }
         Ok(())
@@ -87,108 +92,109 @@ impl Copy {
 
 /// Where a copy is. What is left of one is a copy; so the place stays, and who is in it changes.
 #[derive(Debug)]
-struct Seat {
+struct CheckpointSlot {
     /// `None` while it is on its way, and for good when it does not come.
-    copy: Mutex<Option<Copy>>,
+    copy: Mutex<Option<ForkedCopy>>,
     on_its_way: watch::Sender<bool>,
 }
 
-impl Seat {
-    fn taken(copy: Copy) -> Arc<Self> {
+impl CheckpointSlot {
+    fn taken(copy: ForkedCopy) -> Arc<Self> {
         Arc::new(Self { copy: Mutex::new(Some(copy)), on_its_way: watch::Sender::new(false) })
     }
 
-    fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
+    fn copy(&self) -> MutexGuard<'_, Option<ForkedCopy>> {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for that copy, on a task of its own.
-    fn expect(self: &Arc<Self>, expected: ExpectedCopy) {
-        let seat = Arc::downgrade(self);
+    fn expect(self: &Arc<Self>, expected: PendingCopy) {
+        let slot = Arc::downgrade(self);
         self.on_its_way.send_replace(true);
         tokio::spawn(async move {
-            // One that does not come is as good as dead, and nobody needs it who has let go of its seat.
+            // One that does not come is as good as dead, and nobody needs it who has let go of its slot.
             let mut copy = expected.keep().await.ok();
             if let Some(copy) = &mut copy {
                 // Whoever goes back once does so again.
                 let _ = copy.prepare();
             }
-            if let Some(seat) = seat.upgrade() {
-                *seat.copy() = copy;
-                seat.on_its_way.send_replace(false);
+            if let Some(slot) = slot.upgrade() {
+                *slot.copy() = copy;
+                slot.on_its_way.send_replace(false);
             }
         });
     }
 
     /// Waits until nobody is on the way. Ends when the copy has come, or would have by then.
     async fn settled(coming: &mut watch::Receiver<bool>) {
-        // Fails when the seat is gone, and nobody comes then.
+        // Fails when the slot is gone, and nobody comes then.
         let _ = coming.wait_for(|coming| !coming).await;
     }
 }
 
 #[derive(Debug)]
-struct HeldCopy {
-    seat: Arc<Seat>,
+struct AgentCheckpoint {
+    slot: Arc<CheckpointSlot>,
     /// One wakes it at a time.
-    waking: AsyncMutex<()>,
+    restoring: AsyncMutex<()>,
 }
 
 #[async_trait]
-impl Held for HeldCopy {
+impl Checkpoint for AgentCheckpoint {
     fn is_alive(&self) -> bool {
-        let is_expected = || *self.seat.on_its_way.borrow();
-        self.seat.copy().as_ref().map_or_else(is_expected, |copy| !copy.process.is_dead())
+        let is_expected = || *self.slot.on_its_way.borrow();
+        self.slot.copy().as_ref().map_or_else(is_expected, |copy| !copy.process.is_dead())
     }
 
     fn prepare(&self) {
-        if let Some(copy) = &mut *self.seat.copy() {
-            // One that cannot is dead, and waking it says so.
+        if let Some(copy) = &mut *self.slot.copy() {
+            // One that cannot is dead, and restoring it says so.
             let _ = copy.prepare();
         }
     }
 
-    async fn wake(&self) -> Result<WorkerIo> {
-        let _alone = self.waking.lock().await;
-        let mut coming = self.seat.on_its_way.subscribe();
-        Seat::settled(&mut coming).await;
+    async fn restore(&self) -> Result<WorkerIo> {
+        let _alone = self.restoring.lock().await;
+        let mut coming = self.slot.on_its_way.subscribe();
+        CheckpointSlot::settled(&mut coming).await;
         // From here on it is no copy any more, whatever becomes of it.
         let mut copy =
-            self.seat.copy().take().filter(|copy| !copy.process.is_dead()).ok_or_else(dead)?;
+            self.slot.copy().take().filter(|copy| !copy.process.is_dead()).ok_or_else(dead)?;
         copy.prepare()?;
-        let Copy { process, next } = copy;
-        let (link, key) = (Arc::clone(&process.link), process.key);
-        let reader = |which| Reader::new(&link, stream(key, which));
+        let ForkedCopy { process, next } = copy;
+        let (connection, key) = (Arc::clone(&process.connection), process.key);
+        let reader = |which| Reader::new(&connection, stream(key, which));
         let (stdout, stderr, control) = (reader(STDOUT), reader(STDERR), reader(CONTROL));
-        let writer = Writer::new(&link, stream(key, STDIN), true);
-        let woken = Call::begin(&link, "wake", &[number(key)])?.answer().await;
-        woken.map_err(|_| if link.is_closed() { link.lost() } else { dead() })?;
-        self.seat.expect(next.ok_or_else(dead)?);
+        let writer = Writer::new(&connection, stream(key, STDIN), true);
+        let woken = Call::begin(&connection, "wake", &[number(key)])?.answer().await;
+        woken.map_err(|_| if connection.is_closed() { connection.lost() } else { dead() })?;
+        self.slot.expect(next.ok_or_else(dead)?);
         Ok(WorkerIo {
-            process: Arc::new(WokenProcess { process, next: coming }),
+            process: Arc::new(RestoredProcess { process, next: coming }),
             control: Arc::new(ControlStream { reader: control, writer }),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
         })
     }
 
-    fn store(&self) -> Result<UnixStream> {
-        let (link, key) = {
-            let copy = self.seat.copy();
+    fn export_variables(&self) -> Result<UnixStream> {
+        let (connection, key) = {
+            let copy = self.slot.copy();
             let process = &copy.as_ref().ok_or_else(dead)?.process;
-            (Arc::clone(&process.link), process.key)
+            (Arc::clone(&process.connection), process.key)
         };
         let (ours, mut theirs) = UnixStream::pair().map_err(|error| {
             Error::new(ErrorKind::ResourceExhausted, OPERATION, "no descriptors are left")
                 .with_source(error)
         })?;
-        let new = link.new_key();
-        let reader = Reader::new(&link, stream(new, STDOUT));
-        let call = Call::begin(&link, "store", &[key, stream(new, STDIN)].map(number))?;
+        let new = connection.new_key();
+        let reader = Reader::new(&connection, stream(new, STDOUT));
+        let call = Call::begin(&connection, "store", &[key, stream(new, STDIN)].map(number))?;
         tokio::spawn(async move {
             // Where nothing comes of it, what is dropped here says so.
             if call.answer().await.is_ok() {
-                let mut tunnel = Tunnel::new(reader, Writer::new(&link, stream(new, STDIN), false));
+                let mut tunnel =
+                    Tunnel::new(reader, Writer::new(&connection, stream(new, STDIN), false));
                 let _ = copy_bidirectional(&mut theirs, &mut tunnel).await;
             }
         });
@@ -202,13 +208,13 @@ fn dead() -> Error {
 
 /// A worker that was a copy. What it leaves behind would end with it before it is there, so its end waits for that.
 #[derive(Debug)]
-struct WokenProcess {
+struct RestoredProcess {
     process: AgentProcess,
     next: watch::Receiver<bool>,
 }
 
 #[async_trait]
-impl Process for WokenProcess {
+impl Process for RestoredProcess {
     fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -233,8 +239,8 @@ impl Process for WokenProcess {
         self.process.signal(signal)
     }
 
-    fn nudge(&self) {
-        self.process.nudge();
+    fn wake_blocked_call(&self) {
+        self.process.wake_blocked_call();
     }
 
     async fn signal_tree(&self, signal: i32) -> Result<()> {
@@ -242,12 +248,12 @@ impl Process for WokenProcess {
     }
 
     async fn kill_tree(&self) -> Result<()> {
-        Seat::settled(&mut self.next.clone()).await;
+        CheckpointSlot::settled(&mut self.next.clone()).await;
         self.process.kill_tree().await
     }
 
-    fn kill_bound(&self) -> Duration {
-        ARRIVAL_BOUND + self.process.kill_bound()
+    fn kill_timeout(&self) -> Duration {
+        ARRIVAL_BOUND + self.process.kill_timeout()
     }
 
     fn out_of_memory(&self, before: u64) -> Option<String> {
@@ -269,9 +275,9 @@ impl Process for WokenProcess {
 
 impl AgentConnection {
     /// A way to a copy of a worker of this box.
-    pub(super) fn copy_to_come(&self) -> (Box<dyn Expected>, Channel) {
-        let expected = ExpectedCopy::new(&self.link, self.memory);
-        let channel = Channel(Way::Copy(expected.process.key));
+    pub(super) fn copy_to_come(&self) -> (Box<dyn PendingCheckpoint>, SideChannel) {
+        let expected = PendingCopy::new(&self.connection, self.memory);
+        let channel = SideChannel(Endpoint::Copy(expected.process.key));
         (Box::new(expected), channel)
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 /// One look at a process. Times are in ticks of 10 ms, which are the same on every architecture.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct ProcStat {
     pub(super) pid: u32,
     pub(super) parent: u32,
     /// When it was started, since the host was.
@@ -22,9 +22,9 @@ pub(super) struct Times {
     pub(super) waited: u64,
 }
 
-impl Seen {
+impl ProcStat {
     /// `None` when there is no such process.
-    pub(super) fn look(pid: u32) -> Option<Self> {
+    pub(super) fn read(pid: u32) -> Option<Self> {
         Self::parse(pid, &read(pid, "stat")?)
     }
 
@@ -78,7 +78,7 @@ mod tests {
             (format!("9 (a) Z {REST} 2 0 900 0"), false),
             (format!("9 (a) X {REST} 0 0 900 0"), true),
         ] {
-            let seen = Seen::parse(9, &stat).unwrap();
+            let seen = ProcStat::parse(9, &stat).unwrap();
             assert_eq!((seen.parent, seen.start, seen.dead), (7, 900, dead), "{stat}");
             assert_eq!((seen.times.own, seen.times.waited), (42, 6), "{stat}");
         }
@@ -93,7 +93,7 @@ mod tests {
         shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let name = fs::read(format!("/proc/{}/comm", shell.id())).unwrap();
         assert_eq!(name, b"\xff\n", "control");
-        assert_eq!(Seen::look(shell.id()).unwrap().parent, std::process::id());
+        assert_eq!(ProcStat::read(shell.id()).unwrap().parent, std::process::id());
         assert!(status(shell.id(), "VmHWM").is_some_and(|memory| memory.ends_with("kB")));
         drop(shell.stdin.take());
         shell.wait().unwrap();

@@ -11,17 +11,23 @@ use super::*;
 use crate::streams::Reader;
 
 /// A box that never says anything.
-fn silent() -> Arc<Link> {
-    Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(tokio::io::sink()), SILENCE)
+fn silent() -> Arc<Connection> {
+    Connection::open(
+        Box::pin(stream::pending()),
+        Bytes::new(),
+        Box::pin(tokio::io::sink()),
+        SILENCE,
+    )
 }
 
 /// An agent ends when it hears nothing, and nobody but the engine knows when it is frozen.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_hears_of_this_end() {
     let (near, mut far) = tokio::io::duplex(1 << 16);
-    let link = Link::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near), SILENCE);
+    let connection =
+        Connection::open(Box::pin(stream::pending()), Bytes::new(), Box::pin(near), SILENCE);
     tokio::task::yield_now().await;
-    link.hold_still();
+    connection.mark_paused();
     a_long_time().await;
     let mut heard = vec![0; 1 << 16];
     let count = far.read(&mut heard).await.unwrap();
@@ -36,24 +42,25 @@ async fn what_is_held_hears_of_this_end() {
 
 /// Looks at the link at the very moment in which somebody is told that something of it is over.
 struct Looks {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     found: AtomicBool,
 }
 
 impl Wake for Looks {
     fn wake(self: Arc<Self>) {
-        self.found.store(self.link.is_closed(), Ordering::Relaxed);
+        self.found.store(self.connection.is_closed(), Ordering::Relaxed);
     }
 }
 
 #[tokio::test]
 async fn who_hears_of_an_end_finds_it_closed() {
-    let link = silent();
-    let reader = Reader::new(&link, 1);
-    let looks = Arc::new(Looks { link: Arc::clone(&link), found: AtomicBool::new(false) });
+    let connection = silent();
+    let reader = Reader::new(&connection, 1);
+    let looks =
+        Arc::new(Looks { connection: Arc::clone(&connection), found: AtomicBool::new(false) });
     let waker = Waker::from(Arc::clone(&looks));
     assert!(reader.poll_piece(&mut Context::from_waker(&waker)).is_pending());
-    link.close();
+    connection.close();
     assert!(looks.found.load(Ordering::Relaxed), "it is told of before it is closed");
 }
 
@@ -66,19 +73,19 @@ async fn a_long_time() {
 
 #[tokio::test(start_paused = true)]
 async fn only_what_is_not_held_is_lost_when_it_says_nothing() {
-    let link = silent();
+    let connection = silent();
     tokio::task::yield_now().await;
-    link.hold_still();
-    link.hold_still();
+    connection.mark_paused();
+    connection.mark_paused();
     a_long_time().await;
-    link.let_go();
+    connection.mark_resumed();
     a_long_time().await;
-    assert!(!link.is_closed(), "a box that is held was taken for lost");
-    link.let_go();
+    assert!(!connection.is_closed(), "a box that is held was taken for lost");
+    connection.mark_resumed();
     a_long_time().await;
-    assert!(link.is_closed(), "a box that says nothing counts as there");
+    assert!(connection.is_closed(), "a box that says nothing counts as there");
     // It has not ended as one that somebody has ended.
-    let error = link.lost();
+    let error = connection.lost();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
     assert!(error.message().contains("45 seconds"), "{error:?}");
 }

@@ -21,12 +21,12 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::call::Call;
-use crate::link::Link;
-use crate::trouble::TargetExt as _;
+use crate::connection::Connection;
+use crate::error::TargetExt as _;
 use sandbox_engine::files::Target;
-use sandbox_engine::files::pieces::{pieces, step};
+use sandbox_engine::files::chunks::{chunks, step};
 use sandbox_engine::files::pool;
-use sandbox_engine::files::reading::Reading;
+use sandbox_engine::files::reader::FileReader;
 
 /// How long the process may be looked for. Files come over the connection then.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
@@ -53,13 +53,13 @@ pub trait LocateProcess: fmt::Debug + Send + Sync + 'static {
 
 /// The agent's process, as far as it is on this kernel and may be looked into. It is looked for when it is first needed.
 #[derive(Debug)]
-pub(crate) struct Neighbour {
+pub(crate) struct FdTransfer {
     find: Arc<dyn LocateProcess>,
     /// `None`: there is none.
     process: OnceCell<Option<Arc<OwnedFd>>>,
 }
 
-impl Neighbour {
+impl FdTransfer {
     pub(crate) fn new(find: Arc<dyn LocateProcess>) -> Self {
         Self { find, process: OnceCell::new() }
     }
@@ -72,26 +72,26 @@ impl Neighbour {
     /// The content of the file that the agent offers. `None`: it cannot be taken, for whatever reason.
     pub(crate) async fn take(
         &self,
-        link: &Arc<Link>,
+        connection: &Arc<Connection>,
         offer: &[Vec<u8>],
         target: &Target,
         range: ByteRange,
     ) -> Option<ByteStream> {
-        let offer = Offer::of(offer)?;
-        let process = Arc::clone(self.process(link).await?);
+        let offer = FdOffer::of(offer)?;
+        let process = Arc::clone(self.process(connection).await?);
         let about = target.about.clone();
         let taking = pool::run(None, move || {
             let (file, status) = open_file(&process, offer.number)?;
-            offer.is_of(&status).then(|| step(Reading::new(file, &status, about, range)))
+            offer.is_of(&status).then(|| step(FileReader::new(file, &status, about, range)))
         });
         let first = taking.await.ok().flatten()?;
-        let content = pieces(target.about.clone(), None, first);
-        Some(while_open(content, Arc::clone(link), target.clone()))
+        let content = chunks(target.about.clone(), None, first);
+        Some(while_open(content, Arc::clone(connection), target.clone()))
     }
 
-    async fn process(&self, link: &Arc<Link>) -> Option<&Arc<OwnedFd>> {
+    async fn process(&self, connection: &Arc<Connection>) -> Option<&Arc<OwnedFd>> {
         let look = || async {
-            let found = timeout(LONGEST_LOOK, look(&*self.find, link)).await;
+            let found = timeout(LONGEST_LOOK, look(&*self.find, connection)).await;
             found.ok().flatten().map(Arc::new)
         };
         self.process.get_or_init(look).await.as_ref()
@@ -99,13 +99,13 @@ impl Neighbour {
 }
 
 /// What an agent says of a file that it has opened.
-struct Offer {
+struct FdOffer {
     number: RawFd,
     device: u64,
     inode: u64,
 }
 
-impl Offer {
+impl FdOffer {
     fn of(fields: &[Vec<u8>]) -> Option<Self> {
         let [number, device, inode] = fields else { return None };
         let whole = |field: &Vec<u8>| Some(u64::from_le_bytes(field.as_slice().try_into().ok()?));
@@ -126,10 +126,10 @@ fn number_in(field: &[u8]) -> Option<RawFd> {
 
 /// The process that has in the file of that number what the agent of this connection was told to have there, and nobody else
 /// was told. From then on it is the same one, whatever process gets its number later.
-async fn look(find: &dyn LocateProcess, link: &Arc<Link>) -> Option<OwnedFd> {
+async fn look(find: &dyn LocateProcess, connection: &Arc<Connection>) -> Option<OwnedFd> {
     let pid = Pid::from_raw(find.pid().await?.try_into().ok()?)?;
     let word = random_hex(WORD).into_bytes();
-    let asked = Call::begin(link, "prove", std::slice::from_ref(&word)).ok()?;
+    let asked = Call::begin(connection, "prove", std::slice::from_ref(&word)).ok()?;
     let (answer, _shown) = asked.answered().await;
     let number = number_in(answer.ok()?.first()?)?;
     let looking = pool::run(None, move || {
@@ -154,12 +154,12 @@ fn open_file(process: impl AsFd, number: RawFd) -> Option<(OwnedFd, Stat)> {
 /// Content that ends with its box, as all that comes from there. Nothing follows an error.
 fn while_open(
     content: impl Stream<Item = Result<Bytes>> + Send + 'static,
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     target: Target,
 ) -> ByteStream {
     Box::pin(content.scan(false, move |is_over, piece| {
-        let piece = match link.is_closed() {
-            true => Err(target.failed(&link.lost_trouble())),
+        let piece = match connection.is_closed() {
+            true => Err(target.failed(&connection.lost_error())),
             false => piece,
         };
         let is_last = piece.is_err();
@@ -221,7 +221,7 @@ mod tests {
         let (_, found) = open_file(own(), file.as_raw_fd()).unwrap();
         let offered = |device: u64, inode: u64| {
             let fields = [3, device, inode].map(|field| field.to_le_bytes().to_vec());
-            Offer::of(&fields).unwrap().is_of(&found)
+            FdOffer::of(&fields).unwrap().is_of(&found)
         };
         assert!(offered(status.dev(), status.ino()));
         assert!(!offered(status.dev(), status.ino() + 1));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn an_offer_without_meaning_is_none() {
         let field = |value: i64| value.to_le_bytes().to_vec();
-        assert!(Offer::of(&[field(3), field(1), field(2)]).is_some());
+        assert!(FdOffer::of(&[field(3), field(1), field(2)]).is_some());
         for fields in [
             vec![],
             vec![field(3), field(1)],
@@ -242,7 +242,7 @@ mod tests {
             vec![vec![3], field(1), field(2)],
             vec![field(3), vec![], field(2)],
         ] {
-            assert!(Offer::of(&fields).is_none(), "{fields:?}");
+            assert!(FdOffer::of(&fields).is_none(), "{fields:?}");
         }
     }
 }

@@ -7,32 +7,32 @@ use futures_util::{Stream, StreamExt as _, stream};
 use sandbox_core::Result;
 use tokio::sync::oneshot;
 
-use super::failure::About;
+use super::error::PathContext;
 use super::pool::{self, User};
 
 /// Bytes of one piece. One piece is read ahead, so a stream takes twice that.
-pub const PIECE: usize = 256 * 1024;
+pub const CHUNK_SIZE: usize = 256 * 1024;
 
 /// Part of what is read.
 #[derive(Debug)]
-pub struct Piece {
+pub struct Chunk {
     /// What was read.
     pub bytes: Bytes,
     /// Set on the last piece.
     pub last: bool,
 }
 
-/// What pieces come from.
+/// What chunks come from.
 pub trait Source: Send + 'static {
     /// Reads the next piece.
     ///
     /// # Errors
     /// When it cannot be read.
-    fn next(&mut self) -> Result<Piece>;
+    fn next(&mut self) -> Result<Chunk>;
 }
 
 /// A source, and the piece that it gave.
-pub type Step<S> = (S, Result<Piece>);
+pub type Step<S> = (S, Result<Chunk>);
 
 /// Takes one piece.
 pub fn step<S: Source>(mut source: S) -> Step<S> {
@@ -47,8 +47,8 @@ enum Next<S> {
 }
 
 /// The stream that begins with the first step. Nothing is read while nobody takes what there is.
-pub fn pieces<S: Source>(
-    about: About,
+pub fn chunks<S: Source>(
+    about: PathContext,
     user: Option<User>,
     first: Step<S>,
 ) -> impl Stream<Item = Result<Bytes>> + Send {
