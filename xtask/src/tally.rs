@@ -19,7 +19,7 @@ const FINAL: &str = "final: ";
 const BOUND: Duration = Duration::from_secs(25 * 60);
 
 /// Lines of each failure that are shown again at the end, where they are found.
-const MOST_WORDS: usize = 12;
+const MAX_WORDS: usize = 12;
 
 /// What came of everything so far.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Tally {
             if line.starts_with(FINAL) {
                 self.finals.insert(self.told.clone());
             }
-            if !line.is_empty() && words.len() < MOST_WORDS {
+            if !line.is_empty() && words.len() < MAX_WORDS {
                 words.push(line.to_owned());
             }
         }

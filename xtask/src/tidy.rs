@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::workspace;
 
 /// No file is longer. Most are much shorter.
-const MOST_LINES: usize = 600;
+const MAX_LINES: usize = 600;
 
 /// The one crate that may contain unsafe code.
 const UNSAFE_CRATE: &str = "sandbox-isolation";
@@ -49,8 +49,8 @@ fn check_file(text: &str, is_rust: bool) -> Vec<String> {
         problems.push(format!("does not begin with `{start}`: what is it for?"));
     }
     let lines = text.lines().count();
-    if lines > MOST_LINES {
-        problems.push(format!("has {lines} lines, the most is {MOST_LINES}"));
+    if lines > MAX_LINES {
+        problems.push(format!("has {lines} lines, the most is {MAX_LINES}"));
     }
     for (number, line) in text.lines().enumerate() {
         for mark in unfinished_marks() {
@@ -111,7 +111,7 @@ mod tests {
         assert!(check_file("\"\"\"A file.\"\"\"\n", false).is_empty());
         assert_eq!(check_file("fn main() {}\n", true).len(), 1);
         assert_eq!(check_file("import os\n", false).len(), 1);
-        let long = format!("//! Long.\n{}", "//\n".repeat(MOST_LINES));
+        let long = format!("//! Long.\n{}", "//\n".repeat(MAX_LINES));
         assert_eq!(check_file(&long, true), ["has 601 lines, the most is 600"]);
         let marked = format!("//! A file.\n// {} later\n", unfinished_marks()[0]);
         assert!(check_file(&marked, true)[0].starts_with("line 2 has"));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::{Method, Response, StatusCode, Url, redirect};
-use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret, in_words};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, Secret, format_duration};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -107,7 +107,7 @@ impl Client {
         let sent = self.send_until(call, request).await;
         sent.map_err(|error| match error.kind() {
             ErrorKind::Timeout if Instant::now() >= end && error.hint().is_none() => {
-                error.with_context("waited", in_words(limit)).with_hint(LONGER)
+                error.with_context("waited", format_duration(limit)).with_hint(LONGER)
             }
             _ => error,
         })

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sandbox_core::{
-    CallContext, Error, ErrorKind, FailureKind, IsolationInfo, ResourceConfig, Result, RunOutcome,
-    SandboxInfo, SandboxStatus, TERMS, TRANSIENT, Variant, unix_now,
+    CallContext, EPHEMERAL, Error, ErrorKind, FailureKind, IsolationInfo, REUSE_KEY,
+    ResourceConfig, Result, RunOutcome, SandboxInfo, SandboxStatus, Variant, unix_now,
 };
 use sandbox_engine::interpreter::EndReason;
 use sandbox_kernel::KernelProcess;
@@ -427,13 +427,13 @@ fn metadata(record: &Runtime, note: &Note) -> Map<String, Value> {
         put("gpu_asked_for", json!(gpu));
     }
     if note.transient {
-        put(TRANSIENT, json!(true));
+        put(EPHEMERAL, json!(true));
     }
     if !note.tags.is_empty() {
         put("tags_are_kept", json!("on this computer; the service has none"));
     }
     if !note.terms.is_empty() {
-        put(TERMS, Value::Object(note.terms.clone()));
+        put(REUSE_KEY, Value::Object(note.terms.clone()));
     }
     metadata
 }

@@ -122,7 +122,7 @@ async fn plan(api: &Api, source: &Source, call: &CallContext, spec: &CreateSpec)
         tags: spec.tags.clone(),
         key: call.idempotency_key.clone(),
         transient: own,
-        terms: spec.terms(),
+        terms: spec.reuse_key(),
         isolation: spec.isolation,
         network: spec.network.mode,
         gpu: spec.gpu.clone(),

@@ -11,8 +11,8 @@ use backend_docker::{
 };
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    ErrorKind, EventKind, ExecutionResult, FailureKind, Fixed, InterpreterState, NetworkPolicy,
-    Sandbox, SandboxBuilder, Tool,
+    ErrorKind, EventKind, ExecutionResult, FailureKind, InterpreterState, NetworkPolicy, Sandbox,
+    SandboxBuilder, SingleBackend, Tool,
 };
 use serde_json::{Value, json};
 use support::{BARE_PYTHON, PATIENCE, build, build_with_kernels, docker, images_in_use};
@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 /// A sandbox that runs code in a kernel.
-fn builder(engine: &str) -> SandboxBuilder<Fixed> {
+fn builder(engine: &str) -> SandboxBuilder<SingleBackend> {
     assert!(support::has_engine(), "there is no engine to test with");
     Sandbox::builder(Arc::new(DockerBackend::default())).provider_option("engine", engine)
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_docker::{DEFAULT_IMAGE, DockerBackend, DockerConfig, Images};
-use sandbox_core::{ErrorKind, FailureKind, Fixed, Sandbox, SandboxBuilder};
+use sandbox_core::{ErrorKind, FailureKind, Sandbox, SandboxBuilder, SingleBackend};
 use support::{PATIENCE, has_engine};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
@@ -178,7 +178,7 @@ impl Engine {
         config
     }
 
-    fn builder(&self) -> SandboxBuilder<Fixed> {
+    fn builder(&self) -> SandboxBuilder<SingleBackend> {
         Sandbox::builder(Arc::new(DockerBackend::new(self.config("good"))))
     }
 

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use backend_docker::DockerBackend;
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    CommandEvent, Error, ErrorKind, FailureKind, Fixed, IsolationMode, Mount, NetworkPolicy,
-    PtySize, Sandbox, SandboxBuilder, SandboxStatus, SingleUse,
+    CommandEvent, Error, ErrorKind, FailureKind, IsolationMode, Mount, NetworkPolicy, PtySize,
+    Sandbox, SandboxBuilder, SandboxStatus, SingleBackend, SingleUse,
 };
 use support::{PATIENCE, build, docker, has_engine};
 use tokio::time::{sleep, timeout};
 use without_python::{BUSYBOX, DEBIAN, build_busybox, build_debian};
 
-fn builder(image: &str) -> SandboxBuilder<Fixed> {
+fn builder(image: &str) -> SandboxBuilder<SingleBackend> {
     assert!(has_engine(), "there is no engine to test with");
     Sandbox::builder(Arc::new(DockerBackend::default())).image(image)
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use backend_docker::{DockerBackend, DockerConfig};
 use sandbox_core::{
-    Backend as _, ByteSize, ErrorKind, FailureKind, Fixed, Mount, NetworkPolicy, Sandbox,
-    SandboxBuilder,
+    Backend as _, ByteSize, ErrorKind, FailureKind, Mount, NetworkPolicy, Sandbox, SandboxBuilder,
+    SingleBackend,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -38,7 +38,7 @@ fn backend() -> Arc<DockerBackend> {
     Arc::new(DockerBackend::new(config))
 }
 
-fn builder() -> SandboxBuilder<Fixed> {
+fn builder() -> SandboxBuilder<SingleBackend> {
     Sandbox::builder(backend())
 }
 

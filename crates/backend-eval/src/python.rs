@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::config::Options;
 
 /// How long a shim may take to say which interpreter it stands for.
-const SHIM_BOUND: Duration = Duration::from_secs(30);
+const SHIM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// More than a shim prints that says which interpreter it stands for, or what is wrong.
 const ANSWER_BYTES: u64 = 64 * 1024;
@@ -192,7 +192,7 @@ async fn ask_shim(shim: &Path) -> Result<PathBuf> {
         let (stdout, stderr) = tokio::try_join!(printed.0, printed.1)?;
         io::Result::Ok((child.wait().await?, stdout, stderr))
     };
-    let answer = timeout(SHIM_BOUND, answer).await;
+    let answer = timeout(SHIM_TIMEOUT, answer).await;
     let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let (status, stdout, stderr) = answer.map_err(|error| unusable(shim, error))?;
     let path = PathBuf::from(stdout.trim());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backend_eval::EvalBackend;
-use sandbox_core::{Error, Fixed, IsolationMode, Sandbox, SandboxBuilder, unix_now};
+use sandbox_core::{Error, IsolationMode, Sandbox, SandboxBuilder, SingleBackend, unix_now};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
@@ -13,12 +13,12 @@ use tokio::time::sleep;
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// How long something may take that happens by itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A sandbox is a cell's first process and a worker.
 const PROCESSES: usize = 2;
 
-fn builder(backend: &Arc<EvalBackend>) -> SandboxBuilder<Fixed> {
+fn builder(backend: &Arc<EvalBackend>) -> SandboxBuilder<SingleBackend> {
     let builder = Sandbox::builder(Arc::<EvalBackend>::clone(backend));
     match std::env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => builder.provider_option("python", python),
@@ -56,7 +56,7 @@ async fn until(count: usize, what: &str) {
     let begun = Instant::now();
     while descendants() != count {
         let found = descendants();
-        assert!(begun.elapsed() < PATIENCE, "{what}: {count} processes, found {found}");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "{what}: {count} processes, found {found}");
         sleep(Duration::from_millis(5)).await;
     }
 }

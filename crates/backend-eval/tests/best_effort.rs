@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use backend_eval::EvalBackend;
 use sandbox_core::{
-    Backend, ByteSize, CallContext, ErrorKind, Fixed, IsolationMode, NetworkPolicy, PtySize,
-    Sandbox, SandboxBuilder,
+    Backend, ByteSize, CallContext, ErrorKind, IsolationMode, NetworkPolicy, PtySize, Sandbox,
+    SandboxBuilder, SingleBackend,
 };
 use sandbox_isolation::{CellLauncher, CellSpec, SpawnSpec};
 
@@ -30,7 +30,7 @@ def tried(f):
  tried(lambda: socket.socket()), tried(lambda: os.kill(os.getppid(), 0)),
  tried(lambda: open('/proc/self/oom_score_adj', 'w')), tried(os.openpty)]";
 
-fn builder() -> SandboxBuilder<Fixed> {
+fn builder() -> SandboxBuilder<SingleBackend> {
     let builder = Sandbox::builder(Arc::new(EvalBackend::default()));
     let builder = builder.isolation(IsolationMode::BestEffort);
     match env::var(PYTHON) {

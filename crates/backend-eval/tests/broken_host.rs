@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend_eval::EvalBackend;
-use sandbox_core::{ErrorKind, Fixed, IsolationMode, Sandbox, SandboxBuilder};
+use sandbox_core::{ErrorKind, IsolationMode, Sandbox, SandboxBuilder, SingleBackend};
 
 const INSIDE: &str = "SANDBOX_TEST_BROKEN_HOST";
 
-fn builder() -> SandboxBuilder<Fixed> {
+fn builder() -> SandboxBuilder<SingleBackend> {
     let builder = Sandbox::builder(Arc::new(EvalBackend::default()));
     match std::env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => builder.provider_option("python", python),

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use backend_eval::EvalBackend;
 use sandbox_core::{
-    ErrorKind, Fixed, IsolationInfo, IsolationMode, NetworkPolicy, Sandbox, SandboxBuilder,
+    ErrorKind, IsolationInfo, IsolationMode, NetworkPolicy, Sandbox, SandboxBuilder, SingleBackend,
 };
 use tokio::time::timeout;
 
 /// An answer must come within that.
 const SOON: Duration = Duration::from_secs(60);
 
-fn builder(mode: IsolationMode) -> SandboxBuilder<Fixed> {
+fn builder(mode: IsolationMode) -> SandboxBuilder<SingleBackend> {
     let builder = Sandbox::builder(Arc::new(EvalBackend::default())).isolation(mode);
     match std::env::var("SANDBOX_TEST_PYTHON") {
         Ok(python) => builder.provider_option("python", python),

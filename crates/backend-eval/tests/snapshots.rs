@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_core::{
-    Backend, CallContext, ContextSpec, ErrorKind, ExecutionResult, FailureKind, Fixed,
-    IsolationMode, Mount, Result, Sandbox, SandboxBuilder, Tool,
+    Backend, CallContext, ContextSpec, ErrorKind, ExecutionResult, FailureKind, IsolationMode,
+    Mount, Result, Sandbox, SandboxBuilder, SingleBackend, Tool,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Long enough for whatever is not meant to take time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct World {
     backend: Arc<EvalBackend>,
@@ -29,7 +29,7 @@ impl World {
         Self { backend: Arc::new(EvalBackend::new(config)), _state: state }
     }
 
-    fn builder(&self) -> SandboxBuilder<Fixed> {
+    fn builder(&self) -> SandboxBuilder<SingleBackend> {
         Sandbox::builder(Arc::<EvalBackend>::clone(&self.backend))
     }
 
@@ -43,7 +43,7 @@ impl World {
 }
 
 async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
-    sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
+    sandbox.run_code(code).timeout(WAIT_TIMEOUT).await.unwrap()
 }
 
 #[track_caller]
@@ -69,7 +69,7 @@ async fn processes(sandbox: &Sandbox) -> usize {
 async fn until_processes(sandbox: &Sandbox, count: usize) {
     let began = Instant::now();
     while processes(sandbox).await != count {
-        assert!(began.elapsed() < PATIENCE, "{} and not {count}", processes(sandbox).await);
+        assert!(began.elapsed() < WAIT_TIMEOUT, "{} and not {count}", processes(sandbox).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -426,7 +426,7 @@ async fn variables_are_stored_aside() {
     });
     let began = Instant::now();
     while !sandbox.files().exists("/tmp/begun").await.unwrap() {
-        assert!(began.elapsed() < PATIENCE, "it is never stored");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "it is never stored");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(text(&sandbox, "open('/tmp/go', 'w').close(); len(state)").await, "160");
@@ -474,7 +474,7 @@ async fn variables_that_are_never_read_to_their_end_hold_nobody_up() {
     run(&sandbox, code).await;
     sandbox.create_snapshot("one").await.unwrap();
     let create = world.builder().snapshot_name("one").create();
-    let error = tokio::time::timeout(PATIENCE, create).await.expect("it ends").unwrap_err();
+    let error = tokio::time::timeout(WAIT_TIMEOUT, create).await.expect("it ends").unwrap_err();
     assert!(error.to_string().contains("ValueError: no"), "{error}");
 }
 

@@ -9,10 +9,10 @@ use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_core::{Backend as _, CallContext, ExecutionResult, IsolationMode, Sandbox};
 
 /// Long enough for whatever is not meant to take time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
-    sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
+    sandbox.run_code(code).timeout(WAIT_TIMEOUT).await.unwrap()
 }
 
 async fn text(sandbox: &Sandbox, code: &str) -> String {
@@ -46,7 +46,7 @@ async fn without_isolation_the_copy_that_stores_is_no_child_and_lives_as_long_as
             if let Some(pid) = said.strip_suffix('.') {
                 return pid.parse().unwrap();
             }
-            assert!(began.elapsed() < PATIENCE, "it is never stored");
+            assert!(began.elapsed() < WAIT_TIMEOUT, "it is never stored");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -54,7 +54,7 @@ async fn without_isolation_the_copy_that_stores_is_no_child_and_lives_as_long_as
     let until_gone = async |pid: u32| {
         let began = Instant::now();
         while exists(pid) {
-            assert!(began.elapsed() < PATIENCE, "the copy stays");
+            assert!(began.elapsed() < WAIT_TIMEOUT, "the copy stays");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

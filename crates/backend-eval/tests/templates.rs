@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend_eval::{EvalBackend, EvalConfig};
-use sandbox_core::{ExecutionResult, Fixed, Mount, Sandbox, SandboxBuilder};
+use sandbox_core::{ExecutionResult, Mount, Sandbox, SandboxBuilder, SingleBackend};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Long enough for whatever is not meant to take time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct World {
     backend: Arc<EvalBackend>,
@@ -27,7 +27,7 @@ impl World {
         Self { backend: Arc::new(EvalBackend::new(config)), _state: state }
     }
 
-    fn builder(&self) -> SandboxBuilder<Fixed> {
+    fn builder(&self) -> SandboxBuilder<SingleBackend> {
         Sandbox::builder(Arc::<EvalBackend>::clone(&self.backend))
     }
 
@@ -37,7 +37,7 @@ impl World {
 }
 
 async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
-    sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
+    sandbox.run_code(code).timeout(WAIT_TIMEOUT).await.unwrap()
 }
 
 async fn text(sandbox: &Sandbox, code: &str) -> String {
@@ -48,7 +48,7 @@ async fn text(sandbox: &Sandbox, code: &str) -> String {
 const IS_THERE: &str = "import sys\n[name in sys.modules for name in NAMES]";
 
 /// A new sandbox of that snapshot has those modules before any code runs there.
-async fn at_first(builder: SandboxBuilder<Fixed>, names: &[&str]) -> String {
+async fn at_first(builder: SandboxBuilder<SingleBackend>, names: &[&str]) -> String {
     let sandbox = builder.create().await.unwrap();
     text(&sandbox, &IS_THERE.replace("NAMES", &format!("{names:?}"))).await
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use backend_eval::{EvalBackend, EvalConfig};
 use sandbox_core::{
-    Backend as _, CallContext, ExecutionResult, Fixed, Mount, Sandbox, SandboxBuilder,
+    Backend as _, CallContext, ExecutionResult, Mount, Sandbox, SandboxBuilder, SingleBackend,
 };
 use tempfile::TempDir;
 
@@ -47,13 +47,13 @@ impl World {
         self.root.join("env/bin/python")
     }
 
-    fn builder(&self) -> SandboxBuilder<Fixed> {
+    fn builder(&self) -> SandboxBuilder<SingleBackend> {
         Sandbox::builder(Arc::new(EvalBackend::default()))
             .provider_option("python", self.python().to_str().unwrap())
     }
 }
 
-async fn run(builder: SandboxBuilder<Fixed>, code: &str) -> ExecutionResult {
+async fn run(builder: SandboxBuilder<SingleBackend>, code: &str) -> ExecutionResult {
     builder.create().await.unwrap().run_code(code).await.unwrap()
 }
 

@@ -20,7 +20,7 @@ use std::thread;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    CommandLine, CommandResult, Error, ErrorKind, Event, EventStream, ExecutionResult, FileInfo,
+    CommandResult, CommandSpec, Error, ErrorKind, Event, EventStream, ExecutionResult, FileInfo,
     Result, SandboxBuilder, Transferred,
 };
 use serde::Serialize;
@@ -121,7 +121,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// Only for a command that never ran.
-    pub fn run_command(&self, command: impl Into<CommandLine>) -> Result<CommandResult> {
+    pub fn run_command(&self, command: impl Into<CommandSpec>) -> Result<CommandResult> {
         let command = command.into();
         self.wait(|sandbox| sandbox.commands().run(command))
     }

@@ -1,6 +1,6 @@
 //! Commands for which nobody needs a handle: a sandbox is made, used, and ended.
 
-use sandbox_core::{CommandLine, CommandResult, Result};
+use sandbox_core::{CommandResult, CommandSpec, Result};
 
 use crate::Sandbox;
 
@@ -20,7 +20,7 @@ use crate::Sandbox;
 ///
 /// # Cancellation
 /// Dropping the future ends the sandbox.
-pub async fn run(command: impl Into<CommandLine>) -> Result<CommandResult> {
+pub async fn run(command: impl Into<CommandSpec>) -> Result<CommandResult> {
     let command = command.into();
     Sandbox::builder().scope(async |sandbox| sandbox.execute(command).await).await
 }
@@ -32,9 +32,9 @@ pub async fn run(command: impl Into<CommandLine>) -> Result<CommandResult> {
 ///
 /// # Cancellation
 /// Dropping the future ends the sandbox.
-pub async fn run_many<C: Into<CommandLine>>(
+pub async fn run_many<C: Into<CommandSpec>>(
     commands: impl IntoIterator<Item = C>,
 ) -> Result<Vec<CommandResult>> {
-    let commands: Vec<CommandLine> = commands.into_iter().map(Into::into).collect();
+    let commands: Vec<CommandSpec> = commands.into_iter().map(Into::into).collect();
     Sandbox::builder().scope(async |sandbox| sandbox.execute_many(commands).await).await
 }

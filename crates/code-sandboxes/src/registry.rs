@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sandbox_core::{Backend, Error, Resolve, Result, Variant};
+use sandbox_core::{Backend, BackendResolver, Error, Result, Variant};
 
 use crate::Sandbox;
 
@@ -130,7 +130,7 @@ fn missing(variant: Variant, known: &[Entry]) -> Error {
         .with_hint(hint)
 }
 
-impl Resolve for Registry {
+impl BackendResolver for Registry {
     type Sandbox = Sandbox;
 
     fn resolve(&self, variant: Option<Variant>) -> Result<Arc<dyn Backend>> {

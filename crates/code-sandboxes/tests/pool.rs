@@ -10,7 +10,7 @@ use code_sandboxes::pool::{PoolStatus, SandboxPool};
 use code_sandboxes::{ErrorKind, Sandbox, SandboxStatus};
 
 /// Long enough for whatever is not meant to take time, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn until(pool: &SandboxPool, wanted: impl Fn(&PoolStatus) -> bool) -> PoolStatus {
     let began = Instant::now();
@@ -19,7 +19,7 @@ async fn until(pool: &SandboxPool, wanted: impl Fn(&PoolStatus) -> bool) -> Pool
         if wanted(&status) {
             return status;
         }
-        assert!(began.elapsed() < PATIENCE, "{status:?}");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "{status:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -74,7 +74,7 @@ async fn dropping_releases() {
     until(&pool, |status| status.in_use == 0).await;
     let began = Instant::now();
     while handle.info().unwrap().status == SandboxStatus::Running {
-        assert!(began.elapsed() < PATIENCE, "it runs on");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "it runs on");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -87,7 +87,7 @@ async fn dropping_releases_outside_of_the_runtime_too() {
     std::thread::spawn(move || drop(sandbox)).join().unwrap();
     let began = Instant::now();
     while handle.info().unwrap().status == SandboxStatus::Running {
-        assert!(began.elapsed() < PATIENCE, "it runs on");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "it runs on");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -116,7 +116,7 @@ async fn a_recipe_that_panics_is_told() {
         assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "only the first call works");
         Sandbox::builder()
     };
-    let started = tokio::time::timeout(PATIENCE, SandboxPool::start(2, recipe)).await;
+    let started = tokio::time::timeout(WAIT_TIMEOUT, SandboxPool::start(2, recipe)).await;
     let error = started.expect("it waits for ever").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);
     assert!(error.to_string().contains("only the first call works"), "{error}");

@@ -16,7 +16,7 @@ use crate::support::{eventually, is_usable};
 const READY_AHEAD: Duration = Duration::from_millis(2500);
 
 /// How long what was given back may take to be gone: large trees of files are on disks that others use too.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What there was at one moment.
 pub(crate) struct Census {
@@ -94,7 +94,7 @@ impl Census {
     /// Waits until nothing is left that was not there before.
     pub(crate) async fn is_restored(&self) -> Checked {
         let mut left = Vec::new();
-        let waited = eventually("a clean host", PATIENCE, async || {
+        let waited = eventually("a clean host", WAIT_TIMEOUT, async || {
             left = self.left(&Self::now()?);
             Ok(left.is_empty())
         });

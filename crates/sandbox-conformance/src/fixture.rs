@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbox_core::{Backend, ByteSize, ErrorKind, Fixed, Sandbox, SandboxBuilder};
+use sandbox_core::{Backend, ByteSize, ErrorKind, Sandbox, SandboxBuilder, SingleBackend};
 
 use crate::case::{Checked, Failure};
 use crate::hostile::Canaries;
-use crate::support::{PATIENCE, SLACK, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, within};
 use crate::target::Target;
 
 /// Makes the sandboxes of one case and ends them afterwards. Clones share the list.
@@ -42,7 +42,7 @@ impl Fixture {
     pub(crate) async fn is_truthful(&self) -> Checked {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for sandbox in made {
-            match within(SLACK, sandbox.run_code("1+1").timeout(PATIENCE)).await? {
+            match within(SLACK, sandbox.run_code("1+1").timeout(WAIT_TIMEOUT)).await? {
                 Ok(result) if result.text() == Some("2") => {}
                 Err(error) if error.kind() == ErrorKind::Terminated => {}
                 other => return Err(Failure::new(format!("afterwards: {other:?}"))),
@@ -60,7 +60,7 @@ impl Fixture {
     }
 
     /// A builder with the settings of the target. What it makes is the case's to end.
-    pub(crate) fn builder(&self) -> SandboxBuilder<Fixed> {
+    pub(crate) fn builder(&self) -> SandboxBuilder<SingleBackend> {
         let builder = Sandbox::builder(self.backend()).isolation(self.target.isolation);
         (self.target.configure)(builder)
     }
@@ -73,7 +73,7 @@ impl Fixture {
     /// A sandbox with more settings.
     pub(crate) async fn create(
         &self,
-        configure: impl FnOnce(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed>,
+        configure: impl FnOnce(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend>,
     ) -> Checked<Sandbox> {
         let sandbox = configure(self.builder()).create().await?;
         self.keep(&sandbox);

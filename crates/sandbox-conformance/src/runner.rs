@@ -21,7 +21,7 @@ use crate::report::{CaseReport, Outcome, Report};
 use crate::target::{Target, asked_groups};
 
 /// No case takes this long. One that does hangs.
-const LONGEST_CASE: Duration = Duration::from_secs(240);
+const MAX_CASE: Duration = Duration::from_secs(240);
 
 /// Runs the suite with the arguments of this process, for a test without the standard harness.
 ///
@@ -159,7 +159,7 @@ async fn of_a_sandbox(
         fixture.clean_up().await?;
         Ok(capabilities)
     };
-    tokio::time::timeout(LONGEST_CASE, check)
+    tokio::time::timeout(MAX_CASE, check)
         .await
         .unwrap_or_else(|_| Err(Failure::new("it did not answer")))
         .map_err(|failure| format!("no {} sandbox can be made here: {failure}", target.name))
@@ -304,10 +304,10 @@ fn worse(checked: Checked, host: Checked) -> Checked {
 
 async fn bounded(work: impl Future<Output = Checked>) -> Checked {
     let work = AssertUnwindSafe(work).catch_unwind();
-    match tokio::time::timeout(LONGEST_CASE, work).await {
+    match tokio::time::timeout(MAX_CASE, work).await {
         Ok(Ok(checked)) => checked,
         Ok(Err(_)) => Err(Failure::new("it panicked")),
-        Err(_) => Err(Failure::new(format!("it did not end within {} s", LONGEST_CASE.as_secs()))),
+        Err(_) => Err(Failure::new(format!("it did not end within {} s", MAX_CASE.as_secs()))),
     }
 }
 

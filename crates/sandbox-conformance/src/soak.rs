@@ -28,7 +28,7 @@ const AT_ONCE: usize = 4;
 /// How many are made before anything is measured: what is kept is there then.
 const WARM_UP: usize = 100;
 /// What a process may have more afterwards, beside what each of so many rounds may not leave.
-const MOST_GROWTH: u64 = 24 << 20;
+const MAX_GROWTH: u64 = 24 << 20;
 
 /// What one part found out.
 #[derive(Clone, Debug, Serialize)]
@@ -88,7 +88,7 @@ fn trial(
     let (runtime, parts) = (Arc::clone(runtime), Arc::clone(parts));
     Trial::test(format!("soak::{name}"), move || {
         let part = runtime.block_on(work()).map_err(Failed::from)?;
-        let grown = part.memory.iter().find(|(_, [before, after])| *after > before + MOST_GROWTH);
+        let grown = part.memory.iter().find(|(_, [before, after])| *after > before + MAX_GROWTH);
         let leak = grown.map(|(process, [before, after])| {
             format!(
                 "{process} has {after} bytes after {} sandboxes, {before} before",

@@ -12,14 +12,14 @@ use crate::case::{Checked, Failure, ensure, ensure_eq};
 use crate::host;
 
 /// Long enough for whatever is not meant to take time, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much later than its limit a run may end: the grace before it is killed, and room for a busy machine.
 pub(crate) const SLACK: Duration = Duration::from_secs(15);
 
 /// Runs code, whatever comes of it.
 pub(crate) async fn run(sandbox: &Sandbox, code: &str) -> Checked<ExecutionResult> {
-    let result = sandbox.run_code(code).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(code).timeout(WAIT_TIMEOUT).await?;
     tells_no_secret(&result)?;
     Ok(result)
 }
@@ -121,7 +121,7 @@ pub(crate) async fn eventually(
 
 /// Waits until code runs in the default context.
 pub(crate) async fn until_executing(sandbox: &Sandbox) -> Checked {
-    eventually("running", PATIENCE, async || Ok(sandbox.is_executing())).await
+    eventually("running", WAIT_TIMEOUT, async || Ok(sandbox.is_executing())).await
 }
 
 /// What a result says, short enough for a message.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::case::Case;
-use sandbox_core::{Backend, Fixed, IsolationMode, SandboxBuilder};
+use sandbox_core::{Backend, IsolationMode, SandboxBuilder, SingleBackend};
 
 /// The variable that asks for every case of every test program, when it is set to `1`: `cargo xtask test --full`.
 pub const FULL: &str = "SANDBOX_TEST_FULL";
@@ -19,7 +19,8 @@ pub fn is_full() -> bool {
 }
 
 type MakeBackend = dyn Fn() -> Arc<dyn Backend> + Send + Sync;
-type Configure = dyn Fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed> + Send + Sync;
+type Configure =
+    dyn Fn(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend> + Send + Sync;
 
 /// A backend, or a stack of layers over one, and how its sandboxes are made by default.
 #[derive(Clone)]
@@ -124,7 +125,10 @@ impl Target {
     #[must_use]
     pub fn configure(
         mut self,
-        configure: impl Fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed> + Send + Sync + 'static,
+        configure: impl Fn(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.configure = Arc::new(configure);
         self

@@ -17,7 +17,7 @@ use crate::spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse};
 use crate::units::{ByteSize, check_duration};
 
 /// Finds the backend of a builder.
-pub trait Resolve {
+pub trait BackendResolver {
     /// The handle that the builder gives.
     type Sandbox: From<Sandbox>;
 
@@ -30,9 +30,9 @@ pub trait Resolve {
 
 /// One backend and no choice.
 #[derive(Clone, Debug)]
-pub struct Fixed(pub(crate) Arc<dyn Backend>);
+pub struct SingleBackend(pub(crate) Arc<dyn Backend>);
 
-impl Resolve for Fixed {
+impl BackendResolver for SingleBackend {
     type Sandbox = Sandbox;
 
     fn resolve(&self, variant: Option<Variant>) -> Result<Arc<dyn Backend>> {
@@ -68,7 +68,7 @@ impl<R: fmt::Debug> fmt::Debug for SandboxBuilder<R> {
     }
 }
 
-impl<R: Resolve> SandboxBuilder<R> {
+impl<R: BackendResolver> SandboxBuilder<R> {
     /// A builder that finds its backend with `resolver`.
     pub fn new(resolver: R) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::collect::Notice;
+use crate::collect::CollectedEvent;
 use crate::model::{CodeError, OutputMessage, ResultItem};
 
 type Callback<'a, T> = Box<dyn FnMut(&T) + Send + 'a>;
@@ -21,12 +21,12 @@ pub struct Callbacks<'a> {
 }
 
 impl Callbacks<'_> {
-    pub(crate) fn tell(&mut self, notice: &Notice<'_>) {
+    pub(crate) fn tell(&mut self, notice: &CollectedEvent<'_>) {
         match notice {
-            Notice::Nothing => {}
-            Notice::Output(messages) => self.tell_output(messages),
-            Notice::Result(item) => call(&mut self.result, item),
-            Notice::Error(error) => call(&mut self.error, error),
+            CollectedEvent::Nothing => {}
+            CollectedEvent::Output(messages) => self.tell_output(messages),
+            CollectedEvent::Result(item) => call(&mut self.result, item),
+            CollectedEvent::Error(error) => call(&mut self.error, error),
         }
     }
 

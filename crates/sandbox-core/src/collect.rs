@@ -14,13 +14,13 @@ use crate::model::{
 pub const KEEP_EACH_END: usize = 512 << 10;
 
 /// Lines a result keeps one by one; what follows becomes a single message, so that memory stays bounded.
-const MOST_LINES: usize = 10_000;
+const MAX_LINES: usize = 10_000;
 
 /// Objects that a result keeps; later ones are counted and dropped.
-const MOST_RESULTS: usize = 10_000;
+const MAX_RESULTS: usize = 10_000;
 
 /// Bytes of memory for all displayed objects that a result keeps.
-const MOST_RESULT_BYTES: usize = 128 << 20;
+const MAX_RESULT_BYTES: usize = 128 << 20;
 
 /// Bytes that updates may put in the place of others in one run: each takes time for every object that it is shown by.
 const MAX_UPDATED_BYTES: usize = 1 << 30;
@@ -39,7 +39,7 @@ pub struct ResultCollector {
 
 /// What one event means to callbacks.
 #[derive(Debug)]
-pub enum Notice<'a> {
+pub enum CollectedEvent<'a> {
     /// Nothing.
     Nothing,
     /// Lines, or parts of lines.
@@ -57,39 +57,39 @@ impl ResultCollector {
     }
 
     /// Adds an event and says what callbacks should hear of it.
-    pub fn push(&mut self, event: Event) -> Notice<'_> {
+    pub fn push(&mut self, event: Event) -> CollectedEvent<'_> {
         self.result.run_id = event.run_id;
         match event.kind {
             EventKind::Started { context_id, restarted } => {
                 self.result.context_id = Some(context_id);
                 self.result.started_at = Some(event.timestamp);
                 self.result.restarted = restarted;
-                Notice::Nothing
+                CollectedEvent::Nothing
             }
             EventKind::Output { stream, data } => {
                 let error = stream == OutputStream::Stderr;
                 let collector = if error { &mut self.stderr } else { &mut self.stdout };
-                Notice::Output(collector.push(&data, event.timestamp, error))
+                CollectedEvent::Output(collector.push(&data, event.timestamp, error))
             }
             EventKind::Display { display, item, display_id } => {
                 self.display(display, item, display_id)
             }
             EventKind::ClearOutput { wait: true } => {
                 self.clear_before_next = true;
-                Notice::Nothing
+                CollectedEvent::Nothing
             }
             EventKind::ClearOutput { wait: false } => {
                 self.clear();
-                Notice::Nothing
+                CollectedEvent::Nothing
             }
             EventKind::Hint { text } => {
                 self.result.hint = Some(text);
-                Notice::Nothing
+                CollectedEvent::Nothing
             }
-            EventKind::Error(error) => Notice::Error(self.result.code_error.insert(error)),
+            EventKind::Error(error) => CollectedEvent::Error(self.result.code_error.insert(error)),
             EventKind::Finished(outcome) => {
                 self.finish_with(outcome);
-                Notice::Nothing
+                CollectedEvent::Nothing
             }
         }
     }
@@ -99,25 +99,25 @@ impl ResultCollector {
         display: DisplayKind,
         item: ResultItem,
         display_id: Option<String>,
-    ) -> Notice<'_> {
+    ) -> CollectedEvent<'_> {
         if std::mem::take(&mut self.clear_before_next) {
             self.clear();
         }
         // What is shown under an id that is known replaces what was, wherever it stands.
         self.update(&item, display_id.as_deref());
         if display == DisplayKind::Update {
-            return Notice::Nothing;
+            return CollectedEvent::Nothing;
         }
         let bytes = size_of_item(&item) + display_id.as_ref().map_or(0, String::len);
-        let full = self.result.results.len() >= MOST_RESULTS;
-        if full || self.result_bytes + bytes > MOST_RESULT_BYTES {
+        let full = self.result.results.len() >= MAX_RESULTS;
+        if full || self.result_bytes + bytes > MAX_RESULT_BYTES {
             self.result.results_dropped += 1;
-            return Notice::Nothing;
+            return CollectedEvent::Nothing;
         }
         self.result_bytes += bytes;
         self.display_ids.push(display_id);
         self.result.results.push(item);
-        self.result.results.last().map_or(Notice::Nothing, Notice::Result)
+        self.result.results.last().map_or(CollectedEvent::Nothing, CollectedEvent::Result)
     }
 
     /// Replaces what is shown under that id.
@@ -129,7 +129,7 @@ impl ResultCollector {
                 continue;
             }
             let total = self.result_bytes + bytes - size_of_item(shown).min(self.result_bytes);
-            if total > MOST_RESULT_BYTES || self.updated_bytes + bytes > MAX_UPDATED_BYTES {
+            if total > MAX_RESULT_BYTES || self.updated_bytes + bytes > MAX_UPDATED_BYTES {
                 return;
             }
             self.result_bytes = total;
@@ -280,7 +280,7 @@ fn size_of_entries<'a>(entries: impl ExactSizeIterator<Item = (&'a String, &'a V
 }
 
 fn append(messages: &mut Vec<OutputMessage>, line: OutputMessage) {
-    let full = messages.len() >= MOST_LINES;
+    let full = messages.len() >= MAX_LINES;
     match messages.last_mut() {
         Some(last) if !last.terminated => {
             last.line.push_str(&line.line);
@@ -404,7 +404,7 @@ mod tests {
         let mut collector = StreamCollector::default();
         collector.push(lines.as_bytes(), 0.0, false);
         let (messages, _) = collector.finish(false);
-        assert_eq!(messages.len(), MOST_LINES);
+        assert_eq!(messages.len(), MAX_LINES);
         let logs = crate::model::Logs { stdout: messages, stderr: Vec::new() };
         assert_eq!(logs.stdout_exact(), lines);
     }
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn displayed_objects_are_bounded() {
         let mut collector = ResultCollector::new();
-        for seq in 0..(MOST_RESULTS as u64 + 5) {
+        for seq in 0..(MAX_RESULTS as u64 + 5) {
             let kind = EventKind::Display {
                 display: DisplayKind::Display,
                 item: ResultItem::from_text("x"),
@@ -427,15 +427,15 @@ mod tests {
         };
         collector.push(Event { run_id: String::new(), seq: 0, timestamp: 0.0, kind: update });
         let result = collector.finish();
-        assert_eq!((result.results.len(), result.results_dropped), (MOST_RESULTS, 5));
+        assert_eq!((result.results.len(), result.results_dropped), (MAX_RESULTS, 5));
         let kept: usize = result.results.iter().filter_map(|item| item.text()).map(str::len).sum();
-        assert!(kept <= MOST_RESULT_BYTES, "{kept}");
+        assert!(kept <= MAX_RESULT_BYTES, "{kept}");
     }
 
     #[test]
     fn the_ids_of_displayed_objects_are_bounded() {
         let mut collector = ResultCollector::new();
-        let long = "d".repeat(MOST_RESULT_BYTES / 4);
+        let long = "d".repeat(MAX_RESULT_BYTES / 4);
         for seq in 0..8 {
             let kind = EventKind::Display {
                 display: DisplayKind::Display,

@@ -14,7 +14,7 @@ use crate::collect::StreamCollector;
 use crate::command::{Command, CommandEvent, CommandInfo};
 use crate::error::{Error, Result};
 use crate::model::{CommandResult, Logs, OutputMessage, OutputStream};
-use crate::request::{ByteStream, CommandLine, PtySize, StartCommand, Stdin};
+use crate::request::{ByteStream, CommandSpec, PtySize, StartCommand, Stdin};
 use crate::run::no_output_limit;
 use crate::sandbox::Sandbox;
 use crate::script::script_command;
@@ -35,7 +35,7 @@ impl<'a> Commands<'a> {
     /// Describes a command: a `&str` is a line for the shell, an array is a program and its arguments.
     ///
     /// Await it for a [`CommandResult`], or [`start`](CommandBuilder::start) it for events.
-    pub fn run(&self, command: impl Into<CommandLine>) -> CommandBuilder<'a> {
+    pub fn run(&self, command: impl Into<CommandSpec>) -> CommandBuilder<'a> {
         CommandBuilder {
             sandbox: self.sandbox,
             request: StartCommand::new(command),

@@ -18,7 +18,7 @@ use crate::sandbox::Sandbox;
 use crate::units::ByteSize;
 
 /// The most that [`Files::read`] takes into memory; larger files are streamed.
-pub const MOST_IN_MEMORY: ByteSize = ByteSize::mib(64);
+pub const MAX_READ_SIZE: ByteSize = ByteSize::mib(64);
 
 /// The files of a sandbox. Paths are absolute inside it, or relative to its working directory.
 ///
@@ -60,8 +60,8 @@ impl<'a> Files<'a> {
                     all.extend_from_slice(&piece);
                 }
             }
-            if all.len() as u64 > MOST_IN_MEMORY.as_u64() {
-                let message = format!("{path} is larger than {MOST_IN_MEMORY}");
+            if all.len() as u64 > MAX_READ_SIZE.as_u64() {
+                let message = format!("{path} is larger than {MAX_READ_SIZE}");
                 return Err(Error::new(ErrorKind::ResourceExhausted, "read_file", message)
                     .with_context("cause", "too_large")
                     .with_hint("read it as a stream"));

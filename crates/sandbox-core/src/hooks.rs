@@ -23,7 +23,7 @@ use crate::model::{
     Context, Event, FileInfo, SandboxEnvironment, SandboxInfo, SandboxStatus, SnapshotInfo, Tags,
 };
 use crate::request::{
-    ByteRange, ByteStream, CodeMode, CommandLine, ContextSpec, FindFiles, FoundFile,
+    ByteRange, ByteStream, CodeMode, CommandSpec, ContextSpec, FindFiles, FoundFile,
     InstallPackages, ListQuery, Page, RunCode, StartCommand, WriteOptions,
 };
 use crate::spec::CreateSpec;
@@ -91,7 +91,7 @@ pub enum OperationRequest<'a> {
     /// To start a command.
     StartCommand {
         /// The line for the shell, or the program and its arguments.
-        command: &'a CommandLine,
+        command: &'a CommandSpec,
         /// The working directory, when the request names one.
         cwd: Option<&'a str>,
         /// Environment variables beside those of the sandbox.

@@ -18,27 +18,27 @@ mod capability;
 mod collect;
 mod command;
 mod commands;
-mod depth;
+mod compat;
 mod directory;
 mod error;
-mod execute;
 mod files;
+mod get_or_create;
 mod hint;
 mod hooks;
 mod id;
 mod instance;
+mod json_depth;
 mod layer;
 mod model;
 mod packages;
 mod request;
-mod reuse;
+mod reuse_key;
 mod run;
 mod sandbox;
 mod script;
 mod secret;
 mod spec;
 pub mod tar;
-mod terms;
 mod time;
 mod tool;
 mod transfer;
@@ -46,16 +46,17 @@ mod units;
 mod wrapper;
 
 pub use backend::{Backend, Check, Health};
-pub use builder::{Fixed, Resolve, SandboxBuilder};
+pub use builder::{BackendResolver, SandboxBuilder, SingleBackend};
 pub use call::CallContext;
 pub use callbacks::{Callbacks, NoCallbacks};
 pub use capability::Capabilities;
-pub use collect::{KEEP_EACH_END, Notice, ResultCollector, StreamCollector, Utf8Decoder};
+pub use collect::{CollectedEvent, KEEP_EACH_END, ResultCollector, StreamCollector, Utf8Decoder};
 pub use command::{Command, CommandControl, CommandEvent, CommandInfo, CommandOutcome};
 pub use commands::{CommandBuilder, Commands};
 pub use directory::{check_directory, resolve_directory};
 pub use error::{Effect, Error, ErrorKind, Result, Retry};
-pub use files::{Files, MOST_IN_MEMORY};
+pub use files::{Files, MAX_READ_SIZE};
+pub use get_or_create::DEFAULT_DETACHED;
 pub use hint::{hint_with_rust, without_rust};
 pub use hooks::{
     Hooks, Observer, Operation, OperationEvent, OperationRequest, intercept, intercept_backend,
@@ -76,18 +77,17 @@ pub use model::{
     Variant, WatchEvent, WatchEventKind,
 };
 pub use request::{
-    ByteRange, ByteStream, CodeMode, CommandLine, ContextSpec, FindFiles, FoundFile,
+    ByteRange, ByteStream, CodeMode, CommandSpec, ContextSpec, FindFiles, FoundFile,
     InstallPackages, ListQuery, Page, PtySize, RunCode, StartCommand, Stdin, WriteOptions,
     check_context_id,
 };
-pub use reuse::DEFAULT_DETACHED;
+pub use reuse_key::{EPHEMERAL, REUSE_KEY};
 pub use run::RunCodeBuilder;
 pub use sandbox::{DEFAULT_TIMEOUT, Sandbox};
 pub use secret::Secret;
 pub use spec::{CreateSpec, IsolationMode, SandboxConfig, SingleUse, check_env, check_path};
-pub use terms::{TERMS, TRANSIENT};
 pub use time::unix_now;
 pub use tool::{Tool, ToolFunction, ToolResult};
 pub use transfer::{Progress, Transfer, Transferred, wait_for_transfers};
-pub use units::{ByteSize, MAX_DURATION, check_duration, check_life, in_words, seconds};
+pub use units::{ByteSize, MAX_DURATION, check_duration, check_lifetime, format_duration, seconds};
 pub use wrapper::{BackendWrapper, InstanceWrapper, wrap_backend, wrap_instance};

@@ -147,14 +147,14 @@ pub struct ContextSpec {
 
 /// What a command is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CommandLine {
+pub enum CommandSpec {
     /// A line for `/bin/sh -c`.
     Shell(String),
     /// A program and its arguments; no shell is involved.
     Argv(Vec<String>),
 }
 
-impl CommandLine {
+impl CommandSpec {
     /// The program and arguments that are executed in the end.
     pub fn argv(&self) -> Vec<String> {
         match self {
@@ -164,7 +164,7 @@ impl CommandLine {
     }
 }
 
-impl fmt::Display for CommandLine {
+impl fmt::Display for CommandSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shell(line) => f.write_str(line),
@@ -173,25 +173,25 @@ impl fmt::Display for CommandLine {
     }
 }
 
-impl From<&str> for CommandLine {
+impl From<&str> for CommandSpec {
     fn from(line: &str) -> Self {
         Self::Shell(line.to_owned())
     }
 }
 
-impl From<String> for CommandLine {
+impl From<String> for CommandSpec {
     fn from(line: String) -> Self {
         Self::Shell(line)
     }
 }
 
-impl<S: Into<String>, const N: usize> From<[S; N]> for CommandLine {
+impl<S: Into<String>, const N: usize> From<[S; N]> for CommandSpec {
     fn from(argv: [S; N]) -> Self {
         Self::Argv(argv.into_iter().map(Into::into).collect())
     }
 }
 
-impl From<Vec<String>> for CommandLine {
+impl From<Vec<String>> for CommandSpec {
     fn from(argv: Vec<String>) -> Self {
         Self::Argv(argv)
     }
@@ -217,7 +217,7 @@ impl Default for PtySize {
 #[non_exhaustive]
 pub struct StartCommand {
     /// What to run.
-    pub command: CommandLine,
+    pub command: CommandSpec,
     /// Working directory. A relative one is below the sandbox's, which is the default.
     pub cwd: Option<String>,
     /// Environment variables added to the sandbox's.
@@ -242,7 +242,7 @@ pub struct StartCommand {
 
 impl StartCommand {
     /// A command with defaults.
-    pub fn new(command: impl Into<CommandLine>) -> Self {
+    pub fn new(command: impl Into<CommandSpec>) -> Self {
         Self {
             command: command.into(),
             cwd: None,

@@ -9,20 +9,20 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::backend::Backend;
-use crate::builder::{Fixed, SandboxBuilder};
+use crate::builder::{SandboxBuilder, SingleBackend};
 use crate::call::CallContext;
 use crate::capability::Capabilities;
 use crate::commands::Commands;
-use crate::depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
 use crate::instance::{Instance, Metrics, TunnelInfo};
+use crate::json_depth;
 use crate::model::{Context, SandboxInfo, SandboxStatus, SnapshotInfo, Tags, Variant};
 use crate::request::ContextSpec;
 use crate::run::RunCodeBuilder;
 use crate::spec::{CreateSpec, check_tags};
 use crate::tool::Tool;
-use crate::units::{check_duration, check_life};
+use crate::units::{check_duration, check_lifetime};
 
 /// How long a run may take when nothing else is said.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,15 +57,15 @@ enum Phase {
     Terminated(Option<SandboxInfo>),
 }
 
-enum Ending {
-    Orderly,
-    AtOnce,
+enum Shutdown {
+    Graceful,
+    Immediate,
 }
 
 impl Sandbox {
     /// Begins a sandbox on one backend.
-    pub fn builder(backend: Arc<dyn Backend>) -> SandboxBuilder<Fixed> {
-        SandboxBuilder::new(Fixed(backend))
+    pub fn builder(backend: Arc<dyn Backend>) -> SandboxBuilder<SingleBackend> {
+        SandboxBuilder::new(SingleBackend(backend))
     }
 
     /// A handle that has not been started.
@@ -132,7 +132,7 @@ impl Sandbox {
     /// # Errors
     /// Whatever keeps the backend from ending it; it can then be tried again.
     pub async fn terminate(&self) -> Result<()> {
-        self.end(Ending::Orderly).await
+        self.end(Shutdown::Graceful).await
     }
 
     /// Ends it for good and at once, without waiting for anything. Idempotent.
@@ -140,17 +140,17 @@ impl Sandbox {
     /// # Errors
     /// As [`Sandbox::terminate`].
     pub async fn kill(&self) -> Result<()> {
-        self.end(Ending::AtOnce).await
+        self.end(Shutdown::Immediate).await
     }
 
-    async fn end(&self, how: Ending) -> Result<()> {
+    async fn end(&self, how: Shutdown) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
         let info = match self.running() {
             Some(instance) => {
                 let call = CallContext::new();
                 match how {
-                    Ending::Orderly => instance.life().terminate(&call).await?,
-                    Ending::AtOnce => instance.life().kill(&call).await?,
+                    Shutdown::Graceful => instance.life().terminate(&call).await?,
+                    Shutdown::Immediate => instance.life().kill(&call).await?,
                 }
                 Some(SandboxInfo { status: SandboxStatus::Terminated, ..instance.info() })
             }
@@ -263,7 +263,7 @@ impl Sandbox {
     /// # Errors
     /// `InvalidArgument` below 0.1 s or above 365 days; `NotStarted`, `Terminated`, `Unsupported`.
     pub async fn set_lifetime(&self, lifetime: Duration) -> Result<()> {
-        let lifetime = check_life("lifetime", lifetime)?;
+        let lifetime = check_lifetime("lifetime", lifetime)?;
         self.instance("set_lifetime")?.life().set_lifetime(&CallContext::new(), lifetime).await
     }
 
@@ -347,7 +347,7 @@ impl Sandbox {
     /// # Errors
     /// As [`Sandbox::set_variables`], and `InvalidArgument` for a value that does not serialize.
     pub async fn set_variable(&self, name: &str, value: impl Serialize) -> Result<()> {
-        let value = depth::to_value(name, value)?;
+        let value = json_depth::to_value(name, value)?;
         self.set_variables(Map::from_iter([(name.to_owned(), value)])).await
     }
 
@@ -358,7 +358,7 @@ impl Sandbox {
     /// and for values with more than 100 lists and objects in each other; `NotStarted`, `Terminated`, `Unsupported`. Either all are set or none.
     pub async fn set_variables(&self, values: Map<String, Value>) -> Result<()> {
         for (name, value) in &values {
-            depth::check(name, value)?;
+            json_depth::check(name, value)?;
         }
         self.instance("set_variables")?
             .code()?
@@ -389,7 +389,7 @@ impl Sandbox {
     }
 
     /// Registers a tool where it runs, and again with each start. Waits for a start or a stop that is under way.
-    pub(crate) async fn keep_tool(&self, tool: Tool) -> Result<()> {
+    pub(crate) async fn add_tool(&self, tool: Tool) -> Result<()> {
         let _one_at_a_time = self.shared.lifecycle.lock().await;
         if let Some(instance) = self.running() {
             instance.code()?.register_tool(&CallContext::new(), tool.clone()).await?;
@@ -484,7 +484,7 @@ mod tests {
 
     #[test]
     fn every_future_can_be_spawned() {
-        fn check(sandbox: &Sandbox, builder: SandboxBuilder<Fixed>) {
+        fn check(sandbox: &Sandbox, builder: SandboxBuilder<SingleBackend>) {
             assert_send(sandbox.start());
             assert_send(sandbox.stop());
             assert_send(sandbox.terminate());

@@ -3,10 +3,10 @@
 use crate::error::{Error, Result};
 
 /// Bytes of text. More does not fit the arguments of a process beside everything else.
-const MOST_TEXT: usize = 1 << 20;
+const MAX_TEXT: usize = 1 << 20;
 
 /// Bytes of one argument. The kernel takes 128 KiB.
-const PIECE: usize = 96 << 10;
+const CHUNK_SIZE: usize = 96 << 10;
 
 /// `$1` is the name of the file, `$2` says in how many pieces its text follows. After them comes the program that runs it,
 /// or nothing when the file says so itself, and the arguments.
@@ -45,8 +45,8 @@ const LANGUAGES: &[(&[&str], &str, &str)] = &[
 /// The program and arguments that put a text into a file and run it.
 pub(crate) fn script_command(language: &str, text: &str, args: Vec<String>) -> Result<Vec<String>> {
     let (program, file, text) = runner(language.trim(), text)?;
-    if text.len() > MOST_TEXT {
-        let message = format!("must be at most {MOST_TEXT} bytes, has {}", text.len());
+    if text.len() > MAX_TEXT {
+        let message = format!("must be at most {MAX_TEXT} bytes, has {}", text.len());
         return Err(Error::invalid("script", message)
             .with_hint("write it to a file of the sandbox, and run that"));
     }
@@ -91,7 +91,7 @@ fn runner(language: &str, text: &str) -> Result<(&'static str, &'static str, Str
 fn pieces(mut text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     loop {
-        let (piece, rest) = text.split_at(text.floor_char_boundary(PIECE));
+        let (piece, rest) = text.split_at(text.floor_char_boundary(CHUNK_SIZE));
         pieces.push(piece);
         if rest.is_empty() {
             return pieces;
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_between_characters_and_nothing_is_lost() {
-        let text = "\u{1F389}a".repeat(PIECE / 2);
+        let text = "\u{1F389}a".repeat(CHUNK_SIZE / 2);
         let pieces = pieces(&text);
-        assert!(pieces.len() > 2 && pieces.iter().all(|piece| piece.len() <= PIECE));
+        assert!(pieces.len() > 2 && pieces.iter().all(|piece| piece.len() <= CHUNK_SIZE));
         assert_eq!(pieces.concat(), text);
         assert_eq!(super::pieces(""), [""]);
     }
@@ -126,6 +126,6 @@ mod tests {
         {
             script_command(language, text, Vec::new()).expect_err(language);
         }
-        script_command("sh", &"x".repeat(MOST_TEXT + 1), Vec::new()).expect_err("too long");
+        script_command("sh", &"x".repeat(MAX_TEXT + 1), Vec::new()).expect_err("too long");
     }
 }

@@ -13,7 +13,7 @@ use crate::directory::check_directory;
 use crate::error::{Error, Result};
 use crate::model::{Mount, NetworkMode, NetworkPolicy, Tags, check_mounts};
 use crate::secret::Secret;
-use crate::units::{ByteSize, check_life, seconds};
+use crate::units::{ByteSize, check_lifetime, seconds};
 
 /// How hard the code is kept in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -164,7 +164,7 @@ impl fmt::Debug for CreateSpec {
 }
 
 /// Bytes of all environment variables together. The kernel has limits of its own, not far above.
-const MOST_ENV: usize = 128 << 10;
+const MAX_ENV: usize = 128 << 10;
 
 /// How many tags a sandbox has at most, and the bytes of a key and of a value.
 const MAX_TAGS: usize = 256;
@@ -201,7 +201,7 @@ impl CreateSpec {
             ("idle_timeout", self.idle_timeout),
             ("detached", self.detached),
         ] {
-            value.map(|value| check_life(field, value)).transpose()?;
+            value.map(|value| check_lifetime(field, value)).transpose()?;
         }
         self.network.validate()?;
         check_mounts(&self.mounts)?;
@@ -250,10 +250,10 @@ impl CreateSpec {
         let env = self.env.iter().map(|(name, value)| (name, value.as_str()));
         let secrets = self.secrets.iter().map(|(name, value)| (name, value.expose()));
         let total: usize = env.chain(secrets).map(length).sum();
-        if total > MOST_ENV {
+        if total > MAX_ENV {
             return Err(Error::invalid(
                 "env",
-                format!("must be at most {MOST_ENV} bytes in all, got {total}"),
+                format!("must be at most {MAX_ENV} bytes in all, got {total}"),
             ));
         }
         check_env(self.secrets.iter().map(|(name, value)| (name.as_str(), value.expose())))?;

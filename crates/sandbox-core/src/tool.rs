@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::sandbox::Sandbox;
 
 /// Characters that a tool's name may have.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME: usize = 128;
 
 /// A function of the host that code may call. Cheap to clone.
 ///
@@ -159,7 +159,7 @@ impl Sandbox {
     /// the code cancels it. A tool that blocks its thread cannot be cancelled before it returns.
     pub async fn register_tool(&self, tool: Tool) -> Result<()> {
         tool.check()?;
-        self.keep_tool(tool).await
+        self.add_tool(tool).await
     }
 }
 
@@ -167,7 +167,7 @@ fn is_identifier(name: &str) -> bool {
     let mut characters = name.chars();
     characters.next().is_some_and(|first| first == '_' || first.is_alphabetic())
         && characters.all(|other| other == '_' || other.is_alphanumeric())
-        && name.chars().count() <= LONGEST_NAME
+        && name.chars().count() <= MAX_NAME
 }
 
 impl fmt::Debug for Tool {

@@ -120,7 +120,7 @@ pub fn check_duration(field: &'static str, value: Duration) -> Result<Duration> 
 
 /// A duration as users are told it: `1 second`, `0.5 seconds`.
 #[must_use]
-pub fn in_words(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let unit = if duration == Duration::from_secs(1) { "second" } else { "seconds" };
     format!("{seconds} {unit}")
@@ -133,7 +133,7 @@ const LEAST_LIFE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`](crate::ErrorKind), naming `field`.
-pub fn check_life(field: &'static str, value: Duration) -> Result<Duration> {
+pub fn check_lifetime(field: &'static str, value: Duration) -> Result<Duration> {
     if value < LEAST_LIFE || value > MAX_DURATION {
         return Err(Error::invalid(
             field,
@@ -189,17 +189,17 @@ mod tests {
         for bad in
             [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(99), Duration::MAX]
         {
-            let error = check_life("lifetime", bad).unwrap_err().to_string();
+            let error = check_lifetime("lifetime", bad).unwrap_err().to_string();
             assert!(
                 error.starts_with("`lifetime` must be from 0.1 to 31536000 seconds"),
                 "{error}"
             );
         }
-        check_life("lifetime", Duration::from_millis(100)).unwrap();
-        check_life("lifetime", MAX_DURATION).unwrap();
+        check_lifetime("lifetime", Duration::from_millis(100)).unwrap();
+        check_lifetime("lifetime", MAX_DURATION).unwrap();
         assert_eq!(seconds("timeout", 0.5).unwrap(), Duration::from_millis(500));
         let words =
-            [0.5, 1.0, 1.5, 120.0].map(|seconds| in_words(Duration::from_secs_f64(seconds)));
+            [0.5, 1.0, 1.5, 120.0].map(|seconds| format_duration(Duration::from_secs_f64(seconds)));
         assert_eq!(words, ["0.5 seconds", "1 second", "1.5 seconds", "120 seconds"]);
     }
 }

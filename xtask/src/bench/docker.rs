@@ -41,7 +41,7 @@ type Compared = (f64, Yardstick);
 /// How many are alive at once.
 const MANY: usize = 50;
 /// How long what ends or is made off the clock may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -136,7 +136,7 @@ async fn pooled(setup: &Setup) -> Measured {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        timeout(PATIENCE, ready).await.map_err(|_| "the pool stays empty".to_owned())?;
+        timeout(WAIT_TIMEOUT, ready).await.map_err(|_| "the pool stays empty".to_owned())?;
         sandboxes::pooled(&pool).await
     };
     let took = alone(setup.slow_samples(), one).await;
@@ -237,7 +237,7 @@ impl Container {
     async fn wait_for_end(&self) -> Measured<()> {
         let begun = Instant::now();
         while self.is_there()? {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > WAIT_TIMEOUT {
                 return Err("the container does not go".to_owned());
             }
             tokio::time::sleep(LOOK).await;

@@ -27,7 +27,7 @@ for _ in range(200):
 ";
 
 /// How long nothing may have changed before that is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     vec![
@@ -62,7 +62,7 @@ async fn leaving_nothing(setup: &Setup) -> Measured<(f64, Yardstick)> {
         let began = Instant::now();
         sandbox.terminate().await.map_err(text)?;
         while children.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > WAIT_TIMEOUT {
                 return Err("some are still there".to_owned());
             }
             sleep(Duration::from_millis(1)).await;

@@ -16,7 +16,7 @@ use crate::turns::Turns;
 
 const TOKEN: &str = "a-token-for-the-table";
 /// How long a kernel or a server may take to start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     vec![
@@ -172,7 +172,7 @@ impl Process {
             if process.child.try_wait().map_err(text)?.is_some() {
                 return Err("not installed, or it does not start".to_owned());
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > WAIT_TIMEOUT {
                 return Err("it did not start in time".to_owned());
             }
             std::thread::sleep(Duration::from_millis(20));

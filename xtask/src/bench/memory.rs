@@ -10,16 +10,16 @@ use crate::sample::{Measured, settle, text};
 use crate::setup::Setup;
 
 /// Megabytes that a sandbox may have for itself.
-const MOST_EACH: f64 = 2.0;
+const MAX_EACH: f64 = 2.0;
 
 pub(crate) async fn rows(setup: &Setup) -> Vec<Row> {
     let count = if setup.quick { 40 } else { 200 };
     let name = format!("{count} sandboxes alive, private memory of each");
     let found = match alive(count).await {
         Ok(found) => found,
-        Err(why) => return vec![Row::plain(name, "MB", Err(why), Bar::Below(MOST_EACH))],
+        Err(why) => return vec![Row::plain(name, "MB", Err(why), Bar::Below(MAX_EACH))],
     };
-    let mut rows = vec![Row::plain(name, "MB", Ok(found.each), Bar::Below(MOST_EACH))];
+    let mut rows = vec![Row::plain(name, "MB", Ok(found.each), Bar::Below(MAX_EACH))];
     let information = |name: String, value| Row::plain(name, "MB", Ok(value), Bar::Information);
     rows.push(information("  in the host process, for each".to_owned(), found.host));
     let shared = found.shared.into_iter();

@@ -17,7 +17,7 @@ const LARGE: &str = "import sys\nfor _ in range(100): n = sys.stdout.write('x' *
 const LARGE_BYTES: u64 = 100_000_000;
 
 /// Megabytes that the host may need for it. The output itself is larger.
-const MOST_GROWTH: f64 = 64.0;
+const MAX_GROWTH: f64 = 64.0;
 
 /// Printed lines, collected, against an interpreter that prints them into a pipe.
 pub(crate) async fn lines(setup: &Setup) -> Row {
@@ -39,7 +39,7 @@ pub(crate) async fn bytes(setup: &Setup) -> Vec<Row> {
     let (speed, growth) = apart(large(if setup.quick { 5 } else { 20 }).await);
     vec![
         Row::plain("100 MB of stdout", "MB/s", speed, Bar::Least(300.0)),
-        Row::plain("100 MB of stdout, peak of the host", "MB", growth, Bar::Below(MOST_GROWTH)),
+        Row::plain("100 MB of stdout, peak of the host", "MB", growth, Bar::Below(MAX_GROWTH)),
     ]
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use backend_datalayer::{DatalayerBackend, DatalayerConfig};
 use sandbox_core::{
-    Backend, CallContext, ErrorKind, FailureKind, Fixed, Sandbox, SandboxBuilder, Secret,
+    Backend, CallContext, ErrorKind, FailureKind, Sandbox, SandboxBuilder, Secret, SingleBackend,
 };
 use support::ControlPlane;
 use tempfile::TempDir;
@@ -46,7 +46,7 @@ impl Bench {
         backend(&self.plane, &self.state, |_| ())
     }
 
-    fn builder(&self) -> SandboxBuilder<Fixed> {
+    fn builder(&self) -> SandboxBuilder<SingleBackend> {
         Sandbox::builder(Arc::clone(&self.backend))
     }
 

@@ -28,7 +28,7 @@ use crate::config::{DEFAULT_KERNEL, Target};
 use crate::instance::{JupyterInstance, Kernel};
 
 /// How long a create that failed waits until nothing is left of it.
-const CLEAN_UP_BOUND: Duration = Duration::from_secs(5);
+const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a kernel can do that is elsewhere. Limits are those of whoever runs it. Files and programs take one more kernel.
 fn capabilities(target: &Target, ipython: bool) -> Capabilities {
@@ -97,7 +97,7 @@ pub(crate) async fn create(
     if made.is_err() {
         away.kill();
         // What was started is ended now, when nothing may come after this.
-        let _ = timeout(CLEAN_UP_BOUND, away.closed()).await;
+        let _ = timeout(CLEAN_UP_TIMEOUT, away.closed()).await;
     }
     made
 }

@@ -31,10 +31,10 @@ use self::beside::SidecarKernels;
 pub(crate) use self::create::create;
 
 /// How long an interrupt of what runs at the end may take.
-const INTERRUPT_BOUND: Duration = Duration::from_secs(2);
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the last handle waits for the end of what is its own.
-const DROP_PATIENCE: Duration = Duration::from_secs(5);
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What one may do where there is nothing but a kernel.
 const ONLY_CODE: &str = "a kernel that runs already, or in another language, has its code alone: run it as code \
@@ -163,7 +163,7 @@ impl Away {
     pub(crate) fn finish(self: &Arc<Self>) {
         self.kill();
         let (mut done, away) = (self.done.subscribe(), Arc::clone(self));
-        keeper::finish(DROP_PATIENCE, async move {
+        keeper::finish(DROP_TIMEOUT, async move {
             away.is_settled().await;
             let _ = done.wait_for(|done| *done).await;
         });
@@ -234,7 +234,7 @@ async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
             None => {}
         }
     };
-    let _ = timeout(INTERRUPT_BOUND, work).await;
+    let _ = timeout(INTERRUPT_TIMEOUT, work).await;
     client.close();
 }
 

@@ -9,7 +9,7 @@ use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
-use sandbox_kernel::server::{Reached, START_BOUND, delete_kernel, keeper, reach};
+use sandbox_kernel::server::{Reached, START_TIMEOUT, delete_kernel, keeper, reach};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
@@ -18,7 +18,7 @@ use super::server::{not_connected, refused};
 use super::{Away, Origin, over};
 
 /// How long a kernel may take that runs already.
-const RUNNING_BOUND: Duration = Duration::from_secs(10);
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a server is asked whether a kernel that starts is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ impl Away {
             Origin::Started { server, name } => {
                 let model = self.start(name).await?;
                 let Reached { client, info } = tokio::select! {
-                    reached = reach(server, &model.id, START_BOUND) => {
+                    reached = reach(server, &model.id, START_TIMEOUT) => {
                         reached.map_err(|error| not_connected(&error))?
                     }
                     error = dies(server, &model.id) => return Err(error),
@@ -54,7 +54,7 @@ impl Away {
             Origin::Running { server, id, turn } => {
                 let _turn = turn.lock().await;
                 server.kernel(id).await.map_err(|error| no_kernel(id, &error))?;
-                let Reached { client, info } = reach(server, id, RUNNING_BOUND)
+                let Reached { client, info } = reach(server, id, RUNNING_TIMEOUT)
                     .await
                     .map_err(|error| not_connected(&error))?;
                 Ok(Opened { id: Some(id.clone()), client, info, gone: None })
@@ -184,13 +184,13 @@ fn no_kernel(id: &str, error: &ServerError) -> Error {
 async fn connected(info: &ConnectionInfo) -> Result<Opened> {
     let (presence, gone) = Presence::of(info);
     let mut options = Options::default().with_dialer(presence);
-    options.client.connect_timeout = RUNNING_BOUND;
+    options.client.connect_timeout = RUNNING_TIMEOUT;
     options.client.buffered = BUFFERED;
     options.client.reconnect_timeout = Duration::from_secs(10);
     let unreachable = |error| {
         not_connected(&error).with_hint("does the kernel of that connection file still run?")
     };
     let client = connect(info, options).await.map_err(unreachable)?;
-    let ready = client.ready(RUNNING_BOUND).await.map_err(unreachable)?;
+    let ready = client.ready(RUNNING_TIMEOUT).await.map_err(unreachable)?;
     Ok(Opened { id: None, client, info: ready.kernel_info, gone: Some(gone) })
 }

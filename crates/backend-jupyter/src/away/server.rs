@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jupyter_protocol::client::{ClientError, CloseReason};
 use jupyter_protocol::websocket::{Server, ServerError, ServerKernelSpecs, ServerOptions, Token};
-use sandbox_core::{Effect, Error, ErrorKind, Result, Retry, in_words};
+use sandbox_core::{Effect, Error, ErrorKind, Result, Retry, format_duration};
 use tokio::time::timeout;
 
 use crate::config::ServerAccess;
@@ -13,12 +13,12 @@ use crate::config::ServerAccess;
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
 /// How long any request may take. Starting a kernel is one.
-const REQUEST_BOUND: Duration = Duration::from_secs(45);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The server that the options name. Nothing is sent.
 pub(super) fn server(access: &ServerAccess) -> Result<Server> {
     let mut options = ServerOptions::default();
-    options.timeout = REQUEST_BOUND;
+    options.timeout = REQUEST_TIMEOUT;
     let header =
         |(name, value): &(String, sandbox_core::Secret)| (name.clone(), Token::new(value.expose()));
     options.headers = access.headers.iter().map(header).collect();
@@ -41,7 +41,7 @@ pub(super) async fn kernelspecs(server: &Server) -> Result<ServerKernelSpecs> {
             error => refused("create", &error),
         }),
         Err(_) => {
-            let (url, within) = (server.url(), in_words(FIRST_ANSWER));
+            let (url, within) = (server.url(), format_duration(FIRST_ANSWER));
             let message = format!("the Jupyter Server at {url} did not answer within {within}");
             let other = if url.starts_with("https:") { "http:" } else { "https:" };
             Err(Error::new(ErrorKind::Unavailable, "create", message)

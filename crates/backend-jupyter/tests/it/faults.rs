@@ -5,14 +5,14 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use sandbox_core::{Error, ErrorKind, Fixed, IsolationMode, NetworkPolicy, SandboxBuilder};
+use sandbox_core::{Error, ErrorKind, IsolationMode, NetworkPolicy, SandboxBuilder, SingleBackend};
 
 use super::support::server::{TOKEN, free_port};
 use super::{builder, jupyter, kernels, on, until};
 
 const WRONG: &str = "another-token-that-is-wrong";
 
-async fn error_of(builder: SandboxBuilder<Fixed>) -> Error {
+async fn error_of(builder: SandboxBuilder<SingleBackend>) -> Error {
     let begun = Instant::now();
     let error = builder.create().await.unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
@@ -21,7 +21,7 @@ async fn error_of(builder: SandboxBuilder<Fixed>) -> Error {
     error
 }
 
-fn at(url: &str) -> SandboxBuilder<Fixed> {
+fn at(url: &str) -> SandboxBuilder<SingleBackend> {
     builder().provider_option("server_url", url).provider_option("token", WRONG)
 }
 

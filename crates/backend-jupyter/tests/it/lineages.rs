@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use backend_jupyter::JupyterBackend;
 use sandbox_core::{
-    ErrorKind, ExecutionResult, FailureKind, Fixed, InterpreterState, IsolationMode, Sandbox,
-    SandboxBuilder,
+    ErrorKind, ExecutionResult, FailureKind, InterpreterState, IsolationMode, Sandbox,
+    SandboxBuilder, SingleBackend,
 };
 
 use super::support::{config, interpreter};
 use super::{jupyter, on};
 
 /// Longer than anything here takes that works.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn here(kernel: &str) -> SandboxBuilder<Fixed> {
+fn here(kernel: &str) -> SandboxBuilder<SingleBackend> {
     let backend = Arc::new(JupyterBackend::new(config()));
     Sandbox::builder(backend).provider_option("kernel", kernel)
 }
@@ -50,7 +50,7 @@ const DENO: Words = Words {
 };
 
 async fn run(sandbox: &Sandbox, code: &str) -> ExecutionResult {
-    sandbox.run_code(code).timeout(PATIENCE).await.unwrap()
+    sandbox.run_code(code).timeout(WAIT_TIMEOUT).await.unwrap()
 }
 
 /// Also what a kernel publishes after the word that the code has ended, as Deno does now and then.
@@ -102,7 +102,7 @@ async fn ends_in_time_and_tells_the_state(sandbox: &Sandbox, words: &Words) {
     assert_eq!(next.restarted, result.state == InterpreterState::Lost, "{result:?} {next:?}");
 }
 
-async fn in_a_sandbox(builder: SandboxBuilder<Fixed>, words: &Words) {
+async fn in_a_sandbox(builder: SandboxBuilder<SingleBackend>, words: &Words) {
     let sandbox = builder.create().await.unwrap();
     does_what_kernels_do(&sandbox, words).await;
     ends_in_time_and_tells_the_state(&sandbox, words).await;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use backend_jupyter::JupyterBackend;
 use sandbox_core::{
-    ByteSize, ErrorKind, FailureKind, Fixed, InterpreterState, IsolationMode, Sandbox,
-    SandboxBuilder, Tool,
+    ByteSize, ErrorKind, FailureKind, InterpreterState, IsolationMode, Sandbox, SandboxBuilder,
+    SingleBackend, Tool,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::support::server::{write_kernel, write_spec};
 use super::support::{config, interpreter};
 
-fn builder() -> Option<SandboxBuilder<Fixed>> {
+fn builder() -> Option<SandboxBuilder<SingleBackend>> {
     interpreter()?;
     Some(Sandbox::builder(Arc::new(JupyterBackend::new(config()))))
 }
@@ -151,7 +151,7 @@ fn environment(python: &Path) -> (TempDir, PathBuf) {
 }
 
 /// A sandbox with the kernel of that specification alone.
-fn with_kernel(python: &Path, spec: &Value) -> (TempDir, SandboxBuilder<Fixed>) {
+fn with_kernel(python: &Path, spec: &Value) -> (TempDir, SandboxBuilder<SingleBackend>) {
     let (folder, own) = environment(python);
     write_spec(&folder.path().join("share/jupyter"), "its-own", spec);
     let mut config = config();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sandbox_core::{Effect, Fixed, SandboxBuilder};
+use sandbox_core::{Effect, SandboxBuilder, SingleBackend};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -41,7 +41,7 @@ impl Between {
         Self { url, asked }
     }
 
-    fn builder(&self, kernel: &str) -> SandboxBuilder<Fixed> {
+    fn builder(&self, kernel: &str) -> SandboxBuilder<SingleBackend> {
         builder()
             .provider_option("server_url", self.url.as_str())
             .provider_option("token", TOKEN)

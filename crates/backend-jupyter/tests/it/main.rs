@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use backend_jupyter::JupyterBackend;
 use jupyter_protocol::websocket::{KernelModel, Server, Token};
-use sandbox_core::{Fixed, IsolationMode, Sandbox, SandboxBuilder};
+use sandbox_core::{IsolationMode, Sandbox, SandboxBuilder, SingleBackend};
 use support::server::{JupyterServer, TOKEN};
 
 /// One server for all tests, as somebody else has one. It ends with this process.
@@ -33,13 +33,13 @@ fn jupyter() -> Option<&'static JupyterServer> {
 }
 
 /// A sandbox without isolation, as those are whose kernels are elsewhere.
-fn builder() -> SandboxBuilder<Fixed> {
+fn builder() -> SandboxBuilder<SingleBackend> {
     let backend = Arc::new(JupyterBackend::new(support::config()));
     Sandbox::builder(backend).isolation(IsolationMode::Off)
 }
 
 /// A sandbox on that server.
-fn on(server: &JupyterServer) -> SandboxBuilder<Fixed> {
+fn on(server: &JupyterServer) -> SandboxBuilder<SingleBackend> {
     builder().provider_option("server_url", server.url.clone()).provider_option("token", TOKEN)
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use jupyter_protocol::websocket::KernelModel;
 use sandbox_core::{
-    ErrorKind, EventKind, FailureKind, Fixed, InterpreterState, Sandbox, SandboxBuilder,
+    ErrorKind, EventKind, FailureKind, InterpreterState, Sandbox, SandboxBuilder, SingleBackend,
 };
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ async fn started(server: &JupyterServer) -> KernelModel {
     rest(server).start_kernel("python3", None).await.unwrap()
 }
 
-fn with(server: &JupyterServer, kernel: &KernelModel) -> SandboxBuilder<Fixed> {
+fn with(server: &JupyterServer, kernel: &KernelModel) -> SandboxBuilder<SingleBackend> {
     on(server).provider_option("kernel_id", kernel.id.clone())
 }
 
@@ -67,7 +67,7 @@ impl Drop for Kernel {
     }
 }
 
-pub(crate) fn at(file: &Path) -> SandboxBuilder<Fixed> {
+pub(crate) fn at(file: &Path) -> SandboxBuilder<SingleBackend> {
     builder().provider_option("connection_file", file.display().to_string())
 }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend_jupyter::{JupyterBackend, JupyterConfig};
-use sandbox_core::{FailureKind, Fixed, IsolationMode, Mount, Sandbox, SandboxBuilder, SingleUse};
+use sandbox_core::{
+    FailureKind, IsolationMode, Mount, Sandbox, SandboxBuilder, SingleBackend, SingleUse,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -16,7 +18,7 @@ use super::support::{config, interpreter};
 
 const SURROUNDINGS: &str = include_str!("surroundings.py");
 
-fn builder() -> Option<SandboxBuilder<Fixed>> {
+fn builder() -> Option<SandboxBuilder<SingleBackend>> {
     interpreter()?;
     Some(Sandbox::builder(Arc::new(JupyterBackend::new(config()))))
 }

@@ -6,7 +6,7 @@ use sandbox_core::{ByteSize, ErrorKind, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, ok, printed, refused};
+use crate::support::{WAIT_TIMEOUT, eventually, ok, printed, refused};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("archives", [files], {
@@ -92,7 +92,8 @@ async fn leaves_nothing(
     files.write("into/kept", "old").await?;
     let error = refused(unpack(sandbox, "into", archive.clone()).await, kind)?;
     let tidy = async |path: &str, count: usize| {
-        eventually("tidying", PATIENCE, async || Ok(files.list(path).await?.len() == count)).await
+        eventually("tidying", WAIT_TIMEOUT, async || Ok(files.list(path).await?.len() == count))
+            .await
     };
     tidy("into", 1).await?;
     ensure_eq!(files.read_text("into/kept").await?, "old");
@@ -213,7 +214,7 @@ async fn another_kind_in_the_way_is_refused(f: Fixture) -> Checked {
     files.write("into/kept", "old").await?;
     let answer = unpack(&sandbox, "into", archive(&parts)).await;
     refused(answer, ErrorKind::AlreadyExists)?;
-    eventually("tidying", PATIENCE, async || Ok(files.list("into").await?.len() == 1)).await?;
+    eventually("tidying", WAIT_TIMEOUT, async || Ok(files.list("into").await?.len() == 1)).await?;
     ensure_eq!(files.read_text("into/kept").await?, "old");
     refused(unpack(&sandbox, "into/kept", archive(&[])).await, ErrorKind::InvalidArgument)?;
     Ok(())
@@ -410,7 +411,7 @@ async fn a_source_that_breaks_leaves_nothing(f: Fixture) -> Checked {
     let writing = files.write_archive("d", Box::pin(unending));
     let short = std::time::Duration::from_millis(200);
     ensure!(tokio::time::timeout(short, writing).await.is_err(), "it ended by itself");
-    eventually("tidying", PATIENCE, async || Ok(files.list(".").await?.is_empty())).await
+    eventually("tidying", WAIT_TIMEOUT, async || Ok(files.list(".").await?.is_empty())).await
 }
 
 async fn too_deep_is_refused(f: Fixture) -> Checked {

@@ -12,7 +12,7 @@ use super::commands::{finish, read_until};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, SLACK, eventually, is_usable, refused, run, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, eventually, is_usable, refused, run, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("background", [commands, command_background], {
@@ -56,14 +56,14 @@ async fn listed(sandbox: &Sandbox, id: &str) -> Checked<CommandInfo> {
 /// Waits until it has ended.
 async fn until_ended(sandbox: &Sandbox, id: &str) -> Checked<CommandInfo> {
     let over = async || Ok(listed(sandbox, id).await?.exit_code.is_some());
-    eventually("the end of the command", PATIENCE, over).await?;
+    eventually("the end of the command", WAIT_TIMEOUT, over).await?;
     listed(sandbox, id).await
 }
 
 /// Bytes heard and bytes told to be missing, of standard output.
 async fn count(mut command: Command) -> Checked<(u64, u64, CommandOutcome)> {
     let (mut heard, mut skipped) = (0, 0);
-    while let Some(event) = within(PATIENCE, command.events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, command.events.next()).await? {
         match event {
             CommandEvent::Output { data, .. } => heard += data.len() as u64,
             CommandEvent::Skipped { bytes, .. } => skipped += bytes,
@@ -78,7 +78,7 @@ async fn it_goes_on_when_nobody_listens(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     drop(start(&sandbox, "sleep 0.3; head -c 3000000 /dev/zero; echo done >mark").await?);
     let there = async || Ok(sandbox.commands().run("cat mark").await?.stdout == "done\n");
-    eventually("the end of the command", PATIENCE, there).await
+    eventually("the end of the command", WAIT_TIMEOUT, there).await
 }
 
 async fn it_is_not_held_back_by_who_never_reads(f: Fixture) -> Checked {
@@ -95,7 +95,7 @@ async fn it_is_not_held_back_by_who_never_reads(f: Fixture) -> Checked {
 async fn it_is_held_back_by_who_stalls_only_for_a_while(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let mut stalled = start(&sandbox, "head -c 5000000 /dev/zero; exit 3").await?;
-    ensure!(within(PATIENCE, stalled.events.next()).await?.is_some(), "no first event");
+    ensure!(within(WAIT_TIMEOUT, stalled.events.next()).await?.is_some(), "no first event");
     let info = until_ended(&sandbox, &stalled.id).await?;
     ensure_eq!((info.exit_code, info.stdout.bytes_total), (Some(3), 5_000_000));
     let (_, skipped, outcome) = count(stalled).await?;
@@ -132,7 +132,7 @@ async fn who_comes_late_is_told_what_is_missing(f: Fixture) -> Checked {
     until_ended(&sandbox, &id).await?;
     let mut command = sandbox.commands().connect(&id).await?;
     let (mut parts, mut gaps) = (vec![Vec::new()], 0);
-    while let Some(event) = within(PATIENCE, command.events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, command.events.next()).await? {
         match event {
             CommandEvent::Output { data, .. } => parts[gaps].extend_from_slice(&data),
             CommandEvent::Skipped { stream, .. } => {
@@ -157,7 +157,7 @@ async fn the_order_of_streams_is_kept(f: Fixture) -> Checked {
     until_ended(&sandbox, &id).await?;
     let mut command = sandbox.commands().connect(&id).await?;
     let mut heard = String::new();
-    while let Some(event) = within(PATIENCE, command.events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, command.events.next()).await? {
         if let CommandEvent::Output { stream, data } = event {
             let text = String::from_utf8_lossy(&data).into_owned();
             let expected = if stream == OutputStream::Stdout { 'o' } else { 'e' };
@@ -236,7 +236,7 @@ async fn a_foreground_command_is_listed_while_it_runs(f: Fixture) -> Checked {
     let id = command.id.clone();
     drop(command);
     let gone = async || Ok(sandbox.commands().list().await?.iter().all(|info| info.id != id));
-    eventually("its end", PATIENCE, gone).await
+    eventually("its end", WAIT_TIMEOUT, gone).await
 }
 
 async fn a_foreground_command_is_not_connected_to(f: Fixture) -> Checked {
@@ -339,8 +339,8 @@ async fn the_end_of_the_sandbox_ends_it(f: Fixture) -> Checked {
     let line = format!("setsid sh -c 'trap \"\" 1 2 15; while :; do sleep 1; done' {token} & wait");
     drop(start(&sandbox, &line).await?);
     let there = async || Ok(host::running_with(&token)?.len() >= 2);
-    eventually("its child", PATIENCE, there).await?;
-    within(PATIENCE, sandbox.terminate()).await??;
+    eventually("its child", WAIT_TIMEOUT, there).await?;
+    within(WAIT_TIMEOUT, sandbox.terminate()).await??;
     let gone = async || Ok(host::running_with(&token)?.is_empty());
     eventually("the end of the tree", SLACK, gone).await?;
     refused(sandbox.commands().list().await, ErrorKind::Terminated)?;
@@ -351,7 +351,7 @@ async fn who_listens_hears_of_the_end_of_the_sandbox(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let mut command = start(&sandbox, "echo ready; sleep 300").await?;
     read_until(&mut command, "ready").await?;
-    within(PATIENCE, sandbox.terminate()).await??;
+    within(WAIT_TIMEOUT, sandbox.terminate()).await??;
     let (_, outcome) = finish(command).await?;
     ensure!(outcome.exit_code != 0, "{outcome:?}");
     Ok(())

@@ -7,7 +7,9 @@ use sandbox_core::{EventKind, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, is_usable, ok, raises, text, until_executing, within};
+use crate::support::{
+    WAIT_TIMEOUT, eventually, is_usable, ok, raises, text, until_executing, within,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("cancellation", [run_code], {
@@ -33,7 +35,7 @@ async fn ticks(sandbox: &Sandbox) -> Checked<usize> {
 
 async fn has_stopped(sandbox: &Sandbox) -> Checked {
     // The first run comes only after the dropped one has ended.
-    let first = within(PATIENCE, ticks(sandbox)).await??;
+    let first = within(WAIT_TIMEOUT, ticks(sandbox)).await??;
     ensure!(first > 0, "the code never ran");
     tokio::time::sleep(Duration::from_millis(300)).await;
     ensure_eq!(ticks(sandbox).await?, first, "the code goes on");
@@ -87,7 +89,7 @@ async fn a_dropped_stream_with_unread_output(f: Fixture) -> Checked {
     let events = sandbox.run_code("while True: print('x' * 1000)").no_timeout().stream().await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(events);
-    let next = within(PATIENCE, ok(&sandbox, "print('clean')")).await??;
+    let next = within(WAIT_TIMEOUT, ok(&sandbox, "print('clean')")).await??;
     ensure_eq!(next.stdout(), "clean", "output of the dropped run came later");
     Ok(())
 }
@@ -136,7 +138,7 @@ async fn a_dropped_command_is_killed(f: Fixture) -> Checked {
     let command = sandbox.commands().run("while :; do printf x >> ticks; sleep 0.02; done");
     let gave_up = tokio::time::timeout(Duration::from_millis(700), command).await.is_err();
     ensure!(gave_up, "the command ended by itself");
-    eventually("its end", PATIENCE, async || {
+    eventually("its end", WAIT_TIMEOUT, async || {
         let before = ticks(&sandbox).await?;
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(before > 0 && ticks(&sandbox).await? == before)

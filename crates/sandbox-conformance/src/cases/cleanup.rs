@@ -11,7 +11,7 @@ use crate::fixture::Fixture;
 use crate::host;
 use crate::owner::Owner;
 use crate::support::{
-    PATIENCE, SLACK, eventually, failed_with, is_usable, ok, run, until_executing,
+    SLACK, WAIT_TIMEOUT, eventually, failed_with, is_usable, ok, run, until_executing,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -103,7 +103,7 @@ for n in range(5):
 for _ in range(5): os.wait()"
     );
     ok(&sandbox, &code).await?;
-    eventually("five daemons", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 5))
+    eventually("five daemons", WAIT_TIMEOUT, async || Ok(host::running_with(&token)?.len() >= 5))
         .await?;
     is_over_when_terminated(&sandbox, &token).await?;
     before.is_restored().await

@@ -7,7 +7,7 @@ use sandbox_core::{CommandEvent, CommandResult, ErrorKind, Failure as Told, Fail
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, refused};
+use crate::support::{WAIT_TIMEOUT, eventually, refused};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("command_cpu_time", [commands, limit_command_cpu_time], {
@@ -41,7 +41,7 @@ fn was_ended(failure: Option<&Told>) -> Checked {
 }
 
 async fn limited(sandbox: &Sandbox, line: &str) -> Checked<CommandResult> {
-    let command = sandbox.commands().run(line).cpu_time(LIMIT).timeout(PATIENCE);
+    let command = sandbox.commands().run(line).cpu_time(LIMIT).timeout(WAIT_TIMEOUT);
     Ok(command.await?)
 }
 
@@ -80,7 +80,7 @@ async fn daemons_count(f: Fixture) -> Checked {
         let living = sandbox.commands().run("test -s daemon && kill -0 $(cat daemon)").await?;
         Ok(!living.success())
     };
-    eventually("the end of the daemon", PATIENCE, is_gone).await?;
+    eventually("the end of the daemon", WAIT_TIMEOUT, is_gone).await?;
     ensure!(sandbox.commands().run("test -s daemon").await?.success(), "control: it was there");
     Ok(())
 }
@@ -97,7 +97,7 @@ async fn processes_of_any_name_count(f: Fixture) -> Checked {
 
 async fn a_sleeping_command_is_not_ended(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let command = sandbox.commands().run("sleep 2; echo slept").timeout(PATIENCE);
+    let command = sandbox.commands().run("sleep 2; echo slept").timeout(WAIT_TIMEOUT);
     let result = command.cpu_time(Duration::from_millis(500)).await?;
     ensure!(result.success() && result.stdout == "slept\n", "{result:?}");
     Ok(())
@@ -108,12 +108,12 @@ async fn what_others_use_does_not_count(f: Fixture) -> Checked {
     let line = format!("n=0; while [ $n -lt 8 ]; do sh -c '{BUSY_FOR_A_WHILE}'; n=$((n+1)); done");
     let other = async {
         for _ in 0..3 {
-            let result = sandbox.commands().run(line.as_str()).timeout(PATIENCE).await?;
+            let result = sandbox.commands().run(line.as_str()).timeout(WAIT_TIMEOUT).await?;
             ensure!(result.success(), "the other one is not limited: {result:?}");
         }
         Ok(())
     };
-    let command = sandbox.commands().run("sleep 3; echo slept").timeout(PATIENCE);
+    let command = sandbox.commands().run("sleep 3; echo slept").timeout(WAIT_TIMEOUT);
     let command = command.cpu_time(Duration::from_millis(300)).into_future();
     let (other, result) = tokio::join!(other, command);
     other?;
@@ -125,7 +125,7 @@ async fn what_others_use_does_not_count(f: Fixture) -> Checked {
 async fn a_command_within_its_limit_ends_as_it_likes(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let line = format!("{BUSY_FOR_A_WHILE}; echo done; exit 3");
-    let command = sandbox.commands().run(line).timeout(PATIENCE);
+    let command = sandbox.commands().run(line).timeout(WAIT_TIMEOUT);
     let result = command.cpu_time(Duration::from_secs(600)).await?;
     ensure!(result.failure.is_none() && result.exit_code == 3, "{result:?}");
     ensure_eq!(result.stdout, "done\n");
@@ -134,7 +134,7 @@ async fn a_command_within_its_limit_ends_as_it_likes(f: Fixture) -> Checked {
 
 async fn a_command_in_the_background_is_ended(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let command = sandbox.commands().run(BUSY).cpu_time(LIMIT).timeout(PATIENCE).background();
+    let command = sandbox.commands().run(BUSY).cpu_time(LIMIT).timeout(WAIT_TIMEOUT).background();
     let id = command.start().await?.id;
     let mut events = sandbox.commands().connect(&id).await?.events;
     let mut end = None;
@@ -150,7 +150,7 @@ async fn a_command_in_the_background_is_ended(f: Fixture) -> Checked {
 
 async fn a_command_on_a_terminal_is_ended(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let command = sandbox.commands().run(BUSY).cpu_time(LIMIT).timeout(PATIENCE);
+    let command = sandbox.commands().run(BUSY).cpu_time(LIMIT).timeout(WAIT_TIMEOUT);
     was_ended(command.pty(Default::default()).await?.failure.as_ref())
 }
 
@@ -160,9 +160,9 @@ async fn a_command_that_nobody_reads_is_ended(f: Fixture) -> Checked {
     // Without another limit, which would end it as well.
     let command = sandbox.commands().run(line).cpu_time(LIMIT).start().await?;
     let is_there = async || Ok(sandbox.commands().run("test -s busy").await?.success());
-    eventually("its start", PATIENCE, is_there).await?;
+    eventually("its start", WAIT_TIMEOUT, is_there).await?;
     let is_gone = async || Ok(!sandbox.commands().run("kill -0 $(cat busy)").await?.success());
-    eventually("its end", PATIENCE, is_gone).await?;
+    eventually("its end", WAIT_TIMEOUT, is_gone).await?;
     drop(command);
     Ok(())
 }

@@ -7,7 +7,7 @@ use sandbox_core::{ErrorKind, FailureKind};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, SLACK, eventually, is_usable, ok, refused, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, eventually, is_usable, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("commands", [commands], {
@@ -140,8 +140,9 @@ async fn a_timeout_ends_the_tree(f: Fixture) -> Checked {
         "setsid sh -c 'trap \"\" 1 2 15; while :; do sleep 1; done' {token} & (sh -c 'while :; do sleep 1; done' {token} &); sleep 300"
     );
     let command = sandbox.commands().run(line).timeout(Duration::from_secs(2));
-    let watch =
-        eventually("two children", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 2));
+    let watch = eventually("two children", WAIT_TIMEOUT, async || {
+        Ok(host::running_with(&token)?.len() >= 2)
+    });
     let (result, watched) = tokio::join!(command, watch);
     watched?;
     ensure_eq!(result?.failure.map(|failure| failure.kind), Some(FailureKind::Timeout));
@@ -163,13 +164,12 @@ async fn a_dropped_command_ends_the_tree(f: Fixture) -> Checked {
     let token = host::token("dropped-");
     let line = format!("sh -c 'while :; do sleep 1; done' {token} & wait");
     let command = sandbox.commands().run(line).start().await?;
-    eventually("its child", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 2)).await?;
+    eventually("its child", WAIT_TIMEOUT, async || Ok(host::running_with(&token)?.len() >= 2))
+        .await?;
     drop(command);
-    eventually(
-        "the end of the tree",
-        PATIENCE,
-        async || Ok(host::running_with(&token)?.is_empty()),
-    )
+    eventually("the end of the tree", WAIT_TIMEOUT, async || {
+        Ok(host::running_with(&token)?.is_empty())
+    })
     .await?;
     is_usable(&sandbox).await?;
     Ok(())
@@ -190,8 +190,8 @@ async fn terminate_ends_it(f: Fixture) -> Checked {
         let running = sandbox.clone();
         let command = tokio::spawn(async move { running.commands().run("sleep 300").await });
         tokio::time::sleep(Duration::from_millis(100)).await;
-        within(PATIENCE, sandbox.terminate()).await??;
-        match within(PATIENCE, command).await?? {
+        within(WAIT_TIMEOUT, sandbox.terminate()).await??;
+        match within(WAIT_TIMEOUT, command).await?? {
             Ok(result) => {
                 let told = result.failure.as_ref().map(|failure| failure.kind);
                 ensure_eq!(told, Some(FailureKind::Terminated), "{result:?}");

@@ -9,7 +9,7 @@ use sandbox_core::{CommandEvent, ErrorKind};
 use super::commands::{finish, read_until};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, ok, refused, within};
+use crate::support::{WAIT_TIMEOUT, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("commands", [commands], {
@@ -72,7 +72,7 @@ async fn its_input_is_closed(f: Fixture) -> Checked {
     let dropped = sandbox.commands().run("cat; exit 5").interactive().start().await?;
     let mut events = dropped.events;
     drop(dropped.control);
-    let end = within(PATIENCE, events.next()).await?;
+    let end = within(WAIT_TIMEOUT, events.next()).await?;
     let fine = matches!(&end, Some(CommandEvent::Finished(outcome)) if outcome.exit_code == 5);
     ensure!(fine, "after its control was dropped: {end:?}");
     Ok(())
@@ -127,7 +127,7 @@ async fn a_writer_waits_for_the_reader(f: Fixture) -> Checked {
     let command = run.interactive().start().await?;
     let data = vec![b'x'; 8 << 20];
     let began = std::time::Instant::now();
-    within(PATIENCE, command.control.write_stdin(data.into())).await??;
+    within(WAIT_TIMEOUT, command.control.write_stdin(data.into())).await??;
     ensure!(began.elapsed() > Duration::from_millis(300), "it took {:?}", began.elapsed());
     command.control.close_stdin().await?;
     ensure_eq!(finish(command).await?.0.trim(), (8 << 20).to_string());
@@ -139,7 +139,7 @@ async fn a_writer_hears_of_the_end(f: Fixture) -> Checked {
     let command = sandbox.commands().run("sleep 0.5").interactive().start().await?;
     let control = Arc::clone(&command.control);
     let write = control.write_stdin(vec![b'x'; 8 << 20].into());
-    let (written, finished) = tokio::join!(within(PATIENCE, write), finish(command));
+    let (written, finished) = tokio::join!(within(WAIT_TIMEOUT, write), finish(command));
     refused(written?, ErrorKind::ConnectionLost)?;
     ensure_eq!(finished?.1.exit_code, 0);
     Ok(())
@@ -163,7 +163,7 @@ async fn one_that_closes_its_output_lives_on(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let line = "echo out; exec 1>&- 2>&-; sleep 1; touch lived-on; exit 3";
     let began = std::time::Instant::now();
-    let result = within(PATIENCE, sandbox.commands().run(line)).await??;
+    let result = within(WAIT_TIMEOUT, sandbox.commands().run(line)).await??;
     ensure_eq!((result.stdout.as_str(), result.exit_code), ("out\n", 3));
     ensure!(began.elapsed() > Duration::from_millis(900), "its end was not waited for");
     ensure!(sandbox.commands().run("test -e lived-on").await?.success(), "it did not live on");

@@ -7,7 +7,7 @@ use sandbox_core::{Command, CommandEvent, CommandOutcome, FailureKind, OutputStr
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, SLACK, is_usable, ok, run, text, until_executing, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, is_usable, ok, run, text, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("commands", [commands], {
@@ -151,7 +151,7 @@ async fn stdin_is_streamed(f: Fixture) -> Checked {
 
 async fn stdin_is_at_its_end_by_default(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let result = within(PATIENCE, sandbox.commands().run("cat; echo end")).await??;
+    let result = within(WAIT_TIMEOUT, sandbox.commands().run("cat; echo end")).await??;
     ensure_eq!(result.stdout, "end\n");
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn stdin_is_at_its_end_by_default(f: Fixture) -> Checked {
 /// Reads a command to its end.
 pub(super) async fn finish(mut command: Command) -> Checked<(String, CommandOutcome)> {
     let (mut output, mut end) = (Vec::new(), None);
-    while let Some(event) = within(PATIENCE, command.events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, command.events.next()).await? {
         ensure!(end.is_none(), "an event after the end: {event:?}");
         match event {
             CommandEvent::Output { data, .. } => output.extend_from_slice(&data),
@@ -177,7 +177,7 @@ pub(super) async fn finish(mut command: Command) -> Checked<(String, CommandOutc
 pub(super) async fn read_until(command: &mut Command, wanted: &str) -> Checked<String> {
     let mut output = String::new();
     while !output.contains(wanted) {
-        match within(PATIENCE, command.events.next()).await? {
+        match within(WAIT_TIMEOUT, command.events.next()).await? {
             Some(CommandEvent::Output { data, .. }) => {
                 output.push_str(&String::from_utf8_lossy(&data))
             }
@@ -194,7 +194,7 @@ async fn events_come_while_it_runs(f: Fixture) -> Checked {
     ensure!(!command.id.is_empty(), "it has no id");
     read_until(&mut command, "first\n").await?;
     let heard = Instant::now();
-    let second = within(PATIENCE, command.events.next()).await?;
+    let second = within(WAIT_TIMEOUT, command.events.next()).await?;
     ensure!(
         matches!(&second, Some(CommandEvent::Output { stream: OutputStream::Stderr, data }) if data == "second\n"),
         "the second event is {second:?}"
@@ -281,10 +281,15 @@ async fn it_runs_beside_busy_code(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let busy = sandbox.clone();
     let busy =
-        tokio::spawn(async move { busy.run_code("sum(range(10 ** 13))").timeout(PATIENCE).await });
+        tokio::spawn(
+            async move { busy.run_code("sum(range(10 ** 13))").timeout(WAIT_TIMEOUT).await },
+        );
     until_executing(&sandbox).await?;
     let began = Instant::now();
-    ensure_eq!(within(PATIENCE, sandbox.commands().run("echo beside")).await??.stdout, "beside\n");
+    ensure_eq!(
+        within(WAIT_TIMEOUT, sandbox.commands().run("echo beside")).await??.stdout,
+        "beside\n"
+    );
     ensure!(began.elapsed() < SLACK, "it waited {:?} for the code", began.elapsed());
     // Nobody waits for the end of that.
     busy.abort();

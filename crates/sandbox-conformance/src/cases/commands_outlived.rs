@@ -6,7 +6,7 @@ use sandbox_core::Sandbox;
 
 use crate::case::{Case, Checked, cases, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, ok, within};
+use crate::support::{WAIT_TIMEOUT, eventually, ok, within};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("commands", [commands, files], {
@@ -24,7 +24,7 @@ const FLOOD: &str = "head -c 300000 /dev/zero && echo late && echo yes >went-on"
 
 async fn went_on(sandbox: &Sandbox) -> Checked {
     let files = sandbox.files();
-    eventually("what was left behind goes on", PATIENCE, async || {
+    eventually("what was left behind goes on", WAIT_TIMEOUT, async || {
         Ok(files.exists("went-on").await?)
     })
     .await

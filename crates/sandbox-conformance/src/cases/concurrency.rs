@@ -8,7 +8,7 @@ use futures_util::stream;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, SLACK, describe, is_usable, ok, text, until_executing, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, describe, is_usable, ok, text, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
     let all = cases!("concurrency", [run_code], {
@@ -74,7 +74,7 @@ async fn kills_in_the_middle_of_runs(f: Fixture) -> Checked {
     let sandboxes =
         join_all((0..40).map(|_| f.sandbox())).await.into_iter().collect::<Checked<Vec<_>>>()?;
     let runs = sandboxes.iter().enumerate().map(async |(i, sandbox)| {
-        let run = sandbox.run_code("import time; time.sleep(2); 'whole'").timeout(PATIENCE);
+        let run = sandbox.run_code("import time; time.sleep(2); 'whole'").timeout(WAIT_TIMEOUT);
         let kill = async {
             if i % 2 == 0 {
                 until_executing(sandbox).await?;
@@ -86,7 +86,7 @@ async fn kills_in_the_middle_of_runs(f: Fixture) -> Checked {
         killed?;
         Checked::Ok(result?)
     });
-    for (i, result) in within(PATIENCE, join_all(runs)).await?.into_iter().enumerate() {
+    for (i, result) in within(WAIT_TIMEOUT, join_all(runs)).await?.into_iter().enumerate() {
         let result = result?;
         ensure_eq!(result.failure.is_some(), i % 2 == 0, "sandbox {i}: {}", describe(&result));
         ensure_eq!(result.success(), i % 2 != 0, "sandbox {i}");
@@ -135,7 +135,7 @@ async fn many_contexts(f: Fixture) -> Checked {
         made?;
     }
     let runs = ids.iter().enumerate().map(async |(i, id)| {
-        sandbox.run_code(format!("x = {i}\nx")).context(id).timeout(PATIENCE).await
+        sandbox.run_code(format!("x = {i}\nx")).context(id).timeout(WAIT_TIMEOUT).await
     });
     for (i, result) in join_all(runs).await.into_iter().enumerate() {
         ensure_eq!(result?.text(), Some(i.to_string().as_str()));

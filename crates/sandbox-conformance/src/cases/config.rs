@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sandbox_core::{
-    ByteSize, ContextSpec, ErrorKind, Fixed, NetworkPolicy, SandboxBuilder, SandboxConfig, Variant,
-    seconds,
+    ByteSize, ContextSpec, ErrorKind, NetworkPolicy, SandboxBuilder, SandboxConfig, SingleBackend,
+    Variant, seconds,
 };
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
     })
 }
 
-type Configure = Box<dyn Fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed> + Send>;
+type Configure = Box<dyn Fn(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend> + Send>;
 
 fn impossible() -> Vec<(&'static str, Configure)> {
     vec![

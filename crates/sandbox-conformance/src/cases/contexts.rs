@@ -8,7 +8,7 @@ use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::support::{
-    PATIENCE, describe, eventually, failed_with, is_usable, refused, text, within,
+    WAIT_TIMEOUT, describe, eventually, failed_with, is_usable, refused, text, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 async fn run_in(sandbox: &Sandbox, context: &str, code: &str) -> Checked<ExecutionResult> {
-    let result = sandbox.run_code(code).context(context).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(code).context(context).timeout(WAIT_TIMEOUT).await?;
     ensure!(result.success(), "{code:?} in {context}: {}", describe(&result));
     Ok(result)
 }
@@ -229,9 +229,10 @@ async fn a_deleted_context_takes_its_run_with_it(f: Fixture) -> Checked {
         running.run_code("while True: pass").context("a").no_timeout().await
     });
     let instance = sandbox.instance("test")?;
-    eventually("running", PATIENCE, async || Ok(instance.code()?.is_executing(Some("a")))).await?;
-    within(PATIENCE, sandbox.delete_context("a")).await??;
-    let result = within(PATIENCE, run).await???;
+    eventually("running", WAIT_TIMEOUT, async || Ok(instance.code()?.is_executing(Some("a"))))
+        .await?;
+    within(WAIT_TIMEOUT, sandbox.delete_context("a")).await??;
+    let result = within(WAIT_TIMEOUT, run).await???;
     ensure!(result.failure.is_some() && !result.success(), "{}", describe(&result));
     is_usable(&sandbox).await?;
     Ok(())
@@ -245,11 +246,11 @@ async fn a_deleted_context_takes_its_processes_with_it(f: Fixture) -> Checked {
             "import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'], start_new_session=True)"
         );
         run_in(&sandbox, context, &code).await?;
-        eventually("its start", PATIENCE, async || Ok(!host::running_with(token)?.is_empty()))
+        eventually("its start", WAIT_TIMEOUT, async || Ok(!host::running_with(token)?.is_empty()))
             .await?;
     }
     sandbox.delete_context("a").await?;
-    eventually("its end", PATIENCE, async || Ok(host::running_with(&of_a)?.is_empty())).await?;
+    eventually("its end", WAIT_TIMEOUT, async || Ok(host::running_with(&of_a)?.is_empty())).await?;
     ensure!(!host::running_with(&of_b)?.is_empty(), "the process of b ended with a");
     Ok(())
 }
@@ -269,7 +270,7 @@ async fn unknown_contexts_are_not_found(f: Fixture) -> Checked {
     let answer =
         sandbox.instance("test")?.code()?.restart_context(&CallContext::new(), "nope").await;
     ensure!(answer.is_err(), "an unknown context was restarted");
-    ensure!(began.elapsed() < PATIENCE, "it took {:?}", began.elapsed());
+    ensure!(began.elapsed() < WAIT_TIMEOUT, "it took {:?}", began.elapsed());
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use sandbox_core::{
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, eventually, ok, refused, text};
+use crate::support::{WAIT_TIMEOUT, eventually, ok, refused, text};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -99,7 +99,7 @@ async fn it_ends_for_all_at_once(f: Fixture) -> Checked {
     let other = attach(&another(&f), &id).await?;
     other.kill().await?;
     refused(sandbox.run_code("1").await, ErrorKind::Terminated)?;
-    eventually("its end", PATIENCE, async || Ok(sandbox.status() == SandboxStatus::Terminated))
+    eventually("its end", WAIT_TIMEOUT, async || Ok(sandbox.status() == SandboxStatus::Terminated))
         .await?;
     refused(attach_raw(&f, &id).await, ErrorKind::NotFound)?;
     Ok(())
@@ -120,10 +120,13 @@ async fn it_expires_though_nobody_looks(f: Fixture) -> Checked {
     ok(&sandbox, &code).await?;
     drop(sandbox);
     ensure_eq!(listed(&f.backend(), &key).await?.len(), 1, "before its time");
-    eventually("its end", PATIENCE, async || Ok(host::running_with(&token)?.is_empty())).await?;
+    eventually("its end", WAIT_TIMEOUT, async || Ok(host::running_with(&token)?.is_empty()))
+        .await?;
     let backend = f.backend();
-    eventually("its end in lists", PATIENCE, async || Ok(listed(&backend, &key).await?.is_empty()))
-        .await
+    eventually("its end in lists", WAIT_TIMEOUT, async || {
+        Ok(listed(&backend, &key).await?.is_empty())
+    })
+    .await
 }
 
 async fn the_shorter_of_lifetime_and_stay_counts(f: Fixture) -> Checked {
@@ -214,17 +217,18 @@ async fn a_run_of_another_is_seen(f: Fixture) -> Checked {
     let other = attach(&another(&f), &id_of(&sandbox)?).await?;
     let run = sandbox.clone();
     let run = tokio::spawn(async move { run.run_code("import time; time.sleep(2)").await });
-    eventually("it executes", PATIENCE, async || Ok(other.is_executing())).await?;
+    eventually("it executes", WAIT_TIMEOUT, async || Ok(other.is_executing())).await?;
     run.await??;
-    eventually("it rests", PATIENCE, async || Ok(!other.is_executing())).await
+    eventually("it rests", WAIT_TIMEOUT, async || Ok(!other.is_executing())).await
 }
 
 async fn a_run_of_another_is_interrupted(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.detached(HOUR)).await?;
     let other = attach(&another(&f), &id_of(&sandbox)?).await?;
     let run = sandbox.clone();
-    let run = tokio::spawn(async move { run.run_code("while True: pass").timeout(PATIENCE).await });
-    eventually("an interrupt", PATIENCE, async || Ok(other.interrupt().await?)).await?;
+    let run =
+        tokio::spawn(async move { run.run_code("while True: pass").timeout(WAIT_TIMEOUT).await });
+    eventually("an interrupt", WAIT_TIMEOUT, async || Ok(other.interrupt().await?)).await?;
     ensure!(run.await??.interrupted, "it was not interrupted");
     Ok(())
 }

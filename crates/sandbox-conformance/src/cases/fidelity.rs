@@ -5,7 +5,7 @@ use sandbox_core::{EventKind, OutputStream};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, ok, printed, raises, text};
+use crate::support::{WAIT_TIMEOUT, ok, printed, raises, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("fidelity", [run_code], {
@@ -70,7 +70,7 @@ async fn bytes_that_are_not_text(f: Fixture) -> Checked {
 async fn every_byte_in_a_stream(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import os; n = os.write(1, bytes(range(256)) * 16)";
-    let mut events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+    let mut events = sandbox.run_code(code).timeout(WAIT_TIMEOUT).stream().await?;
     let mut bytes = Vec::new();
     while let Some(event) = events.next().await {
         if let EventKind::Output { stream: OutputStream::Stdout, data } = event.kind {

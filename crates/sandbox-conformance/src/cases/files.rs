@@ -443,7 +443,7 @@ async fn writes_of_a_stream_are_whole(f: Fixture) -> Checked {
     let waited = tokio::time::timeout(std::time::Duration::from_millis(200), writing).await;
     ensure!(waited.is_err(), "it ended by itself");
     ensure_eq!(files.read_text("kept").await?, "old", "after a write that was dropped");
-    crate::support::eventually("tidying", crate::support::PATIENCE, async || {
+    crate::support::eventually("tidying", crate::support::WAIT_TIMEOUT, async || {
         Ok(files.list(".").await?.len() == 2)
     })
     .await

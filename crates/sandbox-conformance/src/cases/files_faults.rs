@@ -5,7 +5,7 @@ use sandbox_core::{ByteSize, ErrorKind, FileKind, WriteOptions};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host::resident_memory;
-use crate::support::{PATIENCE, ok, refused, within};
+use crate::support::{WAIT_TIMEOUT, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("files", [files], {
@@ -213,8 +213,10 @@ async fn a_full_disk_keeps_the_old_content(f: Fixture) -> Checked {
         refused(files.write("data", vec![1; 32 << 20]).await, ErrorKind::ResourceExhausted)?;
     ensure!(error.to_string().contains("disk is full"), "{error}");
     ensure_eq!(files.read_text("data").await?, "old");
-    crate::support::eventually("tidying", PATIENCE, async || Ok(files.list(".").await?.len() == 1))
-        .await?;
+    crate::support::eventually("tidying", WAIT_TIMEOUT, async || {
+        Ok(files.list(".").await?.len() == 1)
+    })
+    .await?;
     files.write("data", vec![1; 8 << 20]).await?;
     ensure_eq!(files.stat("data").await?.size, 8 << 20, "there is room again");
     Ok(())
@@ -239,7 +241,7 @@ async fn newlines_alone_are_content(f: Fixture) -> Checked {
     ensure_eq!(files.stat("lines").await?.size, 64 << 20);
     let content = files.read("lines").await?;
     ensure!(content.len() == 64 << 20 && content.iter().all(|b| *b == b'\n'), "other content");
-    ensure_eq!(within(PATIENCE, files.grep(".", "x")).await??.len(), 0);
+    ensure_eq!(within(WAIT_TIMEOUT, files.grep(".", "x")).await??.len(), 0);
     Ok(())
 }
 
@@ -279,7 +281,7 @@ open('many/0', 'w').close()";
     let error = refused(files.list("many").await, ErrorKind::ResourceExhausted)?;
     ensure!(error.hint().is_some(), "no hint: {error:?}");
     ensure_eq!(files.find("many", "*77777*").await?.len(), 1);
-    within(PATIENCE, files.remove("many", true)).await??;
+    within(WAIT_TIMEOUT, files.remove("many", true)).await??;
     Ok(())
 }
 

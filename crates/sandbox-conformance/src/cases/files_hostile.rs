@@ -8,7 +8,7 @@ use sandbox_core::{ErrorKind, FindFiles, Sandbox};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host::token;
-use crate::support::{PATIENCE, is_usable, ok, refused, within};
+use crate::support::{WAIT_TIMEOUT, is_usable, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("files_hostile", [files, run_code, strict, local], {
@@ -188,7 +188,7 @@ async fn fifos_are_refused_at_once(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import os\nos.mkfifo('fifo'); os.symlink('fifo', 'link')").await?;
     refused_at_once(&sandbox, "fifo").await?;
-    let read = within(PATIENCE, sandbox.files().read("link")).await?;
+    let read = within(WAIT_TIMEOUT, sandbox.files().read("link")).await?;
     refused(read, ErrorKind::InvalidArgument)?;
     sandbox.files().remove("fifo", false).await?;
     is_usable(&sandbox).await?;
@@ -201,7 +201,7 @@ async fn devices_and_sockets_are_refused_at_once(f: Fixture) -> Checked {
         .await?;
     refused_at_once(&sandbox, "socket").await?;
     for device in ["/dev/zero", "/dev/urandom", "/dev/null", "/dev/tty"] {
-        let read = within(PATIENCE, sandbox.files().read(device)).await?;
+        let read = within(WAIT_TIMEOUT, sandbox.files().read(device)).await?;
         refused(read, ErrorKind::InvalidArgument)?;
         ensure!(sandbox.files().write(device, "x").await.is_err(), "{device} was written");
     }
@@ -316,7 +316,7 @@ while not os.path.exists('/workspace/stop'):
 
 async fn stopped(sandbox: &Sandbox, running: tokio::task::JoinHandle<()>) -> Checked {
     sandbox.files().write("/workspace/stop", "").await?;
-    within(PATIENCE, running).await??;
+    within(WAIT_TIMEOUT, running).await??;
     Ok(())
 }
 
@@ -389,7 +389,7 @@ async fn a_changing_file_is_read_to_some_end(f: Fixture) -> Checked {
     let running = looping(&sandbox, before, body).await?;
     for _ in 0..50 {
         // It ends, or is larger than memory allows; it never panics, and what is there is what was written.
-        match within(PATIENCE, sandbox.files().read("it")).await? {
+        match within(WAIT_TIMEOUT, sandbox.files().read("it")).await? {
             Ok(content) => ensure!(content.iter().all(|b| matches!(b, b'x' | 0)), "other content"),
             Err(error) => ensure_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}"),
         }
@@ -411,7 +411,7 @@ deep(5000)";
 async fn deep_trees_are_removed(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, DEEP).await?;
-    within(PATIENCE, sandbox.files().remove("d", true)).await??;
+    within(WAIT_TIMEOUT, sandbox.files().remove("d", true)).await??;
     ensure_eq!(sandbox.files().list(".").await?.len(), 0);
     Ok(())
 }
@@ -434,7 +434,7 @@ async fn deep_trees_end_searches(f: Fixture) -> Checked {
         Err(error) => Err(error),
     };
     refused(end, ErrorKind::ResourceExhausted)?;
-    within(PATIENCE, files.remove("d", true)).await??;
+    within(WAIT_TIMEOUT, files.remove("d", true)).await??;
     Ok(())
 }
 

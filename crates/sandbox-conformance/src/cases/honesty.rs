@@ -7,8 +7,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use sandbox_core::{
     ByteRange, ByteSize, ByteStream, CallContext, Capabilities, CodeMode, ContextSpec, ErrorKind,
-    FindFiles, Fixed, GpuType, InstallPackages, Instance, IsolationMode, Mount, NetworkPolicy,
-    PtySize, Result, RunCode, SandboxBuilder, SandboxId, StartCommand, Stdin, Tool, WriteOptions,
+    FindFiles, GpuType, InstallPackages, Instance, IsolationMode, Mount, NetworkPolicy, PtySize,
+    Result, RunCode, SandboxBuilder, SandboxId, SingleBackend, StartCommand, Stdin, Tool,
+    WriteOptions,
 };
 use serde_json::Map;
 
@@ -83,7 +84,10 @@ fn answers(verb: &str, answer: Result<()>) -> Checked {
 }
 
 /// What is asked for at create, for capabilities that are enforced there.
-fn restriction(builder: SandboxBuilder<Fixed>, capability: &str) -> Option<SandboxBuilder<Fixed>> {
+fn restriction(
+    builder: SandboxBuilder<SingleBackend>,
+    capability: &str,
+) -> Option<SandboxBuilder<SingleBackend>> {
     let long = Duration::from_secs(3600);
     Some(match capability {
         "limit_memory" => builder.memory(ByteSize::gib(1)),

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    PATIENCE, SLACK, describe, is_usable, ok, refused, text, until_executing, within,
+    SLACK, WAIT_TIMEOUT, describe, is_usable, ok, refused, text, until_executing, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -35,7 +35,7 @@ type Running = JoinHandle<sandbox_core::Result<ExecutionResult>>;
 
 async fn start(sandbox: &Sandbox, code: &'static str) -> Checked<Running> {
     let running = sandbox.clone();
-    let handle = tokio::spawn(async move { running.run_code(code).timeout(PATIENCE).await });
+    let handle = tokio::spawn(async move { running.run_code(code).timeout(WAIT_TIMEOUT).await });
     until_executing(sandbox).await?;
     // Running is not yet being in the middle of it.
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -96,7 +96,7 @@ async fn code_may_catch_it(f: Fixture) -> Checked {
     let inside = Arc::new(Notify::new());
     let (running, tell) = (sandbox.clone(), Arc::clone(&inside));
     let run = tokio::spawn(async move {
-        running.run_code(code).timeout(PATIENCE).on_stdout(move |_| tell.notify_one()).await
+        running.run_code(code).timeout(WAIT_TIMEOUT).on_stdout(move |_| tell.notify_one()).await
     });
     within(SLACK, inside.notified()).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
@@ -112,7 +112,7 @@ async fn it_hits_no_later_run(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     is_usable(&sandbox).await?;
     for round in 0..300_u64 {
-        let run = sandbox.run_code("x = 1").timeout(PATIENCE);
+        let run = sandbox.run_code("x = 1").timeout(WAIT_TIMEOUT);
         let interrupt = async {
             tokio::time::sleep(Duration::from_micros(round * 10)).await;
             sandbox.interrupt().await
@@ -120,7 +120,7 @@ async fn it_hits_no_later_run(f: Fixture) -> Checked {
         let (result, interrupted) = tokio::join!(run, interrupt);
         result?;
         interrupted?;
-        let next = sandbox.run_code("sum(range(2000))").timeout(PATIENCE).await?;
+        let next = sandbox.run_code("sum(range(2000))").timeout(WAIT_TIMEOUT).await?;
         ensure_eq!(next.text(), Some("1999000"), "round {round}: {}", describe(&next));
         ensure!(!next.interrupted, "round {round}: the next run is marked as interrupted");
     }
@@ -194,11 +194,11 @@ async fn only_the_named_context_is_interrupted(f: Fixture) -> Checked {
     let instance = sandbox.instance("test")?;
     let other = sandbox.clone();
     let endless = tokio::spawn(async move {
-        other.run_code("while True: pass").context("other").timeout(PATIENCE).await
+        other.run_code("while True: pass").context("other").timeout(WAIT_TIMEOUT).await
     });
     let began = Instant::now();
     while !instance.code()?.is_executing(Some("other")) {
-        ensure!(began.elapsed() < PATIENCE, "the other context does not execute");
+        ensure!(began.elapsed() < WAIT_TIMEOUT, "the other context does not execute");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     ensure!(

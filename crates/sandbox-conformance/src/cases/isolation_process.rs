@@ -6,7 +6,7 @@ use super::isolation::raises_os_error;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host::{self, Decoy};
-use crate::support::{PATIENCE, eventually, failed_with, is_usable, json, ok, run, text};
+use crate::support::{WAIT_TIMEOUT, eventually, failed_with, is_usable, json, ok, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("isolation", [run_code, local, strict], {
@@ -178,7 +178,7 @@ async fn another_sandbox_is_out_of_reach(f: Fixture) -> Checked {
     let (one, two) = (f.sandbox().await?, f.sandbox().await?);
     let token = host::token("other-");
     ok(&one, &format!("import subprocess; p = subprocess.Popen(['sh', '-c', 'while :; do sleep 1; done', '{token}'])")).await?;
-    eventually("the control", PATIENCE, async || Ok(!host::running_with(&token)?.is_empty()))
+    eventually("the control", WAIT_TIMEOUT, async || Ok(!host::running_with(&token)?.is_empty()))
         .await?;
     run(&two, "import os; os.kill(-1, 15); os.kill(-1, 9)").await?;
     ensure!(!host::running_with(&token)?.is_empty(), "a process of another sandbox was killed");

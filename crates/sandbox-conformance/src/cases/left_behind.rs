@@ -8,7 +8,7 @@ use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
 use crate::support::{
-    PATIENCE, SLACK, eventually, failed_with, is_usable, ok, text, until_executing, within,
+    SLACK, WAIT_TIMEOUT, eventually, failed_with, is_usable, ok, text, until_executing, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -35,7 +35,7 @@ fn start(token: &str) -> String {
 }
 
 async fn runs(token: &str) -> Checked {
-    eventually("the start of a process", PATIENCE, async || {
+    eventually("the start of a process", WAIT_TIMEOUT, async || {
         Ok(host::running_with(token)?.len() == 1)
     })
     .await
@@ -129,7 +129,7 @@ async fn they_end_with_a_dropped_run(f: Fixture) -> Checked {
     ok(&sandbox, "marker = 'kept'").await?;
     tokio::time::sleep(Duration::from_millis(30)).await;
     let code = format!("{}while True: pass", start(&token));
-    let events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+    let events = sandbox.run_code(code).timeout(WAIT_TIMEOUT).stream().await?;
     runs(&token).await?;
     drop(events);
     ends(&token).await?;
@@ -139,7 +139,7 @@ async fn they_end_with_a_dropped_run(f: Fixture) -> Checked {
 
 async fn they_outlive_a_run_that_was_dropped_after_its_end(f: Fixture) -> Checked {
     let (sandbox, token) = (f.sandbox().await?, host::token("left-"));
-    let events = sandbox.run_code(start(&token)).timeout(PATIENCE).stream().await?;
+    let events = sandbox.run_code(start(&token)).timeout(WAIT_TIMEOUT).stream().await?;
     runs(&token).await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(events);
@@ -149,7 +149,7 @@ async fn they_outlive_a_run_that_was_dropped_after_its_end(f: Fixture) -> Checke
 async fn they_outlive_an_interrupt(f: Fixture) -> Checked {
     let (sandbox, token) = (f.sandbox().await?, host::token("left-"));
     let code = format!("{}while True: pass", start(&token));
-    let run = sandbox.run_code(code).timeout(PATIENCE);
+    let run = sandbox.run_code(code).timeout(WAIT_TIMEOUT);
     let interrupt = async {
         until_executing(&sandbox).await?;
         runs(&token).await?;
@@ -166,6 +166,6 @@ async fn none_outlives_the_interpreter(f: Fixture) -> Checked {
     let (sandbox, token) = (f.sandbox().await?, host::token("left-"));
     ok(&sandbox, &start(&token)).await?;
     runs(&token).await?;
-    within(PATIENCE, sandbox.reset()).await??;
+    within(WAIT_TIMEOUT, sandbox.reset()).await??;
     ends(&token).await
 }

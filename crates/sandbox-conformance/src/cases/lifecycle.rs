@@ -7,7 +7,7 @@ use sandbox_core::{CallContext, ErrorKind, FailureKind, SandboxStatus};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    PATIENCE, SLACK, eventually, failed_with, is_usable, ok, raises, refused, text,
+    SLACK, WAIT_TIMEOUT, eventually, failed_with, is_usable, ok, raises, refused, text,
     until_executing, within,
 };
 
@@ -136,7 +136,7 @@ async fn terminate_is_final(f: Fixture) -> Checked {
 async fn terminate_in_parallel(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let ends = (0..10).map(|_| sandbox.terminate());
-    for end in within(PATIENCE, futures_util::future::join_all(ends)).await? {
+    for end in within(WAIT_TIMEOUT, futures_util::future::join_all(ends)).await? {
         end?;
     }
     Ok(())
@@ -193,8 +193,8 @@ async fn terminate_ends_a_run(f: Fixture) -> Checked {
         running.run_code("print('begun', flush=True)\nimport time; time.sleep(100)").await
     });
     until_executing(&sandbox).await?;
-    within(PATIENCE, sandbox.terminate()).await??;
-    let result = within(PATIENCE, run).await???;
+    within(WAIT_TIMEOUT, sandbox.terminate()).await??;
+    let result = within(WAIT_TIMEOUT, run).await???;
     failed_with(&result, FailureKind::Terminated)
 }
 
@@ -203,8 +203,8 @@ async fn kill_ends_a_run(f: Fixture) -> Checked {
     let running = sandbox.clone();
     let run = tokio::spawn(async move { running.run_code("while True: pass").await });
     until_executing(&sandbox).await?;
-    within(PATIENCE, sandbox.kill()).await??;
-    let result = within(PATIENCE, run).await???;
+    within(WAIT_TIMEOUT, sandbox.kill()).await??;
+    let result = within(WAIT_TIMEOUT, run).await???;
     failed_with(&result, FailureKind::Terminated)
 }
 
@@ -223,7 +223,7 @@ async fn terminate_is_quick_in_a_busy_sandbox(f: Fixture) -> Checked {
 }
 
 async fn ends_by_itself(sandbox: &sandbox_core::Sandbox) -> Checked {
-    eventually("its end", PATIENCE, async || Ok(sandbox.status() == SandboxStatus::Terminated))
+    eventually("its end", WAIT_TIMEOUT, async || Ok(sandbox.status() == SandboxStatus::Terminated))
         .await?;
     refused(sandbox.run_code("1").await, ErrorKind::Terminated)?;
     Ok(())

@@ -6,7 +6,7 @@ use sandbox_core::{ByteSize, FailureKind, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, describe, failed_with, is_usable, ok, text};
+use crate::support::{WAIT_TIMEOUT, describe, failed_with, is_usable, ok, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("limits", [run_code], {
@@ -207,7 +207,7 @@ size = len(taken); taken = []
 
 async fn memory_is_limited(f: Fixture) -> Checked {
     let sandbox = f.create(|b| b.memory(ByteSize::mib(256))).await?;
-    let result = sandbox.run_code(TAKE).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(TAKE).timeout(WAIT_TIMEOUT).await?;
     match &result.failure {
         Some(_) => failed_with(&result, FailureKind::OutOfMemory)?,
         None => ensure!(
@@ -234,7 +234,7 @@ for _ in range(8):
 until = time.monotonic() + 25
 while not os.waitpid(-1, os.WNOHANG)[0] and time.monotonic() < until: time.sleep(0.1)
 'all alive' if time.monotonic() >= until else 'some died'";
-    let result = sandbox.run_code(code).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(code).timeout(WAIT_TIMEOUT).await?;
     ensure!(
         result.text() != Some("'all alive'"),
         "800 MiB in a sandbox of 256: {}",
@@ -247,19 +247,23 @@ while not os.waitpid(-1, os.WNOHANG)[0] and time.monotonic() < until: time.sleep
 async fn cpu_time_of_a_run_is_limited(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let limit = Duration::from_secs(1);
-    let result = sandbox.run_code("while True: pass").cpu_time(limit).timeout(PATIENCE).await?;
+    let result = sandbox.run_code("while True: pass").cpu_time(limit).timeout(WAIT_TIMEOUT).await?;
     failed_with(&result, FailureKind::CpuTime)?;
     let idle = sandbox.run_code("import time; time.sleep(2); 'slept'").cpu_time(limit).await?;
     ensure_eq!(idle.text(), Some("'slept'"), "sleep is not CPU time");
     let free = sandbox.run_code("import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end: pass\n'free'");
-    ensure_eq!(free.timeout(PATIENCE).await?.text(), Some("'free'"), "the limit outlived its run");
+    ensure_eq!(
+        free.timeout(WAIT_TIMEOUT).await?.text(),
+        Some("'free'"),
+        "the limit outlived its run"
+    );
     Ok(())
 }
 
 /// A run that leaves its processor time to others is over its limit all the same.
 async fn burns_elsewhere(f: &Fixture, code: &str) -> Checked {
     let sandbox = f.sandbox().await?;
-    let run = sandbox.run_code(code).cpu_time(Duration::from_secs(1)).timeout(PATIENCE);
+    let run = sandbox.run_code(code).cpu_time(Duration::from_secs(1)).timeout(WAIT_TIMEOUT);
     failed_with(&run.await?, FailureKind::CpuTime)?;
     is_usable(&sandbox).await?;
     Ok(())
@@ -308,8 +312,8 @@ async fn what_idles_beside_a_run_costs_it_nothing(f: Fixture) -> Checked {
         )
         .context("other");
     let run = sandbox.run_code("import time; time.sleep(2); 'slept'");
-    let run = run.cpu_time(Duration::from_millis(700)).timeout(PATIENCE);
-    let (other, run) = tokio::join!(other.timeout(PATIENCE).into_future(), run.into_future());
+    let run = run.cpu_time(Duration::from_millis(700)).timeout(WAIT_TIMEOUT);
+    let (other, run) = tokio::join!(other.timeout(WAIT_TIMEOUT).into_future(), run.into_future());
     ensure!(other?.success(), "the other one is not limited");
     ensure_eq!(run?.text(), Some("'slept'"));
     ok(&sandbox, "idle.kill(); idle.wait()").await?;
@@ -318,7 +322,7 @@ async fn what_idles_beside_a_run_costs_it_nothing(f: Fixture) -> Checked {
 
 async fn memory_of_a_run_is_limited(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let result = sandbox.run_code(TAKE).memory(ByteSize::mib(256)).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(TAKE).memory(ByteSize::mib(256)).timeout(WAIT_TIMEOUT).await?;
     match &result.failure {
         Some(_) => failed_with(&result, FailureKind::OutOfMemory)?,
         None => ensure!(

@@ -4,7 +4,7 @@ use sandbox_core::{ByteSize, ErrorKind, FailureKind, IsolationMode, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, describe, failed_with, is_usable, refused, run, text};
+use crate::support::{WAIT_TIMEOUT, describe, failed_with, is_usable, refused, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("limits_memory", [limit_memory], {
@@ -41,7 +41,7 @@ fn explains(message: &str) -> Checked {
 
 async fn a_run_says_that_it_was_ended_for_its_memory(f: Fixture) -> Checked {
     let sandbox = limited(&f).await?;
-    let result = sandbox.run_code(TAKE).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(TAKE).timeout(WAIT_TIMEOUT).await?;
     failed_with(&result, FailureKind::OutOfMemory)?;
     ensure_eq!(result.stdout(), "begun", "{}", describe(&result));
     ensure_eq!(result.exit_code, Some(137), "{}", describe(&result));
@@ -71,7 +71,7 @@ async fn a_command_says_that_it_was_ended_for_its_memory(f: Fixture) -> Checked 
     let code = format!("import sys; open('take.py', 'w').write({TAKE:?}); sys.executable");
     let python = text(&sandbox, &code).await?;
     let line = format!("exec {python} take.py");
-    let command = sandbox.commands().run(line).timeout(PATIENCE).await?;
+    let command = sandbox.commands().run(line).timeout(WAIT_TIMEOUT).await?;
     ensure_eq!(command.exit_code, 137, "{command:?}");
     let failure = command.failure.as_ref().map(|failure| failure.kind);
     ensure_eq!(failure, Some(FailureKind::OutOfMemory), "{command:?}");

@@ -4,7 +4,7 @@ use sandbox_core::{ErrorKind, Metrics, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, ok, refused};
+use crate::support::{WAIT_TIMEOUT, eventually, ok, refused};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("metrics", [metrics, run_code], {
@@ -64,7 +64,7 @@ async fn processes_are_counted(f: Fixture) -> Checked {
     ensure_eq!(processes(&sandbox).await?, before + 1);
     command.control.signal(9, true).await?;
     let is_gone = async || Ok(processes(&sandbox).await? == before);
-    eventually("its end", PATIENCE, is_gone).await
+    eventually("its end", WAIT_TIMEOUT, is_gone).await
 }
 
 async fn a_sandbox_that_has_ended_has_none(f: Fixture) -> Checked {

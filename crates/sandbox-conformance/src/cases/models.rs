@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, ok, raises, run};
+use crate::support::{WAIT_TIMEOUT, ok, raises, run};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("models", [run_code], {
@@ -104,7 +104,7 @@ async fn events_are_numbered_and_end_once(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "print('a')\nimport sys; print('b', file=sys.stderr)\n3";
     let events: Vec<_> =
-        sandbox.run_code(code).run_id("r1").timeout(PATIENCE).stream().await?.collect().await;
+        sandbox.run_code(code).run_id("r1").timeout(WAIT_TIMEOUT).stream().await?.collect().await;
     for (position, event) in events.iter().enumerate() {
         ensure_eq!(event.seq, position as u64, "sequence number");
         ensure_eq!(event.run_id, "r1");

@@ -7,7 +7,7 @@ use sandbox_core::{ByteSize, ErrorKind, Sandbox};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    PATIENCE, is_usable, ok, raises, refused, run, text, until_executing, within,
+    WAIT_TIMEOUT, is_usable, ok, raises, refused, run, text, until_executing, within,
 };
 use crate::wheel::{Wheel, Wheelhouse};
 
@@ -182,7 +182,7 @@ record, = [*directory.glob('tinya-*/RECORD'), *directory.parent.glob('tinya-*/RE
 record.unlink()
 os.mkfifo(record)";
     ok(&sandbox, code).await?;
-    within(PATIENCE, sandbox.install_packages(["tinya==2.0"])).await??;
+    within(WAIT_TIMEOUT, sandbox.install_packages(["tinya==2.0"])).await??;
     ensure_eq!(text(&sandbox, "import tinya; tinya.VERSION").await?, "'2.0'");
     Ok(())
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, is_usable, ok, refused, text, within};
+use crate::support::{WAIT_TIMEOUT, eventually, is_usable, ok, refused, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("pause", [pause, run_code, local], {
@@ -56,7 +56,7 @@ async fn nothing_runs_meanwhile(f: Fixture) -> Checked {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     };
     let ticks = async |most: usize| -> Checked {
-        eventually("a tick", PATIENCE, async || Ok(lines().await?.len() > most)).await
+        eventually("a tick", WAIT_TIMEOUT, async || Ok(lines().await?.len() > most)).await
     };
     ticks(2).await?;
     sandbox.pause().await?;
@@ -83,7 +83,7 @@ async fn everything_else_is_refused(f: Fixture) -> Checked {
     refused(sandbox.files().write("x", "y").await, ErrorKind::Unavailable)?;
     refused(sandbox.files().list(".").await, ErrorKind::Unavailable)?;
     refused(sandbox.set_variable("x", 1).await, ErrorKind::Unavailable)?;
-    ensure!(began.elapsed() < PATIENCE, "it took {:?} to refuse", began.elapsed());
+    ensure!(began.elapsed() < WAIT_TIMEOUT, "it took {:?} to refuse", began.elapsed());
     // What asks nothing of what is inside still works.
     sandbox.set_tags([("a", "b")]).await?;
     sandbox.set_lifetime(Duration::from_secs(600)).await?;
@@ -97,11 +97,11 @@ async fn code_that_runs_keeps_it_from_being_paused(f: Fixture) -> Checked {
     ok(&sandbox, "1").await?;
     let runner = sandbox.clone();
     let running = tokio::spawn(async move { runner.run_code("import time; time.sleep(60)").await });
-    eventually("the run", PATIENCE, async || Ok(sandbox.is_executing())).await?;
+    eventually("the run", WAIT_TIMEOUT, async || Ok(sandbox.is_executing())).await?;
     refused(sandbox.pause().await, ErrorKind::Unavailable)?;
     ensure_eq!(status(&sandbox), Some(SandboxStatus::Running));
     sandbox.interrupt().await?;
-    let _ = within(PATIENCE, running).await?;
+    let _ = within(WAIT_TIMEOUT, running).await?;
     sandbox.pause().await?;
     sandbox.resume().await?;
     is_usable(&sandbox).await?;
@@ -134,12 +134,12 @@ async fn what_was_stopped_before_stays_so(f: Fixture) -> Checked {
     };
     stopped.control.signal(19, false).await?;
     let is_stopped = async || Ok(state(stopped_pid).await?.contains('T'));
-    eventually("that it is stopped", PATIENCE, is_stopped).await?;
+    eventually("that it is stopped", WAIT_TIMEOUT, is_stopped).await?;
     sandbox.pause().await?;
     sandbox.resume().await?;
     ensure!(is_stopped().await?, "it was let go");
     let goes_on = async || Ok(state(other_pid).await?.contains('S'));
-    eventually("that the other goes on", PATIENCE, goes_on).await?;
+    eventually("that the other goes on", WAIT_TIMEOUT, goes_on).await?;
     for command in [stopped, other] {
         command.control.signal(9, true).await?;
     }
@@ -149,7 +149,7 @@ async fn what_was_stopped_before_stays_so(f: Fixture) -> Checked {
 async fn it_can_be_ended(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     sandbox.pause().await?;
-    within(PATIENCE, sandbox.terminate()).await??;
+    within(WAIT_TIMEOUT, sandbox.terminate()).await??;
     refused(sandbox.resume().await, ErrorKind::Terminated)?;
     refused(sandbox.pause().await, ErrorKind::Terminated)?;
     Ok(())
@@ -160,7 +160,7 @@ async fn its_lifetime_goes_on(f: Fixture) -> Checked {
     sandbox.pause().await?;
     sandbox.set_lifetime(Duration::from_secs(1)).await?;
     let has_ended = async || Ok(status(&sandbox) == Some(SandboxStatus::Terminated));
-    eventually("its end", PATIENCE, has_ended).await?;
+    eventually("its end", WAIT_TIMEOUT, has_ended).await?;
     refused(sandbox.resume().await, ErrorKind::Terminated)?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, eventually, is_usable, ok, refused, within};
+use crate::support::{WAIT_TIMEOUT, eventually, is_usable, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("ports", [expose_port, run_code, command_background], {
@@ -63,7 +63,7 @@ async fn reached(sandbox: &Sandbox, port: u16) -> Checked<String> {
     let address = exposed.url.strip_prefix("http://").map(str::to_owned);
     let address = address.ok_or_else(|| Failure::new(format!("{exposed:?}")))?;
     let answers = async || Ok(said(&address, b"x\n").await == b"X\n");
-    eventually("an answer of the server", PATIENCE, answers).await?;
+    eventually("an answer of the server", WAIT_TIMEOUT, answers).await?;
     Ok(address)
 }
 
@@ -75,7 +75,7 @@ async fn said(address: &str, question: &[u8]) -> Vec<u8> {
         && stream.shutdown().await.is_ok()
     {
         // What ends in the middle has said what it has said.
-        let _ = within(PATIENCE, stream.read_to_end(&mut answer)).await;
+        let _ = within(WAIT_TIMEOUT, stream.read_to_end(&mut answer)).await;
     }
     answer
 }
@@ -104,7 +104,7 @@ async fn connections_are_independent(f: Fixture) -> Checked {
     is_usable(&sandbox).await?;
     silent.write_all(b"still\n").await?;
     let mut heard = [0; 6];
-    within(PATIENCE, silent.read_exact(&mut heard)).await??;
+    within(WAIT_TIMEOUT, silent.read_exact(&mut heard)).await??;
     ensure_eq!(&heard, b"STILL\n");
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn code_goes_on_beside_many(f: &Fixture, server: &str, said: &'static [u8]
     // Until the buffers on the way are full.
     sleep(Duration::from_secs(8)).await;
     let code = format!("given = {:?}; print(given * 2)", "x".repeat(500_000));
-    let printed = within(PATIENCE, sandbox.run_code(code)).await??;
+    let printed = within(WAIT_TIMEOUT, sandbox.run_code(code)).await??;
     ensure_eq!(printed.stdout().trim_end().len(), 1_000_000);
     Ok(())
 }
@@ -178,11 +178,11 @@ async fn an_open_connection_is_use(f: Fixture) -> Checked {
     sleep(idle * 2).await;
     open.write_all(b"still\n").await?;
     let mut heard = [0; 6];
-    within(PATIENCE, open.read_exact(&mut heard)).await??;
+    within(WAIT_TIMEOUT, open.read_exact(&mut heard)).await??;
     ensure_eq!(&heard, b"STILL\n");
     drop(open);
     let has_ended = async || Ok(sandbox.status() == SandboxStatus::Terminated);
-    eventually("the end of the sandbox", PATIENCE, has_ended).await
+    eventually("the end of the sandbox", WAIT_TIMEOUT, has_ended).await
 }
 
 async fn ports_end_with_their_sandbox(f: Fixture) -> Checked {
@@ -191,10 +191,10 @@ async fn ports_end_with_their_sandbox(f: Fixture) -> Checked {
     sandbox.terminate().await?;
     let mut heard = Vec::new();
     // An end or a reset, and nothing before it.
-    let _ = within(PATIENCE, open.read_to_end(&mut heard)).await?;
+    let _ = within(WAIT_TIMEOUT, open.read_to_end(&mut heard)).await?;
     ensure!(heard.is_empty(), "{heard:?}");
     let is_closed = async || Ok(TcpStream::connect(&address).await.is_err());
-    eventually("the end of the port", PATIENCE, is_closed).await?;
+    eventually("the end of the port", WAIT_TIMEOUT, is_closed).await?;
     refused(sandbox.expose_port(8000).await, ErrorKind::Terminated)?;
     Ok(())
 }

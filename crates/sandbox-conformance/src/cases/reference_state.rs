@@ -8,7 +8,7 @@ use sandbox_core::{
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, SLACK, ok, refused, run, until_executing, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, ok, refused, run, until_executing, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("reference", [run_code], {
@@ -116,7 +116,9 @@ async fn case_28_interrupt_of_a_loop_keeps_state(f: Fixture) -> Checked {
     ok(&sandbox, "x = 5").await?;
     let running = sandbox.clone();
     let run =
-        tokio::spawn(async move { running.run_code("while True: pass").timeout(PATIENCE).await });
+        tokio::spawn(
+            async move { running.run_code("while True: pass").timeout(WAIT_TIMEOUT).await },
+        );
     until_executing(&sandbox).await?;
     ensure!(sandbox.interrupt().await?, "nothing was interrupted");
     let result = within(SLACK, run).await???;

@@ -7,7 +7,7 @@ use sandbox_core::{EventKind, OutputStream, ResultItem, Sandbox};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, describe, is_usable, ok, raises, run, text};
+use crate::support::{WAIT_TIMEOUT, describe, is_usable, ok, raises, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("rich", [run_code, rich_results], {
@@ -43,7 +43,7 @@ class Many:
     def _repr_mimebundle_(self, **others):
         return {'application/json': [{'': 0}] * 85_000, 'text/plain': 'many'}
 for _ in range(16): display(Many())";
-    let result = sandbox.run_code(code).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(code).timeout(WAIT_TIMEOUT).await?;
     ensure!(result.success(), "{}", describe(&result));
     ensure_eq!(result.results.len() as u64 + result.results_dropped, 16);
     let grown = crate::host::resident_memory()?.saturating_sub(before);
@@ -144,7 +144,7 @@ async fn displays_are_heard_as_they_come(f: Fixture) -> Checked {
 
 /// What one run tells: the text of both streams up to each display, and what came there instead of text.
 async fn told(sandbox: &Sandbox, code: &str, pause: Duration) -> Checked<Vec<[String; 3]>> {
-    let mut events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+    let mut events = sandbox.run_code(code).timeout(WAIT_TIMEOUT).stream().await?;
     let mut told = vec![<[String; 3]>::default()];
     while let Some(event) = events.next().await {
         let Some(last) = told.last_mut() else { break };
@@ -313,7 +313,7 @@ async fn a_flood_of_displays_is_bounded(f: Fixture) -> Checked {
 async fn a_script_may_end_with_much_to_show(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = format!("{PAGE}for _ in range(40): display(Page())\nprint('end')");
-    let result = sandbox.run_code(code).script("s.py", [""; 0]).timeout(PATIENCE).await?;
+    let result = sandbox.run_code(code).script("s.py", [""; 0]).timeout(WAIT_TIMEOUT).await?;
     ensure!(result.success(), "{}", describe(&result));
     ensure_eq!(result.results.len(), 40);
     ensure_eq!(result.stdout(), "end");

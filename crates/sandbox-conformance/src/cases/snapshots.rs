@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sandbox_core::{
-    CallContext, ErrorKind, Fixed, Sandbox, SandboxBuilder, SnapshotInfo, random_hex,
+    CallContext, ErrorKind, Sandbox, SandboxBuilder, SingleBackend, SnapshotInfo, random_hex,
 };
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, is_usable, ok, raises, refused, text, until_executing, within};
+use crate::support::{WAIT_TIMEOUT, is_usable, ok, raises, refused, text, until_executing, within};
 use crate::wheel::Wheelhouse;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -487,7 +487,7 @@ async fn commands_are_named_and_end(f: Fixture) -> Checked {
     let end = command.events.filter(|event| {
         std::future::ready(matches!(event, sandbox_core::CommandEvent::Finished(_)))
     });
-    let ended = within(PATIENCE, pin!(end).next()).await?;
+    let ended = within(WAIT_TIMEOUT, pin!(end).next()).await?;
     ensure!(ended.is_some(), "it has ended");
     name.delete(&f).await
 }
@@ -497,7 +497,8 @@ async fn packages_come_along(f: Fixture) -> Checked {
     wheels.module("tinya", "1.0", &[])?;
     wheels.module("tinyb", "2.0", &[])?;
     let options = wheels.options();
-    let make = |builder: SandboxBuilder<Fixed>| builder.provider_option("pip", options.clone());
+    let make =
+        |builder: SandboxBuilder<SingleBackend>| builder.provider_option("pip", options.clone());
     let sandbox = f.create(&make).await?;
     sandbox.install_packages(["tinya"]).await?;
     sandbox.create_snapshot(&name.0).await?;

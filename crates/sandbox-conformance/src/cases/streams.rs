@@ -8,7 +8,7 @@ use sandbox_core::{EventKind, FailureKind, OutputStream};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, describe, failed_with, is_usable, ok, printed};
+use crate::support::{WAIT_TIMEOUT, describe, failed_with, is_usable, ok, printed};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("streams", [run_code], {
@@ -88,7 +88,7 @@ async fn output_of_descriptors_and_children_is_caught(f: Fixture) -> Checked {
 /// Seconds between the first output and the end of a run.
 async fn lead(f: &Fixture, code: &str) -> Checked<f64> {
     let sandbox = f.sandbox().await?;
-    let mut events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+    let mut events = sandbox.run_code(code).timeout(WAIT_TIMEOUT).stream().await?;
     let mut first = None;
     while let Some(event) = events.next().await {
         if matches!(event.kind, EventKind::Output { .. }) {
@@ -196,7 +196,7 @@ async fn many_empty_lines_are_counted(f: Fixture) -> Checked {
 async fn a_stream_is_lossless_with_a_slow_reader(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "import sys\nfor i in range(8 << 10): sys.stdout.write(f'{i:01023}\\n')";
-    let mut events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+    let mut events = sandbox.run_code(code).timeout(WAIT_TIMEOUT).stream().await?;
     let (mut bytes, mut chunks) = (Vec::new(), 0);
     while let Some(event) = events.next().await {
         if let EventKind::Output { stream: OutputStream::Stdout, data } = event.kind {

@@ -9,7 +9,9 @@ use super::commands::{finish, read_until};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, SLACK, eventually, is_usable, refused, until_executing, within};
+use crate::support::{
+    SLACK, WAIT_TIMEOUT, eventually, is_usable, refused, until_executing, within,
+};
 
 const SIZE: PtySize = PtySize { columns: 80, rows: 24 };
 
@@ -124,7 +126,7 @@ async fn bytes_are_raw_both_ways(f: Fixture) -> Checked {
     let all: Vec<u8> = (0..=255).cycle().take(2560).collect();
     command.control.write_stdin(all.clone().into()).await?;
     let mut output = Vec::new();
-    while let Some(event) = within(PATIENCE, command.events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, command.events.next()).await? {
         if let CommandEvent::Output { data, .. } = event {
             output.extend_from_slice(&data);
         }
@@ -137,7 +139,7 @@ async fn both_streams_are_one(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let mut command = start(&sandbox, "for i in 1 2 3; do echo o$i; echo e$i >&2; done").await?;
     let mut output = Vec::new();
-    while let Some(event) = within(PATIENCE, command.events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, command.events.next()).await? {
         if let CommandEvent::Output { stream, data } = event {
             ensure_eq!(stream, OutputStream::Stdout);
             output.extend_from_slice(&data);
@@ -185,7 +187,7 @@ async fn what_closes_it_may_open_it_again(f: Fixture) -> Checked {
 
 async fn an_awaited_one_has_no_input(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    let result = within(PATIENCE, sandbox.commands().run("cat; echo end").pty(SIZE)).await??;
+    let result = within(WAIT_TIMEOUT, sandbox.commands().run("cat; echo end").pty(SIZE)).await??;
     ensure_eq!(result.stdout, "end\r\n");
     Ok(())
 }
@@ -194,7 +196,7 @@ async fn given_input_is_typed(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let line = "stty -echo; sleep 0.2; read a; read b; echo \"$b$a\"; cat";
     let run = sandbox.commands().run(line).pty(SIZE).stdin("x\ny\n");
-    let result = within(PATIENCE, run).await??;
+    let result = within(WAIT_TIMEOUT, run).await??;
     ensure!(result.stdout.ends_with("yx\r\n"), "output {:?}", result.stdout);
     let command = sandbox.commands().run("cat").pty(SIZE).stdin("x\n").start().await?;
     refused(command.control.write_stdin("more".into()).await, ErrorKind::Unsupported)?;
@@ -255,7 +257,9 @@ async fn it_works_beside_busy_code(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let busy = sandbox.clone();
     let busy =
-        tokio::spawn(async move { busy.run_code("sum(range(10 ** 13))").timeout(PATIENCE).await });
+        tokio::spawn(
+            async move { busy.run_code("sum(range(10 ** 13))").timeout(WAIT_TIMEOUT).await },
+        );
     until_executing(&sandbox).await?;
     let began = Instant::now();
     let mut command = start(&sandbox, "stty -echo; echo ready; read x; echo got $x").await?;
@@ -283,10 +287,11 @@ async fn a_dropped_one_ends(f: Fixture) -> Checked {
     let token = host::token("terminal-");
     let line = format!("sh -c 'trap \"\" 1; while :; do sleep 1; done' {token} & wait");
     let command = start(&sandbox, &line).await?;
-    eventually("its child", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 2)).await?;
+    eventually("its child", WAIT_TIMEOUT, async || Ok(host::running_with(&token)?.len() >= 2))
+        .await?;
     drop(command);
     let gone = async || Ok(host::running_with(&token)?.is_empty());
-    eventually("the end of the tree", PATIENCE, gone).await
+    eventually("the end of the tree", WAIT_TIMEOUT, gone).await
 }
 
 async fn it_is_connected_to_again(f: Fixture) -> Checked {

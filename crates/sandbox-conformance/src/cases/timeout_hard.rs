@@ -8,7 +8,7 @@ use super::timeout::times_out;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, SLACK, eventually, is_usable, ok};
+use crate::support::{SLACK, WAIT_TIMEOUT, eventually, is_usable, ok};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("timeout", [run_code], {
@@ -116,8 +116,9 @@ for _ in range(20):
 time.sleep(99)"
     );
     let run = sandbox.run_code(&*code).timeout(Duration::from_secs(3));
-    let watch =
-        eventually("20 children", PATIENCE, async || Ok(host::running_with(&token)?.len() >= 20));
+    let watch = eventually("20 children", WAIT_TIMEOUT, async || {
+        Ok(host::running_with(&token)?.len() >= 20)
+    });
     let (result, watched) = tokio::join!(run, watch);
     watched?;
     ensure_eq!(result?.state, InterpreterState::Lost);

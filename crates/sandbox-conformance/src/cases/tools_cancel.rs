@@ -12,7 +12,7 @@ use super::tools::{echo, fails_with, with_tools};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::support::{
-    PATIENCE, SLACK, describe, eventually, failed_with, is_usable, ok, run, text, within,
+    SLACK, WAIT_TIMEOUT, describe, eventually, failed_with, is_usable, ok, run, text, within,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -82,7 +82,7 @@ impl Count {
     }
 
     pub(super) async fn until_begun(&self, number: usize) -> Checked {
-        eventually("calls", PATIENCE, async || Ok(self.begun() >= number)).await
+        eventually("calls", WAIT_TIMEOUT, async || Ok(self.begun() >= number)).await
     }
 
     /// Waits until that many calls were cancelled, and all that were begun.
@@ -151,7 +151,7 @@ async fn during(
         then().await
     };
     let (result, meanwhile) =
-        tokio::join!(sandbox.run_code(code).timeout(PATIENCE).into_future(), meanwhile);
+        tokio::join!(sandbox.run_code(code).timeout(WAIT_TIMEOUT).into_future(), meanwhile);
     meanwhile?;
     Ok(result?)
 }
@@ -231,7 +231,7 @@ async fn a_dropped_run_cancels_calls(f: Fixture) -> Checked {
     let sandbox = with_tools(&f, [count.tool()]).await?;
     for code in ["await call_tool('wait')", "call_tool_sync('wait')"] {
         let number = count.begun() + 1;
-        let mut events = sandbox.run_code(code).timeout(PATIENCE).stream().await?;
+        let mut events = sandbox.run_code(code).timeout(WAIT_TIMEOUT).stream().await?;
         let read = async { while events.next().await.is_some() {} };
         tokio::select! {
             () = read => ensure!(false, "it ended by itself"),

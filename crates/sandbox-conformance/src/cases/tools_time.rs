@@ -13,7 +13,7 @@ use super::tools::{echo, with_tools};
 use super::tools_cancel::Count;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, describe, is_usable, ok, text};
+use crate::support::{WAIT_TIMEOUT, describe, is_usable, ok, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("tools", [run_code, tools], {
@@ -148,8 +148,9 @@ sorted(found.items()) == [(0, 0), (1, 1), (2, 2)] and here == list(range(50))";
 
 async fn contexts_call_at_the_same_time(f: Fixture) -> Checked {
     let sandbox = with_tools(&f, [meeting(2)]).await?;
-    let first = sandbox.run_code("await call_tool('meet', n=1)").timeout(PATIENCE);
-    let second = sandbox.run_code("call_tool_sync('meet', n=2)").context("other").timeout(PATIENCE);
+    let first = sandbox.run_code("await call_tool('meet', n=1)").timeout(WAIT_TIMEOUT);
+    let second =
+        sandbox.run_code("call_tool_sync('meet', n=2)").context("other").timeout(WAIT_TIMEOUT);
     let (first, second) = tokio::join!(first, second);
     ensure_eq!((first?.text(), second?.text()), (Some("1"), Some("2")));
     Ok(())
@@ -190,7 +191,7 @@ await call_tool('echo', n=1)";
         Checked::Ok(())
     };
     let (result, registered) =
-        tokio::join!(sandbox.run_code(code).timeout(PATIENCE).into_future(), register);
+        tokio::join!(sandbox.run_code(code).timeout(WAIT_TIMEOUT).into_future(), register);
     registered?;
     let result = result?;
     ensure_eq!(result.text(), Some("{'n': 1}"), "{}", describe(&result));

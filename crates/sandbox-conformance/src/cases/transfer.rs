@@ -10,7 +10,7 @@ use sandbox_core::{ByteSize, ErrorKind, Progress};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host::token;
-use crate::support::{PATIENCE, eventually, ok, refused, run};
+use crate::support::{WAIT_TIMEOUT, eventually, ok, refused, run};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("transfer", [files], {
@@ -126,7 +126,7 @@ async fn a_limit_is_kept(f: Fixture) -> Checked {
         files.upload(folder.join("up"), "d").at_most(most).await,
         ErrorKind::ResourceExhausted,
     )?;
-    eventually("tidying", PATIENCE, async || Ok(files.list(".").await?.is_empty())).await?;
+    eventually("tidying", WAIT_TIMEOUT, async || Ok(files.list(".").await?.is_empty())).await?;
     files.upload(folder.join("up"), "d").await?;
     for path in ["d", "d/x"] {
         let down = files.download(path, folder.join("down")).at_most(most).await;
@@ -317,7 +317,7 @@ async fn a_dropped_download_leaves_nothing(f: Fixture) -> Checked {
     for path in ["d/x", "d"] {
         let down = sandbox.files().download(path, folder.join("down"));
         let short = tokio::time::timeout(Duration::from_millis(3), down).await;
-        crate::support::eventually("tidying", crate::support::PATIENCE, async || {
+        crate::support::eventually("tidying", crate::support::WAIT_TIMEOUT, async || {
             Ok(folder.count()? == usize::from(short.is_ok()))
         })
         .await?;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, is_usable, ok, refused, text, within};
+use crate::support::{WAIT_TIMEOUT, is_usable, ok, refused, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("variables", [run_code, variables], {
@@ -160,10 +160,10 @@ async fn they_belong_to_a_context(f: Fixture) -> Checked {
 async fn they_wait_for_a_run(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "x = 'before'").await?;
-    let run = sandbox.run_code("import time; time.sleep(1); x = 'after'").timeout(PATIENCE);
+    let run = sandbox.run_code("import time; time.sleep(1); x = 'after'").timeout(WAIT_TIMEOUT);
     let read = async {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        within(PATIENCE, sandbox.get_variable("x")).await
+        within(WAIT_TIMEOUT, sandbox.get_variable("x")).await
     };
     let (run, read) = tokio::join!(run, read);
     ensure!(run?.success(), "the run failed");
@@ -176,7 +176,7 @@ async fn a_large_value(f: Fixture) -> Checked {
     let large = "x".repeat(8 << 20);
     sandbox.set_variable("large", &large).await?;
     ensure_eq!(text(&sandbox, "len(large)").await?, (8 << 20).to_string());
-    let back = within(PATIENCE, sandbox.get_variable("large")).await??;
+    let back = within(WAIT_TIMEOUT, sandbox.get_variable("large")).await??;
     ensure!(back == Value::String(large), "the value differs");
     Ok(())
 }
@@ -196,7 +196,7 @@ async fn objects_with_tricks_do_not_hang_it(f: Fixture) -> Checked {
     ok(&sandbox, code).await?;
     for name in ["d", "deep"] {
         // A value or a refusal; never a hang, and never the end of the interpreter.
-        let _ = within(PATIENCE, sandbox.get_variable(name)).await?;
+        let _ = within(WAIT_TIMEOUT, sandbox.get_variable(name)).await?;
     }
     ensure!(!is_usable(&sandbox).await?.restarted, "the interpreter died");
     Ok(())

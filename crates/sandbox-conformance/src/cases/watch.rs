@@ -8,7 +8,7 @@ use sandbox_core::{ErrorKind, Result as CoreResult, WatchEvent, WatchEventKind};
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, ok, refused, within};
+use crate::support::{WAIT_TIMEOUT, ok, refused, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("watch", [files, watch, run_code], {
@@ -30,7 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
 type Events = Pin<Box<dyn Stream<Item = CoreResult<WatchEvent>> + Send>>;
 
 async fn next(events: &mut Events) -> Checked<WatchEvent> {
-    match within(PATIENCE, events.next()).await? {
+    match within(WAIT_TIMEOUT, events.next()).await? {
         Some(event) => Ok(event?),
         None => Err(Failure::new("the watch ended")),
     }
@@ -128,7 +128,7 @@ async fn it_ends_with_the_directory(f: Fixture) -> Checked {
     let mut events = sandbox.files().watch("gone", true).await?;
     sandbox.files().remove("gone", true).await?;
     until(&mut events, WatchEventKind::Delete, "/gone").await?;
-    ensure!(within(PATIENCE, events.next()).await?.is_none(), "it goes on");
+    ensure!(within(WAIT_TIMEOUT, events.next()).await?.is_none(), "it goes on");
     Ok(())
 }
 
@@ -137,7 +137,7 @@ async fn it_ends_with_the_sandbox(f: Fixture) -> Checked {
     let mut events = sandbox.files().watch(".", true).await?;
     sandbox.kill().await?;
     let mut last = None;
-    while let Some(event) = within(PATIENCE, events.next()).await? {
+    while let Some(event) = within(WAIT_TIMEOUT, events.next()).await? {
         last = Some(event);
     }
     let Some(Err(error)) = last else { return Err(Failure::new("no error at the end")) };

@@ -8,7 +8,7 @@ use sandbox_core::{ErrorKind, Mount};
 use super::support::{all_denied, attack, attack_for, found, on_host};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, describe, is_usable, ok, text};
+use crate::support::{WAIT_TIMEOUT, describe, is_usable, ok, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("escape_files", [run_code, local], {
@@ -219,7 +219,8 @@ async fn a_working_directory_that_is_a_link(f: Fixture) -> Checked {
     )
     .await?;
     for directory in ["away", "up", "/proc/1/root", "/proc/1/cwd", "/proc/self/fd/3"] {
-        let run = sandbox.run_code("import os; os.listdir('.')").cwd(directory).timeout(PATIENCE);
+        let run =
+            sandbox.run_code("import os; os.listdir('.')").cwd(directory).timeout(WAIT_TIMEOUT);
         let outcome = run.await;
         let listed = outcome.as_ref().ok().and_then(|result| result.text());
         ensure!(listed.is_none_or(|listed| !listed.contains("readme")), "{directory}: {outcome:?}");
@@ -246,7 +247,7 @@ print(json.dumps([s for s in seen if not s[1].startswith('/workspace')]))";
     );
     let command =
         sandbox.commands().run("ls -l /proc/self/fd | grep -v -e pipe -e null -e /proc/ -e total");
-    let command = command.timeout(PATIENCE).await?;
+    let command = command.timeout(WAIT_TIMEOUT).await?;
     ensure_eq!(command.stdout.trim(), "", "descriptors of a command");
     Ok(())
 }
@@ -303,7 +304,7 @@ probes = {place: (lambda place=place: leave_a_node(place)) for place in ['/works
             .is_err_and(|e| [ErrorKind::NotFound, ErrorKind::PermissionDenied].contains(&e.kind())),
         "{shadow:?}"
     );
-    attack_for(&sandbox, "1", PATIENCE).await?;
+    attack_for(&sandbox, "1", WAIT_TIMEOUT).await?;
     Ok(())
 }
 
@@ -336,7 +337,7 @@ probes['notify'] = lambda: fcntl.fcntl(folder, 1026, 1)";
     let opened = tokio::task::spawn_blocking(move || {
         std::fs::File::options().write(true).open(path).map(drop)
     });
-    crate::support::within(PATIENCE, opened)
+    crate::support::within(WAIT_TIMEOUT, opened)
         .await?
         .map_err(|error| crate::case::Failure::new(error.to_string()))??;
     ensure!(began.elapsed() < Duration::from_secs(5), "the host waited {:?}", began.elapsed());

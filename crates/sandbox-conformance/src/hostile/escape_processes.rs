@@ -6,7 +6,7 @@ use super::support::{all_denied, attack, found};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, describe, failed_with, is_usable, json, ok, text};
+use crate::support::{WAIT_TIMEOUT, describe, failed_with, is_usable, json, ok, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("escape_processes", [run_code, local], {
@@ -388,7 +388,7 @@ any(seen), seen"
     ensure!(seen.text().is_some_and(|seen| seen.starts_with("(False")), "{:?}", seen.text());
     ensure!(
         text(&one, &receive).await?.starts_with("(True"),
-        "the control: the sender does not see it either within {PATIENCE:?}"
+        "the control: the sender does not see it either within {WAIT_TIMEOUT:?}"
     );
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::support::{LIMIT, attack};
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
 use crate::host;
-use crate::support::{PATIENCE, SLACK, describe, is_usable, ok, text, within};
+use crate::support::{SLACK, WAIT_TIMEOUT, describe, is_usable, ok, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = cases!("many", [run_code, local], {
@@ -89,7 +89,7 @@ async fn j227_modules_that_spoil_the_warm_interpreter(f: Fixture) -> Checked {
     {
         let refused =
             f.builder().provider_option("preimport", serde_json::json!([module])).create();
-        match within(PATIENCE, refused.into_future()).await? {
+        match within(WAIT_TIMEOUT, refused.into_future()).await? {
             Ok(sandbox) => {
                 sandbox.kill().await?;
                 return Err(Failure::new(format!("{module} was imported")));
@@ -182,7 +182,8 @@ async fn i197_an_interpreter_that_dies_under_its_run(f: Fixture) -> Checked {
 async fn runs_that_are_dropped_while_others_wait(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let runs = (0..60_u64).map(async |n| {
-        let run = sandbox.run_code(format!("import time; time.sleep(0.01)\n{n}")).timeout(PATIENCE);
+        let run =
+            sandbox.run_code(format!("import time; time.sleep(0.01)\n{n}")).timeout(WAIT_TIMEOUT);
         if n % 3 == 0 {
             // Given up in the queue, or in the middle.
             let _ = tokio::time::timeout(Duration::from_millis(n * 3), run).await;
@@ -192,7 +193,7 @@ async fn runs_that_are_dropped_while_others_wait(f: Fixture) -> Checked {
         ensure_eq!(result.text(), Some(n.to_string().as_str()), "{}", describe(&result));
         Checked::Ok(())
     });
-    for outcome in within(2 * PATIENCE, join_all(runs)).await? {
+    for outcome in within(2 * WAIT_TIMEOUT, join_all(runs)).await? {
         outcome?;
     }
     Ok(())
@@ -205,7 +206,7 @@ async fn handles_that_outlive_their_end(f: Fixture) -> Checked {
     let other = sandbox.clone();
     sandbox.kill().await?;
     // What was there is told, then the end, and then nothing more.
-    let drained = within(PATIENCE, async {
+    let drained = within(WAIT_TIMEOUT, async {
         use futures_util::StreamExt as _;
         let mut count = 0_u32;
         while events.next().await.is_some() {
@@ -263,10 +264,10 @@ async fn everything_at_once_in_one_sandbox(f: Fixture) -> Checked {
         Checked::Ok(())
     };
     let (a, b, c, d) =
-        within(4 * PATIENCE, async { tokio::join!(runs, commands, files, interrupts) }).await?;
+        within(4 * WAIT_TIMEOUT, async { tokio::join!(runs, commands, files, interrupts) }).await?;
     a.and(b).and(c).and(d)?;
     for id in &contexts {
-        let result = sandbox.run_code("1 + 1").context(id).timeout(PATIENCE).await?;
+        let result = sandbox.run_code("1 + 1").context(id).timeout(WAIT_TIMEOUT).await?;
         ensure_eq!(result.text(), Some("2"), "context {id}: {}", describe(&result));
     }
     Ok(())

@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// How long the host and others may be without something: what is counted ten times a second, or once where nothing is
 /// asked for, is ended then.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long code may take to take it all, and hold it: some of it are millions, on a machine that others use too.
 const HELD: Duration = Duration::from_secs(180);
@@ -86,13 +86,13 @@ print(wrong)";
 async fn hindered(f: &Fixture, others_too: bool) -> Checked<String> {
     let host = format!("HOST = True\n{ORDINARY}");
     let ran = move || std::process::Command::new("python3").args(["-c", &host]).output();
-    let output = within(PATIENCE, tokio::task::spawn_blocking(ran)).await?;
+    let output = within(WAIT_TIMEOUT, tokio::task::spawn_blocking(ran)).await?;
     let output = output.map_err(|error| Failure::new(error.to_string()))??;
     let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let mut told = told.into_owned();
-    let second = within(PATIENCE, f.create(|b| b)).await??;
+    let second = within(WAIT_TIMEOUT, f.create(|b| b)).await??;
     let inside = format!("HOST = {}\n{ORDINARY}", if others_too { "True" } else { "False" });
-    let result = attack_for(&second, &inside, PATIENCE).await?;
+    let result = attack_for(&second, &inside, WAIT_TIMEOUT).await?;
     second.kill().await?;
     let inside = result.logs.stdout_exact();
     if inside.trim() != "[]" {
@@ -137,7 +137,7 @@ async fn nobody(f: &Fixture, sandbox: &Sandbox, bomb: &str, others_too: bool) ->
         if told.is_empty() {
             break;
         }
-        ensure!(began.elapsed() < PATIENCE, "beside it, after {output}: {told}");
+        ensure!(began.elapsed() < WAIT_TIMEOUT, "beside it, after {output}: {told}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     drop(events);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use sandbox_core::{ByteSize, ErrorKind, Fixed, NetworkPolicy, SandboxBuilder};
+use sandbox_core::{ByteSize, ErrorKind, NetworkPolicy, SandboxBuilder, SingleBackend};
 
 use super::support::attack_for;
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, is_usable, ok, text, within};
+use crate::support::{WAIT_TIMEOUT, is_usable, ok, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("settings", [run_code, local], {
@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
     })
 }
 
-type Configure = fn(SandboxBuilder<Fixed>) -> SandboxBuilder<Fixed>;
+type Configure = fn(SandboxBuilder<SingleBackend>) -> SandboxBuilder<SingleBackend>;
 
 async fn k239_limits_at_their_edges(f: Fixture) -> Checked {
     // Each is refused as what it is, or held. None means that there is no limit.
@@ -38,7 +38,7 @@ async fn k239_limits_at_their_edges(f: Fixture) -> Checked {
         ("a ten thousandth of a core", |b| b.cpu(0.0001)),
     ];
     for (what, configure) in edges {
-        match within(PATIENCE, configure(f.builder()).create().into_future()).await? {
+        match within(WAIT_TIMEOUT, configure(f.builder()).create().into_future()).await? {
             Err(error) => {
                 let allowed = [
                     ErrorKind::InvalidArgument,
@@ -50,7 +50,7 @@ async fn k239_limits_at_their_edges(f: Fixture) -> Checked {
             }
             Ok(sandbox) => {
                 f.keep(&sandbox);
-                let result = attack_for(&sandbox, "1 + 1", PATIENCE).await?;
+                let result = attack_for(&sandbox, "1 + 1", WAIT_TIMEOUT).await?;
                 ensure_eq!(result.text(), Some("2"), "{what}");
             }
         }
@@ -119,13 +119,13 @@ async fn k246_working_directories_of_the_system(f: Fixture) -> Checked {
         "/nowhere/at/all",
         "/dev/null",
     ] {
-        match within(PATIENCE, f.builder().working_dir(path).create().into_future()).await? {
+        match within(WAIT_TIMEOUT, f.builder().working_dir(path).create().into_future()).await? {
             Err(error) => {
                 ensure!(error.kind() != ErrorKind::Unexpected, "{path}: {error:?}");
             }
             Ok(sandbox) => {
                 f.keep(&sandbox);
-                let made = attack_for(&sandbox, "import os; os.getcwd()", PATIENCE).await?;
+                let made = attack_for(&sandbox, "import os; os.getcwd()", WAIT_TIMEOUT).await?;
                 ensure_eq!(made.text(), Some(format!("'{path}'").as_str()), "{made:?}");
             }
         }
@@ -167,8 +167,8 @@ async fn arguments_and_variables_of_every_size(f: Fixture) -> Checked {
     ];
     let mut outcomes = Vec::new();
     for program in programs {
-        let run = sandbox.commands().run(program).timeout(PATIENCE);
-        outcomes.push(match within(PATIENCE, run).await? {
+        let run = sandbox.commands().run(program).timeout(WAIT_TIMEOUT);
+        outcomes.push(match within(WAIT_TIMEOUT, run).await? {
             Ok(result) => result.exit_code.to_string(),
             Err(error) => error.kind().to_string(),
         });
@@ -182,17 +182,18 @@ async fn arguments_and_variables_of_every_size(f: Fixture) -> Checked {
         ensure!(known.contains(&outcome.as_str()), "program {at}: {told}");
     }
     let strange = sandbox.commands().run("printf %s \"$B\"").env("B", "\n\r\t\u{1b}");
-    ensure_eq!(within(PATIENCE, strange).await??.stdout, "\n\r\t\u{1b}");
+    ensure_eq!(within(WAIT_TIMEOUT, strange).await??.stdout, "\n\r\t\u{1b}");
     for (name, value) in [("A", huge.as_str()), (huge.as_str(), "x")] {
-        let run = sandbox.commands().run("true").env(name, value).timeout(PATIENCE);
-        let refused = within(PATIENCE, run).await?;
+        let run = sandbox.commands().run("true").env(name, value).timeout(WAIT_TIMEOUT);
+        let refused = within(WAIT_TIMEOUT, run).await?;
         ensure!(
             refused.is_err_and(|error| error.kind() == ErrorKind::InvalidArgument),
             "{}",
             name.len()
         );
     }
-    let big = sandbox.run_code("import os; len(os.environ['A'])").env("A", huge).timeout(PATIENCE);
+    let big =
+        sandbox.run_code("import os; len(os.environ['A'])").env("A", huge).timeout(WAIT_TIMEOUT);
     ensure_eq!(big.await?.text(), Some("3145728"), "a variable of a run");
     is_usable(&sandbox).await?;
     Ok(())
@@ -233,7 +234,8 @@ async fn code_of_every_size(f: Fixture) -> Checked {
         "# -*- coding: utf-16 -*-\n1".to_owned(),
     ] {
         let start: String = code.chars().take(20).collect();
-        let outcome = within(2 * PATIENCE, sandbox.run_code(code).timeout(PATIENCE)).await?;
+        let outcome =
+            within(2 * WAIT_TIMEOUT, sandbox.run_code(code).timeout(WAIT_TIMEOUT)).await?;
         if let Err(error) = outcome {
             let kinds = [ErrorKind::InvalidArgument, ErrorKind::ResourceExhausted];
             ensure!(kinds.contains(&error.kind()), "{start:?}: {error:?}");
@@ -242,7 +244,7 @@ async fn code_of_every_size(f: Fixture) -> Checked {
     }
     // More than a message may have is refused, and costs nothing.
     let far_too_much = "#".repeat(80 << 20);
-    let answer = within(PATIENCE, sandbox.run_code(far_too_much).into_future()).await?;
+    let answer = within(WAIT_TIMEOUT, sandbox.run_code(far_too_much).into_future()).await?;
     ensure!(
         answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidArgument),
         "{:?}",
@@ -256,7 +258,7 @@ async fn timeouts_at_their_edges(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     for nanoseconds in [1, 1_000, 1_000_000] {
         let run = sandbox.run_code("1 + 1").timeout(Duration::from_nanos(nanoseconds));
-        match within(PATIENCE, run).await? {
+        match within(WAIT_TIMEOUT, run).await? {
             Ok(result) => ensure!(
                 result.text() == Some("2") || result.failure.is_some(),
                 "neither a value nor a failure: {result:?}"

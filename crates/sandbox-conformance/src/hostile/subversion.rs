@@ -7,7 +7,7 @@ use sandbox_core::{ErrorKind, FailureKind, InterpreterState};
 use super::support::{attack, attack_for};
 use crate::case::{Case, Checked, cases, ensure, ensure_eq};
 use crate::fixture::Fixture;
-use crate::support::{PATIENCE, SLACK, describe, is_usable, ok, run, text};
+use crate::support::{SLACK, WAIT_TIMEOUT, describe, is_usable, ok, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
     cases!("subversion", [run_code, local], {
@@ -100,7 +100,7 @@ surrogate = '\\ud800'";
     ok(&sandbox, code).await?;
     for name in ["deep", "circle", "lies", "huge", "nan", "surrogate", "wide"] {
         // A value or an error, and soon.
-        let answer = tokio::time::timeout(PATIENCE, sandbox.get_variable(name)).await;
+        let answer = tokio::time::timeout(WAIT_TIMEOUT, sandbox.get_variable(name)).await;
         ensure!(answer.is_ok(), "{name} hangs");
         is_usable(&sandbox).await?;
     }
@@ -183,7 +183,7 @@ async fn f149_a_crash_is_told_at_once(f: Fixture) -> Checked {
         let sandbox = f.sandbox().await?;
         is_usable(&sandbox).await?;
         let began = Instant::now();
-        let result = attack_for(&sandbox, code, PATIENCE).await?;
+        let result = attack_for(&sandbox, code, WAIT_TIMEOUT).await?;
         ensure_eq!(result.exit_code, Some(exit), "{code}: {}", describe(&result));
         let took = began.elapsed();
         ensure!(took < Duration::from_secs(2), "it was told after {took:?}");
@@ -216,7 +216,7 @@ for s in range(1, 32):
 async fn f157_an_alarm_ends_it(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let alarm = "import signal, time\nsignal.alarm(1)\ntime.sleep(20)";
-    let result = attack_for(&sandbox, alarm, PATIENCE).await?;
+    let result = attack_for(&sandbox, alarm, WAIT_TIMEOUT).await?;
     ensure_eq!(result.exit_code, Some(142), "{}", describe(&result));
     // One that goes off between two runs costs the interpreter, and the next run says so or waits it out.
     ok(&sandbox, "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.3)").await?;
@@ -326,7 +326,7 @@ except KeyboardInterrupt: pass";
     attack(&sandbox, code).await?;
     // Runs that it hits are spoiled, and say so; none hangs, and none is a success that did not happen.
     for n in 0..50 {
-        let result = attack_for(&sandbox, &format!("{n} + 1"), PATIENCE).await?;
+        let result = attack_for(&sandbox, &format!("{n} + 1"), WAIT_TIMEOUT).await?;
         let value = result.text().map(str::to_owned);
         ensure!(
             value.is_none() || value == Some((n + 1).to_string()),
@@ -352,7 +352,7 @@ for name in ['json', 'traceback', 'linecache', 'tokenize', 'asyncio', 'inspect',
     open(name + '.py', 'w').write('raise RuntimeError(\"shadow\")')";
     ok(&sandbox, code).await?;
     sandbox.restart_context("default").await?;
-    let error = attack_for(&sandbox, "print('é')\n1/0", PATIENCE).await?;
+    let error = attack_for(&sandbox, "print('é')\n1/0", WAIT_TIMEOUT).await?;
     let name = error.code_error.as_ref().map(|error| error.name.as_str());
     ensure_eq!(name, Some("ZeroDivisionError"), "{}", describe(&error));
     is_usable(&sandbox).await?;

@@ -4,12 +4,12 @@ use bytes::{Buf as _, Bytes};
 use tar::{EntryType, Header, PaxExtensions};
 
 use super::header::{checked_path, padding, refused};
-use super::{BLOCK, Entry, EntryKind, MOST_ENTRIES, MOST_METADATA};
+use super::{BLOCK, Entry, EntryKind, MAX_ENTRIES, MAX_METADATA};
 use crate::error::{Error, Result};
 
 /// The longest name, and the longest list of attributes of one entry.
-const MOST_NAME: u64 = 8192;
-const MOST_ATTRIBUTES: u64 = 1 << 20;
+const MAX_NAME: u64 = 8192;
+const MAX_ATTRIBUTES: u64 = 1 << 20;
 
 /// What the decoder finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,10 +178,10 @@ impl Decoder {
         let size = header.entry_size().map_err(|_| refused("has a header without a size"))?;
         self.count(BLOCK as u64)?;
         match header.entry_type() {
-            EntryType::GNULongName => self.begin_extra(Extra::Path, size, MOST_NAME),
-            EntryType::GNULongLink => self.begin_extra(Extra::Link, size, MOST_NAME),
-            EntryType::XHeader => self.begin_extra(Extra::Attributes, size, MOST_ATTRIBUTES),
-            EntryType::XGlobalHeader => self.begin_extra(Extra::Ignored, size, MOST_ATTRIBUTES),
+            EntryType::GNULongName => self.begin_extra(Extra::Path, size, MAX_NAME),
+            EntryType::GNULongLink => self.begin_extra(Extra::Link, size, MAX_NAME),
+            EntryType::XHeader => self.begin_extra(Extra::Attributes, size, MAX_ATTRIBUTES),
+            EntryType::XGlobalHeader => self.begin_extra(Extra::Ignored, size, MAX_ATTRIBUTES),
             _ => self.entry(header, size),
         }
     }
@@ -197,7 +197,7 @@ impl Decoder {
 
     fn count(&mut self, metadata: u64) -> Result<()> {
         self.metadata += metadata;
-        if self.metadata > MOST_METADATA + (MOST_ENTRIES * BLOCK) as u64 {
+        if self.metadata > MAX_METADATA + (MAX_ENTRIES * BLOCK) as u64 {
             return Err(too_much("more than 64 MiB of names"));
         }
         Ok(())
@@ -267,7 +267,7 @@ impl Decoder {
             return Err(refused("has content where there can be none"));
         }
         self.entries += 1;
-        if self.entries > MOST_ENTRIES {
+        if self.entries > MAX_ENTRIES {
             return Err(too_much("more than 250000 entries"));
         }
         self.padding = padding(content);

@@ -107,7 +107,7 @@ pub(super) fn checked_path(name: &[u8]) -> Result<Option<Vec<u8>>> {
     if parts.iter().any(|part| *part == b"..") {
         return refuse("leads out of it");
     }
-    if parts.len() > super::MOST_DEPTH {
+    if parts.len() > super::MAX_DEPTH {
         return refuse("is more than 64 levels deep");
     }
     if name.len() > 4096 || parts.iter().any(|part| part.len() > 255) {

@@ -14,13 +14,13 @@ pub use header::{END, encode, is_inside, padding};
 pub const BLOCK: usize = 512;
 
 /// The most entries of an archive.
-pub const MOST_ENTRIES: usize = 250_000;
+pub const MAX_ENTRIES: usize = 250_000;
 
 /// The most bytes of names and other descriptions in an archive.
-pub const MOST_METADATA: u64 = 64 << 20;
+pub const MAX_METADATA: u64 = 64 << 20;
 
 /// The most directories above an entry, and itself.
-pub const MOST_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt as _;
 
-use super::bridge::{Taker, bridge, start, take_blocking};
-use super::left_out::left_out;
+use super::channel::{ChunkReceiver, bridge, start, take_blocking};
 use super::local::{Access, create, create_directory, failed, refused, set_mode, set_modified};
 use super::merge::merge;
+use super::skipped::left_out;
 use super::unpack::unpack;
-use super::{Most, OnProgress, Progress, Transferred};
+use super::{OnProgress, Progress, SizeLimit, Transferred};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
 use crate::id::random_hex;
@@ -25,7 +25,7 @@ pub(super) async fn download(
     local: PathBuf,
     path: String,
     mut progress: OnProgress<'_>,
-    most: Most,
+    most: SizeLimit,
     arrival: Arrival,
 ) -> Result<Transferred> {
     let (info, content) = open(files, &path).await?;
@@ -90,10 +90,10 @@ fn is_directory(error: &Error) -> bool {
 /// Hands over everything. An error of the content goes along; when nobody takes it, the thread has a better one.
 async fn send(
     mut content: ByteStream,
-    mut giver: super::bridge::Giver,
+    mut giver: super::channel::ChunkSender,
     total: Option<u64>,
     progress: &mut OnProgress<'_>,
-    most: Most,
+    most: SizeLimit,
 ) {
     let mut bytes = 0;
     progress(Progress { bytes, total });
@@ -110,12 +110,12 @@ async fn send(
 }
 
 /// Something new beside where it shall be in the end. Removed when dropped.
-struct Draft {
+struct TempFile {
     path: PathBuf,
     moved: bool,
 }
 
-impl Draft {
+impl TempFile {
     fn beside(local: &Path) -> Self {
         Self { path: local.with_file_name(draft_name()), moved: false }
     }
@@ -127,7 +127,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.moved {
             let is_directory = fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_dir());
@@ -146,7 +146,7 @@ fn draft_name() -> String {
 
 fn write_file(
     local: &Path,
-    mut taker: Taker,
+    mut taker: ChunkReceiver,
     about: Option<About>,
     arrival: Arrival,
 ) -> Result<Transferred> {
@@ -167,7 +167,7 @@ fn write_file(
         return Err(refused(DOWNLOAD, local, "has no name for a file"));
     }
     let io = |error| failed(DOWNLOAD, local, error);
-    let draft = Draft::beside(local);
+    let draft = TempFile::beside(local);
     let mut file = create(&draft.path).map_err(io)?;
     let mut done = Transferred { files: 1, ..Transferred::default() };
     let mut complete = false;
@@ -195,13 +195,13 @@ fn write_file(
 
 fn write_directory(
     local: &Path,
-    mut taker: Taker,
+    mut taker: ChunkReceiver,
     about: Option<About>,
     arrival: Arrival,
 ) -> Result<Transferred> {
     if arrival.merges && fs::metadata(local).is_ok_and(|found| found.is_dir()) {
         // Beside what is there, on the same file system, and merged when all of it has come.
-        let draft = Draft { path: local.join(draft_name()), moved: false };
+        let draft = TempFile { path: local.join(draft_name()), moved: false };
         create_directory(&draft.path).map_err(|error| failed(DOWNLOAD, &draft.path, error))?;
         let done = unpack(&draft.path, &mut taker, arrival.access)?;
         merge(&draft.path, local)?;
@@ -212,7 +212,7 @@ fn write_directory(
         return Err(Error::new(ErrorKind::AlreadyExists, DOWNLOAD, message)
             .with_context("local", local.to_string_lossy()));
     }
-    let draft = Draft::beside(local);
+    let draft = TempFile::beside(local);
     create_directory(&draft.path).map_err(|error| failed(DOWNLOAD, local, error))?;
     let done = unpack(&draft.path, &mut taker, arrival.access)?;
     if let Some(about) = about {

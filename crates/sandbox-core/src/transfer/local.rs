@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind};
 
 /// Bytes that are read at once.
-pub(super) const PIECE: usize = 256 * 1024;
+pub(super) const CHUNK_SIZE: usize = 256 * 1024;
 
 /// An error of the local side.
 pub(super) fn failed(operation: &'static str, path: &Path, error: io::Error) -> Error {

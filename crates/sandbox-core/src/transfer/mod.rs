@@ -4,16 +4,16 @@
 //! core has no runtime whose threads it could use. A few pieces lie between that thread and the sandbox; when they are
 //! full, whoever is ahead waits. So a transfer of any size takes a few megabytes.
 
-mod bridge;
+mod channel;
 mod download;
-mod left_out;
 mod local;
 mod merge;
 mod pack;
+mod skipped;
 mod unpack;
 mod upload;
 
-pub use bridge::wait_for_transfers;
+pub use channel::wait_for_transfers;
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -58,9 +58,9 @@ type OnProgress<'a> = Box<dyn FnMut(Progress) + Send + 'a>;
 
 /// The most bytes of a transfer.
 #[derive(Clone, Copy)]
-struct Most(u64);
+struct SizeLimit(u64);
 
-impl Most {
+impl SizeLimit {
     fn check(self, operation: &'static str, bytes: u64) -> Result<()> {
         if bytes <= self.0 {
             return Ok(());
@@ -138,7 +138,7 @@ impl<'a> IntoFuture for Transfer<'a> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { files, direction, local, path, progress, most, arrival } = self;
         let progress = progress.unwrap_or_else(|| Box::new(|_| {}));
-        let most = Most(most.map_or(u64::MAX, ByteSize::as_u64));
+        let most = SizeLimit(most.map_or(u64::MAX, ByteSize::as_u64));
         match direction {
             Direction::Upload => Box::pin(upload::upload(files, local, path, progress, most)),
             Direction::Download => {

@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::Transferred;
-use super::bridge::Giver;
-use super::local::{PIECE, failed, mode, modified, refused};
+use super::channel::ChunkSender;
+use super::local::{CHUNK_SIZE, failed, mode, modified, refused};
 use crate::error::Result;
-use crate::tar::{self, Entry, EntryKind, MOST_DEPTH};
+use crate::tar::{self, Entry, EntryKind, MAX_DEPTH};
 
 const UPLOAD: &str = "upload";
 
 /// Packs what is in a directory. Links are never followed.
 pub(super) struct Packer {
     root: PathBuf,
-    giver: Giver,
+    giver: ChunkSender,
     piece: Vec<u8>,
     done: Transferred,
 }
 
 /// Nobody takes the archive any more.
-struct GaveUp;
+struct Cancelled;
 
 enum Stop {
-    GaveUp,
+    Cancelled,
     Failed(crate::error::Error),
 }
 
-impl From<GaveUp> for Stop {
-    fn from(_: GaveUp) -> Self {
-        Self::GaveUp
+impl From<Cancelled> for Stop {
+    fn from(_: Cancelled) -> Self {
+        Self::Cancelled
     }
 }
 
@@ -43,7 +43,7 @@ impl From<crate::error::Error> for Stop {
 }
 
 impl Packer {
-    pub(super) fn new(root: PathBuf, giver: Giver) -> Self {
+    pub(super) fn new(root: PathBuf, giver: ChunkSender) -> Self {
         Self { root, giver, piece: Vec::new(), done: Transferred::default() }
     }
 
@@ -55,7 +55,7 @@ impl Packer {
             self.flush().map_err(Stop::from)
         });
         match packed {
-            Ok(()) | Err(Stop::GaveUp) => {}
+            Ok(()) | Err(Stop::Cancelled) => {}
             Err(Stop::Failed(error)) => {
                 self.giver.give_blocking(Err(error));
             }
@@ -63,17 +63,17 @@ impl Packer {
         Ok(self.done)
     }
 
-    fn flush(&mut self) -> Result<(), GaveUp> {
+    fn flush(&mut self) -> Result<(), Cancelled> {
         let piece = std::mem::take(&mut self.piece);
         if piece.is_empty() || self.giver.give_blocking(Ok(Bytes::from(piece))) {
             return Ok(());
         }
-        Err(GaveUp)
+        Err(Cancelled)
     }
 
-    fn add(&mut self, bytes: &[u8]) -> Result<(), GaveUp> {
+    fn add(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE { self.flush() } else { Ok(()) }
+        if self.piece.len() >= CHUNK_SIZE { self.flush() } else { Ok(()) }
     }
 
     fn directory(&mut self, path: &Path, below: &[u8], depth: usize) -> Result<(), Stop> {
@@ -82,7 +82,7 @@ impl Packer {
             .and_then(|entries| entries.collect::<Result<Vec<_>, _>>())
             .map_err(io)?;
         entries.sort_by_key(fs::DirEntry::file_name);
-        if depth > MOST_DEPTH && !entries.is_empty() {
+        if depth > MAX_DEPTH && !entries.is_empty() {
             return Err(refused(UPLOAD, path, "is more than 64 levels deep").into());
         }
         for entry in entries {
@@ -108,7 +108,12 @@ impl Packer {
         Ok(())
     }
 
-    fn header(&mut self, name: &[u8], kind: EntryKind, metadata: &Metadata) -> Result<(), GaveUp> {
+    fn header(
+        &mut self,
+        name: &[u8],
+        kind: EntryKind,
+        metadata: &Metadata,
+    ) -> Result<(), Cancelled> {
         let entry = Entry {
             path: name.to_vec(),
             kind,
@@ -140,7 +145,7 @@ impl Packer {
         self.header(name, EntryKind::File(size), &metadata)?;
         let mut left = size;
         while left > 0 {
-            let room = left.min(PIECE as u64);
+            let room = left.min(CHUNK_SIZE as u64);
             let before = self.piece.len();
             let read = (&mut file).take(room).read_to_end(&mut self.piece).map_err(io)?;
             debug_assert_eq!(self.piece.len(), before + read, "what was read is there");
@@ -148,7 +153,7 @@ impl Packer {
                 return Err(refused(UPLOAD, path, "got shorter while it was read").into());
             }
             left -= read as u64;
-            if self.piece.len() >= PIECE {
+            if self.piece.len() >= CHUNK_SIZE {
                 self.flush()?;
             }
         }

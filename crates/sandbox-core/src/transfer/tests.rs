@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt as _;
 
-use super::bridge::{bridge, start, take_blocking};
+use super::channel::{bridge, start, take_blocking};
 use super::local::Access;
 use super::pack::Packer;
 use super::unpack::unpack;

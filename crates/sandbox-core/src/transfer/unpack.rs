@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::Transferred;
-use super::bridge::{Taker, take_blocking};
+use super::channel::{ChunkReceiver, take_blocking};
 use super::local::{Access, create, create_directory, failed, link, name, set_mode, set_modified};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tar::{Decoder, Entry, EntryKind, Item, is_inside};
@@ -26,7 +26,11 @@ struct Unpacker {
 }
 
 /// Unpacks all that comes into `root`, which is new and empty.
-pub(super) fn unpack(root: &Path, taker: &mut Taker, access: Access) -> Result<Transferred> {
+pub(super) fn unpack(
+    root: &Path,
+    taker: &mut ChunkReceiver,
+    access: Access,
+) -> Result<Transferred> {
     let mut unpacker = Unpacker {
         root: root.to_owned(),
         access,

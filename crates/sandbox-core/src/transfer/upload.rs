@@ -11,10 +11,10 @@ use bytes::Bytes;
 use futures_util::future::poll_fn;
 use futures_util::{StreamExt as _, stream};
 
-use super::bridge::{Giver, Taker, bridge, start};
-use super::local::{PIECE, failed, mode, modified, refused};
+use super::channel::{ChunkReceiver, ChunkSender, bridge, start};
+use super::local::{CHUNK_SIZE, failed, mode, modified, refused};
 use super::pack::Packer;
-use super::{Most, OnProgress, Progress, Transferred};
+use super::{OnProgress, Progress, SizeLimit, Transferred};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
 use crate::request::{ByteStream, WriteOptions};
@@ -35,7 +35,7 @@ pub(super) async fn upload(
     local: PathBuf,
     path: String,
     mut progress: OnProgress<'_>,
-    most: Most,
+    most: SizeLimit,
 ) -> Result<Transferred> {
     let at = local.clone();
     let found = start(UPLOAD, move || look(&at))?.get(UPLOAD).await?;
@@ -90,10 +90,10 @@ fn look(local: &std::path::Path) -> Result<Found> {
     Ok(Found::File(file, metadata))
 }
 
-fn read(mut file: File, local: &std::path::Path, mut giver: Giver) {
+fn read(mut file: File, local: &std::path::Path, mut giver: ChunkSender) {
     loop {
-        let mut piece = Vec::with_capacity(PIECE);
-        let read = (&mut file).take(PIECE as u64).read_to_end(&mut piece);
+        let mut piece = Vec::with_capacity(CHUNK_SIZE);
+        let read = (&mut file).take(CHUNK_SIZE as u64).read_to_end(&mut piece);
         let piece = match read {
             Ok(0) => {
                 giver.give_blocking(Ok(Bytes::new()));
@@ -110,7 +110,7 @@ fn read(mut file: File, local: &std::path::Path, mut giver: Giver) {
 }
 
 /// A stream that counts what is taken of it, and ends with an error when that is too much.
-fn counted(taker: Taker, count: &Arc<AtomicU64>, most: Most) -> ByteStream {
+fn counted(taker: ChunkReceiver, count: &Arc<AtomicU64>, most: SizeLimit) -> ByteStream {
     let count = Arc::clone(count);
     Box::pin(taker.map(move |piece| {
         let size = piece.as_ref().map_or(0, |piece| piece.len() as u64);

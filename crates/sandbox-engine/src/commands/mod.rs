@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use sandbox_core::{
     Command, CommandControl, CommandEvent, CommandInfo, Error, ErrorKind, OutputStream, PtySize,
-    Result, StartCommand, Stdin, in_words, random_hex, resolve_directory, unix_now,
+    Result, StartCommand, Stdin, format_duration, random_hex, resolve_directory, unix_now,
 };
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
@@ -268,7 +268,7 @@ pub const STOPPED: &str = "code in the sandbox may stop whatever starts in it; e
 const BUSY: &str = "who starts it, an engine or a server, may be busy or out of reach; nothing is left of it here, so try it again";
 
 fn not_in_time(bound: Duration, hint: &str) -> Error {
-    let message = format!("the command did not start within {}", in_words(bound));
+    let message = format!("the command did not start within {}", format_duration(bound));
     Error::new(ErrorKind::Timeout, "start_command", message).with_hint(hint)
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandbox_core::{
     ByteSize, CommandEvent, CommandOutcome, ErrorKind, Failure, FailureKind, OutputStream, Result,
-    Usage, in_words,
+    Usage, format_duration,
 };
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -105,7 +105,7 @@ pub(super) async fn watch(tree: ProcessTree, limits: Limits, end: Arc<CommandEnd
 async fn beyond(process: &dyn Process, limits: Limits) -> Failure {
     tokio::select! {
         limit = passed(limits.wall) => {
-            failure(FailureKind::Timeout, &format!("command timed out after {}", in_words(limit)))
+            failure(FailureKind::Timeout, &format!("command timed out after {}", format_duration(limit)))
         }
         message = used_up(process, limits.cpu) => failure(FailureKind::CpuTime, &message),
     }
@@ -124,14 +124,14 @@ async fn used_up(process: &dyn Process, limit: Option<Duration>) -> String {
         return format!(
             "command was ended: its CPU time of {} cannot be limited, because /proc of this host does not show it; \
              leave the limit out, or have /proc mounted without `hidepid`",
-            in_words(limit)
+            format_duration(limit)
         );
     };
     while !tree.is_used_up() {
         sleep_until(tree.next()).await;
         tree.look();
     }
-    format!("command used up its CPU time of {}", in_words(limit))
+    format!("command used up its CPU time of {}", format_duration(limit))
 }
 
 /// What counts the CPU time of a process, once there is something to be seen of it. It may also have just ended.

@@ -1,6 +1,6 @@
 //! A path in a box, as far as it can be judged by its text.
 
-use sandbox_core::tar::MOST_ENTRIES;
+use sandbox_core::tar::MAX_ENTRIES;
 use sandbox_core::{ErrorKind, Result};
 
 use super::{PathContext, names};
@@ -62,10 +62,10 @@ impl Target {
 
     /// Whether an archive of it may have that many entries: with more, nobody here would unpack it.
     pub fn check_entries(&self, count: usize) -> Result<()> {
-        if count <= MOST_ENTRIES {
+        if count <= MAX_ENTRIES {
             return Ok(());
         }
-        let message = format!("has more than {MOST_ENTRIES} files, directories and links");
+        let message = format!("has more than {MAX_ENTRIES} files, directories and links");
         Err(self.about.error(ErrorKind::ResourceExhausted, "too_many", &message))
     }
 }

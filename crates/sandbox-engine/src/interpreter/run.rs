@@ -9,8 +9,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use sandbox_core::{
     ByteSize, CodeError, DisplayKind, Error, Event, EventKind, Failure, FailureKind,
-    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, hint_with_rust, in_words,
-    unix_now,
+    InterpreterState, Result, ResultItem, RunOutcome, Stdin, Usage, format_duration,
+    hint_with_rust, unix_now,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -103,7 +103,7 @@ impl ActiveRun {
             at_most: None,
             cpu_before,
             oom_kills,
-            limit: wall.map_or_else(String::new, in_words),
+            limit: wall.map_or_else(String::new, format_duration),
             ended,
             calls,
             stdin: None,

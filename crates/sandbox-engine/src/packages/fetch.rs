@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use sandbox_core::{Error, ErrorKind, Result, Retry, in_words};
+use sandbox_core::{Error, ErrorKind, Result, Retry, format_duration};
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -325,7 +325,7 @@ pub(super) fn exit_message(said: &str) -> String {
 }
 
 pub(super) fn not_in_time() -> Error {
-    let message = format!("packages were not installed within {}", in_words(STEP_BOUND));
+    let message = format!("packages were not installed within {}", format_duration(STEP_BOUND));
     Error::new(ErrorKind::Timeout, OPERATION, message)
         .with_hint("the index may be slow; or code in the sandbox holds pip up")
 }

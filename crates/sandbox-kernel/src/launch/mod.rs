@@ -18,7 +18,7 @@ use jupyter_protocol::client::{Client, ClientError, CloseReason};
 use jupyter_protocol::kernelspec::InterruptMode;
 use jupyter_protocol::zmq::{Dialer, Options, connect};
 use jupyter_protocol::{ConnectionInfo, Transport};
-use sandbox_core::{Effect, Error, ErrorKind, Result, in_words};
+use sandbox_core::{Effect, Error, ErrorKind, Result, format_duration};
 use sandbox_engine::host::{Exit, FileSystem, Process, ProcessHost, Spawn, Spawned, WorkerSpec};
 use sandbox_engine::interpreter::outcome::signal_name;
 use tokio::time::timeout;
@@ -325,7 +325,7 @@ fn not_connected(error: ClientError) -> Error {
         ClientError::Closed {
             reason: CloseReason::Unreachable { channel, within, why }, ..
         } => {
-            let within = in_words(within);
+            let within = format_duration(within);
             failed(format!("the kernel did not open its {channel} socket within {within}: {why}"))
         }
         error => failed(format!("the kernel could not be reached: {error}")),

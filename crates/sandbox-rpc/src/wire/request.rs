@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox_core::{
-    ByteRange, ByteSize, ByteStream, CallContext, CodeMode, CommandLine, ContextSpec, FindFiles,
+    ByteRange, ByteSize, ByteStream, CallContext, CodeMode, CommandSpec, ContextSpec, FindFiles,
     InstallPackages, ListQuery, PtySize, RunCode, StartCommand, Stdin, Tags, WriteOptions,
 };
 use serde::{Deserialize, Serialize};
@@ -401,8 +401,8 @@ impl WireCommand {
     pub(crate) fn pack(start: StartCommand) -> (Self, Freight) {
         let (stdin, freight) = Freight::of(start.stdin);
         let command = match start.command {
-            CommandLine::Shell(line) => WireLine::Shell(line),
-            CommandLine::Argv(argv) => WireLine::Argv(argv),
+            CommandSpec::Shell(line) => WireLine::Shell(line),
+            CommandSpec::Argv(argv) => WireLine::Argv(argv),
         };
         let wire = Self {
             command,
@@ -421,8 +421,8 @@ impl WireCommand {
 
     pub(crate) fn unpack(self, stdin: Stdin) -> StartCommand {
         let mut start = StartCommand::new(match self.command {
-            WireLine::Shell(line) => CommandLine::Shell(line),
-            WireLine::Argv(argv) => CommandLine::Argv(argv),
+            WireLine::Shell(line) => CommandSpec::Shell(line),
+            WireLine::Argv(argv) => CommandSpec::Argv(argv),
         });
         start.cwd = self.cwd;
         start.env = self.env;

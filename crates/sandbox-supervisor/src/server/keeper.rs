@@ -48,7 +48,7 @@ impl Keeper {
             let message = "must be given: nothing else is made here";
             return Err(Error::invalid("detached", message));
         };
-        let terms = spec.terms();
+        let terms = spec.reuse_key();
         let _creating = self.ledger.creating(spec.name.as_deref())?;
         spec.lifetime = Some(spec.lifetime.map_or(ttl, |lifetime| lifetime.min(ttl)));
         let instance = self.inner.create(call, spec).await?;

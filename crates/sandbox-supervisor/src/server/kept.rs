@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use sandbox_core::{
     CallContext, Capabilities, Command, CommandEvent, Event, EventKind, EventStream, Instance,
-    InstanceWrapper, LogStream, OutputStream, Result, RunCode, SandboxInfo, StartCommand, TERMS,
-    Utf8Decoder, Variant,
+    InstanceWrapper, LogStream, OutputStream, REUSE_KEY, Result, RunCode, SandboxInfo,
+    StartCommand, Utf8Decoder, Variant,
 };
 use serde_json::{Map, Value};
 
@@ -185,7 +185,7 @@ impl InstanceWrapper for Kept {
     fn info(&self) -> SandboxInfo {
         let mut info = self.inner.info();
         info.metadata.insert("detached".into(), true.into());
-        info.metadata.insert(TERMS.into(), self.terms.clone().into());
+        info.metadata.insert(REUSE_KEY.into(), self.terms.clone().into());
         info
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use code_sandboxes::{
-    CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandLine,
-    CommandOutcome, Error, Event, EventKind, EventStream, FailureKind, InterpreterState,
+    CallContext, Command, CommandBuilder, CommandControl, CommandEvent, CommandOutcome,
+    CommandSpec, Error, Event, EventKind, EventStream, FailureKind, InterpreterState,
     NetworkDenial, RunOutcome, Sandbox, random_hex, unix_now,
 };
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A command with its limit and its standard input.
 pub(crate) fn command(
     sandbox: &Sandbox,
-    line: impl Into<CommandLine>,
+    line: impl Into<CommandSpec>,
     timeout: Option<Duration>,
     stdin: Option<ProgramInput>,
 ) -> CommandBuilder<'_> {

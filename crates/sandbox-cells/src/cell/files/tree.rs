@@ -18,7 +18,7 @@ use super::path::RootDir;
 use super::write::temporary_name;
 
 /// Entries that a listing has at most. Code in a cell can make many more.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 /// How deep below a directory that is worked on, each level with an open descriptor.
 pub(crate) const MOST_DEPTH: usize = 64;
@@ -98,7 +98,7 @@ pub(crate) fn list(tree: &RootDir, target: &CellPath, stop: &Stop) -> Result<Vec
             Err(Errno::NOENT) => continue,
             other => other.map_err(failed)?,
         };
-        if found.len() == MOST_ENTRIES {
+        if found.len() == MAX_ENTRIES {
             let message = "has more than 100000 entries";
             return Err(target
                 .about

@@ -6,19 +6,19 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::backend::Backend;
-use crate::builder::{Resolve, SandboxBuilder};
+use crate::builder::{BackendResolver, SandboxBuilder};
 use crate::call::CallContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::SandboxId;
 use crate::model::{SandboxInfo, SandboxStatus, Tags};
 use crate::request::ListQuery;
+use crate::reuse_key::{EPHEMERAL, REUSE_KEY};
 use crate::sandbox::Sandbox;
-use crate::terms::{TERMS, TRANSIENT};
 
 /// How long a sandbox that is to be found again lives when nothing else is said.
 pub const DEFAULT_DETACHED: Duration = Duration::from_secs(24 * 3600);
 
-impl<R: Resolve> SandboxBuilder<R> {
+impl<R: BackendResolver> SandboxBuilder<R> {
     /// Finds a running sandbox with all these tags, or makes one that outlives this process: for the time of
     /// [`detached`](SandboxBuilder::detached), or for 24 hours.
     ///
@@ -48,7 +48,7 @@ impl<R: Resolve> SandboxBuilder<R> {
                 let instance = backend.create(&call, spec.clone()).await?;
                 let info = instance.info();
                 // Somebody else may have made it in this moment.
-                if info.metadata.contains_key(TERMS) {
+                if info.metadata.contains_key(REUSE_KEY) {
                     spec.agrees_with(&info)?;
                 }
                 Sandbox::from_instance(backend, instance)
@@ -77,7 +77,7 @@ impl Sandbox {
             }
         }
         found.retain(|info: &SandboxInfo| {
-            let is_transient = info.metadata.get(TRANSIENT) == Some(&Value::Bool(true));
+            let is_transient = info.metadata.get(EPHEMERAL) == Some(&Value::Bool(true));
             info.status == SandboxStatus::Running && !is_transient
         });
         found.sort_by(|a, b| a.created_at.total_cmp(&b.created_at));

@@ -38,18 +38,18 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Where the task puts pieces.
-pub(super) struct Giver(mpsc::Sender<Result<Bytes>>);
+pub(super) struct ChunkSender(mpsc::Sender<Result<Bytes>>);
 
 /// Where they are taken.
-pub(super) type Taker = mpsc::Receiver<Result<Bytes>>;
+pub(super) type ChunkReceiver = mpsc::Receiver<Result<Bytes>>;
 
-pub(super) fn bridge() -> (Giver, Taker) {
+pub(super) fn bridge() -> (ChunkSender, ChunkReceiver) {
     // The sender has one place of its own beside these.
     let (sender, receiver) = mpsc::channel(WAITING - 1);
-    (Giver(sender), receiver)
+    (ChunkSender(sender), receiver)
 }
 
-impl Giver {
+impl ChunkSender {
     /// Gives a piece; waits while there is no room. `false`: nobody takes anything any more.
     pub(super) async fn give(&mut self, piece: Result<Bytes>) -> bool {
         let room = poll_fn(|cx| self.0.poll_ready(cx)).await;
@@ -61,14 +61,14 @@ impl Giver {
         self.give(Ok(Bytes::new())).await;
     }
 
-    /// The same as [`Giver::give`], on a thread.
+    /// The same as [`ChunkSender::give`], on a thread.
     pub(super) fn give_blocking(&mut self, piece: Result<Bytes>) -> bool {
         block_on(self.give(piece))
     }
 }
 
 /// Takes the next piece on a thread. `None`: there are no more.
-pub(super) fn take_blocking(taker: &mut Taker) -> Option<Result<Bytes>> {
+pub(super) fn take_blocking(taker: &mut ChunkReceiver) -> Option<Result<Bytes>> {
     block_on(taker.next())
 }
 

@@ -9,13 +9,13 @@ use serde_json::ser::{Formatter, Serializer};
 use crate::error::{Error, Result};
 
 /// As many lists and objects may be in each other. What can be set can be read again.
-pub(crate) const DEEPEST: usize = 100;
+pub(crate) const MAX_DEPTH: usize = 100;
 
 /// The value as JSON.
 pub(crate) fn to_value(name: &str, value: impl Serialize) -> Result<Value> {
     let not_json = |error| Error::invalid("value", format!("of {name} is not JSON: {error}"));
     // The first time through, nothing is made: it ends where it is too deep.
-    let mut counting = Serializer::with_formatter(io::sink(), Levels(0));
+    let mut counting = Serializer::with_formatter(io::sink(), DepthCounter(0));
     value.serialize(&mut counting).map_err(not_json)?;
     serde_json::to_value(value).map_err(not_json)
 }
@@ -26,7 +26,7 @@ pub(crate) fn check(name: &str, value: &Value) -> Result<()> {
     while let Some((value, level)) = look.pop() {
         let inner = level + 1;
         match value {
-            Value::Array(_) | Value::Object(_) if level > DEEPEST => {
+            Value::Array(_) | Value::Object(_) if level > MAX_DEPTH => {
                 return Err(Error::invalid("value", format!("of {name} is not JSON: {TOO_DEEP}")));
             }
             Value::Array(values) => look.extend(values.iter().map(|value| (value, inner))),
@@ -40,16 +40,16 @@ pub(crate) fn check(name: &str, value: &Value) -> Result<()> {
 const TOO_DEEP: &str = "it nests more than 100 levels";
 
 /// Counts how many lists and objects are open.
-struct Levels(usize);
+struct DepthCounter(usize);
 
-impl Levels {
+impl DepthCounter {
     fn enter(&mut self) -> io::Result<()> {
         self.0 += 1;
-        if self.0 > DEEPEST { Err(io::Error::other(TOO_DEEP)) } else { Ok(()) }
+        if self.0 > MAX_DEPTH { Err(io::Error::other(TOO_DEEP)) } else { Ok(()) }
     }
 }
 
-impl Formatter for Levels {
+impl Formatter for DepthCounter {
     fn begin_array<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
         self.enter()
     }
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn both_ways_have_the_same_limit() {
-        let deepest = nested(DEEPEST);
+        let deepest = nested(MAX_DEPTH);
         assert_eq!(to_value("x", &deepest).unwrap(), deepest);
         check("x", &deepest).unwrap();
-        let deeper = nested(DEEPEST + 1);
+        let deeper = nested(MAX_DEPTH + 1);
         for error in [to_value("x", &deeper).unwrap_err(), check("x", &deeper).unwrap_err()] {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.to_string().contains("100 levels"), "{error}");

@@ -4,12 +4,12 @@ use crate::command::Command;
 use crate::commands::CommandBuilder;
 use crate::error::Result;
 use crate::model::CommandResult;
-use crate::request::CommandLine;
+use crate::request::CommandSpec;
 use crate::sandbox::Sandbox;
 
 impl Sandbox {
     /// Describes a command: await it for its result. The same as [`Commands::run`](crate::Commands::run).
-    pub fn execute(&self, command: impl Into<CommandLine>) -> CommandBuilder<'_> {
+    pub fn execute(&self, command: impl Into<CommandSpec>) -> CommandBuilder<'_> {
         self.commands().run(command)
     }
 
@@ -28,7 +28,7 @@ impl Sandbox {
     ///
     /// # Cancellation
     /// Dropping the future ends the command that runs.
-    pub async fn execute_many<C: Into<CommandLine>>(
+    pub async fn execute_many<C: Into<CommandSpec>>(
         &self,
         commands: impl IntoIterator<Item = C>,
     ) -> Result<Vec<CommandResult>> {
@@ -42,19 +42,19 @@ impl Sandbox {
     ///
     /// # Cancellation
     /// Dropping the future ends the command that runs.
-    pub async fn execute_all<C: Into<CommandLine>>(
+    pub async fn execute_all<C: Into<CommandSpec>>(
         &self,
         commands: impl IntoIterator<Item = C>,
     ) -> Result<Vec<CommandResult>> {
         self.execute_each(commands, false).await
     }
 
-    async fn execute_each<C: Into<CommandLine>>(
+    async fn execute_each<C: Into<CommandSpec>>(
         &self,
         commands: impl IntoIterator<Item = C>,
         stop_on_error: bool,
     ) -> Result<Vec<CommandResult>> {
-        let commands: Vec<CommandLine> = commands.into_iter().map(Into::into).collect();
+        let commands: Vec<CommandSpec> = commands.into_iter().map(Into::into).collect();
         let mut results = Vec::new();
         for command in commands {
             let result = self.execute(command).await?;
@@ -74,7 +74,7 @@ impl Sandbox {
     ///
     /// # Cancellation
     /// Dropping the events ends the command and everything it started.
-    pub async fn stream(&self, command: impl Into<CommandLine>) -> Result<Command> {
+    pub async fn stream(&self, command: impl Into<CommandSpec>) -> Result<Command> {
         self.execute(command).start().await
     }
 }

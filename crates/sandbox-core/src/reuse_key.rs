@@ -10,11 +10,11 @@ use crate::spec::CreateSpec;
 use crate::units::ByteSize;
 
 /// The key in the metadata of a sandbox under which whoever keeps it says [`CreateSpec::terms`].
-pub const TERMS: &str = "terms";
+pub const REUSE_KEY: &str = "terms";
 
 /// The key in the metadata of a sandbox that is true when it ends with the process that made it. Such a one is listed where
 /// a provider lists it, and never found by its tags.
-pub const TRANSIENT: &str = "ends_with_its_process";
+pub const EPHEMERAL: &str = "ends_with_its_process";
 
 const ISOLATION: &str = "isolation";
 const NETWORK: &str = "network";
@@ -28,7 +28,7 @@ impl CreateSpec {
     ///
     /// Without tags, variables, secrets, working directory and times: runs have these of their own. Of the options of a
     /// backend there are salted digests, because some are secret.
-    pub fn terms(&self) -> Map<String, Value> {
+    pub fn reuse_key(&self) -> Map<String, Value> {
         let mut terms = Map::new();
         terms.insert(ISOLATION.into(), json!(self.isolation));
         if self.network != NetworkPolicy::default() {
@@ -68,8 +68,8 @@ impl CreateSpec {
     /// `InvalidArgument` with the first difference. What was not asked for may be anything, but the isolation never
     /// another one, the network never wider, and nothing of the host that was not asked for.
     pub(crate) fn agrees_with(&self, found: &SandboxInfo) -> Result<()> {
-        let kept = found.metadata.get(TERMS).and_then(Value::as_object);
-        let mut terms: Vec<_> = self.terms().into_iter().collect();
+        let kept = found.metadata.get(REUSE_KEY).and_then(Value::as_object);
+        let mut terms: Vec<_> = self.reuse_key().into_iter().collect();
         // The most important difference is the one that is named.
         terms.sort_by_key(|(field, _)| field != ISOLATION);
         for (field, wanted) in terms {
@@ -201,7 +201,7 @@ mod tests {
             resources: None,
             isolation: Some(isolation),
             mounts: spec.mounts.clone(),
-            metadata: Map::from_iter([(TERMS.to_owned(), spec.terms().into())]),
+            metadata: Map::from_iter([(REUSE_KEY.to_owned(), spec.reuse_key().into())]),
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
         // What was asked for counts more than how it is brought about.
         let all = NetworkPolicy { mode: NetworkMode::All, ..NetworkPolicy::default() };
         let open = CreateSpec { network: all, ..spec() };
-        found.metadata.insert(TERMS.into(), open.terms().into());
+        found.metadata.insert(REUSE_KEY.into(), open.terms().into());
         assert!(wanted.agrees_with(&found).is_err());
     }
 }
