@@ -296,7 +296,7 @@ mod tests {
         // What was asked for counts more than how it is brought about.
         let all = NetworkPolicy { mode: NetworkMode::All, ..NetworkPolicy::default() };
         let open = CreateSpec { network: all, ..spec() };
-        found.metadata.insert(REUSE_KEY.into(), open.terms().into());
+        found.metadata.insert(REUSE_KEY.into(), open.reuse_key().into());
         assert!(wanted.agrees_with(&found).is_err());
     }
 }

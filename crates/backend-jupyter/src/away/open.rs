@@ -9,7 +9,7 @@ use jupyter_protocol::zmq::{Options, connect};
 use jupyter_protocol::{ConnectionInfo, KernelInfoReply};
 use sandbox_core::{Effect, Error, ErrorKind, Result};
 use sandbox_kernel::BUFFERED;
-use sandbox_kernel::server::{Reached, START_TIMEOUT, delete_kernel, keeper, reach};
+use sandbox_kernel::server::{Reached, START_BOUND, delete_kernel, keeper, reach};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
@@ -44,7 +44,7 @@ impl Away {
             Origin::Started { server, name } => {
                 let model = self.start(name).await?;
                 let Reached { client, info } = tokio::select! {
-                    reached = reach(server, &model.id, START_TIMEOUT) => {
+                    reached = reach(server, &model.id, START_BOUND) => {
                         reached.map_err(|error| not_connected(&error))?
                     }
                     error = dies(server, &model.id) => return Err(error),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use reqwest::header::HeaderValue;
-use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, in_words};
+use sandbox_core::{CallContext, Effect, Error, ErrorKind, Result, Retry, format_duration};
 
 use super::client::{Client, Service};
 use super::request::Request;
@@ -72,7 +72,7 @@ impl<A: Auth> Client<A> {
         let call = &call.clone().with_deadline(deadline);
         self.attempts(call, request).await.map_err(|error| match error.kind() {
             ErrorKind::Timeout if Instant::now() >= end && error.hint().is_none() => error
-                .with_context("waited", in_words(limit))
+                .with_context("waited", format_duration(limit))
                 .with_hint(self.service.errors.timeout_hint),
             _ => error,
         })
