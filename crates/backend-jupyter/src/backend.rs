@@ -162,7 +162,7 @@ impl JupyterBackend {
         let strict = spec.isolation == IsolationMode::Strict;
         // Without a cell, a fork would be the parent of orphans and a fresh process is not.
         let warm = (strict && options.warm)
-            .then(|| WarmInterpreter::of(&installed, &spec.mounts, &maker, &self.zygotes))
+            .then(|| WarmInterpreter::find(&installed, &spec.mounts, &maker, &self.zygotes))
             .flatten();
         let first = warm.as_ref().filter(|_| !options.lazy);
         let (cell, _) = tokio::join!(self.cell(&maker, &cell_spec), async {

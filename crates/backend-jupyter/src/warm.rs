@@ -41,7 +41,7 @@ pub(crate) struct WarmInterpreter {
 
 impl WarmInterpreter {
     /// That of a kernel that is started as kernels of IPython usually are.
-    pub(crate) fn of(
+    pub(crate) fn find(
         installed: &Installed,
         mounts: &[Mount],
         maker: &CellLauncher,

@@ -1,4 +1,4 @@
-//! The contract between this library and those who implement a backend.
+//! The contract of a backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::model::{SandboxEnvironment, SandboxInfo, SnapshotInfo, Variant};
 use crate::request::{ListQuery, Page};
 use crate::spec::CreateSpec;
 
-/// Where sandboxes come from. Users hold [`Sandbox`](crate::Sandbox) instead.
+/// A source of sandboxes. Users hold [`Sandbox`](crate::Sandbox) instead.
 ///
 /// Every method is required, so that a wrapper cannot forget one. A verb that is not declared in
 /// [`Backend::capabilities`] answers [`ErrorKind::Unsupported`](crate::ErrorKind) without an effect.
@@ -24,7 +24,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The variant this backend is.
     fn variant(&self) -> Variant;
 
-    /// What this stack can do and enforce.
+    /// Returns what this stack can do and enforce.
     fn capabilities(&self) -> Capabilities;
 
     /// Makes a sandbox and waits until it can run code.
@@ -59,7 +59,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Whatever keeps it from listing; never an empty list instead.
     async fn environments(&self, call: &CallContext) -> Result<Vec<SandboxEnvironment>>;
 
-    /// Whether sandboxes can be created here and now, and if not, what to do.
+    /// Checks whether sandboxes can be created here and now, and if not, says what to do.
     ///
     /// # Errors
     /// Only what keeps it from looking. That nothing works is a [`Health`] with `usable` false.
@@ -78,11 +78,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn delete_snapshot(&self, call: &CallContext, name: &str) -> Result<()>;
 }
 
-/// Whether a backend is usable, as `doctor` shows it.
+/// The health of a backend, as `doctor` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
-    /// Whether a sandbox with default settings can be created.
+    /// True when a sandbox with default settings can be created.
     pub usable: bool,
     /// One line: what was found, or what is missing.
     pub detail: String,
@@ -96,12 +96,12 @@ pub struct Health {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Check {
-    /// What was looked at.
+    /// The name of the check.
     pub name: String,
-    /// Whether it is fine.
+    /// True when the check passed.
     pub ok: bool,
-    /// What was found.
+    /// The finding.
     pub detail: String,
-    /// What fixes it.
+    /// The command or setting that fixes it.
     pub fix: Option<String>,
 }

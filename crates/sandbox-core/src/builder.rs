@@ -1,4 +1,4 @@
-//! How a sandbox is asked for.
+//! The builder of sandboxes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -238,7 +238,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
         self
     }
 
-    /// Whether it shall outlive this process.
+    /// Returns true when the sandbox is to outlive this process.
     pub fn is_detached(&self) -> bool {
         self.spec.detached.is_some()
     }

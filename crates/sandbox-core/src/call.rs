@@ -1,14 +1,14 @@
-//! What travels with every call to a backend.
+//! Data that travels with every call to a backend.
 
 use std::time::Instant;
 
 /// The first argument of every backend call: deadline, identity and trace of this one call.
 ///
-/// It is not an execution [`Context`](crate::Context).
+/// Not to be confused with an execution [`Context`](crate::Context).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CallContext {
-    /// When the caller stops waiting for the call itself. How long code may run is in its request.
+    /// Time at which the caller stops waiting for the call itself. The time limit of code is in its request.
     pub deadline: Option<Instant>,
     /// Two calls with one key are one operation, where the backend declares `idempotent_create`.
     pub idempotency_key: Option<String>,

@@ -7,11 +7,11 @@ use crate::model::{CodeError, OutputMessage, ResultItem};
 
 type Callback<'a, T> = Box<dyn FnMut(&T) + Send + 'a>;
 
-/// Nothing was asked to be called back, so the events may be streamed instead.
+/// No callbacks are set, so the events may be streamed instead.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCallbacks;
 
-/// What is called while a result is collected. It takes the events, so there is no stream of them besides.
+/// Callbacks that take the events while a result is collected, so there is no stream of them.
 #[derive(Default)]
 pub struct Callbacks<'a> {
     pub(crate) stdout: Option<Callback<'a, OutputMessage>>,

@@ -1,4 +1,4 @@
-//! What a backend can do and enforce.
+//! Capabilities: what a backend can do and enforce.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::spec::{CreateSpec, IsolationMode};
 
 macro_rules! capabilities {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a stack of backend and layers can do. Whatever is not declared answers
+        /// Capabilities of a stack of a backend and layers. A verb that is not declared answers
         /// [`ErrorKind::Unsupported`](crate::ErrorKind).
         ///
         /// A literal ends in `..Capabilities::default()`.
@@ -58,7 +58,7 @@ capabilities! {
     command_stdin,
     /// Commands on a terminal.
     command_pty,
-    /// Commands that go on when nobody listens, and can be connected to again.
+    /// Commands that outlive their caller and can be connected to again.
     command_background,
     /// Files are read, written and listed.
     files,
@@ -104,7 +104,7 @@ capabilities! {
     limit_disk_files,
     /// The number of open descriptors is limited.
     limit_open_files,
-    /// What a run or a command puts out is limited.
+    /// The output of a run or a command is limited.
     limit_output,
     /// The sandbox ends after a given time.
     lifetime,

@@ -37,10 +37,10 @@ pub struct ResultCollector {
     stderr: StreamCollector,
 }
 
-/// What one event means to callbacks.
+/// An event as callbacks get it.
 #[derive(Debug)]
 pub enum CollectedEvent<'a> {
-    /// Nothing.
+    /// Nothing to report.
     Nothing,
     /// Lines, or parts of lines.
     Output(Vec<OutputMessage>),
@@ -334,13 +334,13 @@ impl Utf8Decoder {
         text
     }
 
-    /// What is left when nothing more comes.
+    /// Returns the rest at the end of the stream.
     pub fn flush(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }
 }
 
-/// How many bytes at the end may be the beginning of a character.
+/// Returns the number of bytes at the end that may begin a character.
 fn unfinished(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let lead = bytes[bytes.len() - back];

@@ -1,4 +1,4 @@
-//! Commands that were started, and what they tell.
+//! Started commands, their events and their controls.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,10 +19,10 @@ pub struct Command {
     pub id: String,
     /// Its process id inside, where that is known.
     pub pid: Option<u32>,
-    /// What it prints, and last how it ended. Dropping it kills a command that is not in the background.
+    /// Its output, and last its end. Dropping the stream kills a command that is not in the background.
     ///
-    /// Output that is not read holds a command back, a background one not for long: who does not begin to read at once,
-    /// or does not go on, is told [`CommandEvent::Skipped`] later.
+    /// Output that is not read holds a command back, a background one only for a short time: a reader that begins late or
+    /// pauses gets [`CommandEvent::Skipped`].
     pub events: Pin<Box<dyn Stream<Item = CommandEvent> + Send>>,
     /// Its controls.
     pub control: Arc<dyn CommandControl>,
@@ -37,14 +37,14 @@ impl fmt::Debug for Command {
     }
 }
 
-/// What a command tells.
+/// An event of a command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CommandEvent {
     /// Bytes on a stream, as they came.
     Output {
-        /// Which stream.
+        /// The stream.
         stream: OutputStream,
         /// The bytes.
         #[serde(skip)]
@@ -52,9 +52,9 @@ pub enum CommandEvent {
     },
     /// Bytes of a stream that were not kept: they came between what was told before of that stream and what follows.
     Skipped {
-        /// Which stream.
+        /// The stream.
         stream: OutputStream,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// What to do about something that happens while it runs, and that its end may come too late to tell, such as a
@@ -63,11 +63,11 @@ pub enum CommandEvent {
         /// For people.
         text: String,
     },
-    /// It is over. Always last, exactly once.
+    /// The command has ended. Always last, exactly once.
     Finished(CommandOutcome),
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CommandOutcome {
     /// Exit status; 128 + n when signal n ended it.
@@ -78,15 +78,15 @@ pub struct CommandOutcome {
     pub failure: Option<Failure>,
     /// Seconds it ran.
     pub duration: f64,
-    /// What it used, children that it waited for included.
+    /// Resources that were used, including by children that it waited for.
     pub usage: Usage,
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
-    /// What happened meanwhile that its end does not show, such as processes that the memory limit ended.
+    /// Advice about something that the end does not show, such as processes that the memory limit ended.
     pub hint: Option<String>,
-    /// Bytes of its standard input that were read, as far as that is known. What was not read is still there for others
-    /// who have the same file or pipe.
+    /// Bytes of its standard input that were read, as far as that is known. The rest is still there for other
+    /// readers of the same file or pipe.
     #[serde(skip)]
     pub stdin_read: Option<u64>,
 }
@@ -102,11 +102,11 @@ pub trait CommandControl: fmt::Debug + Send + Sync + 'static {
     /// Writes all of it to its standard input; waits while it does not read. Writers take turns.
     ///
     /// # Errors
-    /// `ConnectionLost` when nobody reads any more: the command has ended, or closed its input; `NotFound` after
+    /// `ConnectionLost` when the command has ended or closed its input; `NotFound` after
     /// `close_stdin`.
     ///
     /// # Cancellation
-    /// When the future is dropped, a part may have been written.
+    /// A dropped future may have written a part.
     async fn write_stdin(&self, data: Bytes) -> Result<()>;
 
     /// Ends its standard input. Repeating it, or doing it after the end of the command, does nothing.
@@ -129,7 +129,7 @@ pub struct CommandInfo {
     pub id: String,
     /// Its process id inside.
     pub pid: Option<u32>,
-    /// What it runs.
+    /// The command line.
     pub command: String,
     /// Unix seconds.
     pub started_at: f64,
@@ -141,16 +141,16 @@ pub struct CommandInfo {
     /// Why it did not end by itself.
     #[serde(default)]
     pub failure: Option<Failure>,
-    /// When it ended, unix seconds.
+    /// Time at which it ended, unix seconds.
     #[serde(default)]
     pub ended_at: Option<f64>,
-    /// Whether it goes on when nobody listens, and can be connected to.
+    /// True when the command outlives its caller and can be connected to.
     #[serde(default)]
     pub background: bool,
-    /// What a background command has printed so far, and how much of it is kept. On a terminal, both streams.
+    /// Bytes that a background command has printed so far, and the part that is kept. On a terminal, both streams.
     #[serde(default)]
     pub stdout: StreamTotals,
-    /// The same for standard error.
+    /// As `stdout`, for standard error.
     #[serde(default)]
     pub stderr: StreamTotals,
 }

@@ -121,7 +121,7 @@ pub struct CommandBuilder<'a, C = NoCallbacks> {
     sandbox: &'a Sandbox,
     request: StartCommand,
     callbacks: C,
-    /// What was wrong when it was described.
+    /// The first mistake in the description.
     problem: Option<Error>,
 }
 
@@ -192,7 +192,7 @@ impl<'a, C> CommandBuilder<'a, C> {
 
     /// Keeps standard input open after what else is given, for
     /// [`write_stdin`](crate::CommandControl::write_stdin). It has to be [`start`](CommandBuilder::start)ed then: awaiting
-    /// it is `InvalidArgument`, because nobody could end its input.
+    /// the command is `InvalidArgument`, because its input would never end.
     pub fn interactive(mut self) -> Self {
         self.request.interactive = true;
         self
@@ -207,8 +207,8 @@ impl<'a, C> CommandBuilder<'a, C> {
         self
     }
 
-    /// Lets it go on when nobody listens, and keeps of each stream the first and the last 256 KiB for who
-    /// [`connect`](Commands::connect)s.
+    /// Runs it in the background, without a reader, and keeps the first and the last 256 KiB of each stream for a later
+    /// [`connect`](Commands::connect).
     pub fn background(mut self) -> Self {
         self.request.background = true;
         self
@@ -265,7 +265,7 @@ async fn launch(
     instance.commands()?.start_command(&CallContext::new(), request).await
 }
 
-/// The answer where nobody would keep it.
+/// The error where the limit would not be enforced.
 fn no_cpu_time_limit() -> Error {
     let message = "`cpu_time` of a command cannot be enforced by this variant";
     Error::unsupported("start_command", message)
@@ -280,7 +280,7 @@ async fn collect(command: CommandBuilder<'_, Callbacks<'_>>) -> Result<CommandRe
         return Err(Error::invalid("interactive", message));
     }
     if request.pty.is_some() && matches!(request.stdin, Stdin::Empty) {
-        // Nobody is there to type.
+        // An awaited command gets no keys: its input ends at once.
         request.stdin = Stdin::Bytes(Bytes::new());
     }
     let mut command = launch(sandbox, request, problem).await?;

@@ -1,4 +1,4 @@
-//! What working directories mean: absolute ones are inside the sandbox, relative ones are below another one.
+//! Working directories: absolute paths are inside the sandbox, relative ones are below another directory.
 
 use crate::error::{Error, Result};
 use crate::spec::check_path;

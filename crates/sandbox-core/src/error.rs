@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The result of every fallible call in this workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in terms a program can branch on.
+/// The kind of an error, for programs to branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -48,7 +48,7 @@ pub enum ErrorKind {
     NotStarted,
     /// The sandbox has ended and will not come back.
     Terminated,
-    /// A bug, or a failure nobody foresaw.
+    /// A bug, or an unforeseen failure.
     Unexpected,
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Whether trying again can help.
+/// Tells whether a retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
@@ -92,19 +92,19 @@ pub enum Retry {
     Never,
     /// The same call may succeed later.
     Temporary,
-    /// It was temporary, and the retries are used up.
+    /// The failure was temporary, and the retries are used up.
     Exhausted,
 }
 
-/// Whether the operation took place. This decides if a retry is safe.
+/// Tells whether the operation took place, which decides if a retry is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// Nothing reached the backend.
     NotSent,
-    /// It may or may not have happened.
+    /// The operation may or may not have happened.
     Unknown,
-    /// It happened.
+    /// The operation happened.
     Applied,
 }
 
@@ -194,7 +194,7 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -209,17 +209,17 @@ impl Error {
         &self.0.message
     }
 
-    /// Whether trying again can help.
+    /// Returns whether a retry can help.
     pub fn retry(&self) -> Retry {
         self.0.retry
     }
 
-    /// Whether the operation took place.
+    /// Returns whether the operation took place.
     pub fn effect(&self) -> Effect {
         self.0.effect
     }
 
-    /// How long the backend asked to wait.
+    /// Returns the time that the backend asked to wait before a retry.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
@@ -229,7 +229,7 @@ impl Error {
         &self.0.context
     }
 
-    /// What the user can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }

@@ -167,7 +167,7 @@ impl<'a> Files<'a> {
         self.sandbox.instance("stat_file")?.files()?.stat_file(&CallContext::new(), path).await
     }
 
-    /// Whether something is there, a dangling link included.
+    /// Returns true when the path exists, a dangling link included.
     ///
     /// # Errors
     /// As [`Files::stat`], except `NotFound`.
@@ -272,7 +272,7 @@ impl<'a> Files<'a> {
         instance.files()?.watch_files(&CallContext::new(), path, recursive).await
     }
 
-    /// What is in a directory as a tar stream. FIFOs, sockets and devices are left out.
+    /// Packs a directory as a tar stream. FIFOs, sockets and devices are left out.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `InvalidArgument` for what is no directory; `NotStarted`, `Terminated`,

@@ -1,4 +1,4 @@
-//! Sandboxes that are found again instead of made anew.
+//! Finds a sandbox by its tags, or makes one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::request::ListQuery;
 use crate::reuse_key::{EPHEMERAL, REUSE_KEY};
 use crate::sandbox::Sandbox;
 
-/// How long a sandbox that is to be found again lives when nothing else is said.
+/// Default lifetime of a sandbox that is to be found again.
 pub const DEFAULT_DETACHED: Duration = Duration::from_secs(24 * 3600);
 
 impl<R: BackendResolver> SandboxBuilder<R> {
@@ -31,7 +31,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
     /// `InvalidArgument` without tags, or with what the sandbox that is there differs in; otherwise as [`SandboxBuilder::create`].
     ///
     /// # Cancellation
-    /// Dropping the future may leave the sandbox there, for the next who asks.
+    /// Dropping the future may leave the sandbox, to be found by the next call.
     pub async fn get_or_create(mut self) -> Result<R::Sandbox> {
         if self.spec.tags.is_empty() {
             return Err(Error::invalid("tags", "must not be empty to find a sandbox by them"));
@@ -47,7 +47,7 @@ impl<R: BackendResolver> SandboxBuilder<R> {
                 let call = CallContext::new().with_idempotency_key(key(&spec.tags));
                 let instance = backend.create(&call, spec.clone()).await?;
                 let info = instance.info();
-                // Somebody else may have made it in this moment.
+                // Another process may have made it in this moment.
                 if info.metadata.contains_key(REUSE_KEY) {
                     spec.agrees_with(&info)?;
                 }
@@ -100,7 +100,7 @@ fn is_not_to_be_had(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Terminated | ErrorKind::Unsupported)
 }
 
-/// Who asks for the same tags asks for the same sandbox.
+/// Requests with the same tags mean the same sandbox.
 fn key(tags: &Tags) -> String {
     // A map of strings always has a JSON form.
     format!("tags:{}", serde_json::to_string(tags).unwrap_or_default())

@@ -1,7 +1,7 @@
-//! Hints say what to do in the words of both who use this: flags for the command line, methods for programs. The Rust part
+//! Hints say what to do, in the words of both kinds of users: flags for the command line, methods for programs. The Rust part
 //! comes last, behind a mark, so that the command line can leave it out.
 
-/// Stands between the part for everybody and the part for programs.
+/// Separates the general part from the part for programs.
 const MARK: &str = "; in Rust: ";
 
 /// A hint of two parts: what to do, with the flags of the command line, and the same for programs.

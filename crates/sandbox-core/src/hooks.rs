@@ -65,15 +65,15 @@ pub struct Operation<'a> {
     pub call: &'a CallContext,
     /// The sandbox. `None` for operations of the backend.
     pub sandbox: Option<&'a Arc<dyn Instance>>,
-    /// What is asked for.
+    /// The request.
     pub request: OperationRequest<'a>,
 }
 
-/// What an operation asks for.
+/// The request of an operation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OperationRequest<'a> {
-    /// Nothing beside the operation itself.
+    /// No further data.
     Empty,
     /// To make a sandbox.
     Create(&'a CreateSpec),
@@ -96,7 +96,7 @@ pub enum OperationRequest<'a> {
         cwd: Option<&'a str>,
         /// Environment variables beside those of the sandbox.
         env: &'a BTreeMap<String, String>,
-        /// Whether the command outlives its caller.
+        /// True when the command outlives its caller.
         background: bool,
     },
     /// Something about one path in the sandbox.
@@ -138,7 +138,7 @@ fn command_request(request: &StartCommand) -> OperationRequest<'_> {
     OperationRequest::StartCommand { command, cwd, env, background: *background }
 }
 
-/// What happens in an operation.
+/// An event of an operation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OperationEvent<'a> {

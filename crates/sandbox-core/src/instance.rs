@@ -113,10 +113,10 @@ pub trait Life: Send + Sync {
     /// Lets the sandbox live for that long from now. Requires `set_lifetime`.
     async fn set_lifetime(&self, call: &CallContext, lifetime: Duration) -> Result<()>;
 
-    /// Holds the sandbox. Requires `pause`.
+    /// Pauses the sandbox. Requires `pause`.
     async fn pause(&self, call: &CallContext) -> Result<()>;
 
-    /// Resumes a held sandbox. Requires `pause`.
+    /// Resumes a paused sandbox. Requires `pause`.
     async fn resume(&self, call: &CallContext) -> Result<()>;
 
     /// Ends every interpreter and background process; files are kept. Requires `restart`.
@@ -125,10 +125,10 @@ pub trait Life: Send + Sync {
     /// Copies the running sandbox. Requires `fork`.
     async fn fork(&self, call: &CallContext) -> Result<Arc<dyn Instance>>;
 
-    /// What it uses now. Requires `metrics`.
+    /// Measures the resources in use now. Requires `metrics`.
     async fn metrics(&self, call: &CallContext) -> Result<Metrics>;
 
-    /// Log lines of the sandbox itself. Requires `logs`.
+    /// Reads the log lines of the sandbox itself. Requires `logs`.
     async fn logs(&self, call: &CallContext, follow: bool) -> Result<LogStream>;
 }
 
@@ -150,7 +150,7 @@ pub trait CodeOps: Send + Sync {
     /// `AlreadyExists` when the id is taken.
     async fn create_context(&self, call: &CallContext, spec: ContextSpec) -> Result<Context>;
 
-    /// Every context, `default` first. Requires `contexts`.
+    /// Lists the contexts, `default` first. Requires `contexts`.
     async fn list_contexts(&self, call: &CallContext) -> Result<Vec<Context>>;
 
     /// Ends the interpreter of a context and starts it again, empty. Requires `restart`.
@@ -162,7 +162,7 @@ pub trait CodeOps: Send + Sync {
     /// `InvalidArgument` for `default`.
     async fn delete_context(&self, call: &CallContext, id: &str) -> Result<()>;
 
-    /// A variable as JSON. Nothing from the sandbox is ever deserialized into code. Requires `variables`.
+    /// Reads a variable as JSON. Nothing from the sandbox is ever deserialized into code. Requires `variables`.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for a name that is not an identifier or a value that JSON cannot hold.
@@ -184,7 +184,7 @@ pub trait CodeOps: Send + Sync {
         values: Map<String, Value>,
     ) -> Result<()>;
 
-    /// Whether code runs in the context now.
+    /// Returns true while code runs in the context.
     fn is_executing(&self, context: Option<&str>) -> bool;
 
     /// Interrupts the run in the context, keeping its state. `false` when nothing runs. Requires `interrupt`.
@@ -205,13 +205,13 @@ pub trait CommandOps: Send + Sync {
     /// started within its limit.
     async fn start_command(&self, call: &CallContext, request: StartCommand) -> Result<Command>;
 
-    /// Commands that run, and background ones that ended. Requires `command_background`.
+    /// Lists running commands, and background commands that have ended. Requires `command_background`.
     async fn list_commands(&self, call: &CallContext) -> Result<Vec<CommandInfo>>;
 
     /// Connects to a background command, with its retained output first. Requires `command_background`.
     ///
     /// # Errors
-    /// `InvalidArgument` when it does not run in the background: its output goes to whoever started it.
+    /// `InvalidArgument` when the command does not run in the background: its output goes to its caller.
     async fn connect_command(&self, call: &CallContext, id: &str) -> Result<Command>;
 }
 
@@ -239,10 +239,10 @@ pub trait FileOps: Send + Sync {
         options: WriteOptions,
     ) -> Result<u64>;
 
-    /// Entries of a directory, sorted by name. Requires `files`.
+    /// Lists the entries of a directory, sorted by name. Requires `files`.
     async fn list_files(&self, call: &CallContext, path: &str) -> Result<Vec<FileInfo>>;
 
-    /// One file, a link as a link. Requires `files`.
+    /// Returns the attributes of a file, of a link those of the link. Requires `files`.
     async fn stat_file(&self, call: &CallContext, path: &str) -> Result<FileInfo>;
 
     /// Makes a directory. With `parents` it may exist. Requires `files`.
@@ -322,7 +322,7 @@ pub trait PortOps: Send + Sync {
     async fn expose_port(&self, call: &CallContext, port: u16) -> Result<TunnelInfo>;
 }
 
-/// Where an exposed port is reached.
+/// The address of an exposed port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelInfo {
     /// Port inside.
@@ -336,7 +336,7 @@ pub struct TunnelInfo {
     pub headers: BTreeMap<String, String>,
 }
 
-/// What a sandbox uses now.
+/// Resources that a sandbox uses now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metrics {

@@ -1,4 +1,4 @@
-//! How deep values may nest. Whatever walks one does so by recursion, and a stack has an end.
+//! Limits how deeply JSON values nest, because values are walked by recursion and the stack is limited.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use serde_json::ser::{Formatter, Serializer};
 
 use crate::error::{Error, Result};
 
-/// As many lists and objects may be in each other. What can be set can be read again.
+/// Levels of nested lists and objects. Every value that can be set can be read back.
 pub(crate) const MAX_DEPTH: usize = 100;
 
 /// The value as JSON.

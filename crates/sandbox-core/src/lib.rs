@@ -1,7 +1,7 @@
 //! The core of Code Sandboxes: models, traits, errors, and the [`Sandbox`] handle.
 //!
-//! Users hold a [`Sandbox`]. Those who add a backend implement [`Backend`] and [`Instance`]. This crate does no I/O and
-//! brings no runtime: it is what every other crate of the workspace agrees on.
+//! Users hold a [`Sandbox`]; backends implement [`Backend`] and [`Instance`]. This crate brings no runtime, and does no I/O
+//! but for transfers of local files.
 //!
 //! - [`model`](Event): what goes in and out, with stable JSON names.
 //! - [`CreateSpec`], [`RunCode`], [`StartCommand`]: what can be asked for, and its checks.

@@ -1,4 +1,4 @@
-//! What is asked of a running sandbox.
+//! Requests to a running sandbox.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::units::{ByteSize, check_duration};
 /// A stream of bytes that may fail.
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>;
 
-/// What standard input gives.
+/// The content of standard input.
 #[derive(Default)]
 pub enum Stdin {
     /// End of file at once.
@@ -39,7 +39,7 @@ impl fmt::Debug for Stdin {
     }
 }
 
-/// How code is meant.
+/// The mode of code: a cell or a script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CodeMode {
     /// A notebook cell: the last expression is the result, variables stay.
@@ -145,7 +145,7 @@ pub struct ContextSpec {
     pub env: BTreeMap<String, String>,
 }
 
-/// What a command is.
+/// A line for the shell, or a program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandSpec {
     /// A line for `/bin/sh -c`.
@@ -216,7 +216,7 @@ impl Default for PtySize {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StartCommand {
-    /// What to run.
+    /// The command.
     pub command: CommandSpec,
     /// Working directory. A relative one is below the sandbox's, which is the default.
     pub cwd: Option<String>,
@@ -236,7 +236,7 @@ pub struct StartCommand {
     pub interactive: bool,
     /// Run it on a terminal of that size; both streams are one then.
     pub pty: Option<PtySize>,
-    /// Keep it and its output when nobody listens.
+    /// Keeps the command and its output without a reader.
     pub background: bool,
 }
 
@@ -283,11 +283,11 @@ impl StartCommand {
 pub struct ByteRange {
     /// First byte.
     pub offset: u64,
-    /// How many at most. `None`: to the end.
+    /// Maximum number of bytes. `None`: to the end.
     pub length: Option<u64>,
 }
 
-/// How a file is written.
+/// Options for writing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
     /// Add to the end instead of replacing the whole atomically.
@@ -306,11 +306,11 @@ impl Default for WriteOptions {
     }
 }
 
-/// What to look for below a directory.
+/// A search below a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FindFiles {
-    /// Where to look.
+    /// The directory.
     pub root: String,
     /// Glob that the path below the root must match: `*`, `?`, `[a-z]`, `**` for directories. Without a `/` it is about the
     /// last name alone, at any depth.
@@ -322,7 +322,7 @@ pub struct FindFiles {
 }
 
 impl FindFiles {
-    /// Everything below a directory.
+    /// Finds everything below a directory.
     pub fn below(root: impl Into<String>) -> Self {
         Self { root: root.into(), ..Self::default() }
     }
@@ -348,13 +348,13 @@ pub enum InstallPackages {
     System(Vec<String>),
 }
 
-/// Which sandboxes to list.
+/// A query for sandboxes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListQuery {
     /// Tags they all must have.
     pub tags: crate::model::Tags,
-    /// Where the last page ended.
+    /// The cursor of the next page.
     pub cursor: Option<String>,
     /// Most results on a page.
     pub limit: Option<usize>,
@@ -363,9 +363,9 @@ pub struct ListQuery {
 /// One page of a listing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
-    /// What is on it.
+    /// The items.
     pub items: Vec<T>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page, if there is one.
     pub next: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The terms a sandbox was made on, so that nobody who finds it again takes it for something else.
+//! The reuse key: the settings that a sandbox must share with a request to be reused for it.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -9,7 +9,7 @@ use crate::model::{NetworkMode, NetworkPolicy, SandboxInfo};
 use crate::spec::CreateSpec;
 use crate::units::ByteSize;
 
-/// The key in the metadata of a sandbox under which whoever keeps it says [`CreateSpec::terms`].
+/// The metadata key of [`CreateSpec::reuse_key`].
 pub const REUSE_KEY: &str = "terms";
 
 /// The key in the metadata of a sandbox that is true when it ends with the process that made it. Such a one is listed where
@@ -23,8 +23,8 @@ const MOUNTS: &str = "mounts";
 const OPTIONS: &str = "provider_options";
 
 impl CreateSpec {
-    /// What was asked for by name, and always the isolation: what somebody must agree with who asks for a sandbox and
-    /// gets this one.
+    /// Returns the settings that were given, and always the isolation: a request that gets this sandbox must agree with
+    /// them.
     ///
     /// Without tags, variables, secrets, working directory and times: runs have these of their own. Of the options of a
     /// backend there are salted digests, because some are secret.
@@ -117,12 +117,12 @@ impl CreateSpec {
     }
 }
 
-/// Whether a policy allows no more than the default does.
+/// Returns true when a policy allows no more than the default does.
 fn is_narrow(policy: &Value) -> bool {
     [NetworkMode::Inherit, NetworkMode::None].iter().any(|mode| policy["mode"] == mode.as_str())
 }
 
-/// What shows that two values are the same, and neither of them.
+/// A digest that shows whether two values are equal, without either of them.
 fn seal(salt: &str, key: &str, value: &Value) -> String {
     let digest = Sha256::digest(format!("{salt}:{key}:{value}"));
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -152,7 +152,7 @@ fn differs(field: &str, had: Option<&Value>, wanted: &Value, found: &SandboxInfo
         .with_hint(format!("use another label, or end that one: `sandboxes rm {id}`"))
 }
 
-/// A value as somebody would have given it.
+/// A value as a user would write it.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

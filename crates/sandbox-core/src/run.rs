@@ -217,7 +217,7 @@ impl<'a, C: Into<Callbacks<'a>>> RunCodeBuilder<'a, C> {
     }
 }
 
-/// The answer where nobody would keep it.
+/// The error where the limit would not be enforced.
 pub(crate) fn no_output_limit(operation: &'static str) -> Error {
     Error::unsupported(operation, "`output_limit` cannot be enforced by this variant")
         .with_context("field", "output_limit")

@@ -1,4 +1,4 @@
-//! What users hold.
+//! The handle that users hold.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use crate::spec::{CreateSpec, check_tags};
 use crate::tool::Tool;
 use crate::units::{check_duration, check_lifetime};
 
-/// How long a run may take when nothing else is said.
+/// Default time limit of a run.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A handle to one sandbox. Cheap to clone; all clones are the same sandbox.
@@ -196,7 +196,7 @@ impl Sandbox {
         self.shared.backend.variant()
     }
 
-    /// What is known about it, once it has been started.
+    /// Returns the facts about the sandbox, once it has been started.
     pub fn info(&self) -> Option<SandboxInfo> {
         match &self.state().phase {
             Phase::New => None,
@@ -206,12 +206,12 @@ impl Sandbox {
         }
     }
 
-    /// Whether it has been started and not ended.
+    /// Returns true when the sandbox has been started and has not ended.
     pub fn is_started(&self) -> bool {
         self.running().is_some_and(|instance| !instance.status().is_over())
     }
 
-    /// Where it is in its life.
+    /// Returns the status.
     pub fn status(&self) -> SandboxStatus {
         match &self.state().phase {
             Phase::New => SandboxStatus::Pending,
@@ -223,7 +223,7 @@ impl Sandbox {
         }
     }
 
-    /// What it can do.
+    /// Returns the capabilities.
     pub fn capabilities(&self) -> Capabilities {
         self.running()
             .map_or_else(|| self.shared.backend.capabilities(), |instance| instance.capabilities())
@@ -244,7 +244,7 @@ impl Sandbox {
         Files::new(self)
     }
 
-    /// How long a run may take when it does not say otherwise. Default 30 s.
+    /// Returns the time limit of runs that set none. Default 30 s.
     pub fn timeout(&self) -> Duration {
         self.state().timeout
     }
@@ -366,7 +366,7 @@ impl Sandbox {
             .await
     }
 
-    /// Whether code runs in the default context now.
+    /// Returns true while code runs in the default context.
     pub fn is_executing(&self) -> bool {
         self.running()
             .is_some_and(|instance| instance.code().is_ok_and(|code| code.is_executing(None)))
@@ -448,7 +448,7 @@ impl Sandbox {
         self.instance("resume")?.life().resume(&CallContext::new()).await
     }
 
-    /// What it uses now.
+    /// Measures the resources in use now.
     ///
     /// # Errors
     /// `NotStarted`, `Terminated`, `Unsupported`.

@@ -62,7 +62,7 @@ pub(crate) fn script_command(language: &str, text: &str, args: Vec<String>) -> R
     Ok(argv)
 }
 
-/// What runs the text, the name of its file, and the text with the line that says so.
+/// The interpreter of a text, its file name, and the text with its interpreter line.
 fn runner(language: &str, text: &str) -> Result<(&'static str, &'static str, String)> {
     if language.starts_with("#!") {
         if language.contains('\n') {

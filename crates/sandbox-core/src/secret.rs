@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use zeroize::{Zeroize as _, ZeroizeOnDrop};
 
 /// A credential. `Debug`, `Display` and serialization show `***`; only [`Secret::expose`] gives it.
-/// Its memory is overwritten when it is dropped; copies that whoever it was given to has made are not.
+/// Its memory is overwritten when it is dropped; copies made by its receivers are not.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);

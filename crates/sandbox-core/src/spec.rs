@@ -1,4 +1,4 @@
-//! What a sandbox shall be like.
+//! Requests for a sandbox, and their checks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::model::{Mount, NetworkMode, NetworkPolicy, Tags, check_mounts};
 use crate::secret::Secret;
 use crate::units::{ByteSize, check_lifetime, seconds};
 
-/// How hard the code is kept in.
+/// The isolation of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IsolationMode {
@@ -62,7 +62,7 @@ impl FromStr for IsolationMode {
     }
 }
 
-/// What a sandbox is made for, when it is made for one thing alone.
+/// The only use of a sandbox that is made for one thing.
 ///
 /// A hint: a backend then prepares no more than that one thing needs. It never changes what code sees, and the sandbox
 /// can do everything it could do otherwise.
@@ -75,7 +75,7 @@ pub enum SingleUse {
     Commands,
 }
 
-/// Everything asked of a new sandbox. `None` means: the backend's default.
+/// The request for a new sandbox. `None` means: the backend's default.
 #[derive(Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CreateSpec {
@@ -110,21 +110,21 @@ pub struct CreateSpec {
     pub output_limit: Option<ByteSize>,
     /// GPU type.
     pub gpu: Option<String>,
-    /// Which hosts the code may reach.
+    /// Hosts that the code may reach.
     pub network: NetworkPolicy,
-    /// How hard the code is kept in.
+    /// The isolation of the code.
     pub isolation: IsolationMode,
     /// Files and directories of the host that it is given.
     pub mounts: Vec<Mount>,
-    /// How long the sandbox lives at most. At least 0.1 s. Default 24 hours.
+    /// Maximum lifetime. At least 0.1 s. Default 24 hours.
     pub lifetime: Option<Duration>,
-    /// How long it may be unused before it ends. At least 0.1 s. Default: no limit.
+    /// Time without use after which the sandbox ends. At least 0.1 s. Default: no limit.
     pub idle_timeout: Option<Duration>,
     /// Name of a snapshot to start from.
     pub snapshot: Option<String>,
     /// Outlive this process, for that long.
     pub detached: Option<Duration>,
-    /// What it is made for, when that is one thing alone. Default: many runs.
+    /// The only use of the sandbox, when it has one use. Default: many runs.
     pub single_use: Option<SingleUse>,
     /// Options of one backend. Keys it does not know are refused.
     pub provider_options: Map<String, Value>,
@@ -166,7 +166,7 @@ impl fmt::Debug for CreateSpec {
 /// Bytes of all environment variables together. The kernel has limits of its own, not far above.
 const MAX_ENV: usize = 128 << 10;
 
-/// How many tags a sandbox has at most, and the bytes of a key and of a value.
+/// Maximum number of tags, and maximum bytes of a key and of a value.
 const MAX_TAGS: usize = 256;
 const MAX_TAG_KEY: usize = 256;
 const MAX_TAG_VALUE: usize = 4096;
@@ -174,10 +174,10 @@ const MAX_TAG_VALUE: usize = 4096;
 /// The sandbox's own first process, a shell, and both ends of a pipe.
 const LEAST_PROCESSES: u32 = 4;
 
-/// What a sandbox itself has on its disk, and room to work.
+/// Minimum disk: the files of the sandbox itself, and room to work.
 const LEAST_DISK_FILES: u64 = 1024;
 
-/// What an interpreter keeps for itself has high numbers; and no kernel gives more.
+/// Maximum number of open files. Interpreters use high descriptor numbers for themselves, and no kernel gives more.
 const OPEN_FILES: RangeInclusive<u32> = 128..=1_048_576;
 
 /// Checks a limit of what is put out.
@@ -237,7 +237,7 @@ impl CreateSpec {
         ] {
             value.as_deref().map(|value| check_name(field, value)).transpose()?;
         }
-        // `/` parts an id and `:` a place in a sandbox; who has them in its name could not be told.
+        // `/` separates the parts of an id and `:` a sandbox from a path, so neither can be in a name.
         if let Some(name) = self.name.as_deref().filter(|name| name.contains(['/', ':'])) {
             return Err(Error::invalid(
                 "name",
@@ -322,7 +322,7 @@ fn check_name(field: &'static str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a character takes no room, or changes the order of others: two names that look alike would not be.
+/// Returns true for a character that is invisible or changes the order of others, so that two names could look alike.
 fn is_unseen(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')

@@ -22,7 +22,7 @@ const MAX_NAME: usize = 128;
 pub struct Tool {
     /// Its name: an identifier, at most 128 characters.
     pub name: String,
-    /// What it does, for whoever writes the code.
+    /// A description for the author of the code.
     pub description: String,
     /// JSON schema of its arguments, an object.
     pub parameters: Option<Value>,
@@ -32,11 +32,11 @@ pub struct Tool {
 
 /// The type of a [`Tool`]'s function.
 ///
-/// Whoever calls it may drop the future: the run is over, or the code no longer wants the answer.
+/// The future may be dropped: when the run is over, or the code no longer wants the answer.
 pub type ToolFunction =
     Arc<dyn Fn(Map<String, Value>) -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
 
-/// What the function of [`Tool::new`] answers: a value, or why there is none. `?` takes any error, and `"text".into()`
+/// The answer of the function of [`Tool::new`]: a value, or an error in words. `?` takes any error, and `"text".into()`
 /// is one.
 pub type ToolResult<R> = std::result::Result<R, Box<dyn StdError + Send + Sync>>;
 
@@ -90,13 +90,13 @@ impl Tool {
         Self { name: name.into(), description: description.into(), parameters: None, call }
     }
 
-    /// The same tool with a JSON schema of its arguments. It is shown to the code and not enforced.
+    /// Adds a JSON schema of the arguments. The schema is shown to the code and not enforced.
     #[must_use]
     pub fn with_parameters(self, schema: Value) -> Self {
         Self { parameters: Some(schema), ..self }
     }
 
-    /// Whether it can be registered.
+    /// Checks that the tool can be registered.
     ///
     /// # Errors
     /// `InvalidArgument` for a name that is no identifier, or parameters that are no object.

@@ -16,22 +16,22 @@ use crate::error::{Error, Result};
 pub struct ByteSize(u64);
 
 impl ByteSize {
-    /// That many bytes.
+    /// Makes a size of bytes.
     pub const fn bytes(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// That many KiB.
+    /// Makes a size of KiB.
     pub const fn kib(kib: u64) -> Self {
         Self(kib.saturating_mul(1 << 10))
     }
 
-    /// That many MiB.
+    /// Makes a size of MiB.
     pub const fn mib(mib: u64) -> Self {
         Self(mib.saturating_mul(1 << 20))
     }
 
-    /// That many GiB.
+    /// Makes a size of GiB.
     pub const fn gib(gib: u64) -> Self {
         Self(gib.saturating_mul(1 << 30))
     }

@@ -116,7 +116,7 @@ async fn create_kernel(setup: &Setup, image: &str) -> Measured<Compared> {
 /// Creates one, and waits off the clock until it is gone: the command line removes its own before it ends, too.
 async fn created(builder: SandboxBuilder<Registry>) -> Measured {
     let (took, sandbox) = sandboxes::create(builder, "1+1", "2").await?;
-    let container = Container::of(&sandbox)?;
+    let container = Container::of_sandbox(&sandbox)?;
     sandbox.terminate().await.map_err(text)?;
     container.wait_for_end().await?;
     Ok(took)
@@ -204,7 +204,7 @@ async fn end(setup: &Setup) -> Measured<(f64, f64)> {
     let (mut returning, mut gone) = (Vec::new(), Vec::new());
     for _ in 0..if setup.quick { 3 } else { 15 } {
         let (_, sandbox) = sandboxes::create(builder(), "1+1", "2").await?;
-        let container = Container::of(&sandbox)?;
+        let container = Container::of_sandbox(&sandbox)?;
         let began = Instant::now();
         sandbox.terminate().await.map_err(text)?;
         returning.push(since(began));
@@ -220,7 +220,7 @@ struct Container {
 }
 
 impl Container {
-    fn of(sandbox: &Sandbox) -> Measured<Self> {
+    fn of_sandbox(sandbox: &Sandbox) -> Measured<Self> {
         let info = sandbox.info().ok_or("the sandbox has ended")?;
         let name = info.metadata["container"].as_str().ok_or("the container has no name")?;
         let container = Self { filter: format!("name=^/{name}$") };

@@ -20,7 +20,7 @@ const NOTEBOOKS: [&str; 2] = [
 
 /// Writes the seeds of a target to a folder. Those that are there already stay.
 pub(super) fn write(target: &str, folder: &Path) -> Result<(), String> {
-    for (number, seed) in of(target)?.iter().enumerate() {
+    for (number, seed) in seeds_of(target)?.iter().enumerate() {
         let path = folder.join(format!("seed-{number}"));
         if !path.exists() {
             fs::write(&path, seed).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -29,7 +29,7 @@ pub(super) fn write(target: &str, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn of(target: &str) -> Result<Vec<Vec<u8>>, String> {
+fn seeds_of(target: &str) -> Result<Vec<Vec<u8>>, String> {
     let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     Ok(match target {
         "frames" => {
@@ -126,7 +126,7 @@ mod tests {
         assert!(names.len() >= 8, "{names:?}");
         for name in names {
             // Its messages are those of the agent, which has no vectors.
-            let seeds = of(&name).unwrap();
+            let seeds = seeds_of(&name).unwrap();
             assert_eq!(seeds.len() < 2, name == "messages", "{name}: {} seeds", seeds.len());
         }
     }

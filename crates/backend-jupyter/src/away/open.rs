@@ -182,7 +182,7 @@ fn no_kernel(id: &str, error: &ServerError) -> Error {
 }
 
 async fn connected(info: &ConnectionInfo) -> Result<Opened> {
-    let (presence, gone) = Presence::of(info);
+    let (presence, gone) = Presence::watch(info);
     let mut options = Options::default().with_dialer(presence);
     options.client.connect_timeout = RUNNING_TIMEOUT;
     options.client.buffered = BUFFERED;

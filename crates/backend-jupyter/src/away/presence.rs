@@ -22,7 +22,7 @@ pub(super) struct Presence {
 
 impl Presence {
     /// The ways to a kernel, and what tells that it is not there any more.
-    pub(super) fn of(info: &ConnectionInfo) -> (Self, watch::Receiver<bool>) {
+    pub(super) fn watch(info: &ConnectionInfo) -> (Self, watch::Receiver<bool>) {
         let (gone, told) = watch::channel(false);
         (Self { endpoints: Endpoints::of(info), connected: Mutex::default(), gone }, told)
     }

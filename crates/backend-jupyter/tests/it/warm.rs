@@ -183,7 +183,7 @@ async fn what_cannot_be_forked_is_a_fresh_kernel() {
         ("end.pth", "import os; os.environ.get('PYTHONPATH') and os._exit(3)", false),
         ("numpy.pth", "import numpy", false),
     ] {
-        let copy = Copy::of(&python);
+        let copy = Copy::of_prefix(&python);
         fs::write(copy.packages().join(file), content).unwrap();
         let sandbox = copy.sandbox().await;
         assert_eq!(is_forked(&sandbox).await, is_forked_then, "{file}");
@@ -197,7 +197,7 @@ async fn what_cannot_be_forked_is_a_fresh_kernel() {
 #[tokio::test]
 async fn packages_of_the_user_are_a_fresh_kernel() {
     let Some(python) = interpreter() else { return };
-    let copy = Copy::of(&python);
+    let copy = Copy::of_prefix(&python);
     let about = copy.prefix().join("pyvenv.cfg");
     let settings = fs::read_to_string(&about).unwrap();
     fs::remove_file(&about).unwrap();
@@ -217,7 +217,7 @@ open(site.USER_SITE + '/own.py', 'w').close()";
 #[tokio::test]
 async fn an_upgrade_of_packages_is_another_interpreter() {
     let Some(python) = interpreter() else { return };
-    let copy = Copy::of(&python);
+    let copy = Copy::of_prefix(&python);
     let backend = copy.backend();
     let version = "import ipykernel.kernelapp as app; getattr(app, 'upgraded', False)";
     for upgraded in ["False", "True"] {
@@ -238,7 +238,7 @@ async fn an_upgrade_of_packages_is_another_interpreter() {
 struct Copy(TempDir);
 
 impl Copy {
-    fn of(python: &Path) -> Self {
+    fn of_prefix(python: &Path) -> Self {
         let theirs = prefix_of(python);
         let folder = tempfile::tempdir_in(theirs.parent().unwrap()).unwrap();
         let mut copy = Command::new("cp");

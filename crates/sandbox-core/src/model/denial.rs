@@ -1,4 +1,4 @@
-//! What the network refused.
+//! Connections that the network policy refused.
 
 use std::fmt;
 
@@ -58,12 +58,12 @@ pub struct NetworkDenial {
     /// The pattern that would allow it, for `--allow` or [`NetworkPolicy::allow`](crate::NetworkPolicy::allow). `None`:
     /// no such pattern exists.
     pub allow: Option<String>,
-    /// How often.
+    /// Number of attempts.
     pub count: u64,
 }
 
 impl NetworkDenial {
-    /// Whether it is the same but for how often.
+    /// Returns true when both differ at most in the number of attempts.
     pub fn is_like(&self, other: &Self) -> bool {
         (&self.host, self.port, self.reason, &self.allow)
             == (&other.host, other.port, other.reason, &other.allow)

@@ -13,9 +13,9 @@ pub struct SandboxEnvironment {
     pub title: String,
     /// Main language.
     pub language: String,
-    /// Who owns it; `local` for this host.
+    /// The owner; `local` for this host.
     pub owner: String,
-    /// Who sees it; `local` for this host.
+    /// The visibility; `local` for this host.
     pub visibility: String,
     /// Credits per second.
     pub burning_rate: f64,

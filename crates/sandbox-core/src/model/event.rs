@@ -1,4 +1,4 @@
-//! What a run tells while it goes on.
+//! Events of a run.
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
@@ -14,14 +14,14 @@ pub struct Event {
     pub run_id: String,
     /// Position in the run, from 0, without gaps.
     pub seq: u64,
-    /// When it arrived, unix seconds.
+    /// Time of arrival, unix seconds.
     pub timestamp: f64,
-    /// What happened.
+    /// The kind, with its data.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// How a displayed object relates to earlier ones.
+/// The relation of a displayed object to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DisplayKind {
@@ -33,7 +33,7 @@ pub enum DisplayKind {
     Update,
 }
 
-/// What happened in a run.
+/// The kinds of events of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -42,12 +42,12 @@ pub enum EventKind {
     Started {
         /// The context it runs in.
         context_id: String,
-        /// Whether the interpreter is fresh because the one before had died.
+        /// True when the interpreter is new because the one before had died.
         restarted: bool,
     },
     /// Bytes on a standard stream, as they came: any length, not cut at lines or characters.
     Output {
-        /// Which stream.
+        /// The stream.
         stream: OutputStream,
         /// The bytes. In JSON: `text`, with bytes that are not UTF-8 replaced.
         #[serde(rename = "text", serialize_with = "lossy")]
@@ -55,7 +55,7 @@ pub enum EventKind {
     },
     /// An object was displayed.
     Display {
-        /// How it relates to earlier ones.
+        /// Its relation to earlier objects.
         display: DisplayKind,
         /// The object.
         item: ResultItem,
@@ -63,14 +63,14 @@ pub enum EventKind {
         #[serde(skip_serializing_if = "Option::is_none")]
         display_id: Option<String>,
     },
-    /// What was displayed so far shall go away.
+    /// Asks to clear everything that was displayed so far.
     ClearOutput {
         /// Only when the next object comes.
         wait: bool,
     },
     /// The code raised an exception it did not catch.
     Error(CodeError),
-    /// What to do about something that happens while the code runs. The outcome has the same hint.
+    /// Advice about something that happens while the code runs. The outcome has the same hint.
     Hint {
         /// For people.
         text: String,
@@ -79,34 +79,34 @@ pub enum EventKind {
     Finished(RunOutcome),
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RunOutcome {
-    /// When the code started, unix seconds.
+    /// Time at which the code started, unix seconds.
     pub started_at: f64,
-    /// When it ended, unix seconds.
+    /// Time at which the run ended, unix seconds.
     pub completed_at: f64,
     /// Number of runs in this context, this one included.
     pub execution_count: u64,
-    /// Whether it was interrupted on request.
+    /// True when the run was interrupted on request.
     pub interrupted: bool,
     /// Status of `sys.exit`, or of the interpreter when it died.
     pub exit_code: Option<i32>,
     /// Why the run did not end by itself.
     pub failure: Option<Failure>,
-    /// Whether variables and imports survived.
+    /// Tells whether variables and imports survived.
     pub state: InterpreterState,
-    /// What it used.
+    /// Resources that the run used.
     pub usage: Usage,
     /// Threads the code left running.
     pub background_threads: u32,
-    /// What to do about a failure that has a known remedy.
+    /// Advice about a failure that has a known remedy.
     pub hint: Option<String>,
     /// What the network policy refused meanwhile, at most 64 different ones. Of everything that ran in the sandbox at the
     /// time: connections do not say whose they are.
     pub network_denied: Vec<NetworkDenial>,
-    /// Bytes of its standard input that were read, as far as that is known. What was not read is still there for others
-    /// who have the same file or pipe.
+    /// Bytes of its standard input that were read, as far as that is known. The rest is still there for other
+    /// readers of the same file or pipe.
     #[serde(skip)]
     pub stdin_read: Option<u64>,
 }

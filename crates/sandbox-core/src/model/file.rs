@@ -1,8 +1,8 @@
-//! What the files of a sandbox look like from outside.
+//! Files of a sandbox, as seen from outside.
 
 use serde::{Deserialize, Serialize};
 
-/// What a directory entry is. A link is shown as a link, never as its target.
+/// The type of a directory entry. A link is shown as a link, never as its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -25,7 +25,7 @@ pub struct FileInfo {
     pub name: String,
     /// Absolute path in the sandbox.
     pub path: String,
-    /// What it is.
+    /// The type.
     #[serde(rename = "type")]
     pub kind: FileKind,
     /// Bytes.
@@ -37,35 +37,35 @@ pub struct FileInfo {
     /// Last three octal digits of the mode, such as `644`.
     #[serde(default)]
     pub permissions: String,
-    /// Where a link points, unresolved.
+    /// The target of a link, unresolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
 
 impl FileInfo {
-    /// Whether it is a regular file.
+    /// Returns true for a regular file.
     pub fn is_file(&self) -> bool {
         self.kind == FileKind::File
     }
 
-    /// Whether it is a directory.
+    /// Returns true for a directory.
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
     }
 }
 
-/// What happened to a watched file.
+/// A kind of change of a watched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WatchEventKind {
-    /// It appeared.
+    /// The file appeared.
     Create,
     /// Its content or mode changed.
     Modify,
-    /// It is gone.
+    /// The file is gone.
     Delete,
-    /// It has a new path.
+    /// The file has a new path.
     Rename,
     /// Events were lost; list the directory again.
     Overflow,
@@ -74,7 +74,7 @@ pub enum WatchEventKind {
 /// One change below a watched directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchEvent {
-    /// What happened.
+    /// The kind of change.
     #[serde(rename = "event_type")]
     pub kind: WatchEventKind,
     /// Absolute path in the sandbox.

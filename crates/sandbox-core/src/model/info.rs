@@ -1,4 +1,4 @@
-//! What is known about a sandbox.
+//! Facts about a sandbox.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::time::unix_now;
 /// 256 bytes and values of at most 4,096.
 pub type Tags = BTreeMap<String, String>;
 
-/// Where a sandbox is in its life.
+/// The status of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -39,7 +39,7 @@ pub enum SandboxStatus {
 }
 
 impl SandboxStatus {
-    /// Whether it is gone or broken: nothing will run in it any more.
+    /// Returns true when the sandbox has ended or is broken: nothing will run in it again.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Terminated | Self::Error)
     }
@@ -75,18 +75,18 @@ pub struct ResourceConfig {
     pub disk: Option<f64>,
 }
 
-/// What keeps the code in, as this sandbox has it.
+/// The isolation of a sandbox, as it is in effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IsolationInfo {
     /// The mode that was asked for, and holds.
     pub mode: IsolationMode,
-    /// What encloses the code: `process`, `cell`, `container`, `microvm`; `jupyter-server` and `remote` where somebody else
-    /// decides that.
+    /// The boundary around the code: `process`, `cell`, `container`, `microvm`; `jupyter-server` and `remote` where the
+    /// other side decides it.
     pub boundary: String,
     /// Layers in force, such as `user-namespace`.
     pub layers: Vec<String>,
-    /// What the network allows.
+    /// The network policy, in words.
     pub network: String,
 }
 
@@ -97,11 +97,11 @@ pub struct SandboxInfo {
     pub id: String,
     /// Its variant.
     pub variant: Variant,
-    /// Where it is in its life.
+    /// The status.
     pub status: SandboxStatus,
     /// Unix seconds.
     pub created_at: f64,
-    /// When it expires, unix seconds.
+    /// Time of expiry, unix seconds.
     pub end_at: Option<f64>,
     /// Its name.
     pub name: Option<String>,
@@ -110,9 +110,9 @@ pub struct SandboxInfo {
     pub tags: Tags,
     /// Resources it was given.
     pub resources: Option<ResourceConfig>,
-    /// What keeps the code in.
+    /// The isolation in effect.
     pub isolation: Option<IsolationInfo>,
-    /// What it is given of the host.
+    /// Files of the host that are mounted.
     #[serde(default)]
     pub mounts: Vec<Mount>,
     /// Backend-specific facts. Never a secret.
@@ -164,6 +164,6 @@ pub struct SnapshotInfo {
     pub contexts: Vec<String>,
     /// Contexts whose variables are stored with its files. Every sandbox can start from them, in new interpreters.
     pub variables: Vec<String>,
-    /// What it does not have of what was there, and what it has not as it was, in words.
+    /// Parts of the sandbox that the snapshot does not carry, or carries changed, in words.
     pub left_out: Vec<String>,
 }

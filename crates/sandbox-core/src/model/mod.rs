@@ -1,4 +1,4 @@
-//! What goes in and out of a sandbox: plain data with stable JSON names.
+//! Plain data that goes in and out of a sandbox, with stable JSON names.
 
 mod denial;
 mod environment;

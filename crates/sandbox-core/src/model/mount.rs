@@ -9,13 +9,13 @@ use crate::error::{Error, Result};
 /// The most mounts of one sandbox.
 const MOST: usize = 32;
 
-/// Where nothing is mounted, and nothing below: the system of the sandbox.
+/// Paths of the system: neither they nor anything below them can be a mount point.
 const SYSTEM: [&str; 13] = [
     "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64",
     "/libx32", "/boot", "/nix",
 ];
 
-/// Where nothing is mounted, though it may be below: directories that programs rely on.
+/// Directories that programs rely on: they cannot be mount points, directories below them can.
 const RELIED_ON: [&str; 9] =
     ["/", "/home", "/home/sandbox", "/run", "/tmp", "/var", "/var/run", "/var/tmp", "/oldroot"];
 
@@ -36,7 +36,7 @@ pub struct Mount {
     pub source: PathBuf,
     /// Absolute path in the sandbox, without `.` and `..`.
     pub target: String,
-    /// Whether code may change what is there, on the host itself.
+    /// Allows code to change the files, on the host itself.
     #[serde(default)]
     pub writable: bool,
 }

@@ -1,4 +1,4 @@
-//! Which hosts the code may reach.
+//! Network policies: the hosts that code may reach.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 
-/// How much network the code has.
+/// The network that code has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
-    /// What the variant has by default. Under strict isolation that is nothing.
+    /// The default of the variant. Under strict isolation that is no network.
     #[default]
     Inherit,
-    /// Nothing but the sandbox's own loopback.
+    /// Only the sandbox's own loopback.
     None,
     /// Only the listed hosts.
     Allowlist,
-    /// Everything.
+    /// All public addresses.
     All,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for NetworkMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkPolicy {
-    /// How much network there is.
+    /// The mode.
     pub mode: NetworkMode,
     /// Hosts that may be reached under [`NetworkMode::Allowlist`]. Addresses of private networks and of this host have to
     /// be listed as such, also under [`NetworkMode::All`]: a name that leads to one is not enough.
@@ -70,7 +70,7 @@ pub struct NetworkPolicy {
     pub deny: Vec<HostPattern>,
 }
 
-/// What to do instead of allowing a loopback address.
+/// Advice for a pattern that names a loopback address.
 const OWN_LOOPBACK: &str = "a server of this host is reached by an address of its network that it listens on, such as \
                             192.168.1.5:8000, or by a name that leads to it, when name and address are both allowed";
 
@@ -98,7 +98,7 @@ impl NetworkPolicy {
         Self { mode: NetworkMode::None, ..Self::default() }
     }
 
-    /// Everything may be reached.
+    /// Allows all public addresses.
     pub fn all() -> Self {
         Self { mode: NetworkMode::All, ..Self::default() }
     }
@@ -156,7 +156,7 @@ impl HostPattern {
         self.port
     }
 
-    /// Whether it speaks of addresses, and not of names.
+    /// Returns true for a pattern of addresses, false for one of names.
     pub fn is_address(&self) -> bool {
         matches!(self.host, Host::Address(_) | Host::Range(..))
     }
@@ -165,7 +165,7 @@ impl HostPattern {
         matches!(&self.host, Host::Name(name) if name == "localhost")
     }
 
-    /// Whether it speaks of nothing but the loopback of whatever asks.
+    /// Returns true when the pattern only matches loopback addresses.
     fn is_loopback(&self) -> bool {
         match self.host {
             Host::Address(address) => address.is_loopback() || address.is_unspecified(),
@@ -183,7 +183,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether a host name falls under it. `*.example.com` matches one or more labels and not the apex.
+    /// Returns true when the pattern matches a host name. `*.example.com` matches one or more labels and not the apex.
     pub fn matches_name(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         match &self.host {
@@ -196,7 +196,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether an address falls under it.
+    /// Returns true when the pattern matches an address.
     pub fn matches_address(&self, address: IpAddr) -> bool {
         match self.host {
             Host::Address(own) => own == address,

@@ -1,8 +1,8 @@
-//! What a run printed.
+//! Printed text and byte counts of a run.
 
 use serde::{Deserialize, Serialize};
 
-/// Which standard stream.
+/// A standard stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputStream {
@@ -17,13 +17,13 @@ pub enum OutputStream {
 pub struct OutputMessage {
     /// The text, without its newline.
     pub line: String,
-    /// When it arrived, unix seconds.
+    /// Time of arrival, unix seconds.
     #[serde(default)]
     pub timestamp: f64,
-    /// Whether it came from standard error.
+    /// True for standard error.
     #[serde(default)]
     pub error: bool,
-    /// Whether a newline ended it. `false` for partial output.
+    /// True when a newline ended the line, false for partial output.
     #[serde(default = "yes")]
     pub terminated: bool,
 }
@@ -89,7 +89,7 @@ fn without_last_newline(mut text: String) -> String {
     text
 }
 
-/// How much a stream had, and how much of it a result holds.
+/// Bytes that a stream had, and the part of them that a result holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamTotals {
     /// Bytes the code wrote.
@@ -99,7 +99,7 @@ pub struct StreamTotals {
 }
 
 impl StreamTotals {
-    /// Whether something was cut.
+    /// Returns true when something was cut.
     pub fn truncated(&self) -> bool {
         self.bytes_kept < self.bytes_total
     }

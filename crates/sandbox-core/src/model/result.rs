@@ -1,4 +1,4 @@
-//! What came of a run.
+//! Results of runs and commands.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::output::{Logs, StreamTotals};
 pub struct ResultItem {
     /// Representations by MIME type.
     pub data: BTreeMap<String, Value>,
-    /// Whether it is the value of the last expression (and not something displayed on the way).
+    /// True for the value of the last expression, false for an object that was displayed before.
     #[serde(default)]
     pub is_main_result: bool,
     /// Metadata by MIME type, such as image sizes.
@@ -184,16 +184,16 @@ impl fmt::Display for FailureKind {
 /// A failure during a run, as opposed to an exception of the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What happened.
+    /// The kind.
     pub kind: FailureKind,
-    /// The same for people.
+    /// The failure in words.
     pub message: String,
     /// The signal that ended the interpreter, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
 }
 
-/// Whether variables and imports survived a run.
+/// Tells whether variables and imports survived a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InterpreterState {
@@ -204,7 +204,7 @@ pub enum InterpreterState {
     Lost,
 }
 
-/// What a run used, as the host measured it.
+/// Resources that a run used, as the host measured them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -214,7 +214,7 @@ pub struct Usage {
     pub peak_memory: Option<u64>,
 }
 
-/// Everything a run produced. Code that fails is a result too; see [`ExecutionResult::success`].
+/// The result of a run. Code that fails is a result too; see [`ExecutionResult::success`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecutionResult {
@@ -224,7 +224,7 @@ pub struct ExecutionResult {
     pub results_dropped: u64,
     /// Both output streams.
     pub logs: Logs,
-    /// Whether the code ran to an end of its own: a value, an exception or an exit.
+    /// True when the code ended by itself: with a value, an exception or an exit.
     pub execution_ok: bool,
     /// Why not, for people; [`ExecutionResult::failure`] is for programs.
     pub execution_error: Option<String>,
@@ -234,25 +234,25 @@ pub struct ExecutionResult {
     pub execution_count: u64,
     /// The context it ran in.
     pub context_id: Option<String>,
-    /// When the code started, unix seconds.
+    /// Time at which the code started, unix seconds.
     pub started_at: Option<f64>,
-    /// When it ended, unix seconds.
+    /// Time at which the run ended, unix seconds.
     pub completed_at: Option<f64>,
-    /// Whether it was interrupted on request.
+    /// True when the run was interrupted on request.
     pub interrupted: bool,
     /// Status of `sys.exit`, or of the interpreter when it died. `None`: no explicit exit.
     pub exit_code: Option<i32>,
     /// Why the run did not end by itself.
     pub failure: Option<Failure>,
-    /// Whether variables and imports survived.
+    /// Tells whether variables and imports survived.
     pub state: InterpreterState,
-    /// Whether this run got a fresh interpreter because the one before had died.
+    /// True when this run got a new interpreter because the one before had died.
     pub restarted: bool,
     /// Bytes written and kept of standard output.
     pub stdout_totals: StreamTotals,
     /// Bytes written and kept of standard error.
     pub stderr_totals: StreamTotals,
-    /// What it used.
+    /// Resources that were used.
     pub usage: Usage,
     /// Threads the code left running.
     pub background_threads: u32,
@@ -267,7 +267,7 @@ pub struct ExecutionResult {
 }
 
 impl ExecutionResult {
-    /// Whether the code ran, raised nothing, was not interrupted, and did not exit with a status other than 0.
+    /// Returns true when the code ran, raised nothing, was not interrupted, and did not exit with a status other than 0.
     pub fn success(&self) -> bool {
         self.execution_ok
             && self.code_error.is_none()
@@ -303,7 +303,7 @@ impl ExecutionResult {
     }
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandResult {
@@ -332,7 +332,7 @@ pub struct CommandResult {
 }
 
 impl CommandResult {
-    /// Whether it ended by itself with status 0.
+    /// Returns true when the command ended by itself with status 0.
     pub fn success(&self) -> bool {
         self.exit_code == 0 && self.failure.is_none()
     }

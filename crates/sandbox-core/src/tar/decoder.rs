@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const MAX_NAME: u64 = 8192;
 const MAX_ATTRIBUTES: u64 = 1 << 20;
 
-/// What the decoder finds.
+/// An item that the decoder finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// An entry begins.
@@ -39,7 +39,7 @@ enum State {
     End,
 }
 
-/// What precedes an entry and belongs to it.
+/// Attributes that precede an entry.
 #[derive(Debug, Default)]
 struct Extras {
     path: Option<Vec<u8>>,
@@ -149,7 +149,7 @@ impl Decoder {
         }
     }
 
-    /// Whether the archive is complete, now that there are no more bytes.
+    /// Checks at the end of the bytes that the archive is complete.
     ///
     /// # Errors
     /// `InvalidArgument` when it is cut off.

@@ -5,7 +5,7 @@ use tar::{EntryType, Header};
 use super::{BLOCK, Entry, EntryKind};
 use crate::error::{Error, Result};
 
-/// What ends an archive.
+/// The end of an archive.
 pub const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
 
 /// Zeros that follow that many bytes of content, up to the next block.
@@ -69,7 +69,7 @@ fn fill(out: &mut Vec<u8>, field: &mut [u8; 100], name: &[u8], long: EntryType) 
     out.resize(out.len() + padding(name.len() as u64 + 1), 0);
 }
 
-/// Whether a link at `path` that points to `target` stays inside of the archive, going by the text of both.
+/// Returns true when a link at `path` to `target` stays inside of the archive, by the text of both.
 ///
 /// Other links on the way can still lead out; only resolving tells.
 pub fn is_inside(path: &[u8], target: &[u8]) -> bool {

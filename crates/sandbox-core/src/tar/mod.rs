@@ -1,7 +1,7 @@
 //! Archives as they travel: a strict tar decoder without I/O, and headers for the other direction.
 //!
-//! Whoever makes an archive may be hostile. What the decoder gives has names that stay below the directory that it is
-//! unpacked in, and is a regular file, a directory or a link; everything else ends it with an error. How links and files
+//! An archive may be hostile. The entries of the decoder have names that stay below the directory that it is
+//! unpacked in, and each is a regular file, a directory or a link; everything else ends the decoder with an error. How links and files
 //! meet while unpacking is for the unpacking side to guard.
 
 mod decoder;
@@ -22,7 +22,7 @@ pub const MAX_METADATA: u64 = 64 << 20;
 /// The most directories above an entry, and itself.
 pub const MAX_DEPTH: usize = 64;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file of that many bytes, which follow.
@@ -40,9 +40,9 @@ pub enum EntryKind {
 pub struct Entry {
     /// Names joined by `/`: relative, without `.` and `..`, not empty. Not always UTF-8.
     pub path: Vec<u8>,
-    /// What it is.
+    /// The type.
     pub kind: EntryKind,
-    /// Permission bits, without those that change who a program runs as.
+    /// Permission bits, without set-user-id, set-group-id and sticky.
     pub mode: u32,
     /// Last change, unix seconds.
     pub modified: u64,

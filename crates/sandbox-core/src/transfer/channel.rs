@@ -37,10 +37,10 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Where the task puts pieces.
+/// The sending end, in the task.
 pub(super) struct ChunkSender(mpsc::Sender<Result<Bytes>>);
 
-/// Where they are taken.
+/// The receiving end.
 pub(super) type ChunkReceiver = mpsc::Receiver<Result<Bytes>>;
 
 pub(super) fn bridge() -> (ChunkSender, ChunkReceiver) {
@@ -50,7 +50,7 @@ pub(super) fn bridge() -> (ChunkSender, ChunkReceiver) {
 }
 
 impl ChunkSender {
-    /// Gives a piece; waits while there is no room. `false`: nobody takes anything any more.
+    /// Sends a chunk; waits while the channel is full. Returns false when the receiver is gone.
     pub(super) async fn give(&mut self, piece: Result<Bytes>) -> bool {
         let room = poll_fn(|cx| self.0.poll_ready(cx)).await;
         room.is_ok() && self.0.start_send(piece).is_ok()
@@ -72,7 +72,7 @@ pub(super) fn take_blocking(taker: &mut ChunkReceiver) -> Option<Result<Bytes>> 
     block_on(taker.next())
 }
 
-/// How many threads of transfers there are.
+/// Number of transfer threads.
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ENDED: Condvar = Condvar::new();
 
@@ -103,7 +103,7 @@ pub fn wait_for_transfers(limit: Duration) -> bool {
     *running == 0
 }
 
-/// What becomes of a thread.
+/// The state of a thread.
 pub(super) struct Outcome<T>(oneshot::Receiver<Result<T>>);
 
 /// Does work on a thread of its own.

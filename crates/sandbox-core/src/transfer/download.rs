@@ -31,7 +31,7 @@ pub(super) async fn download(
     let (info, content) = open(files, &path).await?;
     let is_archive = info.is_directory();
     let total = info.is_file().then_some(info.size);
-    let about = About::of(&info);
+    let about = CopiedAttributes::from_info(&info);
     let (giver, taker) = bridge();
     let target = local.clone();
     let writing = start(DOWNLOAD, move || match is_archive {
@@ -53,16 +53,16 @@ pub(super) struct Arrival {
     pub(super) access: Access,
 }
 
-/// What a copy keeps besides the content.
+/// Attributes that a copy keeps besides the content.
 #[derive(Clone, Copy, Debug)]
-struct About {
+struct CopiedAttributes {
     mode: u32,
     modified: f64,
 }
 
-impl About {
-    /// Of what a link points to nothing is known.
-    fn of(info: &FileInfo) -> Option<Self> {
+impl CopiedAttributes {
+    /// Returns `None` for a link, whose target is not known.
+    fn from_info(info: &FileInfo) -> Option<Self> {
         let mode = u32::from_str_radix(&info.permissions, 8).ok()?;
         (info.kind != FileKind::Symlink).then_some(Self { mode, modified: info.modified })
     }
@@ -87,7 +87,7 @@ fn is_directory(error: &Error) -> bool {
     error.context().iter().any(|(key, value)| *key == "cause" && value == "is_a_directory")
 }
 
-/// Hands over everything. An error of the content goes along; when nobody takes it, the thread has a better one.
+/// Sends the whole content, an error of it included. Without a receiver, the thread has the better error.
 async fn send(
     mut content: ByteStream,
     mut giver: super::channel::ChunkSender,
@@ -147,7 +147,7 @@ fn draft_name() -> String {
 fn write_file(
     local: &Path,
     mut taker: ChunkReceiver,
-    about: Option<About>,
+    about: Option<CopiedAttributes>,
     arrival: Arrival,
 ) -> Result<Transferred> {
     let before = match fs::symlink_metadata(local) {
@@ -196,7 +196,7 @@ fn write_file(
 fn write_directory(
     local: &Path,
     mut taker: ChunkReceiver,
-    about: Option<About>,
+    about: Option<CopiedAttributes>,
     arrival: Arrival,
 ) -> Result<Transferred> {
     if arrival.merges && fs::metadata(local).is_ok_and(|found| found.is_dir()) {

@@ -1,4 +1,4 @@
-//! What both directions need of the local side.
+//! Local files, for both directions.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -33,7 +33,7 @@ pub(super) fn failed(operation: &'static str, path: &Path, error: io::Error) -> 
         .with_source(error)
 }
 
-/// What cannot be transferred.
+/// The error for a file that cannot be transferred.
 pub(super) fn refused(operation: &'static str, path: &Path, problem: &str) -> Error {
     let message = format!("{} on this computer {problem}", path.display());
     Error::new(ErrorKind::InvalidArgument, operation, message)
@@ -77,7 +77,7 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-/// Who may use what is new.
+/// Permission bits of new files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Its owner alone.
@@ -121,7 +121,7 @@ pub(super) fn set_modified(file: &fs::File, seconds: f64) {
     }
 }
 
-/// When something was changed last, unix seconds.
+/// Time of the last change, unix seconds.
 pub(super) fn modified(metadata: &Metadata) -> Option<u64> {
     let since = metadata.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(since.as_secs())

@@ -1,4 +1,4 @@
-//! What was unpacked beside a local directory, moved into it.
+//! Moves an unpacked archive into a local directory.
 //!
 //! Nothing is written through a link: one that is in the way is replaced, as a file is, and never followed. Whether all of
 //! it can be moved is found out before anything is.

@@ -2,7 +2,7 @@
 //!
 //! The local side is read and written by a thread of its own for each transfer, because reading a file blocks and the
 //! core has no runtime whose threads it could use. A few pieces lie between that thread and the sandbox; when they are
-//! full, whoever is ahead waits. So a transfer of any size takes a few megabytes.
+//! full, the faster side waits. So a transfer of any size takes a few megabytes.
 
 mod channel;
 mod download;
@@ -27,7 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::Files;
 use crate::units::ByteSize;
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes so far. Of a directory, those of the archive that it travels as.
@@ -36,7 +36,7 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
-/// What was transferred.
+/// The result of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transferred {
     /// Bytes of all files together.

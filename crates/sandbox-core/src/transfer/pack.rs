@@ -22,7 +22,7 @@ pub(super) struct Packer {
     done: Transferred,
 }
 
-/// Nobody takes the archive any more.
+/// The reader of the archive is gone.
 struct Cancelled;
 
 enum Stop {

@@ -1,4 +1,4 @@
-//! What an archive of a sandbox does not have: FIFOs, sockets and devices, which have no content to copy.
+//! Entries that archives of a sandbox skip: FIFOs, sockets and devices, which have no content to copy.
 
 use std::fs;
 use std::path::Path;

@@ -136,5 +136,5 @@ fn a_taker_that_is_dropped_ends_the_thread() {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("the thread goes on without anybody");
+    panic!("the thread outlives its transfer");
 }

@@ -1,6 +1,6 @@
 //! An archive of a sandbox into a new local directory.
 //!
-//! The directory is new and its owner's alone, so nobody else puts links into it; and links of the archive are made last,
+//! The directory is new and its owner's alone, so no other user puts links into it; and links of the archive are made last,
 //! so nothing can be written through one.
 
 use std::fs::{self, File};

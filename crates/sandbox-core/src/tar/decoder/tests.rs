@@ -45,7 +45,7 @@ fn problem(bytes: &[u8]) -> String {
     error.to_string()
 }
 
-/// A header as nobody honest would write it.
+/// A header that no honest program writes.
 fn raw(name: &[u8], kind: EntryType, size: u64, link: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
