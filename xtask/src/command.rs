@@ -26,7 +26,7 @@ pub(crate) fn shown(command: &mut Command) -> bool {
 
 /// When the output of a program is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Voice {
+pub(crate) enum OutputMode {
     /// Line by line, as it comes.
     AtOnce,
     /// All of it when the program has ended, so that it does not mix with that of another one.
@@ -44,10 +44,10 @@ pub(crate) enum Ending {
 
 /// Runs a command for no longer than `bound`, passes its output on, and gives each line of standard output to `hear`.
 ///
-/// With [`Voice::AtTheEnd`] the lines of standard error are among them.
+/// With [`OutputMode::AtTheEnd`] the lines of standard error are among them.
 pub(crate) fn heard(
     command: &mut Command,
-    voice: Voice,
+    voice: OutputMode,
     bound: Duration,
     hear: impl FnMut(&str),
 ) -> Ending {
@@ -62,13 +62,13 @@ pub(crate) fn heard(
 
 fn try_heard(
     command: &mut Command,
-    voice: Voice,
+    voice: OutputMode,
     bound: Duration,
     mut hear: impl FnMut(&str),
 ) -> std::io::Result<Ending> {
     let mut shown = format!("$ {}\n", line_of(command));
     let (reader, writer) = std::io::pipe()?;
-    if voice == Voice::AtTheEnd {
+    if voice == OutputMode::AtTheEnd {
         command.stderr(writer.try_clone()?);
     } else {
         print!("{}", std::mem::take(&mut shown));
@@ -86,8 +86,8 @@ fn try_heard(
                 let text = String::from_utf8_lossy(&line);
                 hear(text.trim_end());
                 match voice {
-                    Voice::AtOnce => print!("{text}"),
-                    Voice::AtTheEnd => shown.push_str(&text),
+                    OutputMode::AtOnce => print!("{text}"),
+                    OutputMode::AtTheEnd => shown.push_str(&text),
                 }
             }
             Err(RecvTimeoutError::Timeout) if !took_too_long => {
@@ -198,7 +198,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn lines_with(voice: Voice) -> Vec<String> {
+    fn lines_with(voice: OutputMode) -> Vec<String> {
         let mut lines = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; echo three"]);
@@ -209,14 +209,14 @@ mod tests {
 
     #[test]
     fn both_streams_are_heard_when_they_are_shown_at_the_end() {
-        assert_eq!(lines_with(Voice::AtTheEnd), ["one", "two", "three"]);
-        assert_eq!(lines_with(Voice::AtOnce), ["one", "three"]);
+        assert_eq!(lines_with(OutputMode::AtTheEnd), ["one", "two", "three"]);
+        assert_eq!(lines_with(OutputMode::AtOnce), ["one", "three"]);
     }
 
     #[test]
     fn a_program_that_is_not_there_is_no_success() {
         let mut command = Command::new("/nowhere/program");
-        assert_eq!(heard(&mut command, Voice::AtOnce, LONG, |_| ()), Ending::Failed);
+        assert_eq!(heard(&mut command, OutputMode::AtOnce, LONG, |_| ()), Ending::Failed);
     }
 
     /// Also what it has started, which would hold the pipe open.
@@ -228,7 +228,7 @@ mod tests {
         let began = Instant::now();
         let bound = Duration::from_secs(1);
         let ending =
-            heard(&mut command, Voice::AtTheEnd, bound, |line| lines.push(line.to_owned()));
+            heard(&mut command, OutputMode::AtTheEnd, bound, |line| lines.push(line.to_owned()));
         assert_eq!(ending, Ending::TookTooLong);
         assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
         assert_eq!(lines.len(), 2, "{lines:?}");

@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::suites::cargo;
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::test_plan::FULL;
 
 const PACKAGE: &str = "code-sandboxes-backend-datalayer";
@@ -14,7 +14,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
         return Err(format!("unknown argument {other:?}"));
     }
     let (environment, missing) = Environment::prepare();
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     for what in missing {
         tally.check(what, false);
     }

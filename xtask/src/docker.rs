@@ -10,7 +10,7 @@ use crate::image::{self, Words};
 use crate::podman::Podman;
 use crate::setup::{install_packages, is_root};
 use crate::suites::{Built, TestProgram, cargo};
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::test_plan::FULL;
 use crate::test_task::Missing;
 use crate::workspace;
@@ -66,7 +66,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<bool, String> {
         [other, ..] => return Err(format!("unknown argument {other:?}")),
     };
     let engine = engine()?;
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     let command = |folder: &str, program: &str, alone: Option<&str>| {
         let package = format!("code-sandboxes-{folder}");
         let mut command = cargo(&["test", "--package", &package, "--test", program, "--"]);
@@ -101,7 +101,7 @@ fn missing() -> Missing {
 }
 
 /// Whether an engine can be started beside the one that is there. Where not, that is counted.
-fn may_start_another(tally: &mut Tally) -> bool {
+fn may_start_another(tally: &mut TestSummary) -> bool {
     let lacking = ["dockerd", "openssl", "setpriv"].into_iter().find(|program| !exists(program));
     let obstacle = Engine::obstacle().map(str::to_owned);
     let obstacle = obstacle.or_else(|| lacking.map(|program| format!("there is no {program}")));
@@ -174,7 +174,7 @@ pub(crate) struct Tests {
 
 impl Tests {
     /// Begins to prepare. `None` where there is no engine and none may be started, which is counted.
-    pub(crate) fn begin(missing: Missing, full: bool, tally: &mut Tally) -> Option<Self> {
+    pub(crate) fn begin(missing: Missing, full: bool, tally: &mut TestSummary) -> Option<Self> {
         let may_start = missing == Missing::IsFailure;
         if may_start {
             install_missing();
@@ -224,7 +224,11 @@ impl Tests {
     }
 
     /// Runs them.
-    pub(crate) fn run(mut self, programs: &[TestProgram], tally: &mut Tally) -> Result<(), String> {
+    pub(crate) fn run(
+        mut self,
+        programs: &[TestProgram],
+        tally: &mut TestSummary,
+    ) -> Result<(), String> {
         let preparing = self.preparing.take();
         let prepared = preparing.map(JoinHandle::join).ok_or("the engine was prepared before")?;
         let prepared = prepared.unwrap_or_else(|_| Err("it ended early".to_owned()));

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::command::{line_of, output};
 use crate::suites::cargo;
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::workspace;
 
 /// How long each target is fuzzed when nothing is said.
@@ -37,13 +37,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
             only.push(argument.as_str());
         }
     }
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     fuzz(seconds, &only, &mut tally)?;
     Ok(tally.close())
 }
 
 /// Builds the targets and gives each of them that many seconds; only those that are named, if any are.
-pub(crate) fn fuzz(seconds: u32, only: &[&str], tally: &mut Tally) -> Result<(), String> {
+pub(crate) fn fuzz(seconds: u32, only: &[&str], tally: &mut TestSummary) -> Result<(), String> {
     let targets = build()?;
     tally.check("the fuzz targets build", targets.is_some());
     for target in targets.into_iter().flatten() {

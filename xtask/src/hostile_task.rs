@@ -1,11 +1,11 @@
 //! `cargo xtask test-hostile` and `cargo xtask soak`: parts of the order of everything, alone.
 
 use crate::environment::Environment;
-use crate::ordinary_user::OrdinaryUser;
 use crate::setup::is_root;
 use crate::suites::{TestProgram, build, cargo};
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::test_plan::FULL;
+use crate::unprivileged::OrdinaryUser;
 
 /// The test programs of the hostile suite, one for each mode.
 const HOSTILE: [&str; 6] = [
@@ -60,7 +60,7 @@ fn variables(arguments: &[String]) -> Result<Vec<(&'static str, String)>, String
 
 fn run(programs: &[&str], variables: &[(&str, String)]) -> Result<bool, String> {
     let environment = Environment::found();
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     let command = |arguments: &[&str]| {
         let mut command = cargo(&["test", "--package", "code-sandboxes-backend-eval"]);
         command.arg("--no-fail-fast");

@@ -10,7 +10,7 @@ use crate::command::{exists, quietly};
 use crate::engine::{Engine, unmount_below};
 use crate::image::IMAGE;
 use crate::setup::{install_packages, is_root};
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::test_task::Missing;
 use crate::workspace;
 
@@ -30,7 +30,11 @@ pub(crate) struct Podman {
 impl Podman {
     /// One that has the image of that engine. `None` where there can be none, which is counted: as a failure where it
     /// could be installed and nothing may be missing.
-    pub(crate) fn provide(engine: &Engine, missing: Missing, tally: &mut Tally) -> Option<Self> {
+    pub(crate) fn provide(
+        engine: &Engine,
+        missing: Missing,
+        tally: &mut TestSummary,
+    ) -> Option<Self> {
         if let Some(obstacle) = Engine::obstacle().filter(|_| !is_root()) {
             tally.skip(WHAT, obstacle);
             return None;

@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     }
     let began = Instant::now();
     let expected = compare::expected()?;
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     for program in chosen {
         if began.elapsed() > TOTAL_TIMEOUT {
             println!("FAILED   {}: not run, the time for all is over", program.name);
@@ -99,14 +99,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
 
 /// Numbers of programs.
 #[derive(Default)]
-struct Tally {
+struct TestSummary {
     alike: usize,
     expected: usize,
     failed: usize,
     skipped: usize,
 }
 
-impl Tally {
+impl TestSummary {
     fn count(&mut self, verdict: &Verdict) {
         if !verdict.unexpected.is_empty() {
             self.failed += 1;

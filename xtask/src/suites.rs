@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::command::shown;
 use crate::environment::Environment;
-use crate::tally::Tally;
-use crate::{graph, tidy, toolchain, workspace};
+use crate::summary::TestSummary;
+use crate::{dependency_rules, tidy, toolchain, workspace};
 
 /// What others may depend on without the rest. Within the workspace, each has the features that any of them asks for.
 const ALONE: [&str; 7] = [
@@ -39,13 +39,13 @@ pub(crate) fn check(arguments: &[String]) -> Result<bool, String> {
     if let Some(other) = arguments.first() {
         return Err(format!("unknown argument {other:?}"));
     }
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     static_checks(&mut tally)?;
     Ok(tally.close())
 }
 
 /// The rules about files, the format, the lints, the documentation, what each crate pulls in.
-pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
+pub(crate) fn static_checks(tally: &mut TestSummary) -> Result<(), String> {
     let tidy = tally.stage("tidy", tidy::run)?;
     tally.check("tidy", tidy);
     toolchain::check(tally)?;
@@ -59,7 +59,7 @@ pub(crate) fn static_checks(tally: &mut Tally) -> Result<(), String> {
     }
     let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
     tally.timed("documentation", || shown(doc.env("RUSTDOCFLAGS", "--deny warnings")));
-    graph::run(tally)
+    dependency_rules::run(tally)
 }
 
 /// One test program.
@@ -67,7 +67,7 @@ pub(crate) fn test(
     program: &TestProgram,
     environment: &Environment,
     variables: &[(&str, String)],
-    tally: &mut Tally,
+    tally: &mut TestSummary,
 ) {
     let command = || {
         let mut command = program.command();
@@ -83,7 +83,7 @@ pub(crate) fn test(
 }
 
 /// The tests in the documentation.
-pub(crate) fn documented(environment: &Environment, tally: &mut Tally) {
+pub(crate) fn documented(environment: &Environment, tally: &mut TestSummary) {
     let documented = |arguments: &[&str]| {
         let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
         environment.apply(command.args(arguments));
@@ -95,7 +95,7 @@ pub(crate) fn documented(environment: &Environment, tally: &mut Tally) {
 }
 
 /// Every example of the library, run to its end.
-pub(crate) fn examples(environment: &Environment, tally: &mut Tally) -> Result<(), String> {
+pub(crate) fn examples(environment: &Environment, tally: &mut TestSummary) -> Result<(), String> {
     tally.timed("examples build", || {
         shown(&mut cargo(&["build", "--quiet", "--package", "code-sandboxes", "--examples"]))
     });

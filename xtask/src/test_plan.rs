@@ -10,14 +10,14 @@ use crate::suites::TestProgram;
 
 /// The user that runs a test program, when two could.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum RunAs {
     /// The user that started the tests.
     ThisOne,
     /// A user without any privilege.
     Ordinary,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for RunAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ThisOne => "root",
@@ -60,27 +60,27 @@ const LEFT_TO_FULL: &str = "left to `cargo xtask test --full`";
 
 /// Test programs that one user runs, by the folder of their package and their own name (none: all of the package). It
 /// makes little difference to them which; what they share with the others runs as both users there.
-const ONCE: [(&str, Option<&str>, Who); 12] = [
-    ("xtask", None, Who::ThisOne),
-    ("jupyter-protocol", None, Who::ThisOne),
-    ("sandbox-core", None, Who::ThisOne),
-    ("sandbox-conformance", None, Who::ThisOne),
-    ("sandbox-egress", None, Who::ThisOne),
-    ("sandbox-rpc", None, Who::ThisOne),
-    ("sandbox-kernel", None, Who::ThisOne),
-    ("sandbox-cloud", None, Who::ThisOne),
-    ("backend-jupyter", None, Who::ThisOne),
-    ("backend-datalayer", None, Who::ThisOne),
-    ("backend-eval", Some("conformance_off"), Who::ThisOne),
-    ("cli", Some("conformance_detached"), Who::Ordinary),
+const ONCE: [(&str, Option<&str>, RunAs); 12] = [
+    ("xtask", None, RunAs::ThisOne),
+    ("jupyter-protocol", None, RunAs::ThisOne),
+    ("sandbox-core", None, RunAs::ThisOne),
+    ("sandbox-conformance", None, RunAs::ThisOne),
+    ("sandbox-egress", None, RunAs::ThisOne),
+    ("sandbox-rpc", None, RunAs::ThisOne),
+    ("sandbox-kernel", None, RunAs::ThisOne),
+    ("sandbox-cloud", None, RunAs::ThisOne),
+    ("backend-jupyter", None, RunAs::ThisOne),
+    ("backend-datalayer", None, RunAs::ThisOne),
+    ("backend-eval", Some("conformance_off"), RunAs::ThisOne),
+    ("cli", Some("conformance_detached"), RunAs::Ordinary),
 ];
 
 /// Parts of a test program that one user runs unless everything is asked for.
-const PARTS: [(&str, &str, Who, Amount); 9] = [
+const PARTS: [(&str, &str, RunAs, Amount); 9] = [
     (
         "backend-eval",
         "conformance",
-        Who::Ordinary,
+        RunAs::Ordinary,
         Amount::Groups(
             "cleanup,files_hostile,honesty,isolation,lifecycle,limits,limits_memory,metrics,mounts,network,pause,ports,snapshots",
         ),
@@ -88,29 +88,29 @@ const PARTS: [(&str, &str, Who, Amount); 9] = [
     (
         "backend-eval",
         "hostile",
-        Who::Ordinary,
+        RunAs::Ordinary,
         Amount::Groups("escape_files,escape_processes,neighbours,reach"),
     ),
     (
         "backend-eval",
         "hostile_best_effort",
-        Who::Ordinary,
+        RunAs::Ordinary,
         Amount::Groups("escape_files,escape_processes,reach"),
     ),
-    ("backend-eval", "hostile_off", Who::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "hostile_without_landlock", Who::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "faults", Who::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "templates", Who::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "soak", Who::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
-    ("backend-eval", "soak", Who::ThisOne, Amount::Nothing(LEFT_TO_FULL)),
+    ("backend-eval", "hostile_off", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
+    ("backend-eval", "hostile_without_landlock", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
+    ("backend-eval", "faults", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
+    ("backend-eval", "templates", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
+    ("backend-eval", "soak", RunAs::Ordinary, Amount::Nothing(LEFT_TO_FULL)),
+    ("backend-eval", "soak", RunAs::ThisOne, Amount::Nothing(LEFT_TO_FULL)),
 ];
 
 /// Returns how much of a test program that user runs. `both` says that there are two users to choose from.
-pub(crate) fn amount(program: &TestProgram, who: Who, both: bool, full: bool) -> Amount {
+pub(crate) fn amount(program: &TestProgram, who: RunAs, both: bool, full: bool) -> Amount {
     let is_named = |package: &str, target: Option<&str>| {
         program.package == package && target.is_none_or(|target| target == program.target)
     };
-    let of_the_other = |(package, target, runs): &(&str, Option<&str>, Who)| {
+    let of_the_other = |(package, target, runs): &(&str, Option<&str>, RunAs)| {
         *runs != who && is_named(package, *target)
     };
     if both && ONCE.iter().any(of_the_other) {
@@ -162,12 +162,12 @@ mod tests {
     #[test]
     fn a_full_run_has_everything_and_another_one_parts() {
         let suite = program("backend-eval", "conformance");
-        assert_eq!(amount(&suite, Who::ThisOne, true, false), Amount::Whole);
-        assert!(matches!(amount(&suite, Who::Ordinary, true, false), Amount::Groups(_)));
-        assert_eq!(amount(&suite, Who::Ordinary, true, true), Amount::Whole);
+        assert_eq!(amount(&suite, RunAs::ThisOne, true, false), Amount::Whole);
+        assert!(matches!(amount(&suite, RunAs::Ordinary, true, false), Amount::Groups(_)));
+        assert_eq!(amount(&suite, RunAs::Ordinary, true, true), Amount::Whole);
         let soak = program("backend-eval", "soak");
-        assert!(matches!(amount(&soak, Who::ThisOne, false, false), Amount::Nothing(_)));
-        assert_eq!(amount(&soak, Who::ThisOne, false, true), Amount::Whole);
+        assert!(matches!(amount(&soak, RunAs::ThisOne, false, false), Amount::Nothing(_)));
+        assert_eq!(amount(&soak, RunAs::ThisOne, false, true), Amount::Whole);
     }
 
     #[test]
@@ -180,16 +180,16 @@ mod tests {
     #[test]
     fn what_is_left_to_another_user_is_run_where_there_is_none() {
         let detached = program("cli", "conformance_detached");
-        assert!(matches!(amount(&detached, Who::ThisOne, true, false), Amount::Nothing(_)));
-        assert_eq!(amount(&detached, Who::ThisOne, false, false), Amount::Whole);
+        assert!(matches!(amount(&detached, RunAs::ThisOne, true, false), Amount::Nothing(_)));
+        assert_eq!(amount(&detached, RunAs::ThisOne, false, false), Amount::Whole);
         let off = program("backend-eval", "conformance_off");
-        assert!(matches!(amount(&off, Who::Ordinary, true, true), Amount::Nothing(_)));
+        assert!(matches!(amount(&off, RunAs::Ordinary, true, true), Amount::Nothing(_)));
     }
 
     /// An ordinary user that starts the tests is the only one, and runs the suite whole.
     #[test]
     fn a_user_alone_runs_the_suite_whole() {
         let suite = program("backend-eval", "conformance");
-        assert_eq!(amount(&suite, Who::ThisOne, false, false), Amount::Whole);
+        assert_eq!(amount(&suite, RunAs::ThisOne, false, false), Amount::Whole);
     }
 }

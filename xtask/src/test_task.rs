@@ -4,13 +4,13 @@ use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 
 use crate::environment::Environment;
-use crate::lanes::Job;
-use crate::ordinary_user::OrdinaryUser;
+use crate::job_queue::Job;
 use crate::setup::{install, is_root};
 use crate::suites::{Built, TestProgram, build, documented, examples, static_checks, test};
-use crate::tally::Tally;
-use crate::test_plan::{Amount, Who, amount, in_order};
-use crate::{docker, fuzz, lanes};
+use crate::summary::TestSummary;
+use crate::test_plan::{Amount, RunAs, amount, in_order};
+use crate::unprivileged::OrdinaryUser;
+use crate::{docker, fuzz, job_queue};
 
 /// What it means when something that the tests need is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Options {
 /// Runs everything. The closing line counts it.
 pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String> {
     let options = Options::parse(arguments)?;
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     let environment = Preparing::begin(options);
     let containers = if options.as_user_only || options.no_setup {
         None
@@ -84,16 +84,16 @@ fn programs(
     built: &Built,
     environment: &Environment,
     with_containers: Option<(docker::Tests, Vec<TestProgram>)>,
-) -> Result<Tally, String> {
+) -> Result<TestSummary, String> {
     let user = OnceLock::new();
-    let run_as = |who: Who, program: &TestProgram, amount: Amount, tally: &mut Tally| {
+    let run_as = |who: RunAs, program: &TestProgram, amount: Amount, tally: &mut TestSummary| {
         let variables = amount.variables(options.full);
         match who {
-            Who::ThisOne => {
+            RunAs::ThisOne => {
                 test(program, environment, &variables, tally);
                 Ok(())
             }
-            Who::Ordinary => {
+            RunAs::Ordinary => {
                 let user = user.get_or_init(|| OrdinaryUser::prepare(built, environment, tally));
                 user.as_ref().map_err(Clone::clone)?.run(program, &variables, tally)
             }
@@ -105,7 +105,7 @@ fn programs(
     if let Some((tests, programs)) = with_containers {
         jobs.push(Job::new("containers", move |tally| tests.run(&programs, tally)));
     }
-    let mut skipped = Tally::default();
+    let mut skipped = TestSummary::default();
     let users = users(options);
     if !is_root() {
         skipped.skip("the run as another user", "this one is an ordinary user already");
@@ -131,17 +131,17 @@ fn programs(
             Ok(())
         }));
     }
-    let mut tally = lanes::run(jobs)?;
+    let mut tally = job_queue::run(jobs)?;
     tally.add(skipped);
     Ok(tally)
 }
 
 /// As whom the test programs run. Only root can be somebody else.
-fn users(options: Options) -> &'static [Who] {
+fn users(options: Options) -> &'static [RunAs] {
     match (is_root(), options.as_user_only) {
-        (true, false) => &[Who::ThisOne, Who::Ordinary],
-        (true, true) => &[Who::Ordinary],
-        (false, false) => &[Who::ThisOne],
+        (true, false) => &[RunAs::ThisOne, RunAs::Ordinary],
+        (true, true) => &[RunAs::Ordinary],
+        (false, false) => &[RunAs::ThisOne],
         (false, true) => &[],
     }
 }
@@ -161,7 +161,7 @@ impl Preparing {
         Self { lacking: install(), environment: thread::spawn(Environment::prepare) }
     }
 
-    fn end(self, missing: Missing, tally: &mut Tally) -> Environment {
+    fn end(self, missing: Missing, tally: &mut TestSummary) -> Environment {
         let made = self.environment.join();
         let (environment, lacking) =
             made.unwrap_or_else(|_| (Environment::default(), vec!["everything for the tests"]));

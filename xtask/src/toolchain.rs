@@ -3,12 +3,12 @@
 use std::process::Command;
 
 use crate::command::output;
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::workspace;
 
 /// Checks that the compiler is not older than what `Cargo.toml` promises, which is what clippy goes by, too: it refuses what
 /// only newer compilers have.
-pub(crate) fn check(tally: &mut Tally) -> Result<(), String> {
+pub(crate) fn check(tally: &mut TestSummary) -> Result<(), String> {
     let manifest = std::fs::read_to_string(workspace::root().join("Cargo.toml"));
     let manifest = manifest.map_err(|error| format!("Cargo.toml: {error}"))?;
     let promised = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn this_compiler_is_new_enough() {
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         check(&mut tally).unwrap();
         assert_eq!((tally.passed, tally.failed), (1, 0));
     }

@@ -23,7 +23,7 @@ const GROUPS: [&str; 10] = [
     "contexts",
     "detached",
     "exec",
-    "honesty",
+    "unsupported",
     "interrupt",
     "lifecycle",
     "snapshots",
@@ -59,7 +59,7 @@ fn of_runtimes(target: Target) -> Target {
         .differs("errors::a_segmentation_fault", DEATH)
         .differs("errors::a_hard_exit_is_not_a_success", DEATH)
         .differs("driver::a_child_that_outlives_its_parent", DEATH)
-        .differs("late::a_death_in_time", DEATH)
+        .differs("slow_reader::a_death_in_time", DEATH)
         .differs("fidelity::characters_written_byte_by_byte", TEXT)
         .differs("fidelity::lone_surrogates", TEXT)
         .differs("fidelity::bytes_that_are_not_text", TEXT)

@@ -45,6 +45,6 @@ fn main() -> ExitCode {
             "limits_memory::a_death_after_that_of_a_program_is_one_of_its_own",
             SINCE_ITS_START,
         )
-        .differs("honesty::undeclared_snapshot", OF_WORKERS);
+        .differs("unsupported::undeclared_snapshot", OF_WORKERS);
     sandbox_conformance::main(target.part(GROUPS, LATER))
 }

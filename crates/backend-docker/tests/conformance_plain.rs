@@ -26,9 +26,9 @@ const GROUPS: [&str; 11] = [
     "background",
     "commands",
     "files",
-    "honesty",
-    "late",
-    "left_behind",
+    "unsupported",
+    "slow_reader",
+    "orphans",
     "limits_output",
     "terminal",
     "transfer",
@@ -37,7 +37,7 @@ const GROUPS: [&str; 11] = [
 
 /// Those of them in which starting programs through the engine makes the most difference.
 const EVERY_TIME: [&str; 6] =
-    ["commands", "files", "honesty", "late", "left_behind", "limits_output"];
+    ["commands", "files", "unsupported", "slow_reader", "orphans", "limits_output"];
 
 /// Why the others are not run.
 const CODE: &str = "about code, which an image without Python does not run";

@@ -29,16 +29,16 @@ fn main() -> ExitCode {
         .working_directory_has(9, 16)
         .differs("files_hostile::links_lead_nowhere_outside", HAS_SYSTEM)
         .differs("isolation::the_system_tree_is_empty", HAS_SYSTEM)
-        .differs("many::j227", "a container imports nothing ahead")
-        .differs("neighbours::while_terminals_are_open", TERMINALS)
+        .differs("concurrency::j227", "a container imports nothing ahead")
+        .differs("noisy_neighbour::while_terminals_are_open", TERMINALS)
         .differs("concurrency::two_hundred_sandboxes_at_once", "tests/engine.rs has fifty at once");
     // Of the engine's host, which is this one for all that tests know.
     let counts_connections = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let target = match counts_connections {
         true => target,
         false => target
-            .differs("neighbours::memory_in_connections", CONNECTIONS)
-            .differs("neighbours::while_sockets_are_full", CONNECTIONS),
+            .differs("noisy_neighbour::memory_in_connections", CONNECTIONS)
+            .differs("noisy_neighbour::while_sockets_are_full", CONNECTIONS),
     };
     sandbox_conformance::hostile(target.part(GROUPS, "left to `cargo xtask test --full`"))
 }

@@ -16,7 +16,7 @@ const GROUPS: [&str; 18] = [
     "config",
     "exec",
     "files",
-    "honesty",
+    "unsupported",
     "interrupt",
     "isolation",
     "lifecycle",

@@ -9,7 +9,7 @@ use sandbox_conformance::Target;
 use sandbox_core::IsolationMode;
 
 /// The groups about ends and limits of time, which hold without isolation, too.
-const GROUPS: [&str; 3] = ["settings", "stubborn", "subversion"];
+const GROUPS: [&str; 3] = ["settings", "unkillable", "interpreter_tampering"];
 
 fn main() -> ExitCode {
     let target = Target::new("local-eval-off", || Arc::new(EvalBackend::default()))

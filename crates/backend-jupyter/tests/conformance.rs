@@ -17,7 +17,7 @@ const GROUPS: [&str; 12] = [
     "contexts",
     "errors",
     "exec",
-    "honesty",
+    "unsupported",
     "interrupt",
     "lifecycle",
     "metrics",

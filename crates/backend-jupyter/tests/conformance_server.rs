@@ -44,8 +44,16 @@ const ELSEWHERE: &str = "it is not about servers, and run with kernels in cells"
 const GROUPS: [&str; 6] = ["files", "models", "rich", "streams", "variables", "watch"];
 
 /// The groups about what every backend promises, where a server is in the way of it.
-const PROMISES: [&str; 8] =
-    ["cancellation", "config", "errors", "honesty", "late", "lifecycle", "limits_output", "models"];
+const PROMISES: [&str; 8] = [
+    "cancellation",
+    "config",
+    "errors",
+    "unsupported",
+    "slow_reader",
+    "lifecycle",
+    "limits_output",
+    "models",
+];
 
 /// The groups about what the kernel beside the others does.
 const BESIDE: [&str; 10] = [

@@ -12,7 +12,7 @@ use sandbox_core::Backend;
 use support::differences::{AROUND, KERNELS, LATER, of_kernels};
 
 /// What depends on how a kernel is reached, and on how it ends.
-const GROUPS: [&str; 4] = ["cancellation", "cleanup", "honesty", "lifecycle"];
+const GROUPS: [&str; 4] = ["cancellation", "cleanup", "unsupported", "lifecycle"];
 
 fn main() -> ExitCode {
     let make = || Arc::new(JupyterBackend::new(support::config())) as Arc<dyn Backend>;

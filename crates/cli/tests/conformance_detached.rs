@@ -19,7 +19,7 @@ const GROUPS: [&str; 19] = [
     "detached",
     "exec",
     "files",
-    "honesty",
+    "unsupported",
     "interrupt",
     "lifecycle",
     "models",

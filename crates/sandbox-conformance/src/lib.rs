@@ -34,10 +34,10 @@
 
 mod case;
 mod cases;
-mod census;
 mod fixture;
 mod host;
 mod hostile;
+mod leak_check;
 mod owner;
 mod report;
 mod runner;

@@ -13,9 +13,9 @@ use tokio::sync::RwLock;
 
 use crate::case::{Case, Checked, Conditions, Failure};
 use crate::cases;
-use crate::census::Census;
 use crate::fixture::Fixture;
 use crate::hostile::{self, Canaries};
+use crate::leak_check::ResourceSnapshot;
 use crate::owner;
 use crate::report::{CaseReport, Outcome, Report};
 use crate::target::{Target, asked_groups};
@@ -117,7 +117,7 @@ pub(crate) fn execute(
         hostile::all(target.isolation)
     } else {
         let mut all = cases::all();
-        all.extend(cases::honesty::cases(&suite.conditions.capabilities));
+        all.extend(cases::unsupported::cases(&suite.conditions.capabilities));
         all
     };
     target.check_groups(&all, &suite.asked)?;
@@ -199,7 +199,7 @@ impl Suite {
     }
 
     /// Counts what there is before the hostile suite, when all of it is run.
-    fn count_before(&self, arguments: &Arguments) -> Result<Option<Census>, String> {
+    fn count_before(&self, arguments: &Arguments) -> Result<Option<ResourceSnapshot>, String> {
         if self.canaries.is_none() || arguments.list || !self.conditions.local {
             return Ok(None);
         }
@@ -210,13 +210,13 @@ impl Suite {
                 let other = Sandbox::builder(Arc::clone(&self.backend));
                 other.isolation(IsolationMode::Off).create().await?.kill().await?;
             }
-            Census::take(&self.fixture()).await
+            ResourceSnapshot::take(&self.fixture()).await
         };
         self.handle.block_on(count).map(Some).map_err(|failure| failure.to_string())
     }
 
     /// What all cases together have left.
-    fn last(&self, before: Census) -> Trial {
+    fn last(&self, before: ResourceSnapshot) -> Trial {
         let handle = self.handle.clone();
         Trial::test("hostile::nothing_is_left_of_all_this", move || {
             let restored = handle.block_on(before.is_restored());
@@ -275,7 +275,7 @@ async fn take_turn(
     } else {
         _shared = turn.read().await;
     }
-    let before = if counted { Some(Census::take(&fixture).await) } else { None };
+    let before = if counted { Some(ResourceSnapshot::take(&fixture).await) } else { None };
     let began = Instant::now();
     let hostile = case.suite == "hostile";
     let mut checked = bounded((case.run)(fixture.clone())).await;

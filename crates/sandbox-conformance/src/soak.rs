@@ -14,9 +14,9 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::case::{Checked, Failure, ensure};
-use crate::census::Census;
 use crate::fixture::Fixture;
 use crate::host;
+use crate::leak_check::ResourceSnapshot;
 use crate::runner::failed;
 use crate::support::text;
 use crate::target::Target;
@@ -148,7 +148,7 @@ async fn lives(f: &Fixture, count: usize) -> Checked {
 async fn one_after_the_other(f: &Fixture, count: usize) -> Checked<Part> {
     f.backend().health(&CallContext::default()).await?;
     lives(f, WARM_UP).await?;
-    let before = Census::take(f).await?;
+    let before = ResourceSnapshot::take(f).await?;
     let sizes = memory()?;
     let began = Instant::now();
     lives(f, count).await?;
@@ -172,7 +172,7 @@ const KNOBS: [&str; 7] = [
 async fn alive_at_once(f: &Fixture, count: usize) -> Checked<Part> {
     f.backend().health(&CallContext::default()).await?;
     lives(f, AT_ONCE).await?;
-    let before = Census::take(f).await?;
+    let before = ResourceSnapshot::take(f).await?;
     let sizes = memory()?;
     let began = Instant::now();
     let mut creates = stream::iter((0..count).map(|_| f.builder().create().into_future()));

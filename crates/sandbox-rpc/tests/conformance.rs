@@ -23,7 +23,7 @@ fn through_a_socket(config: EvalConfig) -> Arc<dyn Backend> {
 }
 
 /// The groups about what is sent and answered that the supervisor's sandboxes, behind the same protocol, leave out.
-const GROUPS: [&str; 6] = ["cleanup", "concurrency", "honesty", "rich", "variables", "watch"];
+const GROUPS: [&str; 6] = ["cleanup", "concurrency", "unsupported", "rich", "variables", "watch"];
 
 /// Why other groups are left out.
 const ELSEWHERE: &str = "it is about what is behind a connection, and run with the supervisor";

@@ -10,11 +10,11 @@ use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
 use crate::files::{self, Folder};
+use crate::interleaved::InterleavedBaseline;
 use crate::row::{Bar, Row, Yardstick};
 use crate::sample::{Measured, alone, apart, bare, compare, fed, median, settle, since, text};
 use crate::sandboxes;
 use crate::setup::Setup;
-use crate::turns::Turns;
 
 /// As much as our containers are kept in, as far as a command line can say it.
 const HARDENED: [&str; 16] = [
@@ -279,10 +279,10 @@ impl Other {
     }
 
     /// A yardstick in it.
-    fn turns(&self, what: &str) -> Measured<Turns> {
+    fn turns(&self, what: &str) -> Measured<InterleavedBaseline> {
         let mut docker = Command::new("docker");
         docker.args(["exec", "--interactive", &self.id, "python3"]);
-        Turns::with(docker, &[what])
+        InterleavedBaseline::with(docker, &[what])
     }
 }
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use code_sandboxes::{IsolationMode, Registry, Sandbox, SandboxBuilder};
 use tempfile::TempDir;
 
+use crate::interleaved::InterleavedBaseline;
 use crate::row::{Bar, Row, Yardstick};
 use crate::sample::{Measured, alone, compare, text};
 use crate::sandboxes;
 use crate::setup::Setup;
-use crate::turns::Turns;
 
 const TOKEN: &str = "a-token-for-the-table";
 /// How long a kernel or a server may take to start.
@@ -46,7 +46,7 @@ fn builder(isolation: IsolationMode) -> SandboxBuilder<Registry> {
 
 /// From nothing to a first result, against a kernel and two sockets.
 async fn start(setup: &Setup) -> Measured<(f64, Yardstick)> {
-    let mut bare = Turns::start(&setup.jupyter_python, &["start"])?;
+    let mut bare = InterleavedBaseline::start(&setup.jupyter_python, &["start"])?;
     let python = setup.jupyter_python.to_string_lossy().into_owned();
     let ours = async || {
         let builder = builder(IsolationMode::Strict).provider_option("python", python.as_str());
@@ -66,7 +66,7 @@ async fn in_a_cell(setup: &Setup) -> Measured {
 async fn beside(setup: &Setup, who: &'static str) -> Measured<(f64, Yardstick)> {
     let kernel = Kernel::start(setup)?;
     let file = kernel.file.to_string_lossy().into_owned();
-    let mut other = Turns::start(&setup.jupyter_python, &[who, &file])?;
+    let mut other = InterleavedBaseline::start(&setup.jupyter_python, &[who, &file])?;
     let sandbox = builder(IsolationMode::Off).provider_option("connection_file", file.as_str());
     let sandbox = sandbox.create().await.map_err(text)?;
     let name = if who == "kernel" { "blocking sockets of libzmq" } else { "execute_interactive" };
@@ -91,7 +91,8 @@ async fn through_a_server(setup: &Setup) -> Row {
 /// Each in a kernel of its own.
 async fn beside_python(setup: &Setup) -> Measured<(f64, Yardstick)> {
     let server = Server::start(setup)?;
-    let mut other = Turns::start(&setup.datalayer_python, &["server", &server.url, TOKEN])?;
+    let mut other =
+        InterleavedBaseline::start(&setup.datalayer_python, &["server", &server.url, TOKEN])?;
     let sandbox = server.sandbox().await?;
     let ours = async || sandboxes::run(&sandbox).await;
     compare(setup.samples(), "code-sandboxes from PyPI", ours, async || other.sample()).await

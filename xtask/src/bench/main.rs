@@ -13,6 +13,7 @@ mod echo;
 mod end;
 mod files;
 mod host;
+mod interleaved;
 mod jupyter;
 mod memory;
 mod network;
@@ -25,7 +26,6 @@ mod sandboxes;
 mod setup;
 mod snapshot;
 mod table;
-mod turns;
 mod warm;
 
 use std::process::ExitCode;

@@ -39,7 +39,7 @@ pub(crate) fn of_containers(target: Target) -> Target {
             "isolation::the_system_tree_is_empty",
             "the engine shows /sys, read-only and masked",
         )
-        .differs("daily_life::what_was_compiled_runs", SMALL)
+        .differs("stdlib_smoke::what_was_compiled_runs", SMALL)
         .differs("concurrency::two_hundred_sandboxes_at_once", MANY)
         .differs("watch::renames_have_both_paths", PLACES)
         .differs("watch::moved_directories_keep_their_paths_right", PLACES)

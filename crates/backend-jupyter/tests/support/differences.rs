@@ -41,7 +41,7 @@ pub(crate) fn of_kernels(target: Target) -> Target {
         .differs("limits_memory::files_are_memory", "a kernel alone takes most of that limit")
         .differs("concurrency::two_hundred", "that many kernels take minutes to start")
         .differs(
-            "late::code_that_runs_on",
+            "slow_reader::code_that_runs_on",
             "a kernel is given two seconds to hear of an interrupt, and not half a second",
         )
         .differs("driver::broken_modules", OURS)
@@ -84,6 +84,6 @@ pub(crate) fn of_servers(target: Target) -> Target {
         .differs("errors::a_hard_exit_is_not_a_success", ENDED)
         .differs("errors::a_segmentation_fault", ENDED)
         .differs("errors::deaths_by_signal", ENDED)
-        .differs("late::a_death_in_time_is_that_death", DEATHS)
-        .differs("late::a_run_that_was_read_half_is_a_success", BEHIND)
+        .differs("slow_reader::a_death_in_time_is_that_death", DEATHS)
+        .differs("slow_reader::a_run_that_was_read_half_is_a_success", BEHIND)
 }

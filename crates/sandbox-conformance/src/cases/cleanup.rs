@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use sandbox_core::{FailureKind, IsolationMode, Sandbox};
 
 use crate::case::{Case, Checked, Failure, cases, ensure, ensure_eq};
-use crate::census::Census;
 use crate::fixture::Fixture;
 use crate::host;
+use crate::leak_check::ResourceSnapshot;
 use crate::owner::Owner;
 use crate::support::{
     SLACK, WAIT_TIMEOUT, eventually, failed_with, is_usable, ok, run, until_executing,
@@ -42,19 +42,19 @@ async fn busy(f: &Fixture) -> Checked<Sandbox> {
 }
 
 async fn nothing_is_left_after_terminate(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     busy(&f).await?.terminate().await?;
     before.is_restored().await
 }
 
 async fn nothing_is_left_after_kill(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     busy(&f).await?.kill().await?;
     before.is_restored().await
 }
 
 async fn nothing_is_left_after_the_last_handle_is_dropped(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     let sandbox = busy(&f).await?;
     let clone = sandbox.clone();
     drop(sandbox);
@@ -64,7 +64,7 @@ async fn nothing_is_left_after_the_last_handle_is_dropped(f: Fixture) -> Checked
 }
 
 async fn nothing_is_left_after_a_dropped_create(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     for round in 0..60_u64 {
         let create = f.builder().create();
         // Given up at many different moments; one that was quicker is dropped at once.
@@ -74,7 +74,7 @@ async fn nothing_is_left_after_a_dropped_create(f: Fixture) -> Checked {
 }
 
 async fn nothing_is_left_after_an_error_in_scope(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     let outcome: Result<(), Failure> = f
         .builder()
         .scope(async |sandbox| {
@@ -87,7 +87,7 @@ async fn nothing_is_left_after_an_error_in_scope(f: Fixture) -> Checked {
 }
 
 async fn nothing_is_left_of_what_went_into_the_background(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     let token = host::token("daemon-");
     let sandbox = f.builder().create().await?;
     let code = format!(
@@ -171,7 +171,7 @@ async fn terminate_takes_no_time(f: Fixture) -> Checked {
 }
 
 async fn nothing_is_left_after_deaths_and_timeouts(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     let sandbox = f.builder().create().await?;
     for code in [
         "import os; os._exit(1)",
@@ -186,7 +186,7 @@ async fn nothing_is_left_after_deaths_and_timeouts(f: Fixture) -> Checked {
 }
 
 async fn nothing_is_left_after_commands(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     let sandbox = f.builder().create().await?;
     for line in ["true", "sleep 300 & true", "exit 3", "no-such-program-x", "(setsid sleep 300 &)"]
     {
@@ -198,7 +198,7 @@ async fn nothing_is_left_after_commands(f: Fixture) -> Checked {
 }
 
 async fn nothing_is_left_after_many(f: Fixture) -> Checked {
-    let before = Census::take(&f).await?;
+    let before = ResourceSnapshot::take(&f).await?;
     for _ in 0..10 {
         let sandboxes = futures_util::future::join_all((0..5).map(|_| busy(&f))).await;
         for sandbox in sandboxes {

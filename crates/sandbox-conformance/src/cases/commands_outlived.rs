@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         what_its_helpers_put_out_last_is_there;
         a_server_that_it_leaves_behind_goes_on;
     });
-    all.extend(cases!("left_behind", [run_code, files], {
+    all.extend(cases!("orphans", [run_code, files], {
         one_that_writes_between_runs_goes_on_and_is_not_heard;
     }));
     all

@@ -13,7 +13,6 @@ mod commands_outlived;
 mod concurrency;
 mod config;
 mod contexts;
-mod daily_life;
 mod detached;
 mod driver;
 mod driver_fork;
@@ -24,13 +23,10 @@ mod files;
 mod files_faults;
 mod files_hostile;
 mod forged;
-pub(crate) mod honesty;
 mod interrupt;
 mod isolation;
 mod isolation_network;
 mod isolation_process;
-mod late;
-mod left_behind;
 mod lifecycle;
 mod limits;
 mod limits_memory;
@@ -41,6 +37,7 @@ mod models;
 mod mounts;
 mod network;
 mod network_closed;
+mod orphans;
 mod packages;
 mod pause;
 mod ports;
@@ -49,7 +46,9 @@ mod reference_state;
 mod rich;
 mod rich_packages;
 mod rich_protocols;
+mod slow_reader;
 mod snapshots;
+mod stdlib_smoke;
 mod streams;
 mod terminal;
 mod timeout;
@@ -59,6 +58,7 @@ mod tools_cancel;
 mod tools_hostile;
 mod tools_time;
 mod transfer;
+pub(crate) mod unsupported;
 mod variables;
 mod watch;
 
@@ -74,8 +74,8 @@ pub(crate) fn all() -> Vec<Case> {
         errors::cases(),
         timeout::cases(),
         timeout_hard::cases(),
-        late::cases(),
-        left_behind::cases(),
+        slow_reader::cases(),
+        orphans::cases(),
         lost_directory::cases(),
         interrupt::cases(),
         cancellation::cases(),
@@ -93,7 +93,7 @@ pub(crate) fn all() -> Vec<Case> {
         files::cases(),
         files_faults::cases(),
         mounts::cases(),
-        daily_life::cases(),
+        stdlib_smoke::cases(),
         limits_output::cases(),
         files_hostile::cases(),
         archives::cases(),

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::case::{Checked, Failure, ensure};
-use crate::census::walk;
 use crate::host::{self, Decoy};
+use crate::leak_check::walk;
 
 /// The name of a variable of the host process. Its value must be in nothing that a sandbox gives back.
 pub(crate) const SECRET: &str = "SANDBOX_HOSTILE_SECRET";

@@ -5,17 +5,17 @@
 
 mod bombs;
 mod canary;
+mod concurrency;
 mod escape_files;
 mod escape_processes;
-mod many;
-mod neighbours;
+mod interpreter_tampering;
+mod noisy_neighbour;
 mod program;
 mod reach;
 mod same_user;
 mod settings;
-mod stubborn;
-mod subversion;
 mod support;
+mod unkillable;
 
 pub(crate) use canary::{Canaries, SECRET};
 pub use program::hostile;
@@ -32,14 +32,14 @@ pub const TABLE: &str = include_str!("../../HOSTILE.md");
 fn own() -> Vec<Case> {
     let groups = [
         bombs::cases(),
-        neighbours::cases(),
-        stubborn::cases(),
+        noisy_neighbour::cases(),
+        unkillable::cases(),
         escape_files::cases(),
         escape_processes::cases(),
         reach::cases(),
         same_user::cases(),
-        subversion::cases(),
-        many::cases(),
+        interpreter_tampering::cases(),
+        concurrency::cases(),
         settings::cases(),
     ];
     groups.into_iter().flatten().map(Case::hostile).collect()

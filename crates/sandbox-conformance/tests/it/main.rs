@@ -40,16 +40,16 @@ fn what_is_not_declared_is_ignored_with_its_reason() {
 #[test]
 fn groups_that_are_left_out_say_why() {
     let fake = || Target::new("fake", || Arc::new(Fake(behaviour())));
-    let named = "conformance::honesty::undeclared_set_tags";
+    let named = "conformance::unsupported::undeclared_set_tags";
     let report = sandbox_conformance::run(fake().only(["exec"], "for later"), ["--quiet"]).unwrap();
     assert_eq!(case(&report, named).reason.as_deref(), Some("for later"));
-    let report = sandbox_conformance::run(fake().only(["honesty"], "for later"), ["--quiet"]);
+    let report = sandbox_conformance::run(fake().only(["unsupported"], "for later"), ["--quiet"]);
     assert_eq!(case(&report.unwrap(), named).outcome, Outcome::Passed);
 }
 
 #[test]
 fn every_verb_that_is_not_declared_is_called() {
-    let report = run(behaviour(), &["honesty"]).unwrap();
+    let report = run(behaviour(), &["unsupported"]).unwrap();
     let undeclared = Capabilities::default().entries().len() - 1;
     assert_eq!(report.cases.len(), undeclared);
     let without_verb: Vec<_> = report
@@ -64,16 +64,17 @@ fn every_verb_that_is_not_declared_is_called() {
 
 #[test]
 fn a_verb_that_works_undeclared_is_found() {
-    let report = run(Behaviour { lies_about_tags: true, ..behaviour() }, &["honesty"]).unwrap();
-    let found = case(&report, "conformance::honesty::undeclared_set_tags");
+    let report = run(Behaviour { lies_about_tags: true, ..behaviour() }, &["unsupported"]).unwrap();
+    let found = case(&report, "conformance::unsupported::undeclared_set_tags");
     assert_eq!((report.failed, found.outcome), (1, Outcome::Failed));
     assert!(found.reason.as_deref().unwrap().contains("is not declared"), "{found:?}");
 }
 
 #[test]
 fn another_error_than_unsupported_is_found() {
-    let report = run(Behaviour { fails_at_metrics: true, ..behaviour() }, &["honesty"]).unwrap();
-    let found = case(&report, "conformance::honesty::undeclared_metrics");
+    let report =
+        run(Behaviour { fails_at_metrics: true, ..behaviour() }, &["unsupported"]).unwrap();
+    let found = case(&report, "conformance::unsupported::undeclared_metrics");
     assert_eq!((report.failed, found.outcome), (1, Outcome::Failed));
     assert!(found.reason.as_deref().unwrap().contains("not now"), "{found:?}");
 }

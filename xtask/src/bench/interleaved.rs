@@ -12,7 +12,7 @@ const SCRIPT: &str = include_str!("turns.py");
 
 /// A program that takes one sample when it is told to. It ends with this.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct InterleavedBaseline {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -20,7 +20,7 @@ pub(crate) struct Turns {
     said: File,
 }
 
-impl Turns {
+impl InterleavedBaseline {
     /// Starts it, and waits until it can take samples.
     pub(crate) fn start(python: &Path, arguments: &[impl AsRef<OsStr>]) -> Measured<Self> {
         Self::with(Command::new(python), arguments)
@@ -64,7 +64,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turns {
+impl Drop for InterleavedBaseline {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -12,7 +12,7 @@ use crate::host;
 use crate::support::{SLACK, WAIT_TIMEOUT, describe, is_usable, ok, text, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    let mut all = cases!("many", [run_code, local], {
+    let mut all = cases!("concurrency", [run_code, local], {
         g177_sixty_four_mebibytes_there_and_back needs files;
         j217_ten_ends_at_once;
         j236_ids_that_are_paths;
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
         everything_at_once_in_one_sandbox needs commands, files, contexts;
     });
     all.extend(
-        cases!("many", [run_code, local], {
+        cases!("concurrency", [run_code, local], {
             j221_creates_runs_and_kills_all_at_once;
             j227_modules_that_spoil_the_warm_interpreter;
             creates_that_are_given_up_all_at_once;
@@ -332,7 +332,7 @@ async fn two_hundred_soon(f: &Fixture) -> Checked {
 }
 
 async fn creates_that_are_given_up_all_at_once(f: Fixture) -> Checked {
-    let before = crate::census::Census::take(&f).await?;
+    let before = crate::leak_check::ResourceSnapshot::take(&f).await?;
     let creates = (0..150_u64).map(async |n| {
         let create = f.builder().create();
         tokio::time::timeout(Duration::from_micros(n * 400), create.into_future()).await.ok()

@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 use crate::support::{SLACK, WAIT_TIMEOUT, describe, is_usable, ok, run, text};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("subversion", [run_code, local], {
+    cases!("interpreter_tampering", [run_code, local], {
         f136_half_a_message_byte_by_byte;
         f137_values_that_are_deep needs variables;
         f139_the_control_stream_becomes_another;

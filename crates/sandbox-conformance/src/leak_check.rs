@@ -19,7 +19,7 @@ const READY_AHEAD: Duration = Duration::from_millis(2500);
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What there was at one moment.
-pub(crate) struct Census {
+pub(crate) struct ResourceSnapshot {
     processes: BTreeSet<String>,
     /// Of this process and those that it has started, where they can be read.
     descriptors: BTreeMap<String, Vec<PathBuf>>,
@@ -31,7 +31,7 @@ pub(crate) struct Census {
     files: BTreeSet<PathBuf>,
 }
 
-impl Census {
+impl ResourceSnapshot {
     /// Counts once the backend is warm and has settled.
     pub(crate) async fn take(f: &Fixture) -> Checked<Self> {
         let sandbox = f.builder().create().await?;

@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::command::{quietly, shown};
 use crate::environment::{Environment, PYTHON_PACKAGES, jupyter_environment, virtual_environment};
 use crate::suites::{Built, TestProgram};
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 use crate::workspace;
 
 /// Where system programs are, for a user with nothing of its own.
@@ -29,7 +29,7 @@ impl OrdinaryUser {
     pub(crate) fn prepare(
         built: &Built,
         environment: &Environment,
-        tally: &mut Tally,
+        tally: &mut TestSummary,
     ) -> Result<Self, String> {
         let place =
             Place::make().map_err(|error| format!("no place for an ordinary user: {error}"))?;
@@ -57,7 +57,7 @@ impl OrdinaryUser {
         &self,
         program: &TestProgram,
         variables: &[(&str, String)],
-        tally: &mut Tally,
+        tally: &mut TestSummary,
     ) -> Result<(), String> {
         let executable = self.place.copy(&program.executable)?;
         let command = || {

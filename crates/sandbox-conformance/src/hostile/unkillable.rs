@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("stubborn", [run_code, local], {
+    cases!("unkillable", [run_code, local], {
         b42_a_thread_that_sleeps_after_the_exit;
         b47_a_child_that_holds_its_parent;
         b49_at_the_end_of_the_interpreter;

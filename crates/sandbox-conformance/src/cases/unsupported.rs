@@ -29,7 +29,9 @@ fn case(name: &'static str) -> Case {
         }
         _ => Vec::new(),
     };
-    Case::new("honesty", format!("undeclared_{name}"), needs, move |f| Box::pin(is_honest(f, name)))
+    Case::new("unsupported", format!("undeclared_{name}"), needs, move |f| {
+        Box::pin(is_honest(f, name))
+    })
 }
 
 async fn is_honest(f: Fixture, capability: &'static str) -> Checked {

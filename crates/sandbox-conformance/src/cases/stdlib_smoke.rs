@@ -5,7 +5,7 @@ use crate::fixture::Fixture;
 use crate::support::{printed, text};
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("daily_life", [run_code, local], {
+    cases!("stdlib_smoke", [run_code, local], {
         programs_and_pipelines_run;
         threads_share_work;
         processes_share_work;

@@ -13,7 +13,7 @@ use crate::fixture::Fixture;
 use crate::support::{SLACK, describe, failed_with, is_usable, ok, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    let mut all = cases!("late", [run_code], {
+    let mut all = cases!("slow_reader", [run_code], {
         a_run_in_time_is_a_success;
         a_large_result_in_time_is_a_success;
         an_exception_in_time_is_that_exception;
@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_reset_waits_for_no_reader needs restart;
         a_restart_waits_for_no_reader needs restart;
     });
-    all.extend(cases!("late", [commands], {
+    all.extend(cases!("slow_reader", [commands], {
         a_command_in_time_is_a_success;
         a_command_that_runs_on_is_killed;
     }));

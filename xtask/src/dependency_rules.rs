@@ -4,45 +4,45 @@ use std::collections::BTreeSet;
 
 use crate::command::output;
 use crate::suites::cargo;
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 
 /// HTTP clients, by the crates that they cannot do without.
 const HTTP: [&str; 5] = ["reqwest", "hyper", "ureq", "isahc", "curl"];
 
 /// One claim about the normal dependencies of a package.
-struct Claim {
+struct Rule {
     what: &'static str,
     package: &'static str,
     features: &'static [&'static str],
     holds: fn(&BTreeSet<String>) -> bool,
 }
 
-const CLAIMS: [Claim; 12] = [
-    Claim {
+const CLAIMS: [Rule; 12] = [
+    Rule {
         what: "the core pulls no runtime and no HTTP client",
         package: "code-sandboxes-core",
         features: &["--no-default-features"],
         holds: |tree| !tree.contains("tokio") && has_no_http(tree),
     },
-    Claim {
+    Rule {
         what: "backend-eval pulls no HTTP client",
         package: "code-sandboxes-backend-eval",
         features: &["--all-features"],
         holds: has_no_http,
     },
-    Claim {
+    Rule {
         what: "the facade with one backend feature pulls that backend alone",
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "eval"],
         holds: |tree| backends(tree) == ["code-sandboxes-backend-eval"],
     },
-    Claim {
+    Rule {
         what: "jupyter-protocol without features pulls neither ZeroMQ nor a runtime",
         package: "code-sandboxes-jupyter-protocol",
         features: &["--no-default-features"],
         holds: |tree| !tree.contains("zeromq") && !tree.contains("tokio") && has_no_http(tree),
     },
-    Claim {
+    Rule {
         what: "what every local sandbox is made of pulls no backend, no cells, no kernels and no HTTP client",
         package: "code-sandboxes-engine",
         features: &["--all-features"],
@@ -53,19 +53,19 @@ const CLAIMS: [Claim; 12] = [
                 && has_no_http(tree)
         },
     },
-    Claim {
+    Rule {
         what: "the client of the supervisor pulls no backend",
         package: "code-sandboxes-supervisor",
         features: &["--features", "client"],
         holds: |tree| backends(tree).is_empty() && has_no_http(tree),
     },
-    Claim {
+    Rule {
         what: "the facade with kernels pulls no other backend",
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "jupyter"],
         holds: |tree| backends(tree) == ["code-sandboxes-backend-jupyter"],
     },
-    Claim {
+    Rule {
         what: "what every cloud needs pulls no backend, no cells and no kernels",
         package: "code-sandboxes-cloud",
         features: &["--all-features"],
@@ -77,7 +77,7 @@ const CLAIMS: [Claim; 12] = [
                 && !tree.contains("code-sandboxes-jupyter-protocol")
         },
     },
-    Claim {
+    Rule {
         what: "the facade with cloud runtimes pulls no other backend, no cells and no ZeroMQ",
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "datalayer"],
@@ -87,13 +87,13 @@ const CLAIMS: [Claim; 12] = [
                 && !tree.contains("zeromq")
         },
     },
-    Claim {
+    Rule {
         what: "the facade with containers pulls no other backend",
         package: "code-sandboxes",
         features: &["--no-default-features", "--features", "docker"],
         holds: |tree| backends(tree) == ["code-sandboxes-backend-docker"],
     },
-    Claim {
+    Rule {
         what: "kernels as interpreters pull no transport, no cells and no HTTP client",
         package: "code-sandboxes-kernel",
         features: &[],
@@ -103,7 +103,7 @@ const CLAIMS: [Claim; 12] = [
                 && has_no_http(tree)
         },
     },
-    Claim {
+    Rule {
         what: "the facade without features pulls no backend",
         package: "code-sandboxes",
         features: &["--no-default-features"],
@@ -112,7 +112,7 @@ const CLAIMS: [Claim; 12] = [
 ];
 
 /// Checks every claim.
-pub(crate) fn run(tally: &mut Tally) -> Result<(), String> {
+pub(crate) fn run(tally: &mut TestSummary) -> Result<(), String> {
     for claim in &CLAIMS {
         let tree = tree(claim)?;
         let holds = (claim.holds)(&tree);
@@ -122,7 +122,7 @@ pub(crate) fn run(tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-fn tree(claim: &Claim) -> Result<BTreeSet<String>, String> {
+fn tree(claim: &Rule) -> Result<BTreeSet<String>, String> {
     let mut command = cargo(&["tree", "--edges", "normal", "--prefix", "none"]);
     command.args(["--package", claim.package]);
     command.args(["--format", "{p}"]).args(claim.features);

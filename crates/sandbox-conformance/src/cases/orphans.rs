@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 pub(super) fn cases() -> Vec<Case> {
-    cases!("left_behind", [run_code, local], {
+    cases!("orphans", [run_code, local], {
         they_live_on_after_a_run;
         they_end_with_a_timeout;
         whole_families_end_with_a_timeout;

@@ -12,7 +12,7 @@ use crate::fixture::Fixture;
 use crate::support::{describe, is_usable, ok, within};
 
 pub(super) fn cases() -> Vec<Case> {
-    let used_up = cases!("neighbours", [run_code, local], {
+    let used_up = cases!("noisy_neighbour", [run_code, local], {
         while_descriptors_are_in_flight needs strict;
         while_epolls_watch_all_they_can needs strict;
         while_pipes_are_large_and_many needs strict;
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
         while_there_are_no_more_threads needs strict;
         while_timers_signals_and_watches_are_used_up needs strict;
     });
-    let mut all = cases!("neighbours", [run_code, local], {
+    let mut all = cases!("noisy_neighbour", [run_code, local], {
         memory_in_local_sockets needs limit_memory, strict;
         memory_in_connections needs limit_memory, strict;
         memory_of_a_process_without_its_first_thread needs limit_memory, strict;

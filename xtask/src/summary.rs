@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::command::{Ending, Voice, heard};
+use crate::command::{Ending, OutputMode, heard};
 use crate::timing::Times;
 
 /// As many failures of one command are tried again. More are no accident.
@@ -23,7 +23,7 @@ const MAX_WORDS: usize = 12;
 
 /// What came of everything so far.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct TestSummary {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Tally {
     unsteady: Vec<String>,
     reasons: BTreeMap<String, u64>,
     times: Times,
-    voice: Option<Voice>,
+    voice: Option<OutputMode>,
     /// Tests that have said that they did nothing, and that the summary to come has among those that passed.
     did_nothing: u64,
     /// The test whose failure is told now.
@@ -42,10 +42,10 @@ pub(crate) struct Tally {
     finals: BTreeSet<String>,
 }
 
-impl Tally {
+impl TestSummary {
     /// One whose commands are shown when they have ended, for what runs beside something else.
     pub(crate) fn beside() -> Self {
-        Self { voice: Some(Voice::AtTheEnd), ..Self::default() }
+        Self { voice: Some(OutputMode::AtTheEnd), ..Self::default() }
     }
 
     /// Adds what another one has counted.
@@ -145,7 +145,7 @@ impl Tally {
         alone: impl Fn(&str) -> Command,
     ) {
         let (failed_before, known) = (self.failed, self.failures.len());
-        let voice = self.voice.unwrap_or(Voice::AtOnce);
+        let voice = self.voice.unwrap_or(OutputMode::AtOnce);
         let started = Instant::now();
         let ending = heard(command, voice, BOUND, |line| self.hear(line));
         self.times.program(what, package, started.elapsed());
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn summaries_add_up() {
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         for line in [
             "running 3 tests",
             "test a::b ... ok",
@@ -273,7 +273,7 @@ mod tests {
     /// Such a test is green to its harness, which knows no other way.
     #[test]
     fn tests_that_did_nothing_have_not_passed() {
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         for line in [
             "test a ... ",
             "skipped: VARIABLE is not set",
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_program_that_dies_without_a_summary_is_a_failure() {
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         tally.ended("it", false, 0);
         assert_eq!(tally.line(), "0 passed, 1 failed, 0 skipped");
         tally.hear("test result: FAILED. 0 passed; 2 failed; 0 ignored");
@@ -309,7 +309,7 @@ echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 1";
 
     #[test]
     fn what_passes_alone_is_unsteady() {
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         let passes = "echo 'test b ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
         tally.run("it", "xtask", &mut shell(ONE_FAILS), |name| {
             assert_eq!(name, "b");
@@ -326,7 +326,7 @@ echo '---- a ----'; echo 'final: the host was reached: [] (at x.rs:1)'; echo
 echo '---- b ----'; echo 'it took too long, and this is not final: at all'
 echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
         let passes = "echo 'test x ... ok'; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         tally.run("it", "xtask", &mut shell(both), |name| {
             assert_eq!(name, "b", "the other one has escaped");
             shell(passes)
@@ -350,7 +350,7 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
     #[test]
     fn what_fails_again_is_a_failure() {
         for alone in [ONE_FAILS, "exit 0", "exit 1"] {
-            let mut tally = Tally::default();
+            let mut tally = TestSummary::default();
             tally.run("it", "xtask", &mut shell(ONE_FAILS), |_| shell(alone));
             assert_eq!(tally.line(), "1 passed, 1 failed, 0 skipped", "{alone}");
             assert!(!tally.close());
@@ -359,14 +359,14 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
 
     #[test]
     fn a_program_that_only_dies_is_a_failure() {
-        let mut tally = Tally::default();
+        let mut tally = TestSummary::default();
         tally.run("it", "xtask", &mut shell("exit 1"), |_| unreachable!("there is no name"));
         assert_eq!(tally.line(), "0 passed, 1 failed, 0 skipped");
     }
 
     #[test]
     fn two_tallies_are_one() {
-        let (mut one, mut other) = (Tally::default(), Tally::beside());
+        let (mut one, mut other) = (TestSummary::default(), TestSummary::beside());
         one.check("format", true);
         other.check("lint", false);
         other.skip("docker", "not installed");
@@ -378,6 +378,6 @@ echo 'test result: FAILED. 0 passed; 2 failed; 0 ignored'; exit 1";
 
     #[test]
     fn nothing_at_all_is_not_a_success() {
-        assert!(!Tally::default().close());
+        assert!(!TestSummary::default().close());
     }
 }

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::tally::Tally;
+use crate::summary::TestSummary;
 
 /// How many jobs go on at once. While one waits for something, the other one works.
-const LANES: usize = 2;
+const PARALLELISM: usize = 2;
 
-type Work<'a> = Box<dyn FnOnce(&mut Tally) -> Result<(), String> + Send + 'a>;
+type Work<'a> = Box<dyn FnOnce(&mut TestSummary) -> Result<(), String> + Send + 'a>;
 
 /// Something to do, with whatever else must be done in one go.
 pub(crate) struct Job<'a> {
@@ -21,7 +21,7 @@ impl<'a> Job<'a> {
     /// Two jobs of one name are never done at once: each would count what the other has on this host.
     pub(crate) fn new(
         name: impl Into<String>,
-        work: impl FnOnce(&mut Tally) -> Result<(), String> + Send + 'a,
+        work: impl FnOnce(&mut TestSummary) -> Result<(), String> + Send + 'a,
     ) -> Self {
         Self { name: name.into(), work: Box::new(work) }
     }
@@ -29,12 +29,12 @@ impl<'a> Job<'a> {
 
 /// Does all of them, and counts what came of it. An error is that of a job that could not be done; those that have not
 /// begun by then are left.
-pub(crate) fn run(jobs: Vec<Job<'_>>) -> Result<Tally, String> {
+pub(crate) fn run(jobs: Vec<Job<'_>>) -> Result<TestSummary, String> {
     let state = State { waiting: jobs.into(), running: Vec::new() };
     let queue = Queue { state: Mutex::new(state), changed: Condvar::new() };
     thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(|| queue.work())).collect();
-        let mut tally = Tally::default();
+        let lanes: Vec<_> = (0..PARALLELISM).map(|_| scope.spawn(|| queue.work())).collect();
+        let mut tally = TestSummary::default();
         for lane in lanes {
             tally.add(lane.join().map_err(|_| "a lane of the tests ended early")??);
         }
@@ -57,8 +57,8 @@ impl<'a> Queue<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) -> Result<Tally, String> {
-        let mut tally = Tally::beside();
+    fn work(&self) -> Result<TestSummary, String> {
+        let mut tally = TestSummary::beside();
         while let Some(job) = self.next() {
             let running = Running { queue: self, name: &job.name };
             let done = (job.work)(&mut tally);
@@ -113,7 +113,7 @@ mod tests {
     /// Runs a job of each name, which passes when the check does.
     fn passed(names: &[&str], check: impl Fn() -> bool + Sync) -> (u64, u64) {
         let check = &check;
-        let work = move |tally: &mut Tally| {
+        let work = move |tally: &mut TestSummary| {
             tally.check("it", check());
             Ok(())
         };
@@ -147,7 +147,7 @@ mod tests {
     fn what_cannot_be_done_is_an_error_and_what_is_left_is_not_begun() {
         let begun = AtomicU32::new(0);
         let job = |_| {
-            Job::new("same", |_: &mut Tally| {
+            Job::new("same", |_: &mut TestSummary| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 Err("no place".to_owned())
             })
