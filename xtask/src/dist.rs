@@ -23,7 +23,7 @@ const COMPLETIONS: [(&str, &str); 5] = [
 ];
 const SUMS: &str = "SHA256SUMS";
 
-/// Builds it, and tries out what was built as somebody would who downloads it.
+/// Builds the distribution, and tries it out as a user after the download would.
 pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     if let Some(argument) = arguments.first() {
         return Err(format!("unknown argument {argument:?}"));

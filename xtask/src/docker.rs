@@ -268,7 +268,7 @@ impl Tests {
 
 impl Drop for Tests {
     fn drop(&mut self) {
-        // It holds the engine, which ends with the last who does.
+        // Keeps the engine alive; it ends with its last user.
         if let Some(preparing) = self.preparing.take() {
             let _ = preparing.join();
         }

@@ -97,7 +97,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Where it is, unless that is where everybody looks.
+    /// Its address, unless that is the default one.
     pub(crate) fn host(&self) -> Option<String> {
         self.own.as_ref().map(|own| address(&own.socket))
     }

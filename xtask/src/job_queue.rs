@@ -1,4 +1,4 @@
-//! Work for two at a time: whoever is free takes what comes next.
+//! Runs jobs two at a time: a free worker takes the next job.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -136,7 +136,7 @@ fn programs(
     Ok(tally)
 }
 
-/// As whom the test programs run. Only root can be somebody else.
+/// The users as which the test programs run. Only root can run them as another user.
 fn users(options: Options) -> &'static [RunAs] {
     match (is_root(), options.as_user_only) {
         (true, false) => &[RunAs::ThisOne, RunAs::Ordinary],

@@ -198,7 +198,7 @@ impl Drop for Place {
     }
 }
 
-/// A user id that nobody has. 65534 is what ids without a name are shown as, so not that one.
+/// An unused user id. Not 65534, as which ids without a name are shown.
 fn free_user() -> u32 {
     let known = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let taken: Vec<u32> =

@@ -22,7 +22,7 @@ use crate::instance::EvalInstance;
 use crate::python::{Layout, Python, locate};
 use crate::workshop::{Recipe, Workshop, zygote};
 
-/// A snapshot on disk that one sandbox may be made of for nobody.
+/// A snapshot on disk from which a sandbox may be prewarmed.
 const SMALL: ByteSize = ByteSize::mib(64);
 
 /// Makes sandboxes on this host. The maker of cells and the warm interpreters are shared by all of them.

@@ -133,8 +133,7 @@ impl Options {
                 ("interpreter", Value::String(when)) if when == "lazy" => options.lazy = true,
                 ("interpreter", Value::String(when)) if when == "eager" => options.lazy = false,
                 ("pip", _) if !options.installs() => {
-                    let problem =
-                        "have pip, but nothing is installed beside somebody else's kernel";
+                    let problem = "have pip, but nothing is installed beside a kernel that this program did not start";
                     return Err(Error::invalid("provider_options", problem));
                 }
                 ("pip", Value::Array(given)) => options.pip = pip_options(given)?,
@@ -153,7 +152,7 @@ fn target(given: &Map<String, Value>) -> Result<Option<Target>> {
         Some(_) => Err(unknown(key)),
     };
     let (url, file) = (text("server_url")?, text("connection_file")?);
-    // Who has a server without one says so.
+    // A server without a token is configured as such.
     let has_token = given.get("token").is_some_and(|token| *token != "");
     let token = if has_token { text("token")?.map(Secret::new) } else { None };
     let kernel_id = text("kernel_id")?;

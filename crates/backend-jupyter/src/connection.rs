@@ -58,7 +58,7 @@ async fn connect(root: BorrowedFd<'_>, path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
 }
 
-/// Five ports that nobody listens on there. They are chosen in the network of the cell, so nothing of the host can take
+/// Five free ports. They are chosen in the network of the cell, so nothing of the host can take
 /// them before the kernel does.
 pub(crate) async fn free_ports(cell: &Cell) -> io::Result<[u16; 5]> {
     let mut held = Vec::new();

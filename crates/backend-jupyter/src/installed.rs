@@ -112,7 +112,7 @@ fn prepare(kernel: InstalledKernel, python: Option<&PythonEnvironment>) -> Resul
     // An interpreter of a virtual environment is a link to that of another.
     directories.extend(shown_for_program(&program));
     let mut named = vec![program.clone()];
-    // Such as the program's own first file, in the home of whoever installed it.
+    // Such as the program's own first file, in the home of the user that installed it.
     named
         .extend(argv[1..].iter().map(PathBuf::from).filter(|path| is_plain(path) && path.exists()));
     // Programs stand beside those of others. What is no program may load what stands beside it.

@@ -1,4 +1,4 @@
-//! Commands for which nobody needs a handle: a sandbox is made, used, and ended.
+//! Commands without a handle: a sandbox is made, used, and ended.
 
 use sandbox_core::{CommandResult, CommandSpec, Result};
 

@@ -1,4 +1,4 @@
-//! Sandboxes made ahead, so that whoever needs one waits for none.
+//! A pool of sandboxes that are made ahead, so that taking one does not wait.
 //!
 //! ```
 //! use code_sandboxes::Sandbox;
@@ -30,13 +30,13 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Registry, Sandbox};
 
-/// How old a sandbox that nobody has used may become.
+/// Maximum age of an unused sandbox.
 pub const MAX_AGE: Duration = Duration::from_secs(600);
 
 /// One that is younger has lost nothing of its time.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// The code of whoever took one runs first, and the next one is made after that beside it: both would take longer on few
+/// The code of the taker runs first, and the next sandbox is made after that: both at once would take longer on few
 /// processors.
 const SETTLE: Duration = Duration::from_millis(5);
 
@@ -53,9 +53,9 @@ type Recipe = dyn Fn() -> SandboxBuilder<Registry> + Send + Sync;
 /// A sandbox of the pool has one owner, once: what is released is ended, and a new one is made in its place. So nothing of
 /// one owner is there for the next.
 ///
-/// Lifetimes and idle timeouts begin anew when somebody takes a sandbox, where its variant can set them.
+/// Lifetimes and idle timeouts begin again when a sandbox is taken, where its variant can set them.
 ///
-/// The pool belongs to the runtime it was started on. When its last handle is dropped, those that nobody has end. So they
+/// The pool belongs to the runtime it was started on. When its last handle is dropped, the unused sandboxes end. So they
 /// are never detached: nothing of a pool outlives its process.
 #[derive(Clone)]
 pub struct SandboxPool {
@@ -66,7 +66,7 @@ pub struct SandboxPool {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PoolStatus {
-    /// How many the pool has ready when nobody asks for any.
+    /// Number of sandboxes that the pool keeps ready.
     pub size: usize,
     /// Ready and in use.
     pub total: usize,
@@ -89,10 +89,10 @@ struct Keeper {
 struct Shared {
     recipe: Box<Recipe>,
     size: usize,
-    /// Where sandboxes are made and ended, whoever lets go of one.
+    /// The runtime on which sandboxes are made and ended.
     runtime: Handle,
     state: Mutex<State>,
-    /// Somebody took one, or gave one back.
+    /// Signals that a sandbox was taken or returned.
     changed: Notify,
 }
 
@@ -127,7 +127,7 @@ impl Member {
         };
         let sandbox = self.sandbox.clone();
         let mut renewing = Box::pin(async move { sandbox.set_lifetime(whole).await });
-        // Where somebody else has to be asked that is done beside its first use.
+        // Where a request to a service is needed, it runs beside the first use.
         if (&mut renewing).now_or_never().is_none()
             && let Ok(runtime) = Handle::try_current()
         {
@@ -259,7 +259,7 @@ impl SandboxPool {
         }
     }
 
-    /// Ends the sandboxes that nobody has, and makes no more. Those in use stay with their owners. Idempotent.
+    /// Ends the unused sandboxes, and makes no more. Those in use stay with their owners. Idempotent.
     ///
     /// # Errors
     /// The first of those that keep the backend from ending them; all are tried.
@@ -313,7 +313,7 @@ impl Shared {
                 self.state().starting = making.len();
             }
             if making.is_empty() {
-                // Those that nobody wants become too old.
+                // Unused sandboxes become too old.
                 let _ = timeout(MAX_AGE / 10, self.changed.notified()).await;
                 sleep(SETTLE).await;
                 continue;
@@ -345,7 +345,7 @@ impl Shared {
         let mut state = self.state();
         state.starting = starting;
         let problem = match made {
-            // It is ended by being dropped, after the lock: what comes after the end of the pool is nobody's.
+            // The sandbox ends by being dropped, after the lock: after the end of the pool it has no owner.
             Some(Ok(Ok(sandbox))) if state.closed => {
                 drop(state);
                 drop(sandbox);

@@ -170,7 +170,7 @@ pub async fn list_environments(variant: impl IntoVariant) -> Result<Vec<SandboxE
     backend.environments(&CallContext::new()).await
 }
 
-/// Whether a variant was not asked at all, because nobody has given it credentials. Whoever looks everywhere leaves it out.
+/// Returns true when a variant was not asked because it has no credentials. A search of all variants leaves it out.
 pub fn lacks_credentials(error: &Error) -> bool {
     error.kind() == ErrorKind::Unauthenticated
         && error.context().iter().any(|(key, value)| *key == "credentials" && value == "none")

@@ -38,7 +38,7 @@ impl ResourceSnapshot {
         is_usable(&sandbox).await?;
         sandbox.terminate().await?;
         drop(sandbox);
-        // A backend may keep a sandbox ready for a moment, for somebody who makes one after the other.
+        // A backend may keep a sandbox ready for a moment, for a caller that makes one after the other.
         tokio::time::sleep(READY_AHEAD).await;
         Self::now()
     }
@@ -77,7 +77,7 @@ impl ResourceSnapshot {
                 .any(|kind| link.to_string_lossy().starts_with(kind))
         };
         self.namespaces.extend(descriptors.iter().filter(is_namespace).cloned());
-        // Where the next child would go is no place that somebody is in: the zygote of an ordinary user cannot step back
+        // Where the next child would go is no place of a process: the zygote of an ordinary user cannot step back
         // out of the last cell, and names another one with the next fork.
         let next = fs::read_link(process.join("ns/pid_for_children")).ok();
         let own = fs::read_link(process.join("ns/pid")).ok();

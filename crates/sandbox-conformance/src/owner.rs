@@ -24,7 +24,7 @@ pub(crate) fn own(target: &Target) -> ExitCode {
     match try_own(target) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // The one who reads this shows it as the reason of its own failure.
+            // The reader shows it as the reason of its own failure.
             let _ = writeln!(io::stdout(), "failed: {failure}");
             ExitCode::FAILURE
         }
@@ -39,7 +39,7 @@ fn try_own(target: &Target) -> Checked {
         let token = host::token("owned-");
         ok(&sandbox, &START_WORK.replace("TOKEN", &token)).await?;
         let directory = ok(&sandbox, "import os; print(os.getcwd())").await?.stdout();
-        // What an engine starts is nobody's descendant here, and shows by its arguments.
+        // A process of an engine is no descendant here, and shows by its arguments.
         let found = [host::descendants()?, host::running_with(&token)?].concat();
         let processes: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
         let processes = Vec::from_iter(processes);

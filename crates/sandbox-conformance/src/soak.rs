@@ -1,5 +1,5 @@
 //! Many sandboxes, one after the other and all at once: nothing grows, and all answer.
-#![expect(clippy::print_stdout, reason = "what was measured is for whoever runs it")]
+#![expect(clippy::print_stdout, reason = "the measurements are for its user")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -16,7 +16,7 @@ pub(crate) struct InterleavedBaseline {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// What it says besides: a file holds that until somebody asks.
+    /// Its standard error, in a file until it is needed.
     said: File,
 }
 

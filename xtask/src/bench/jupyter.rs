@@ -98,7 +98,7 @@ async fn beside_python(setup: &Setup) -> Measured<(f64, Yardstick)> {
     compare(setup.samples(), "code-sandboxes from PyPI", ours, async || other.sample()).await
 }
 
-/// A kernel that anybody may talk to who has its connection file.
+/// A kernel that any reader of its connection file may talk to.
 #[derive(Debug)]
 struct Kernel {
     file: PathBuf,

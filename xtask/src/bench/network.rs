@@ -61,7 +61,7 @@ fn serve() -> Measured<u16> {
         for mut stream in listener.incoming().flatten() {
             let mut head = [0; 1024];
             if stream.read(&mut head).is_ok_and(|count| count > 0) {
-                // Who has gone away meanwhile fails its own sample.
+                // A side that has gone away fails its own sample.
                 let _ = stream.write_all(ANSWER);
             }
         }

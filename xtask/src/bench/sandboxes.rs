@@ -31,7 +31,7 @@ async fn run_of(sandbox: &Sandbox, code: &str, expected: &str) -> Measured {
     if result.text() == Some(expected) { Ok(took) } else { Err(format!("{result:?}")) }
 }
 
-/// Creates one and runs code in it. Whoever asked ends it, off the clock.
+/// Creates one and runs code in it. The caller ends it, off the clock.
 pub(crate) async fn create(
     builder: SandboxBuilder<Registry>,
     code: &str,

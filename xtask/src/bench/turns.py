@@ -171,7 +171,7 @@ class Server:
 
 
 def main():
-    # What a library prints is not for whoever asks.
+    # Output of a library is not for the reader of results.
     answers, sys.stdout = sys.stdout, sys.stderr
     kinds = {"kernel": Kernel, "start": Start, "own": Own, "client": Client, "server": Server}
     sampled = kinds[sys.argv[1]](*sys.argv[2:])

@@ -39,7 +39,7 @@ def run(module, directory):
 
 
 if __name__ == "__main__":
-    # Whoever started this may ignore it, which programs inherit.
+    # The parent may ignore the signal, which programs inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as directory:
         for module in sys.argv[1:]:

@@ -30,7 +30,7 @@ use crate::instance::{JupyterInstance, Kernel};
 /// How long a create that failed waits until nothing is left of it.
 const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a kernel can do that is elsewhere. Limits are those of whoever runs it. Files and programs take one more kernel.
+/// What a kernel can do that is elsewhere. Limits are those of its host. Files and programs take one more kernel.
 fn capabilities(target: &Target, ipython: bool) -> Capabilities {
     let own = matches!(target, Target::Server { kernel_id: None, .. });
     let program = own && ipython;
@@ -43,7 +43,7 @@ fn capabilities(target: &Target, ipython: bool) -> Capabilities {
         contexts: own,
         variables: program,
         interrupt: true,
-        // Nobody here can start the program again that a connection file leads to.
+        // The program behind a connection file cannot be started again from here.
         restart: !matches!(target, Target::ConnectionFile(_)),
         tools: program,
         commands: program,
@@ -65,13 +65,13 @@ fn capabilities(target: &Target, ipython: bool) -> Capabilities {
     }
 }
 
-/// Refuses what cannot be had there, before anybody is asked for anything.
+/// Refuses what cannot be had there, before any request.
 fn check(spec: &CreateSpec, target: &Target) -> Result<()> {
     capabilities(target, true).check(spec).map_err(|error| {
         let error = error.with_context("variant", Variant::LOCAL_JUPYTER.as_str());
         if spec.isolation == IsolationMode::Off {
             return error.with_hint(
-                "its code has what whoever runs the kernel gives it; here only lifetime, idle timeout and output are limited",
+                "its code has the limits of the kernel's host; here only lifetime, idle timeout and output are limited",
             );
         }
         error.with_hint(

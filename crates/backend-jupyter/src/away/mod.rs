@@ -62,7 +62,7 @@ pub(crate) enum Origin {
 /// The kernels of one sandbox. What is its own ends with it, and the others are left running.
 pub(crate) struct Away {
     origin: Origin,
-    /// The server by connections of the keeper, which nobody's runtime holds up.
+    /// The server by connections of the keeper, which no runtime of a caller holds up.
     kept: Option<Server>,
     /// Whether it ends, and with it what is its own.
     leaving: Arc<AtomicBool>,
@@ -137,7 +137,7 @@ impl Away {
         self.settled.notify_waiters();
     }
 
-    /// Waits until no server is asked for a kernel any more: what it makes is ended by who asked.
+    /// Waits until no request for a kernel is pending: the requester ends what the server makes.
     async fn is_settled(&self) {
         loop {
             let settled = self.settled.notified();
@@ -159,7 +159,7 @@ impl Away {
         Ok(())
     }
 
-    /// Ends what is its own, and waits for it, for as long as somebody may be kept waiting who drops something.
+    /// Ends what is its own, and waits for it, at most for the time that a drop may block.
     pub(crate) fn finish(self: &Arc<Self>) {
         self.kill();
         let (mut done, away) = (self.done.subscribe(), Arc::clone(self));
@@ -219,7 +219,7 @@ fn over() -> Error {
     Error::new(ErrorKind::Terminated, "start_kernel", "the sandbox has ended")
 }
 
-/// Lets go of the kernel of somebody else. What runs there is told to stop, so that nothing of ours goes on.
+/// Detaches from a kernel of another program. What runs there is told to stop, so that nothing of ours goes on.
 async fn leave(client: Client, running: bool, server: Option<(&Server, &str)>) {
     let work = async {
         match server {
@@ -263,7 +263,7 @@ impl ProcessHost for Away {
             }
             (std::mem::take(&mut state.own), std::mem::take(&mut state.live))
         };
-        // Who ends all of them needs no help with one.
+        // The caller ends all of them, this one included.
         self.leaving.store(true, Ordering::Release);
         let sidecar = self.sidecar.clone();
         if let Some(sidecar) = &sidecar {

@@ -63,7 +63,7 @@ impl Away {
         }
     }
 
-    /// Starts a kernel that ends with the sandbox, also when nobody waits for it any more.
+    /// Starts a kernel that ends with the sandbox, also when its caller is gone.
     async fn start(self: &Arc<Self>, name: &str) -> Result<KernelModel> {
         let (tell, told) = oneshot::channel();
         let server = self.kept().ok_or_else(over)?;
@@ -111,8 +111,8 @@ async fn start_on(server: &Server, name: &str) -> Result<KernelModel> {
         Some(kernels) => {
             let kernels = kernels.join(", ");
             let hint = format!(
-                "the server may have started it all the same: since then it has {kernels}, to which nobody is connected; \
-                 if nobody else has started that, end it with DELETE {}api/kernels/ID",
+                "the server may have started it all the same: since then it has {kernels}, without a connection; \
+                 unless another program has started that, end it with DELETE {}api/kernels/ID",
                 server.url()
             );
             tracing::warn!(kernels, "a server may have started a kernel and has not said so");
@@ -125,7 +125,7 @@ async fn start_on(server: &Server, name: &str) -> Result<KernelModel> {
     }
 }
 
-/// The kernels of that name that a server has beside those, and that nobody is connected to. What it was asked for a moment
+/// Returns the other kernels of that name that a server has, without a connection. What it was asked for a moment
 /// ago may take a moment to be there. `None`: it does not say.
 async fn since(server: &Server, before: &[KernelModel], name: &str) -> Option<Vec<String>> {
     let end = Instant::now() + LOST_TIMEOUT;

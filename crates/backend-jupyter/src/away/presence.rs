@@ -1,7 +1,7 @@
 //! Whether a kernel that only its connection file leads to is still there.
 //!
 //! No connection tells that the process behind it has ended: it may have broken for other reasons, and is made again. But
-//! where nobody listens any more, there is no kernel any more.
+//! without a listener there is no kernel any more.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -44,7 +44,7 @@ impl Dialer for Presence {
     }
 }
 
-/// Whether it says that nobody listens there, and not that the way there is bad.
+/// Returns true for an error that means no listener, false for one of the network.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
 }

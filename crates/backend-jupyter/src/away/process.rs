@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 /// How long what the kernel said last may still be on its way.
 const LAST_MESSAGES: Duration = Duration::from_millis(100);
 
-/// A process that somebody else looks after. Its code is interrupted by messages, and it cannot be ended from here.
+/// A process of another program. Its code is interrupted by messages, and it cannot be ended from here.
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
     /// Whether it does not listen any more.

@@ -80,9 +80,8 @@ pub(super) fn refused(operation: &'static str, error: &ServerError) -> Error {
         }
         ServerError::NotFound { .. } => Error::new(ErrorKind::NotFound, operation, message),
         ServerError::Status { status: 300..=399, .. } => {
-            Error::new(ErrorKind::Unauthenticated, operation, message).with_hint(
-                "it sends who asks somewhere else, perhaps to a login; is a token missing?",
-            )
+            Error::new(ErrorKind::Unauthenticated, operation, message)
+                .with_hint("it redirects the request, perhaps to a login; is a token missing?")
         }
         ServerError::Status { status: 429, .. } => {
             let limited =

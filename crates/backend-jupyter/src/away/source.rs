@@ -35,7 +35,7 @@ impl KernelSource for Kernels {
             // What is installed is below its home, and here that of the sandbox alone.
             Some(Program::new(&*self.away.folder, at.cwd))
         } else {
-            // One that is somebody else's is used as it is.
+            // A kernel of another program is used as it is.
             None
         };
         let process = match (&self.away.origin, id) {

@@ -424,7 +424,7 @@ async fn too_deep_is_refused(f: Fixture) -> Checked {
     Ok(())
 }
 
-/// Sizes that nobody sends, and names that are large themselves.
+/// Sizes of data that does not follow, and names that are large themselves.
 async fn content_that_says_too_much_is_refused(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     for size in [&b"77777777777\0"[..], b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff"] {

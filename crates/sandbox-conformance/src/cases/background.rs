@@ -1,4 +1,4 @@
-//! Commands that go on when nobody listens.
+//! Commands that run without a reader.
 
 use std::time::{Duration, Instant};
 

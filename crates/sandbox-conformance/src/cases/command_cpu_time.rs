@@ -89,7 +89,7 @@ async fn processes_of_any_name_count(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let named = format!("printf '\\377' >/proc/$$/comm || exit 1; {BUSY}");
     is_ended(&sandbox, &named).await?;
-    // One that was known before, and a child that nobody waits for.
+    // One that was known before, and a child without a waiting parent.
     sandbox.files().write("named.sh", format!("sleep 0.3\n{named}\n")).await?;
     is_ended(&sandbox, "sh named.sh & sleep 1000").await?;
     Ok(())

@@ -291,7 +291,7 @@ async fn it_runs_beside_busy_code(f: Fixture) -> Checked {
         "beside\n"
     );
     ensure!(began.elapsed() < SLACK, "it waited {:?} for the code", began.elapsed());
-    // Nobody waits for the end of that.
+    // That end is not waited for.
     busy.abort();
     Ok(())
 }

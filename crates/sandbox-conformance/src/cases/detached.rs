@@ -1,4 +1,4 @@
-//! Sandboxes that outlive whoever made them.
+//! Sandboxes that outlive their makers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -284,7 +284,7 @@ async fn an_exception_in_a_thread_is_not_the_result(f: Fixture) -> Checked {
 async fn a_keyboard_interrupt_of_its_own(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let result = raises(&sandbox, "raise KeyboardInterrupt", "KeyboardInterrupt").await?;
-    ensure!(!result.interrupted, "nobody interrupted it");
+    ensure!(!result.interrupted, "it was not interrupted");
     is_usable(&sandbox).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Files from outside, as anybody would use them.
+//! Everyday use of files from outside.
 
 use futures_util::{StreamExt as _, stream};
 use sandbox_core::{

@@ -145,7 +145,7 @@ async fn a_file_is_no_directory(f: Fixture) -> Checked {
     Ok(())
 }
 
-/// As code would be refused: its own bits count, though who asks may be root outside.
+/// As code would be refused: its own bits count, though the caller may be root outside.
 async fn what_has_no_permission_is_refused(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let code = "

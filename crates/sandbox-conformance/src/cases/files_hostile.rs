@@ -1,4 +1,4 @@
-//! Code that lays traps for whoever works with its files from outside.
+//! Code that lays traps for file operations from outside.
 
 use std::fs;
 use std::time::{Duration, Instant};

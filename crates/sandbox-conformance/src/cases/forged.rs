@@ -143,7 +143,7 @@ async fn answers_that_end_no_run_and_nobody_reads(f: Fixture) -> Checked {
         let sandbox = forger(&f).await?;
         let code = format!("tell({answer})\n{GOES_ON}");
         let events = sandbox.run_code(code).timeout(limit).stream().await?;
-        // Where somebody reads in between, it may have ended before it could leave any.
+        // With a reader in between, it may have ended before it could leave any.
         let signs = async || sandbox.files().read("sign").await.map_or(0, |signs| signs.len());
         tokio::time::sleep(limit).await;
         eventually("the end of the code", SLACK, async || {
@@ -207,7 +207,7 @@ async fn a_flood_of_messages_takes_little_memory(f: Fixture) -> Checked {
     let events = sandbox.run_code(code).timeout(limit).stream().await?;
     tokio::time::sleep(limit + Duration::from_secs(2)).await;
     let grown = crate::host::resident_memory()?.saturating_sub(before);
-    ensure!(grown < 100 << 20, "messages nobody reads took {} MiB", grown >> 20);
+    ensure!(grown < 100 << 20, "unread messages took {} MiB", grown >> 20);
     drop(events);
     is_truthful(&sandbox).await.map(drop)
 }

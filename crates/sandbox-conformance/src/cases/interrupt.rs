@@ -143,7 +143,7 @@ async fn it_wakes_no_call_of_a_later_run(f: Fixture) -> Checked {
     Ok(())
 }
 
-/// Whoever hears that a run was interrupted may rely on it, however early that was.
+/// A run that is reported as interrupted was interrupted, however early that was.
 async fn it_is_not_lost_at_the_start(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     is_usable(&sandbox).await?;

@@ -32,7 +32,7 @@ async fn limited(f: &Fixture) -> Checked<Sandbox> {
     f.create(|b| b.memory(ByteSize::mib(128))).await
 }
 
-/// The limit, and who ended it.
+/// The limit, and the process that it ended.
 fn explains(message: &str) -> Checked {
     ensure!(message.contains("128"), "no word of the limit: {message}");
     ensure!(message.contains("kernel") || message.contains("watchdog"), "not by whom: {message}");

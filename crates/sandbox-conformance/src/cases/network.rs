@@ -45,7 +45,7 @@ struct Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
-        // It looks when somebody connects.
+        // It looks when a client connects.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }

@@ -1,4 +1,4 @@
-//! What is told to who runs something where there is no network.
+//! Hints for code and commands without a network.
 
 use sandbox_core::{ErrorKind, NetworkPolicy, Sandbox};
 

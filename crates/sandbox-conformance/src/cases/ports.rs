@@ -1,4 +1,4 @@
-//! A server in a sandbox is reached from outside, and by nobody when the sandbox has ended.
+//! A server in a sandbox is reached from outside, and not when the sandbox has ended.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, TcpListener};
@@ -67,7 +67,7 @@ async fn reached(sandbox: &Sandbox, port: u16) -> Checked<String> {
     Ok(address)
 }
 
-/// What is answered until the connection ends. Nothing: there is no connection, or nobody at its other end.
+/// What is answered until the connection ends. Nothing: there is no connection, or no process at its other end.
 async fn said(address: &str, question: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     if let Ok(mut stream) = TcpStream::connect(address).await
@@ -113,7 +113,7 @@ async fn a_port_that_nobody_listens_on_answers_nothing(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let exposed = sandbox.expose_port(9).await?;
     let address = exposed.url.trim_start_matches("http://").to_owned();
-    ensure!(said(&address, b"anybody?\n").await.is_empty(), "somebody has answered");
+    ensure!(said(&address, b"anybody?\n").await.is_empty(), "a process has answered");
     is_usable(&sandbox).await?;
     Ok(())
 }
@@ -131,7 +131,7 @@ def serve():
 threading.Thread(target=serve, daemon=True).start()
 ";
 
-/// Nobody reads what the server says.
+/// The output of the server has no reader.
 async fn connections_that_nobody_reads_hold_up_no_code(f: Fixture) -> Checked {
     code_goes_on_beside_many(&f, TALKER, b"").await
 }

@@ -107,7 +107,7 @@ async fn an_exception_in_time_is_that_exception(f: Fixture) -> Checked {
 
 async fn a_run_that_was_read_half_is_a_success(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
-    // The answer is one write, so that whoever reads the first object has the end too.
+    // The answer is one write, so that the reader of the first object has the end too.
     let code = "for n in range(3): display(n)\nprint('said')\n'end'";
     let mut events = started(&sandbox, code).await?;
     let mut collector = ResultCollector::default();

@@ -1,4 +1,4 @@
-//! Snapshots: what they have, who can start from them, and going back.
+//! Snapshots: their content, sandboxes that start from them, and going back.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -159,7 +159,7 @@ async fn the_sandbox_goes_on(f: Fixture) -> Checked {
     name.delete(&f).await
 }
 
-/// Its variables are written aside, and whoever does that is none of the code's business.
+/// Its variables are written aside, by a process that the code does not see.
 async fn code_meets_no_child_that_it_has_not_started(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     ok(&sandbox, "import os, threading, time\nx = [bytes(1 << 20) for _ in range(8)]").await?;

@@ -128,7 +128,7 @@ with tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile('w+', dir=d
     Ok(())
 }
 
-/// Both ends in memory: no connection is needed for the handshake. A client that trusts nobody refuses the end that
+/// Both ends in memory: no connection is needed for the handshake. A client without trusted certificates refuses the end that
 /// shows no certificate.
 async fn encrypted_connections_are_made(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;

@@ -214,7 +214,7 @@ async fn a_stream_is_lossless_with_a_slow_reader(f: Fixture) -> Checked {
     Ok(())
 }
 
-/// How long nobody reads a run that may take a second.
+/// Time without a reader, of a run that may take a second.
 const UNREAD: Duration = Duration::from_secs(6);
 
 async fn limits_hold_while_nobody_reads(f: Fixture) -> Checked {

@@ -268,7 +268,7 @@ async fn it_works_beside_busy_code(f: Fixture) -> Checked {
     let (output, _) = finish(command).await?;
     ensure!(output.contains("got it"), "output {output:?}");
     ensure!(began.elapsed() < SLACK, "it took {:?}", began.elapsed());
-    // Nobody waits for the end of that.
+    // That end is not waited for.
     busy.abort();
     Ok(())
 }

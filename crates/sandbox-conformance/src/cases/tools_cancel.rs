@@ -131,7 +131,7 @@ async fn limits_hold_while_nobody_reads_calls(f: Fixture) -> Checked {
         () = read => ensure!(false, "it ended before its time"),
         begun = count.until_begun(1) => begun?,
     }
-    // From here on nobody reads.
+    // From here on there is no reader.
     tokio::time::sleep(LIMIT).await;
     count.all_dropped(1).await?;
     drop(events);
@@ -175,7 +175,7 @@ async fn an_interrupt_cancels_calls(f: Fixture) -> Checked {
     is_usable(&sandbox).await.map(drop)
 }
 
-/// The interrupt itself meets the main thread alone; whoever else waits learns that the call is gone.
+/// The interrupt itself meets the main thread alone; other waiting threads learn that the call is gone.
 async fn an_interrupt_cancels_calls_of_threads(f: Fixture) -> Checked {
     let count = Count::default();
     let sandbox = with_tools(&f, [count.tool()]).await?;

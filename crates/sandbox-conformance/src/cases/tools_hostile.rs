@@ -111,7 +111,7 @@ async fn a_number_that_is_used_twice_is_ended(f: Fixture) -> Checked {
     is_truthful(&sandbox).await.map(drop)
 }
 
-/// What is no JSON object never reaches the tool, and the answer is an error that nobody has asked for.
+/// What is no JSON object never reaches the tool, and the answer is an error without a request.
 async fn forged_arguments_are_only_data(f: Fixture) -> Checked {
     let called = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&called);

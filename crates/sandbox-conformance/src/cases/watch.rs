@@ -167,7 +167,7 @@ async fn links_are_not_gone_through(f: Fixture) -> Checked {
     Ok(())
 }
 
-/// Nobody reads while more happens than the kernel keeps.
+/// More happens without a reader than the kernel keeps.
 async fn a_flood_is_told_as_such(f: Fixture) -> Checked {
     let sandbox = f.sandbox().await?;
     let mut events = sandbox.files().watch(".", false).await?;

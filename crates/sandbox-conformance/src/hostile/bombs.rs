@@ -195,7 +195,7 @@ async fn a29_a_flood_of_signals(f: Fixture) -> Checked {
 }
 
 async fn a31_locks_on_system_files(f: Fixture) -> Checked {
-    // A lock on a file that both see is a way to tell each other something, and documented as such. It hinders nobody.
+    // A lock on a file that both see is a way to tell each other something, and documented as such. It hinders no other sandbox.
     let (one, two) = (f.sandbox().await?, f.sandbox().await?);
     let code = "import fcntl\nheld = open('/usr/bin/env')\nfcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)";
     ok(&one, code).await?;
@@ -256,7 +256,7 @@ raise SystemExit('2 GiB of it')";
 async fn memory_that_is_let_go_of(f: Fixture) -> Checked {
     // What is shared without a file stays in memory as long as any of it is mapped, and counts for no process.
     let sandbox = small(&f).await?;
-    // Where nobody counts that, none can be had: anonymous memory is refused, and the device not shown or not writable.
+    // Where that is not counted, none can be had: anonymous memory is refused, and the device not shown or not writable.
     let code = "
 import mmap, os
 held = []
@@ -315,7 +315,7 @@ raise SystemExit('400 MiB of it')";
 }
 
 async fn memory_in_options_of_sockets(f: Fixture) -> Checked {
-    // Keys, groups and options that a socket keeps are memory of the kernel that is counted for nobody.
+    // Keys, groups and options that a socket keeps are memory of the kernel that is counted for no process.
     let probes = "
 tcp, udp6 = socket.socket(2, 1), socket.socket(10, 2)
 key = struct.pack('<HH4s8x112x', 2, 0, bytes(4)) + struct.pack('<BBHI', 0, 0, 8, 0) + b'k' * 80
@@ -441,7 +441,7 @@ raise SystemExit('2 GiB of it')";
     ends_for_memory(&sandbox, code).await
 }
 
-/// Chains of processes, each of which leaves its memory to the next and ends. Whoever looks for one finds another.
+/// Chains of processes, each of which leaves its memory to the next and ends. A search for one finds another.
 const CHAINS: &str = "
 import ctypes, mmap, os, time
 SIZE, CHAINS, OTHERS, SECONDS = 100 << 20, 12, 100, 20

@@ -95,7 +95,7 @@ impl Canaries {
     }
 }
 
-/// A thread that notes whoever comes.
+/// A thread that notes every client.
 fn listen(
     heard: &Arc<Mutex<Vec<String>>>,
     what: &'static str,
@@ -109,7 +109,7 @@ fn listen(
     });
 }
 
-/// Files of every kind that somebody could want.
+/// Files of every kind that an attacker could want.
 fn plant(tree: &Path) -> io::Result<()> {
     fs::create_dir_all(tree.join("private"))?;
     fs::set_permissions(tree.join("private"), fs::Permissions::from_mode(0o700))?;
@@ -118,7 +118,7 @@ fn plant(tree: &Path) -> io::Result<()> {
         fs::write(tree.join(name), format!("of the host: {secret}\n"))?;
         fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode))?;
     }
-    // Open to everybody: only walls keep code out.
+    // Open to all users: only walls keep code out.
     fs::create_dir_all(tree.join("public"))?;
     fs::set_permissions(tree.join("public"), fs::Permissions::from_mode(0o777))?;
     fs::write(tree.join("public/open"), "of the host")?;

@@ -419,7 +419,7 @@ print('after', flush=True)";
 }
 
 async fn siblings_of_its_interpreter(f: Fixture) -> Checked {
-    // Whoever starts interpreters outside of all cells would have children of code, which end as quickly as code likes.
+    // A process that starts interpreters outside of all cells would have children of code, which end as quickly as code likes.
     let (other, sandbox) = (f.sandbox().await?, f.sandbox().await?);
     ok(&other, "kept = 42").await?;
     let code = "

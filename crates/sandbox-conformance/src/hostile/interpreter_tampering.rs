@@ -401,7 +401,7 @@ os._exit(0)"
     attack(&sandbox, &code).await?;
     for _ in 0..10 {
         let next = is_usable(&sandbox).await?;
-        ensure_eq!(next.stdout(), "", "output of somebody else");
+        ensure_eq!(next.stdout(), "", "output of another run");
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     Ok(())

@@ -104,10 +104,15 @@ async fn hindered(f: &Fixture, others_too: bool) -> Checked<String> {
 /// Runs a bomb, and others beside it once it has printed `high`. It may be ended for it before; what it has printed
 /// besides is given back.
 async fn nobody_is_hindered(f: &Fixture, sandbox: &Sandbox, bomb: &str) -> Checked<String> {
-    nobody(f, sandbox, bomb, true).await
+    bystanders(f, sandbox, bomb, true).await
 }
 
-async fn nobody(f: &Fixture, sandbox: &Sandbox, bomb: &str, others_too: bool) -> Checked<String> {
+async fn bystanders(
+    f: &Fixture,
+    sandbox: &Sandbox,
+    bomb: &str,
+    others_too: bool,
+) -> Checked<String> {
     // Where that is so before, nothing would be found out.
     let before = hindered(f, true).await?;
     ensure!(before.is_empty(), "before there is a bomb: {before}");
@@ -122,7 +127,7 @@ async fn nobody(f: &Fixture, sandbox: &Sandbox, bomb: &str, others_too: bool) ->
             }
             EventKind::Error(error) => return Err(Failure::new(format!("no bomb: {error}"))),
             EventKind::Finished(outcome) => {
-                // Whoever takes too much is killed, and nothing else may end it.
+                // A process that takes too much is killed, and only it.
                 let kind = outcome.failure.as_ref().map(|failure| failure.kind);
                 let killed = [Some(FailureKind::KernelDied), Some(FailureKind::OutOfMemory)];
                 ensure!(killed.contains(&kind), "{outcome:?}");
@@ -189,7 +194,7 @@ except OSError as e: full = errno.errorcode.get(e.errno)
 print(sent, full)";
     // What is on its way is counted for the user, so that only programs with a higher limit are spared: those of the host.
     let others_too = std::fs::metadata("/proc/self")?.uid() == 0;
-    let output = nobody(&f, &sandbox, bomb, others_too).await?;
+    let output = bystanders(&f, &sandbox, bomb, others_too).await?;
     ensure!(output.contains("ETOOMANYREFS"), "the bomb did not come to an end: {output}");
     Ok(())
 }
@@ -359,7 +364,7 @@ def full():
     for pid, n in pids.items():
         if n is not None and os.waitpid(pid, os.WNOHANG)[0]: pids[pid] = None
     return sum(os.path.exists(f'done-{{n}}') for pid, n in pids.items() if n is not None)
-# Whoever looks after the memory may be late on a busy machine, and so may they all be who fill it without a limit.
+# The watchdog may be late on a busy machine, and so may be all processes that fill memory without a limit.
 patience = time.monotonic() + (60 if MOST == {CHILDREN} else 10)
 while (full() > MOST or MOST == {CHILDREN} > full()) and time.monotonic() < patience: time.sleep(.1)
 print(full())

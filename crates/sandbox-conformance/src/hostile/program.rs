@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 /// Runs the hostile suite with the arguments of this process, for a test without the standard harness.
 ///
 /// The suite runs in a process of its own: with a secret in its environment, and with a directory for temporary files
-/// that nobody else uses, so that every file that is left is found. With `--test-threads 1`, what is left is counted
+/// that is used by nothing else, so that every file that is left is found. With `--test-threads 1`, what is left is counted
 /// after each case, otherwise after all of them.
 ///
 /// The exit status is as that of [`main`](crate::main).
@@ -71,7 +71,7 @@ impl Drop for Place {
     }
 }
 
-/// What cannot be removed is left to whoever cleans the directory for temporary files.
+/// What cannot be removed is left to the cleaner of the directory for temporary files.
 fn remove(path: &Path) {
     let _ = std::fs::remove_dir_all(path);
 }

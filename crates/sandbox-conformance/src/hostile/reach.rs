@@ -54,7 +54,7 @@ async fn e114_addresses_outside_are_unreachable_at_once(f: Fixture) -> Checked {
     all_denied(&sandbox, &probes).await
 }
 
-/// Where clouds tell programs who they are.
+/// The metadata service of clouds.
 const METADATA: [&str; 5] = [
     "169.254.169.254:80",
     "fd00:ec2::254:80",
@@ -147,7 +147,7 @@ for name, path in [('path', {socket:?}), ('name', '\\0' + {name:?}), ('root', '/
 
 async fn e117_canaries_hear_nothing(f: Fixture) -> Checked {
     let sandbox = closed(&f).await?;
-    // Names that do not resolve are as good as a refusal; what matters is who hears.
+    // Names that do not resolve are as good as a refusal; what matters is which server hears.
     let probes = reaching(&f)?;
     let code = format!("{probes}\nprint(json.dumps({{n: tried(p) for n, p in probes.items()}}))");
     let outcome = found(&sandbox, &code).await?;

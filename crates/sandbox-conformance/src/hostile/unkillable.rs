@@ -348,7 +348,7 @@ if os.fork() == 0:
     {
         for pause in [Duration::ZERO, Duration::from_millis(1)] {
             let mut command = sandbox.commands().run(line.as_str()).timeout(LIMIT).start().await?;
-            // Whoever reads what it puts out takes time for each piece.
+            // The reader of the output takes time for each piece.
             let told = async {
                 while let Some(event) = command.events.next().await {
                     if let CommandEvent::Finished(outcome) = event {

@@ -4,7 +4,7 @@
 //! It is found by the variable `CODE_SANDBOXES_SUPERVISOR`, as this very program, or on `PATH`. When the supervisor dies,
 //! however it dies, all of its sandboxes end.
 //!
-//! It has the environment of whoever started it. What the environment of this process says of a sandbox goes along with its
+//! It has the environment of the program that started it. What the environment of this process says of a sandbox goes along with its
 //! create: the interpreter (`CODE_SANDBOXES_PYTHON`, `VIRTUAL_ENV`) and the image (`CODE_SANDBOXES_IMAGE`). A supervisor whose
 //! environment leads to another container engine is replaced while it has no sandbox, and otherwise an error.
 
