@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &[String], missing: Missing) -> Result<bool, String
         docker::Tests::begin(missing, options.full, &mut tally)
     };
     if !options.as_user_only {
-        static_checks(&mut tally)?;
+        static_checks(options.full, &mut tally)?;
     }
     let built = tally.stage("build of the test programs", build);
     let environment = environment.end(missing, &mut tally);
@@ -105,6 +105,18 @@ fn programs(
     if let Some((tests, programs)) = with_containers {
         jobs.push(Job::new("containers", move |tally| tests.run(&programs, tally)));
     }
+    // It compiles, so it goes well beside programs that wait.
+    if !options.as_user_only {
+        jobs.push(Job::new("cargo", |tally| {
+            documented(environment, tally);
+            examples(environment, tally)?;
+            if options.full {
+                return fuzz::fuzz(fuzz::SECONDS, &[], tally);
+            }
+            tally.skip("fuzzing", "left to `cargo xtask test --full` and `cargo xtask fuzz`");
+            Ok(())
+        }));
+    }
     let mut skipped = TestSummary::default();
     let users = users(options);
     if !is_root() {
@@ -119,17 +131,6 @@ fn programs(
                 })),
             }
         }
-    }
-    if !options.as_user_only {
-        jobs.push(Job::new("cargo", |tally| {
-            documented(environment, tally);
-            examples(environment, tally)?;
-            if options.full {
-                return fuzz::fuzz(fuzz::SECONDS, &[], tally);
-            }
-            tally.skip("fuzzing", "left to `cargo xtask test --full` and `cargo xtask fuzz`");
-            Ok(())
-        }));
     }
     let mut tally = job_queue::run(jobs)?;
     tally.add(skipped);
