@@ -19,6 +19,12 @@ macro_rules! capabilities {
         }
 
         impl Capabilities {
+            /// Returns the capabilities that either of both has.
+            #[must_use]
+            pub fn union(self, other: Self) -> Self {
+                Self { $($name: self.$name || other.$name,)* }
+            }
+
             /// Every capability by name, with whether it is declared.
             pub fn entries(&self) -> Vec<(&'static str, bool)> {
                 vec![$((stringify!($name), self.$name),)*]

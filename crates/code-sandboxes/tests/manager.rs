@@ -1,0 +1,211 @@
+//! Several places as one: failover to what offers the same, and listings with errors beside them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use code_sandboxes::{
+    Backend, CallContext, Capabilities, CreateSpec, Error, ErrorKind, Health, Instance, ListQuery,
+    Manager, NetworkMode, Page, Registry, Result, SandboxEnvironment, SandboxId, SandboxInfo,
+    SnapshotInfo, Variant,
+};
+
+/// A place under another name: it fails with an error, or makes cells of this host.
+#[derive(Debug)]
+struct Place {
+    variant: Variant,
+    capabilities: Capabilities,
+    fails: Option<ErrorKind>,
+    delay: Duration,
+    creates: AtomicUsize,
+    cells: Arc<dyn Backend>,
+    last: std::sync::Mutex<Option<CreateSpec>>,
+}
+
+impl Place {
+    fn new(name: &str, fails: Option<ErrorKind>) -> Arc<Self> {
+        let cells = Registry::new().backend(Variant::LOCAL_EVAL).expect("cells");
+        Arc::new(Self {
+            variant: Variant::register(name).expect("a name"),
+            capabilities: cells.capabilities(),
+            fails,
+            delay: Duration::ZERO,
+            creates: AtomicUsize::new(0),
+            cells,
+            last: std::sync::Mutex::default(),
+        })
+    }
+
+    fn answer(&self, operation: &'static str) -> Result<()> {
+        match self.fails {
+            Some(kind) => Err(Error::new(kind, operation, format!("{} says no", self.variant))),
+            None => Ok(()),
+        }
+    }
+
+    fn creates(&self) -> usize {
+        self.creates.load(Ordering::Relaxed)
+    }
+}
+
+#[async_trait]
+impl Backend for Place {
+    fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    async fn create(&self, call: &CallContext, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+        self.creates.fetch_add(1, Ordering::Relaxed);
+        *self.last.lock().expect("no poison") = Some(spec.clone());
+        self.answer("create")?;
+        self.cells.create(call, spec).await
+    }
+
+    async fn attach(&self, _: &CallContext, id: &SandboxId) -> Result<Arc<dyn Instance>> {
+        Err(Error::new(ErrorKind::NotFound, "attach", format!("no sandbox {}", id.local())))
+    }
+
+    async fn list(&self, _: &CallContext, _: ListQuery) -> Result<Page<SandboxInfo>> {
+        tokio::time::sleep(self.delay).await;
+        self.answer("list").map(|()| Page::last(Vec::new()))
+    }
+
+    async fn environments(&self, _: &CallContext) -> Result<Vec<SandboxEnvironment>> {
+        Ok(Vec::new())
+    }
+
+    async fn health(&self, _: &CallContext) -> Result<Health> {
+        let detail = self.variant.to_string();
+        Ok(Health { usable: self.fails.is_none(), detail, ..Health::default() })
+    }
+
+    async fn list_snapshots(&self, _: &CallContext) -> Result<Vec<SnapshotInfo>> {
+        Ok(Vec::new())
+    }
+
+    async fn delete_snapshot(&self, _: &CallContext, name: &str) -> Result<()> {
+        Err(Error::new(ErrorKind::NotFound, "delete_snapshot", name))
+    }
+}
+
+fn chain(places: &[&Arc<Place>]) -> Manager {
+    let backends = places.iter().map(|place| Arc::clone(place) as Arc<dyn Backend>);
+    let variants = places.iter().map(|place| place.variant);
+    Manager::new(backends).and_then(|all| all.with_chain(variants)).expect("a chain")
+}
+
+async fn create(manager: &Manager, spec: CreateSpec) -> Result<Arc<dyn Instance>> {
+    manager.create(&CallContext::new(), spec).await
+}
+
+#[tokio::test]
+async fn a_create_goes_on_where_another_place_can_mend_it() {
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let unpaid = Place::new("unpaid", Some(ErrorKind::QuotaExceeded));
+    let (works, unused) = (Place::new("works", None), Place::new("unused", None));
+    let manager = chain(&[&down, &unpaid, &works, &unused]);
+    let made = create(&manager, CreateSpec::default()).await.unwrap();
+    assert_eq!((down.creates(), unpaid.creates(), unused.creates()), (1, 1, 0));
+    made.life().terminate(&CallContext::new()).await.unwrap();
+
+    // A bad argument is bad everywhere.
+    let strict = Place::new("strict", Some(ErrorKind::InvalidArgument));
+    let manager = chain(&[&strict, &unused]);
+    let error = create(&manager, CreateSpec::default()).await.unwrap_err();
+    assert_eq!((error.kind(), unused.creates()), (ErrorKind::InvalidArgument, 0));
+}
+
+#[tokio::test]
+async fn the_error_of_a_chain_names_every_place_with_its_reason() {
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let unpaid = Place::new("unpaid", Some(ErrorKind::QuotaExceeded));
+    let error = create(&chain(&[&down, &unpaid]), CreateSpec::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        error.message(),
+        "no place could make the sandbox: down: down says no; unpaid: unpaid says no"
+    );
+}
+
+#[tokio::test]
+async fn a_fallback_offers_at_least_what_was_asked_for() {
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let mut weak = Place::new("weak", None);
+    Arc::get_mut(&mut weak).unwrap().capabilities.isolation_strict = false;
+    let error = create(&chain(&[&down, &weak]), CreateSpec::default()).await.unwrap_err();
+    assert_eq!(weak.creates(), 0, "isolation is never weaker");
+    assert!(error.message().contains("weak: isolation `strict` cannot be enforced"), "{error}");
+
+    let works = Place::new("works", None);
+    let required = Capabilities { gpu: true, ..Capabilities::default() };
+    let manager = chain(&[&down, &works]).require(required);
+    let error = create(&manager, CreateSpec::default()).await.unwrap_err();
+    assert!(error.message().contains("works: the required capability `gpu` is missing"), "{error}");
+}
+
+#[tokio::test]
+async fn a_fallback_never_has_a_wider_network() {
+    // The default network of cells is closed, and the one of a cloud is open.
+    let cells = Registry::new().backend(Variant::LOCAL_EVAL).unwrap();
+    let cloud = Place::new("cloud", None);
+    let backends = [cells, Arc::clone(&cloud) as Arc<dyn Backend>];
+    let manager = Manager::new(backends).unwrap();
+    let manager = manager.with_chain([Variant::LOCAL_EVAL, cloud.variant]).unwrap();
+    // Neither has GPUs.
+    let mut spec = CreateSpec::default();
+    spec.gpu = Some("T4".into());
+    create(&manager, spec).await.unwrap_err();
+    assert_eq!(cloud.creates(), 0);
+    let mut generous = Place::new("generous", None);
+    Arc::get_mut(&mut generous).unwrap().capabilities.gpu = true;
+    let backends = [
+        Registry::new().backend(Variant::LOCAL_EVAL).unwrap(),
+        Arc::clone(&generous) as Arc<dyn Backend>,
+    ];
+    let manager = Manager::new(backends).unwrap();
+    let manager = manager.with_chain([Variant::LOCAL_EVAL, generous.variant]).unwrap();
+    let mut spec = CreateSpec::default();
+    spec.gpu = Some("T4".into());
+    let _ = create(&manager, spec).await;
+    let asked = generous.last.lock().unwrap().clone().unwrap();
+    assert_eq!(asked.network.mode, NetworkMode::None);
+}
+
+#[tokio::test]
+async fn listings_ask_all_places_at_once_and_tell_errors_beside_the_results() {
+    let slow = |name| {
+        let mut place = Place::new(name, None);
+        Arc::get_mut(&mut place).unwrap().delay = Duration::from_millis(500);
+        place
+    };
+    let places = ["slow-a", "slow-b", "slow-c", "slow-d"].map(slow);
+    let down = Place::new("down", Some(ErrorKind::Unavailable));
+    let all: Vec<_> = places.iter().chain([&down]).collect();
+    let manager = chain(&all);
+    let began = Instant::now();
+    let listing = manager.list_all(ListQuery::default()).await;
+    assert!(began.elapsed() < Duration::from_millis(1500), "one after the other");
+    let [(variant, error)] = listing.errors.as_slice() else { panic!("{listing:?}") };
+    assert_eq!((*variant, error.kind()), (down.variant, ErrorKind::Unavailable));
+    // As a backend it never gives a part for the whole.
+    manager.list(&CallContext::new(), ListQuery::default()).await.unwrap_err();
+    let health = manager.health(&CallContext::new()).await.unwrap();
+    assert!(health.usable && health.checks.iter().any(|check| !check.ok), "{health:?}");
+}
+
+#[test]
+fn a_manager_needs_places_and_knows_only_those() {
+    let error = Manager::new([]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let place = Place::new("works", None);
+    let manager = chain(&[&place]);
+    let error = manager.place(Variant::MODAL).unwrap_err();
+    assert_eq!(error.message(), "modal is not managed here; use works");
+    let twice = [&place, &place].map(|place| Arc::clone(place) as Arc<dyn Backend>);
+    assert_eq!(Manager::new(twice).unwrap_err().message(), "`places` has works twice");
+}
