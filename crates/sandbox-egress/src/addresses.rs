@@ -1,8 +1,8 @@
-//! Which addresses are of the public internet.
+//! Tells public internet addresses from private and special ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IPv4 ranges that are private, of this host, shared, reserved or for documentation.
+/// IPv4 ranges that are private, local to a host, shared, reserved or for documentation.
 const SPECIAL_V4: [(Ipv4Addr, u32); 17] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -26,10 +26,10 @@ const SPECIAL_V4: [(Ipv4Addr, u32); 17] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// The only IPv6 range that is given out for the public internet.
+/// The only IPv6 range that is assigned to the public internet.
 const GLOBAL_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// What is special in it. Some of these hold an IPv4 address that a relay would unwrap.
+/// Special ranges inside [`GLOBAL_V6`]. Some of them embed an IPv4 address that a relay would unwrap.
 const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
@@ -37,7 +37,7 @@ const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Whether an address is of the public internet. An IPv4 address inside an IPv6 one counts as itself.
+/// Returns true for an address of the public internet. An IPv4 address inside an IPv6 one counts as IPv4.
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => {

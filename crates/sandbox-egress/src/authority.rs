@@ -1,8 +1,9 @@
-//! `host:port`, as clients write it. What two parties could understand in two ways is none.
+//! Parses `host:port` as clients write it. Text that two parsers could read in two ways is refused.
 
 use std::net::Ipv6Addr;
 
-/// Host, and port if one is written. A host in brackets is an address of IPv6; others are not looked at.
+/// Splits text into a host, and a port if one is written. A host in brackets must be an IPv6 address; other hosts are
+/// not checked.
 pub(crate) fn split(text: &str) -> Option<(&str, Option<u16>)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(text) => {
@@ -20,7 +21,7 @@ pub(crate) fn split(text: &str) -> Option<(&str, Option<u16>)> {
     Some((host, Some(digits.parse().ok().filter(|_| plain)?)))
 }
 
-/// Whether it may be a name, by its characters.
+/// Returns true when every character may occur in a host name.
 pub(crate) fn is_plain(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     !name.is_empty() && name.bytes().all(plain)
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_and_a_port_are_told_apart_in_one_way() {
+    fn a_host_and_a_port_are_split_in_one_way() {
         for (text, destination) in [
             ("a.example", Some(("a.example", None))),
             ("a.example:80", Some(("a.example", Some(80)))),

@@ -1,33 +1,33 @@
-//! The host that a TLS connection asks for, read from its first message.
+//! Reads the host name from the first message of a TLS connection.
 
-/// What the first bytes of a connection say.
+/// What is known from the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientHello {
     /// More bytes are needed.
     Incomplete,
-    /// The message is whole, and names this host or none.
+    /// The message is complete, and names this host or none.
     Whole(Option<String>),
-    /// This is not TLS, nothing a client would say, or says its host to the server alone.
+    /// The bytes are not TLS, not a client's message, or encrypt the host name.
     Invalid,
 }
 
-/// Browsers send some two thousand bytes.
+/// Maximum size of the message. Browsers send some two thousand bytes.
 pub(crate) const MAX_MESSAGE_SIZE: usize = 32 * 1024;
 
 const HANDSHAKE: u8 = 22;
 const MAX_RECORD_SIZE: usize = 1 << 14;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-/// Encrypted Client ClientHello: has another greeting in it, whose host is the one that counts. The others are what its
-/// drafts had, and the encrypted name before them: servers that still know one would follow it.
+/// Encrypted ClientHello: its inner message names the host that counts. The other numbers belong to its drafts and to
+/// the encrypted SNI before them, which some servers may still accept.
 const ENCRYPTED_NAMES: [u16; 8] = [0xfe0d, 0xfe0c, 0xfe0b, 0xfe0a, 0xfe09, 0xfe08, 0xff02, 0xffce];
 
-/// Reads what has come so far. The message may be cut into records at any place, and ends with its last one.
+/// Reads the bytes received so far. The message may be split into records at any byte, and must end with a record.
 pub(crate) fn read(bytes: &[u8]) -> ClientHello {
     read_to_end(bytes).0
 }
 
-/// The same, and how many bytes the message takes once it is whole.
+/// Like [`read`], and also returns the size of the message once it is complete.
 pub(crate) fn read_to_end(bytes: &[u8]) -> (ClientHello, usize) {
     let mut message = Vec::new();
     let mut rest = bytes;
@@ -53,7 +53,7 @@ pub(crate) fn read_to_end(bytes: &[u8]) -> (ClientHello, usize) {
     }
 }
 
-/// Whether a part of a record's header can be one.
+/// Checks the received part of a record header.
 fn start(bytes: &[u8]) -> ClientHello {
     match bytes {
         [] | [HANDSHAKE] | [HANDSHAKE, 3, ..] => ClientHello::Incomplete,
@@ -61,7 +61,7 @@ fn start(bytes: &[u8]) -> ClientHello {
     }
 }
 
-/// The message, when it is whole or can be none.
+/// Parses the message when it is complete or cannot be valid.
 fn whole(message: &[u8]) -> Option<ClientHello> {
     let kind = *message.first()?;
     if kind != CLIENT_HELLO {
@@ -74,13 +74,13 @@ fn whole(message: &[u8]) -> Option<ClientHello> {
     }
     let body = message.get(4..4 + length)?;
     if message.len() > 4 + length {
-        // What shares its last record could be another greeting.
+        // The rest of the last record could be another ClientHello.
         return Some(ClientHello::Invalid);
     }
     Some(host(body).map_or(ClientHello::Invalid, ClientHello::Whole))
 }
 
-/// The host of a whole message; `None` when the message makes no sense.
+/// Returns the host named by a complete message; the outer `None` means that the message is malformed.
 fn host(body: &[u8]) -> Option<Option<String>> {
     const VERSION_AND_RANDOM: usize = 34;
     let mut body = Fields(body);
@@ -100,7 +100,7 @@ fn host(body: &[u8]) -> Option<Option<String>> {
             return None;
         }
         if kind == SERVER_NAME {
-            // Said twice, two sides could understand two things.
+            // Of two server names, two parsers could choose different ones.
             if found.is_some() {
                 return None;
             }
@@ -134,13 +134,13 @@ impl<'a> Fields<'a> {
         self.take(2)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
     }
 
-    /// Bytes after their length in one byte.
+    /// Takes bytes prefixed with their length in one byte.
     fn short(&mut self) -> Option<&'a [u8]> {
         let count = usize::from(*self.take(1)?.first()?);
         self.take(count)
     }
 
-    /// Bytes after their length in two bytes.
+    /// Takes bytes prefixed with their length in two bytes.
     fn long(&mut self) -> Option<&'a [u8]> {
         let count = usize::from(self.number()?);
         self.take(count)
@@ -157,7 +157,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The first bytes that a TLS library sends to a host.
+    /// Returns the first bytes that a TLS library sends to a host.
     pub(crate) fn hello(host: &str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -197,20 +197,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_shares_the_last_record_is_wrong() {
+    fn a_message_that_shares_its_last_record_is_invalid() {
         let (one, two) = (hello("a.example"), hello("evil.example"));
         let both = [&one[5..], &two[5..]].concat();
         let mut record = vec![22, 3, 1];
         record.extend((both.len() as u16).to_be_bytes());
         record.extend(&both);
         assert_eq!(read(&record), ClientHello::Invalid);
-        // In a record of its own it comes after.
+        // A second message in a record of its own is not part of the first.
         let (hello, end) = read_to_end(&[&one[..], &two].concat());
         assert_eq!((hello, end), (ClientHello::Whole(Some("a.example".into())), one.len()));
     }
 
     #[test]
-    fn what_is_no_hello_is_wrong() {
+    fn other_bytes_are_invalid() {
         for bytes in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
             b"SSH-2.0-OpenSSH_9\r\n",
@@ -227,7 +227,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_hides_another_name_is_wrong() {
+    fn a_hidden_second_name_is_invalid() {
         let extension = |name: &str| {
             let length = name.len() as u16;
             let mut bytes = vec![0, 0];
@@ -247,7 +247,7 @@ pub(crate) mod tests {
         };
         let (one, two) = (extension("a.example"), extension("b.example"));
         assert_eq!(host(&message(&one)), Some(Some("a.example".into())));
-        assert_eq!(host(&message(&[&one[..], &two].concat())), None, "said twice");
+        assert_eq!(host(&message(&[&one[..], &two].concat())), None, "named twice");
         for kind in [[0xfe, 0x0d], [0xfe, 0x08], [0xfe, 0x0a], [0xff, 0x02], [0xff, 0xce]] {
             let encrypted = [&kind[..], &[0, 1, 0]].concat();
             let hidden = message(&[&one[..], &encrypted].concat());

@@ -1,4 +1,4 @@
-//! What a gate is told.
+//! Configuration of a gate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,37 +7,37 @@ use sandbox_core::NetworkPolicy;
 
 use crate::upstream::{HostNetwork, Upstream};
 
-/// What a gate lets through, and how.
+/// Rules, upstream network and limits of a gate.
 #[derive(Clone, Debug)]
 pub struct GateConfig {
     /// The rules. A mode of `none` or `inherit` lets nothing through.
     pub policy: NetworkPolicy,
-    /// The network behind it. Whatever that answers, the rules decide about it.
+    /// The network behind the gate. The rules apply to every address that it returns.
     pub upstream: Arc<dyn Upstream>,
-    /// Bounds.
+    /// Limits on connections, names and times.
     pub limits: Limits,
 }
 
 impl GateConfig {
-    /// A gate to this host's network, with the default bounds.
+    /// Configures a gate to this host's network, with the default limits.
     pub fn new(policy: NetworkPolicy) -> Self {
         Self { policy, upstream: Arc::new(HostNetwork), limits: Limits::default() }
     }
 }
 
-/// Bounds of one gate.
+/// Limits of one gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections at one time. More of them wait. Default: 256.
+    /// Maximum number of simultaneous connections; further ones wait. Default: 256.
     pub connections: usize,
-    /// How long a connection may be without a byte in either direction. Default: 10 minutes.
+    /// Idle timeout of a connection, in either direction. Default: 10 minutes.
     pub idle: Duration,
-    /// How long a connection on port 80 or 443 may take to say where it wants to. Default: 15 s.
+    /// Timeout for a connection on port 80 or 443 to name its host. Default: 15 s.
     pub first_bytes: Duration,
-    /// How long finding and connecting to a host may take. Default: 15 s.
+    /// Timeout for resolving and connecting to a host. Default: 15 s.
     pub connect: Duration,
-    /// Names that get an address, in the life of the gate. Default: 16,384.
+    /// Maximum number of names that get an address while the gate lives. Default: 16,384.
     pub names: usize,
 }
 

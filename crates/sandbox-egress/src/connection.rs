@@ -16,13 +16,13 @@ use crate::inspect::{Inspector, Refusal};
 use crate::relay::{ClientStream, RelayEnd, relay};
 use crate::rules::Source;
 
-/// Addresses of one name that are tried.
+/// Maximum number of addresses of one name to try.
 const MAX_ATTEMPTS: usize = 6;
 
-/// How long one of several addresses is waited for.
+/// Connect timeout of each address when a name has several.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What code in the sandbox wanted to reach.
+/// The host and port that code in the sandbox connects to.
 #[derive(Debug)]
 pub(crate) struct Destination {
     /// The name, or the address as text.
@@ -32,7 +32,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// A name in lower case and without a final dot.
+    /// Creates a destination from a name in lower case and without a final dot.
     pub(crate) fn name(host: String, port: u16) -> Self {
         Self { host, port, source: Source::Name }
     }
@@ -41,7 +41,7 @@ impl Destination {
         Self { host: address.to_canonical().to_string(), port, source: Source::Literal }
     }
 
-    /// The address, when no name was meant.
+    /// Returns the address if the destination is not a name.
     fn literal(&self) -> Option<IpAddr> {
         if self.source == Source::Literal { self.host.parse().ok() } else { None }
     }
@@ -51,7 +51,7 @@ impl Destination {
     }
 }
 
-/// Decides about a connection that has arrived, as far as nobody has to be asked. Its local address is what was meant.
+/// Applies the rules that need no DNS lookup to an accepted connection. Its local address is the destination.
 pub(crate) fn admit(
     shared: &Shared,
     client: &std::net::TcpStream,
@@ -71,20 +71,20 @@ pub(crate) fn admit(
     Ok(destination)
 }
 
-/// Serves a connection that was let in to its end. What is refused now is noted, and the connection reset.
+/// Serves an admitted connection until it ends. A connection that is refused now is recorded and reset.
 pub(crate) async fn serve(shared: &Shared, client: std::net::TcpStream, destination: Destination) {
     let mut client = match TcpStream::from_std(client) {
         Ok(client) => client,
-        Err(error) => return ConnectError::Broken(error).note(shared),
+        Err(error) => return ConnectError::Broken(error).record(shared),
     };
     if let Err(error) = connect_and_proxy(shared, &mut client, &destination).await {
-        error.note(shared);
-        // A reset, so that code does not take it for an end.
+        error.record(shared);
+        // A reset, so that code does not mistake the refusal for an orderly end.
         let _ = client.set_zero_linger();
     }
 }
 
-/// Why a connection is none, or has ended early.
+/// Reason why a connection was refused or broke.
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     Denied(NetworkDenial),
@@ -92,7 +92,7 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
-    pub(crate) fn note(self, shared: &Shared) {
+    pub(crate) fn record(self, shared: &Shared) {
         match self {
             Self::Denied(denial) => {
                 debug!(%denial, reason = denial.reason.as_str(), "refused");
@@ -109,12 +109,12 @@ async fn connect_and_proxy(
     destination: &Destination,
 ) -> Result<(), ConnectError> {
     let server = dial(shared, destination).await?;
-    // What is small and waits would wait for nothing: both ends have decided what they send.
+    // Both ends have already decided how to pack their bytes, so delaying small packets gains nothing.
     let _ = client.set_nodelay(true);
     proxy_bytes(shared, destination, client.split(), server, Vec::new()).await
 }
 
-/// Connects to what was meant, if it may be.
+/// Connects to a destination if the rules allow it.
 pub(crate) async fn connect(
     shared: &Shared,
     destination: &Destination,
@@ -123,19 +123,21 @@ pub(crate) async fn connect(
     dial(shared, destination).await
 }
 
-/// What the rules say of a name or a literal address by itself.
+/// Applies the rules to a name or a literal address, without a DNS lookup.
 fn authorize(shared: &Shared, destination: &Destination) -> Result<(), ConnectError> {
     match destination.literal() {
         Some(address) => check_literal(shared, destination, address),
-        None => shared.rules.name(&destination.host, Some(destination.port)).map_err(|reason| {
-            let allow = (reason == DenialReason::NotListed)
-                .then(|| format!("{}:{}", destination.host, destination.port));
-            ConnectError::Denied(destination.denial(reason, allow))
-        }),
+        None => {
+            shared.rules.check_name(&destination.host, Some(destination.port)).map_err(|reason| {
+                let allow = (reason == DenialReason::NotListed)
+                    .then(|| format!("{}:{}", destination.host, destination.port));
+                ConnectError::Denied(destination.denial(reason, allow))
+            })
+        }
     }
 }
 
-/// Connects to what may be meant, if it leads where one may.
+/// Resolves an authorized destination and connects to an address that the rules allow.
 async fn dial(shared: &Shared, destination: &Destination) -> Result<TcpStream, ConnectError> {
     let addresses = match destination.literal() {
         Some(address) => vec![address],
@@ -150,7 +152,7 @@ async fn dial(shared: &Shared, destination: &Destination) -> Result<TcpStream, C
     Ok(server)
 }
 
-/// Passes bytes on to their end. `said` is what the client has said already.
+/// Relays bytes until the connection ends. `received` holds the bytes already read from the client.
 pub(crate) async fn proxy_bytes<R, W>(
     shared: &Shared,
     destination: &Destination,
@@ -188,7 +190,7 @@ fn denial_for(destination: &Destination, refusal: Refusal) -> NetworkDenial {
     named.denial(reason, allow)
 }
 
-/// The addresses of a name that may be connected to.
+/// Resolves a name to the addresses that the rules allow.
 async fn resolve_allowed(
     shared: &Shared,
     destination: &Destination,
@@ -201,7 +203,7 @@ async fn resolve_allowed(
         if usable.len() == MAX_ATTEMPTS {
             break;
         }
-        match shared.address(address, Some(port), Source::Name) {
+        match shared.check_address(address, Some(port), Source::Name) {
             Ok(()) => usable.push(address),
             Err(reason) => {
                 first.get_or_insert((reason, address));
@@ -221,18 +223,18 @@ fn check_literal(
     destination: &Destination,
     address: IpAddr,
 ) -> Result<(), ConnectError> {
-    // No address of the range that stands for names is anybody's, whatever a rule says.
+    // The fake range belongs to no network, even if a rule allows an address in it.
     if is_fake(address) {
         return Err(ConnectError::Denied(destination.denial(DenialReason::NotListed, None)));
     }
-    shared.address(address, Some(destination.port), destination.source).map_err(|reason| {
+    shared.check_address(address, Some(destination.port), destination.source).map_err(|reason| {
         ConnectError::Denied(
             destination.denial(reason, allow_pattern(reason, address, destination.port)),
         )
     })
 }
 
-/// The pattern that would allow an address; nothing allows what is denied.
+/// Returns the pattern that would allow an address; none for an address that is denied explicitly.
 fn allow_pattern(reason: DenialReason, address: IpAddr, port: u16) -> Option<String> {
     (reason != DenialReason::Denied).then(|| SocketAddr::new(address, port).to_string())
 }
@@ -255,7 +257,7 @@ async fn connect_first(shared: &Shared, addresses: &[IpAddr], port: u16) -> io::
     Err(last)
 }
 
-/// What it is really connected to has to be allowed too.
+/// Checks the address that the connection really has, which must be allowed too.
 fn check_peer(
     shared: &Shared,
     destination: &Destination,
@@ -263,7 +265,7 @@ fn check_peer(
 ) -> Result<(), ConnectError> {
     let peer = server.peer_addr().map_err(ConnectError::Broken)?;
     let address = peer.ip().to_canonical();
-    shared.address(address, Some(peer.port()), destination.source).map_err(|reason| {
+    shared.check_address(address, Some(peer.port()), destination.source).map_err(|reason| {
         ConnectError::Denied(
             destination.denial(reason, allow_pattern(reason, address, peer.port())),
         )

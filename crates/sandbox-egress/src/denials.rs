@@ -1,18 +1,19 @@
-//! What was refused, within bounds.
+//! Bounded record of refused connections and names.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_core::NetworkDenial;
 
-/// Denials that are remembered; the oldest go first.
+/// Maximum number of recorded denials; the oldest are dropped first.
 const MAX_DENIALS: usize = 256;
 
-/// Denials that one answer has, and that are remembered of one stretch: the first ones, so that no flood hides what
-/// came before it.
+/// Maximum number of denials in one report, and recorded between two marks: the first ones, so that a flood does not
+/// hide what came before it.
 const MAX_REPORTED: usize = 64;
 
-/// What was refused since when. Times are counted in marks: each ends a stretch within which like denials are one.
+/// Refused connections and names, by the mark after which they were refused. Equal denials between two marks are one
+/// entry.
 #[derive(Debug, Default)]
 pub(crate) struct Denials(Mutex<State>);
 
@@ -47,14 +48,14 @@ impl Denials {
         state.entries.push_back((stretch, denial));
     }
 
-    /// Now, for [`Denials::since`].
+    /// Sets a mark for [`Denials::since`].
     pub(crate) fn mark(&self) -> u64 {
         let mut state = self.state();
         state.stretch += 1;
         state.stretch
     }
 
-    /// What was refused since a mark, in its order, each once.
+    /// Returns the denials after a mark, in order, each once.
     pub(crate) fn since(&self, mark: u64) -> Vec<NetworkDenial> {
         let state = self.state();
         let mut found: Vec<NetworkDenial> = Vec::new();
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mark_sees_what_came_after_it() {
+    fn each_mark_reports_later_denials() {
         let denials = Denials::default();
         denials.add(denial("before"));
         let first = denials.mark();

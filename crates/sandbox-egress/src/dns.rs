@@ -1,47 +1,47 @@
-//! DNS messages, as far as a gate needs them. No I/O.
+//! The part of DNS that a gate needs. No I/O.
 
 use std::net::Ipv4Addr;
 
 pub(crate) const A: u16 = 1;
 
-/// No question is longer: a name of 255 bytes and the extensions that resolvers send.
+/// Maximum size of a query: a name of 255 bytes and the extensions that resolvers send.
 pub(crate) const MAX_MESSAGE_SIZE: usize = 1232;
 
 const HEADER: usize = 12;
 const MAX_NAME_LENGTH: usize = 253;
-/// Seconds an answer counts. An address stands for its name as long as the gate lives.
+/// Time to live of an answer, in seconds. The gate never reassigns an address.
 const TTL: u32 = 60;
 
-/// One question.
+/// One query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     id: [u8; 2],
     recursion_desired: bool,
-    /// The question as it came: name, type and class.
+    /// The question section as received: name, type and class.
     section: Vec<u8>,
-    /// Lower-case, without a final dot; `None` when no host can be called that.
+    /// The name in lower case and without a final dot; `None` when it cannot be a host name.
     pub(crate) name: Option<String>,
-    /// What is asked for, such as [`A`].
+    /// The record type, such as [`A`].
     pub(crate) kind: u16,
 }
 
-/// What becomes of a packet.
+/// Result of parsing a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
     Question(Question),
-    /// An answer to what is no question that anybody could answer.
+    /// An error response to a malformed or unsupported query.
     Refusal(Vec<u8>),
-    /// Too broken to answer.
+    /// The packet is too broken for any response.
     Nothing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Address(Ipv4Addr),
-    /// The name exists, and has nothing of that kind.
+    /// The name exists, and has no record of that type.
     Empty,
     NoSuchName,
-    /// It could not be found out.
+    /// The lookup failed.
     Failure,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn parse(packet: &[u8]) -> Parsed {
     }
 }
 
-/// The first question: its bytes, its name as a host name, and its type.
+/// Parses the first question: its bytes, its name as a host name, and its type.
 fn section(bytes: &[u8]) -> Option<(&[u8], Option<String>, u16)> {
     const INTERNET: [u8; 2] = [0, 1];
     let mut at = 0;
@@ -85,7 +85,7 @@ fn section(bytes: &[u8]) -> Option<(&[u8], Option<String>, u16)> {
         if length == 0 {
             break;
         }
-        // A pointer has nowhere to point to in a first question.
+        // A compression pointer in a first question has nothing to point to.
         if length > 63 || at + length > MAX_NAME_LENGTH + 2 {
             return None;
         }
@@ -114,7 +114,7 @@ fn with_label(mut name: String, label: &[u8]) -> Option<String> {
     Some(name)
 }
 
-/// What ends in a number is an address in one of its many spellings, and never a name.
+/// Returns false for names that end in a number: those are spellings of IPv4 addresses.
 fn is_host(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     let digits = last.strip_prefix("0x").unwrap_or(last);
@@ -178,7 +178,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn questions_are_understood_and_answered() {
+    fn questions_are_parsed_and_answered() {
         let question = question("WWW.Example.com");
         assert_eq!((question.name.as_deref(), question.kind), (Some("www.example.com"), A));
         let answer = question.answer(Answer::Address(Ipv4Addr::new(198, 18, 0, 2)));
@@ -191,7 +191,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_name_has_none() {
+    fn malformed_names_are_none() {
         for name in [
             "1.2.3.4",
             "0x7f000001",

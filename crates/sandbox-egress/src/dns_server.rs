@@ -1,4 +1,4 @@
-//! Answers to the DNS questions of a sandbox.
+//! Answers the DNS queries of a sandbox.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,16 +15,16 @@ use crate::dns::{self, Answer, Parsed, Question};
 use crate::gate::Shared;
 use crate::rules::Source;
 
-/// Questions that wait for the outside at one time; others are dropped, and asked again.
+/// Maximum number of UDP queries that wait for the upstream; further ones are dropped, and clients retry.
 const MAX_PENDING: usize = 64;
 
-/// Connections with questions at one time.
+/// Maximum number of simultaneous TCP connections.
 const MAX_CONNECTIONS: usize = 16;
 
-/// How long a connection may take for its next question.
+/// Timeout for the next query on a TCP connection.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is refused is answered at once; for the others the outside is asked.
+/// What to do with a query: refused names are answered at once, allowed names need the upstream.
 enum DnsVerdict {
     Answer(Vec<u8>),
     Resolve(Question, String),
@@ -40,7 +40,7 @@ fn evaluate(shared: &Shared, packet: &[u8]) -> DnsVerdict {
     let Some(name) = question.name.clone() else {
         return DnsVerdict::Answer(question.answer(Answer::NoSuchName));
     };
-    match shared.rules.name(&name, None) {
+    match shared.rules.check_name(&name, None) {
         Ok(()) => DnsVerdict::Resolve(question, name),
         Err(reason) => {
             let allow = (reason == DenialReason::NotListed).then(|| name.clone());
@@ -50,7 +50,7 @@ fn evaluate(shared: &Shared, packet: &[u8]) -> DnsVerdict {
     }
 }
 
-/// Notes a name that was refused. Other questions than for addresses come on their own, unasked by any code.
+/// Records a refused name. Only address queries count: resolvers send the other types on their own.
 fn record_denial(
     shared: &Shared,
     question: &Question,
@@ -87,11 +87,11 @@ async fn resolve(shared: &Shared, question: &Question, name: String) -> Vec<u8> 
     question.answer(answer)
 }
 
-/// Whether a name leads to anything that may be reached on some port.
+/// Checks that a name has at least one address that the rules allow on some port.
 fn check_addresses(shared: &Shared, found: &[IpAddr]) -> Result<(), (DenialReason, IpAddr)> {
     let mut first = None;
     for address in found.iter().map(IpAddr::to_canonical) {
-        match shared.address(address, None, Source::Name) {
+        match shared.check_address(address, None, Source::Name) {
             Ok(()) => return Ok(()),
             Err(reason) => {
                 first.get_or_insert((reason, address));
@@ -101,14 +101,14 @@ fn check_addresses(shared: &Shared, found: &[IpAddr]) -> Result<(), (DenialReaso
     first.map_or(Ok(()), Err)
 }
 
-/// Answers questions by UDP for ever.
+/// Answers UDP queries until the task is aborted.
 pub(crate) async fn serve_packets(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
     let mut waiting = JoinSet::new();
     let mut buffer = vec![0; dns::MAX_MESSAGE_SIZE + 1];
     loop {
         while waiting.try_join_next().is_some() {}
         let Ok((count, from)) = socket.recv_from(&mut buffer).await else {
-            // What the kernel says of an earlier answer; anything else would go on.
+            // The kernel reports an error of an earlier response here. Any other error would repeat without the pause.
             sleep(Duration::from_millis(1)).await;
             continue;
         };
@@ -126,7 +126,7 @@ pub(crate) async fn serve_packets(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
     }
 }
 
-/// Answers questions by TCP for ever.
+/// Answers TCP queries until the task is aborted.
 pub(crate) async fn serve_connections(shared: Arc<Shared>, listener: TcpListener) {
     let mut open = JoinSet::new();
     loop {

@@ -1,16 +1,16 @@
-//! Addresses that stand for names inside a sandbox.
+//! Fake addresses that stand for allowed names inside a sandbox.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// A range that no network uses, with 131,072 addresses.
+/// A range that no network uses (RFC 2544), with 131,072 addresses.
 const RANGE: (Ipv4Addr, u32) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 
-/// The first two are those of the network and of the gate.
+/// Offset of the first fake address. The two before it are the network's and the gate's.
 const FIRST: u32 = 2;
 
-/// Names and their addresses. An address is never given to another name.
+/// Names and their fake addresses. An address is never reassigned.
 #[derive(Debug)]
 pub(crate) struct FakeIpPool {
     by_name: HashMap<Arc<str>, Ipv4Addr>,
@@ -24,7 +24,7 @@ impl FakeIpPool {
         Self { by_name: HashMap::new(), by_address: Vec::new(), max: max.min(CAPACITY) }
     }
 
-    /// The address of a name; `None` when there are too many names.
+    /// Returns the address of a name, assigning one if needed; `None` when the pool is full.
     pub(crate) fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
         if let Some(known) = self.by_name.get(name) {
             return Some(*known);
@@ -40,14 +40,14 @@ impl FakeIpPool {
         Some(address)
     }
 
-    /// The name that an address stands for.
+    /// Returns the name that an address stands for.
     pub(crate) fn name(&self, address: Ipv4Addr) -> Option<Arc<str>> {
         let index = address.to_bits().checked_sub(RANGE.0.to_bits() + FIRST)?;
         self.by_address.get(usize::try_from(index).ok()?).cloned()
     }
 }
 
-/// Whether an address can only stand for a name.
+/// Returns true for an address in the fake range.
 pub(crate) fn is_fake(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => (v4.to_bits() ^ RANGE.0.to_bits()) >> (32 - RANGE.1) == 0,

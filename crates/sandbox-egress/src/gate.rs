@@ -1,4 +1,4 @@
-//! The gate itself: the sockets of one sandbox, and what they have in common.
+//! The gate itself: the sockets of one sandbox, and the state that its tasks share.
 
 use std::io;
 use std::net::IpAddr;
@@ -24,27 +24,28 @@ use crate::resolver::Resolver;
 use crate::rules::{Rules, Source};
 use crate::upstream::Upstream;
 
-/// The sockets of a sandbox, in its own network. They do not block.
+/// Non-blocking sockets in the network of a sandbox.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Listens for every TCP connection that leaves the sandbox. The local address of an accepted one is what was meant.
+    /// Listens for every TCP connection that leaves the sandbox. The local address of an accepted connection is its
+    /// destination.
     pub connections: OwnedFd,
-    /// DNS questions by UDP.
+    /// Receives DNS queries by UDP.
     pub dns_packets: OwnedFd,
-    /// Listens for DNS questions by TCP.
+    /// Listens for DNS queries by TCP.
     pub dns_connections: OwnedFd,
 }
 
-/// A gate that is open. Dropping it ends every connection, and then nothing leaves the sandbox any more.
+/// An open gate. Dropping it ends every connection; afterwards nothing leaves the sandbox.
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Shared>,
-    /// A task has it, and closes it with its end. A proxy has none.
+    /// Owned by a task, which closes the listener when it ends. A proxy has no listener.
     listener: Weak<AdmissionListener>,
     tasks: Vec<AbortHandle>,
 }
 
-/// What all tasks of a gate share.
+/// State shared by all tasks of a gate.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) rules: Rules,
@@ -75,74 +76,73 @@ impl Shared {
         self.fake_ips.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the rules say of an address.
-    pub(crate) fn address(
+    /// Applies the rules to an address.
+    pub(crate) fn check_address(
         &self,
         address: IpAddr,
         port: Option<u16>,
         source: Source,
     ) -> Result<(), DenialReason> {
-        self.rules.address(address, port, source, self.upstream.is_own(address))
+        self.rules.check_address(address, port, source, self.upstream.is_own(address))
     }
 }
 
 impl Gate {
-    /// Begins to serve, in tasks of the current tokio runtime. The gate ends with that runtime.
+    /// Opens a gate, served by tasks of the current tokio runtime. The gate ends with that runtime.
     ///
     /// # Errors
-    /// When the descriptors are no such sockets.
+    /// The descriptors are not sockets of these kinds.
     pub fn open(sockets: Sockets, config: GateConfig) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(config));
         let tcp = |fd: OwnedFd| TcpListener::from_std(fd.into());
         let listener = Arc::new(AdmissionListener::open(sockets.connections)?);
-        let watched = Arc::downgrade(&listener);
+        let weak = Arc::downgrade(&listener);
         let packets = Arc::new(UdpSocket::from_std(sockets.dns_packets.into())?);
         let questions = tcp(sockets.dns_connections)?;
         let tasks = [
-            tokio::spawn(accept(Arc::clone(&shared), listener)),
+            tokio::spawn(serve_admitted(Arc::clone(&shared), listener)),
             tokio::spawn(dns_server::serve_packets(Arc::clone(&shared), packets)),
             tokio::spawn(dns_server::serve_connections(Arc::clone(&shared), questions)),
         ];
         let tasks = tasks.map(|task| task.abort_handle()).into();
-        Ok(Self { shared, listener: watched, tasks })
+        Ok(Self { shared, listener: weak, tasks })
     }
 
-    /// Begins to serve connections on which programs say themselves where they want to, as they say it to a proxy for
-    /// HTTP (`CONNECT`, or a request with an absolute target): for sandboxes whose network cannot be looked into. Where
-    /// the connections come from is the caller's business; there must be no other way out. In a task of the current tokio
-    /// runtime; the gate ends with that runtime.
+    /// Opens a gate that serves HTTP proxy connections (`CONNECT`, or a request with an absolute target), for sandboxes
+    /// whose network cannot be intercepted. The caller supplies the connections and must ensure that the sandbox has no
+    /// other way out. Served by a task of the current tokio runtime; the gate ends with that runtime.
     ///
-    /// What is refused is answered with status 403 and the reason, what cannot be reached with 502.
+    /// A refused request gets status 403 with the reason, an unreachable host 502.
     pub fn proxy<S>(connections: S, config: GateConfig) -> Self
     where
         S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
     {
         let shared = Arc::new(Shared::new(config));
-        let task = tokio::spawn(proxied(Arc::clone(&shared), connections));
+        let task = tokio::spawn(serve_proxy(Arc::clone(&shared), connections));
         Self { shared, listener: Weak::new(), tasks: vec![task.abort_handle()] }
     }
 
-    /// Ends every connection; nothing leaves the sandbox any more. May be repeated.
+    /// Ends every connection; afterwards nothing leaves the sandbox. May be called again.
     pub fn close(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// This moment, for [`Gate::denied_since`]. A connection that has arrived by now came before it.
+    /// Sets a mark for [`Gate::denied_since`]. Connections that have already arrived count as before the mark.
     #[must_use]
     pub fn mark(&self) -> u64 {
-        self.decide();
+        self.accept_pending();
         self.shared.denials.mark()
     }
 
-    /// What was refused since a moment, at most 64 different denials, the first ones. A connection that has arrived by
-    /// now is decided about first.
+    /// Returns what was refused since a mark: at most 64 different denials, the first ones. Connections that have
+    /// already arrived are decided first.
     #[must_use]
     pub fn denied_since(&self, mark: u64) -> Vec<NetworkDenial> {
-        self.decide();
+        self.accept_pending();
         self.shared.denials.since(mark)
     }
 
-    fn decide(&self) {
+    fn accept_pending(&self) {
         if let Some(listener) = self.listener.upgrade() {
             listener.accept_pending(&self.shared);
         }
@@ -155,8 +155,8 @@ impl Drop for Gate {
     }
 }
 
-/// Takes connections until no more can come; they end with this task.
-async fn proxied<S>(shared: Arc<Shared>, connections: S)
+/// Takes connections until the stream ends; the connections end with this task.
+async fn serve_proxy<S>(shared: Arc<Shared>, connections: S)
 where
     S: Stream<Item: AsyncRead + AsyncWrite + Unpin + Send> + Send + 'static,
 {
@@ -164,8 +164,9 @@ where
     connections.for_each_concurrent(shared.limits.connections, each).await;
 }
 
-/// Serves connections for ever; they end with this task. Beyond the limit they wait in the kernel's queue.
-async fn accept(shared: Arc<Shared>, listener: Arc<AdmissionListener>) {
+/// Serves connections until the task is aborted, and ends them with it. Connections beyond the limit wait in the
+/// kernel's queue.
+async fn serve_admitted(shared: Arc<Shared>, listener: Arc<AdmissionListener>) {
     let mut open = JoinSet::new();
     loop {
         while open.len() >= shared.limits.connections {
@@ -177,7 +178,7 @@ async fn accept(shared: Arc<Shared>, listener: Arc<AdmissionListener>) {
                     let shared = Arc::clone(&shared);
                     open.spawn(async move { connection::serve(&shared, client, destination).await });
                 }
-                // No descriptors are left, or the one that came is gone already.
+                // Either no descriptors are left, or the accepted connection is already gone.
                 Err(_) => sleep(Duration::from_millis(20)).await,
             },
             Some(_) = open.join_next() => {}

@@ -1,53 +1,53 @@
-//! The hosts that HTTP requests on one connection name. Every request is looked at before it is passed on.
+//! Reads the host of every HTTP request on a connection, before the request is forwarded.
 //!
-//! What two parties could understand in two ways is refused: only then is the host that is read here the host that the
-//! other side reads.
+//! Requests that two parsers could read in two ways are refused: only then does the server read the same host as the
+//! gate.
 
 use crate::authority;
 
-/// A head of a request with all its fields.
+/// Maximum size of a request head, with all its fields.
 pub(crate) const MAX_HEAD_SIZE: usize = 64 * 1024;
 pub(crate) const MAX_FIELDS: usize = 128;
-/// The length of a piece, and the fields after the last one.
+/// Maximum length of a chunk size line or a trailer line.
 const MAX_LINE_LENGTH: usize = 8 * 1024;
 
-/// Why a request is not passed on.
+/// Reason why a request is not forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestError {
-    /// It is not HTTP, or not plainly so.
+    /// The bytes are not HTTP, or ambiguous.
     Protocol,
-    /// It names no host.
+    /// The request names no host.
     NoHost,
-    /// It names a host that it must not.
+    /// The request names a host that is not allowed.
     Host(String),
 }
 
-/// The requests of one connection.
+/// Parser of the requests of one connection.
 #[derive(Debug)]
 pub(crate) struct Requests {
     port: u16,
-    /// The host of the first one, which is that of all.
+    /// The host of the first request, which every later one must name too.
     host: Option<String>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// A head, as far as it came.
+    /// The received part of a head.
     Head(Vec<u8>),
-    /// So many bytes of a body are still to come.
+    /// The number of body bytes still to come.
     Body(u64),
-    /// A line with the length of the next piece.
+    /// The received part of a line with the size of the next chunk.
     ChunkSize(Vec<u8>),
-    /// So many bytes of a piece are still to come.
+    /// The number of chunk bytes still to come.
     Chunk(u64),
-    /// The end of the line of a piece.
+    /// The received part of the line end after a chunk.
     ChunkEnd(Vec<u8>),
-    /// Lines after the last piece.
+    /// The received part of a line after the last chunk.
     Trailer(Vec<u8>),
 }
 
-/// How long a body is.
+/// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(u64),
@@ -59,12 +59,12 @@ impl Requests {
         Self { port, host: None, state: State::Head(Vec::new()) }
     }
 
-    /// Whether a whole head has been seen.
+    /// Returns true once a complete head has been read.
     pub(crate) fn has_started(&self) -> bool {
         self.host.is_some()
     }
 
-    /// Takes bytes as they come, and adds to `out` what may be passed on. `allowed` is asked about each host.
+    /// Parses received bytes, and appends the bytes to forward to `out`. `allowed` decides about each host.
     pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
@@ -75,14 +75,14 @@ impl Requests {
             let taken = match &mut self.state {
                 State::Head(_) => self.head(bytes, out, allowed)?,
                 State::Body(left) => {
-                    let taken = pass(bytes, left, out);
+                    let taken = take_body(bytes, left, out);
                     if *left == 0 {
                         self.state = State::Head(Vec::new());
                     }
                     taken
                 }
                 State::Chunk(left) => {
-                    let taken = pass(bytes, left, out);
+                    let taken = take_body(bytes, left, out);
                     if *left == 0 {
                         self.state = State::ChunkEnd(Vec::new());
                     }
@@ -161,14 +161,14 @@ impl Requests {
     }
 }
 
-fn pass(bytes: &[u8], left: &mut u64, out: &mut Vec<u8>) -> usize {
+fn take_body(bytes: &[u8], left: &mut u64, out: &mut Vec<u8>) -> usize {
     let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
     out.extend(&bytes[..count]);
     *left -= count as u64;
     count
 }
 
-/// Adds to a line up to its end; how much was taken, and whether the line is whole.
+/// Extends a line up to its end; returns how many bytes were taken, and whether the line is complete.
 fn line_end(line: &mut Vec<u8>, bytes: &[u8]) -> Result<(usize, bool), RequestError> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let taken = end.map_or(bytes.len(), |at| at + 1);
@@ -179,7 +179,7 @@ fn line_end(line: &mut Vec<u8>, bytes: &[u8]) -> Result<(usize, bool), RequestEr
     Ok((taken, end.is_some()))
 }
 
-/// The length of a piece. Extensions of it are refused: nobody uses them but to confuse.
+/// Parses a chunk size. Chunk extensions are refused: their only real use is to confuse parsers.
 fn parse_chunk_size(line: &[u8]) -> Result<u64, RequestError> {
     let text = line.strip_suffix(b"\r\n").and_then(|text| std::str::from_utf8(text).ok());
     let text = text.filter(|text| (1..=16).contains(&text.len()));
@@ -187,7 +187,7 @@ fn parse_chunk_size(line: &[u8]) -> Result<u64, RequestError> {
     text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(RequestError::Protocol)
 }
 
-/// Ends what is not HTTP before it is as long as a head may be.
+/// Refuses bytes that cannot be a request before they reach the size limit of a head.
 pub(crate) fn may_be_a_head(bytes: &[u8]) -> bool {
     const MAX_METHOD_LENGTH: usize = 24;
     let method = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -195,7 +195,7 @@ pub(crate) fn may_be_a_head(bytes: &[u8]) -> bool {
         && method.iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'-')
 }
 
-/// A line feed alone, or a carriage return alone, ends a line for some and not for others.
+/// Returns false when a line ends with only a line feed or only a carriage return: parsers differ about such ends.
 pub(crate) fn has_plain_lines(head: &[u8]) -> bool {
     head.iter().enumerate().all(|(at, byte)| match byte {
         b'\n' => at > 0 && head[at - 1] == b'\r',
@@ -205,7 +205,7 @@ pub(crate) fn has_plain_lines(head: &[u8]) -> bool {
     })
 }
 
-/// The host of a request and the length of its body.
+/// Returns the host of a request and the framing of its body.
 fn read_head(head: &[u8], port: u16) -> Result<(String, Framing), RequestError> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
@@ -256,7 +256,7 @@ fn framing(version: u8, encodings: &[&[u8]], lengths: &[&[u8]]) -> Result<Framin
     }
 }
 
-/// The host that the target itself names, which then counts and not the field.
+/// Returns the host in the request target, which takes precedence over the `Host` field.
 fn target_host(target: &str, method: &str, port: u16) -> Result<Option<String>, RequestError> {
     if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
         return Ok(None);
@@ -267,7 +267,7 @@ fn target_host(target: &str, method: &str, port: u16) -> Result<Option<String>, 
     parse_host(&rest.as_bytes()[..end], port).map(Some)
 }
 
-/// The host of `host` or `host:port`, when the port is the one of the connection.
+/// Parses the host of `host` or `host:port`; the port must be that of the connection.
 fn parse_host(text: &[u8], port: u16) -> Result<String, RequestError> {
     let text = std::str::from_utf8(text).map_err(|_| RequestError::Protocol)?;
     let (host, own_port) = authority::split(text).ok_or(RequestError::NoHost)?;

@@ -1,47 +1,47 @@
-//! What the first bytes of a connection say about where it wants to, held against the rules.
+//! Checks the first bytes of a connection against the rules.
 
 use sandbox_core::DenialReason;
 
 use crate::authority::is_plain;
 use crate::client_hello::{self, ClientHello};
 use crate::http::{RequestError, Requests};
-use crate::retry::{Answer, Follow, Listener, Next};
+use crate::retry::{Answer, ClientFollower, Next, ServerObserver};
 use crate::rules::{Inspection, Rules};
 
-/// Why the bytes of a connection are not passed on.
+/// Reason why the bytes of a connection are not forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: DenialReason,
-    /// The host they name, when they name one.
+    /// The host that the bytes name, if any.
     pub(crate) host: Option<String>,
 }
 
-/// A host as it may be shown: what code sends may be anything, and of any length.
-fn shown(host: String) -> Option<String> {
+/// Returns a host only if it can be shown safely: code controls its bytes and its length.
+fn printable(host: String) -> Option<String> {
     const MAX_SHOWN_SIZE: usize = 255;
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     (host.len() <= MAX_SHOWN_SIZE && host.bytes().all(plain)).then_some(host)
 }
 
-/// Reads along with one connection, from the sandbox outward.
+/// Inspects the bytes that a sandbox sends on one connection.
 #[derive(Debug)]
 pub(crate) struct Inspector {
     inspection: Inspection,
     port: u16,
     state: State,
-    /// What the server says to a greeting.
+    /// The server's response to the ClientHello.
     answer: Answer,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Everything passes.
+    /// Everything is forwarded.
     Open,
-    /// The first message of TLS, as far as it came.
+    /// The received part of the ClientHello.
     Tls(Vec<u8>),
-    /// What comes after it, in which another one may be.
-    Greeted(Follow),
+    /// The bytes after the ClientHello, which may contain a second one.
+    Greeted(ClientFollower),
     Http(Requests),
 }
 
@@ -55,7 +55,7 @@ impl Inspector {
         Self { inspection, port, state, answer: Answer::default() }
     }
 
-    /// Whether it is known where the connection wants to.
+    /// Returns true once the host of the connection is known.
     pub(crate) fn is_decided(&self) -> bool {
         match &self.state {
             State::Open | State::Greeted(_) => true,
@@ -64,17 +64,17 @@ impl Inspector {
         }
     }
 
-    /// Whether everything that comes may be passed on unread.
+    /// Returns true once bytes can be forwarded without inspection.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// Reads along with what the server says, where that matters.
-    pub(crate) fn listener(&self) -> Option<Listener> {
-        matches!(self.state, State::Tls(_)).then(|| Listener::new(self.answer.clone()))
+    /// Returns an observer of the server's bytes, if they matter.
+    pub(crate) fn observer(&self) -> Option<ServerObserver> {
+        matches!(self.state, State::Tls(_)).then(|| ServerObserver::new(self.answer.clone()))
     }
 
-    /// Takes bytes as they come, and adds to `out` what may be passed on.
+    /// Inspects received bytes, and appends the bytes to forward to `out`.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
@@ -100,7 +100,7 @@ impl Inspector {
                 self.check(host.as_deref(), rules)?;
                 let rest = first.split_off(end);
                 out.append(&mut first);
-                self.state = State::Greeted(Follow::new(self.answer.clone(), host));
+                self.state = State::Greeted(ClientFollower::new(self.answer.clone(), host));
                 return self.push(&rest, out, rules);
             }
             State::Greeted(follow) => match follow.push(bytes, out) {
@@ -109,21 +109,21 @@ impl Inspector {
                 Next::Invalid => return Err(wrong_protocol()),
                 Next::Other(host) => {
                     self.check(host.as_deref(), rules)?;
-                    // Also where both are allowed: no client says one name and then another.
-                    let host = host.and_then(shown);
+                    // Refused even if both hosts are allowed: no real client names two hosts.
+                    let host = host.and_then(printable);
                     return Err(Refusal { reason: DenialReason::WrongHost, host });
                 }
             },
             State::Http(requests) => {
                 let (inspection, port) = (self.inspection, self.port);
-                let allowed = |host: &str| rules.named(inspection, host, port).is_ok();
-                return requests.push(bytes, out, &allowed).map_err(|wrong| match wrong {
+                let allowed = |host: &str| rules.check_named(inspection, host, port).is_ok();
+                return requests.push(bytes, out, &allowed).map_err(|error| match error {
                     RequestError::Protocol => wrong_protocol(),
                     RequestError::NoHost => Refusal { reason: DenialReason::WrongHost, host: None },
                     RequestError::Host(host) => {
-                        let reason = rules.named(inspection, &host, port).err();
+                        let reason = rules.check_named(inspection, &host, port).err();
                         let reason = reason.unwrap_or(DenialReason::WrongHost);
-                        Refusal { reason, host: shown(host) }
+                        Refusal { reason, host: printable(host) }
                     }
                 });
             }
@@ -133,13 +133,13 @@ impl Inspector {
 
     fn check(&self, host: Option<&str>, rules: &Rules) -> Result<(), Refusal> {
         match host {
-            // A rule for all names below one must not let pass what is none.
+            // A wildcard rule must not allow a host that is not a name.
             Some(host) if !is_plain(host) => {
                 Err(Refusal { reason: DenialReason::WrongHost, host: None })
             }
             Some(host) => rules
-                .named(self.inspection, host, self.port)
-                .map_err(|reason| Refusal { reason, host: shown(host.to_owned()) }),
+                .check_named(self.inspection, host, self.port)
+                .map_err(|reason| Refusal { reason, host: printable(host.to_owned()) }),
             None if self.inspection == Inspection::NamesAllowed => {
                 Err(Refusal { reason: DenialReason::WrongHost, host: None })
             }
@@ -180,15 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn tls_has_to_name_what_is_allowed() {
+    fn tls_must_name_an_allowed_host() {
         let strict = Inspection::NamesAllowed;
         // Early data.
         let good = [hello("a.example"), b"\x17\x03\x03\x00\x02xy".to_vec()].concat();
         assert_eq!(push(strict, 443, &good).unwrap(), good);
-        let wrong = DenialReason::WrongHost;
+        let wrong_host = DenialReason::WrongHost;
         let evil = hello("evil.example");
-        assert_eq!(push(strict, 443, &evil), refusal(wrong, "evil.example"));
-        assert_eq!(push(strict, 443, &hello("192.0.2.1")), refusal(wrong, ""));
+        assert_eq!(push(strict, 443, &evil), refusal(wrong_host, "evil.example"));
+        assert_eq!(push(strict, 443, &hello("192.0.2.1")), refusal(wrong_host, ""));
         assert_eq!(push(strict, 443, b"SSH-2.0"), refusal(DenialReason::WrongProtocol, ""));
         let loose = Inspection::NamesNotDenied;
         let unnamed = hello("192.0.2.1");
@@ -196,15 +196,15 @@ mod tests {
         assert_eq!(push(loose, 443, &evil), refusal(DenialReason::Denied, "evil.example"));
     }
 
-    /// What a connection passes on whose server answers the first greeting, byte by byte, before the rest comes.
+    /// Returns the bytes forwarded after the ClientHello, when the server answers byte by byte before the rest arrives.
     fn push_after(answer: &[u8], rest: &[u8]) -> Result<Vec<u8>, Refusal> {
         let rules = Rules::new(NetworkPolicy::allowlist(["a.example", "b.example"]).unwrap());
         let mut inspector = Inspector::new(Inspection::NamesAllowed, 443);
-        let mut listener = inspector.listener().unwrap();
+        let mut observer = inspector.observer().unwrap();
         let mut out = Vec::new();
         inspector.push(&hello("a.example"), &mut out, &rules)?;
         let passed = out.len();
-        answer.iter().for_each(|byte| listener.push(&[*byte]));
+        answer.iter().for_each(|byte| observer.push(&[*byte]));
         for byte in rest {
             inspector.push(&[*byte], &mut out, &rules)?;
         }
@@ -212,42 +212,45 @@ mod tests {
     }
 
     #[test]
-    fn a_second_greeting_names_the_same_host() {
-        let again = crate::retry::tests::another();
+    fn a_second_client_hello_names_the_same_host() {
+        let again = crate::retry::tests::hello_retry_request();
         let change = b"\x14\x03\x03\x00\x01\x01".to_vec();
         for before in [&b""[..], &change] {
-            let greet = |name| [before, &hello(name), b"the rest"].concat();
-            let good = greet("a.example");
+            let second = |name| [before, &hello(name), b"the rest"].concat();
+            let good = second("a.example");
             assert_eq!(push_after(&again, &good).unwrap(), good);
-            let wrong = DenialReason::WrongHost;
-            assert_eq!(push_after(&again, &greet("evil.example")), refusal(wrong, "evil.example"));
-            assert_eq!(push_after(&again, &greet("b.example")), refusal(wrong, "b.example"));
-            assert_eq!(push_after(&again, &greet("192.0.2.1")), refusal(wrong, ""));
-            // Before the server has answered, none is to come.
+            let wrong_host = DenialReason::WrongHost;
+            assert_eq!(
+                push_after(&again, &second("evil.example")),
+                refusal(wrong_host, "evil.example")
+            );
+            assert_eq!(push_after(&again, &second("b.example")), refusal(wrong_host, "b.example"));
+            assert_eq!(push_after(&again, &second("192.0.2.1")), refusal(wrong_host, ""));
+            // Before the server's answer, a second ClientHello is not expected.
             let early = refusal(DenialReason::WrongProtocol, "");
-            assert_eq!(push_after(b"", &greet("a.example")), early);
-            assert_eq!(push_after(&again[..20], &greet("evil.example")), early);
+            assert_eq!(push_after(b"", &second("a.example")), early);
+            assert_eq!(push_after(&again[..20], &second("evil.example")), early);
         }
-        // What is encrypted, and may begin with any byte, follows every other answer.
+        // Encrypted bytes, which may be any, follow every other answer.
         let last = crate::retry::tests::answer([9; 32]);
         let rest = [&change[..], b"\x16\x03\x03\x00\x05\x01\x00\x00\x01\x00"].concat();
         assert_eq!(push_after(&last, &rest).unwrap(), rest);
     }
 
     #[test]
-    fn what_is_no_name_is_refused_and_not_repeated() {
-        let wrong = refusal(DenialReason::WrongHost, "");
+    fn a_malformed_name_is_refused_and_not_shown() {
+        let wrong_host = refusal(DenialReason::WrongHost, "");
         let long = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "x".repeat(10_000));
-        assert_eq!(push(Inspection::NamesAllowed, 80, long.as_bytes()), wrong);
+        assert_eq!(push(Inspection::NamesAllowed, 80, long.as_bytes()), wrong_host);
         let mut bytes = hello("aaaaaaaaaaaaa.example");
         let at = bytes.windows(13).position(|window| window == b"aaaaaaaaaaaaa").unwrap();
         bytes[at..at + 5].copy_from_slice(b"\x1b[2J\n");
-        assert_eq!(push(Inspection::NamesAllowed, 443, &bytes), wrong);
-        assert_eq!(push(Inspection::NamesNotDenied, 443, &bytes), wrong);
+        assert_eq!(push(Inspection::NamesAllowed, 443, &bytes), wrong_host);
+        assert_eq!(push(Inspection::NamesNotDenied, 443, &bytes), wrong_host);
     }
 
     #[test]
-    fn http_has_to_name_what_is_allowed() {
+    fn http_must_name_an_allowed_host() {
         let get = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
         let strict = Inspection::NamesAllowed;
         assert_eq!(push(strict, 80, &get("a.example")).unwrap(), get("a.example"));

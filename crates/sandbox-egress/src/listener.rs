@@ -1,4 +1,4 @@
-//! Where connections out of a sandbox arrive.
+//! Accepts the connections that leave a sandbox.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -15,21 +15,21 @@ use tokio::sync::Notify;
 use crate::connection::{Destination, admit};
 use crate::gate::Shared;
 
-/// Connections that may have been let in and wait to be served. Further ones wait in the kernel's queue.
+/// Maximum number of admitted connections that wait to be served. Further ones wait in the kernel's queue.
 const MAX_ADMITTED: usize = 16;
 
-/// Connections that are looked at in a row. Code can make more all the time.
+/// Connections accepted in one batch. Code can open more at any time.
 const ACCEPT_BATCH: usize = 256;
 
-/// How often in a row at most before what was refused is told: together as many as wait in the kernel's queue.
+/// Maximum number of batches before denials are reported: together as many connections as the kernel's queue holds.
 const MAX_BATCHES: usize = 16;
 
-/// Takes connections, and says at once to each whether it may be one. Whoever asks what was refused has it look first, so
-/// that nothing is left out because nobody had come to it yet.
+/// Accepts connections, and applies the rules to each at once. A report of denials accepts pending connections first,
+/// so that it includes those that no task has accepted yet.
 #[derive(Debug)]
 pub(crate) struct AdmissionListener {
     listener: AsyncFd<TcpListener>,
-    /// Let in, and not served yet.
+    /// Admitted connections that are not served yet.
     admitted: Mutex<VecDeque<(TcpStream, Destination)>>,
     arrived: Notify,
 }
@@ -48,10 +48,10 @@ impl AdmissionListener {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what has arrived.
+    /// Accepts the connections that have arrived.
     pub(crate) fn accept_pending(&self, shared: &Shared) {
         for _ in 0..MAX_BATCHES {
-            // What could not be taken is looked at again by who serves.
+            // The serving task retries a failed accept.
             if self.accept_batch(shared).unwrap_or(true) {
                 break;
             }
@@ -61,7 +61,7 @@ impl AdmissionListener {
         }
     }
 
-    /// Takes what has arrived; what may not be is refused, and noted. `false`: there may be more.
+    /// Accepts one batch, recording and resetting refused connections. Returns false if more may be waiting.
     fn accept_batch(&self, shared: &Shared) -> io::Result<bool> {
         let mut admitted = self.admitted();
         for _ in 0..ACCEPT_BATCH {
@@ -77,8 +77,8 @@ impl AdmissionListener {
             match admit(shared, &client) {
                 Ok(destination) => admitted.push_back((client, destination)),
                 Err(error) => {
-                    error.note(shared);
-                    // A reset, so that code does not take it for an end.
+                    error.record(shared);
+                    // A reset, so that code does not mistake the refusal for an orderly end.
                     let at_once = linger { l_onoff: 1, l_linger: 0 };
                     let _ = setsockopt(&client, sockopt::Linger, &at_once);
                 }
@@ -87,10 +87,10 @@ impl AdmissionListener {
         Ok(false)
     }
 
-    /// The next connection that may be one.
+    /// Returns the next admitted connection.
     ///
     /// # Cancellation
-    /// Nothing is lost when the future is dropped.
+    /// Dropping the future loses no connection.
     pub(crate) async fn next(&self, shared: &Shared) -> io::Result<(TcpStream, Destination)> {
         loop {
             if let Some(next) = self.admitted().pop_front() {

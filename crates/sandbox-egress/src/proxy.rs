@@ -1,7 +1,8 @@
-//! Connections of programs that say where they want to, as they would say it to a proxy for HTTP.
+//! Serves programs that use the gate as an HTTP proxy.
 //!
-//! `CONNECT host:port` becomes a tunnel (RFC 9110, 9.3.6). A request with an absolute target goes to that host in the form
-//! that servers expect (RFC 9112, 3.2.2), and is the last one of its connection, so that no other host is named on it.
+//! `CONNECT host:port` becomes a tunnel (RFC 9110, 9.3.6). A request with an absolute target is forwarded in the form
+//! that servers expect (RFC 9112, 3.2.2), and is the last one of its connection, so that no other host can be named on
+//! it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,31 +18,31 @@ use crate::http::{MAX_FIELDS, MAX_HEAD_SIZE, has_plain_lines, may_be_a_head};
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// How long whoever was refused may take to read why.
+/// Timeout for a refused client to read the reason.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a program kind for.
+/// The first request of a proxy connection.
 #[derive(Debug)]
 struct ProxyRequest {
     destination: Destination,
     kind: RequestKind,
-    /// What it has said after the head.
+    /// The bytes received after the head.
     rest: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum RequestKind {
     Tunnel,
-    /// One request, with this head.
+    /// One request, with its rewritten head.
     Forward(Vec<u8>),
 }
 
-/// Why a request is not one for a proxy: a status with its phrase, and what to tell.
+/// Reason why a request is invalid: a status with its phrase, and a text.
 type BadRequest = (&'static str, &'static str);
 
 const BAD: &str = "400 Bad Request";
 
-/// Serves one connection to its end. What is refused is noted, and answered if nothing else was.
+/// Serves one connection until it ends. A refusal is recorded, and answered unless an answer was already sent.
 pub(crate) async fn serve<C>(shared: &Shared, client: C)
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -49,16 +50,18 @@ where
     let (mut from, mut to) = split(client);
     let request = match timeout(shared.limits.first_bytes, read(&mut from)).await {
         Ok(Ok(Some(request))) => request,
-        // Nothing was asked.
+        // The client sent nothing.
         Ok(Ok(None)) => return,
         Ok(Err((status, why))) => return respond(from, to, status, why).await,
-        Err(_) => return respond(from, to, "408 Request Timeout", "no request has come").await,
+        Err(_) => {
+            return respond(from, to, "408 Request Timeout", "no request arrived in time").await;
+        }
     };
     let server = match connect(shared, &request.destination).await {
         Ok(server) => server,
         Err(error) => {
             let (status, why) = error_response(&request.destination, &error);
-            error.note(shared);
+            error.record(shared);
             return respond(from, to, status, &why).await;
         }
     };
@@ -70,11 +73,11 @@ where
     if let Err(error) =
         proxy_bytes(shared, &request.destination, (from, to), server, received).await
     {
-        error.note(shared);
+        error.record(shared);
     }
 }
 
-/// The request that a connection begins with; none when nothing comes at all.
+/// Reads the first request of a connection; `None` when the client sends nothing.
 async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<ProxyRequest>, BadRequest> {
     const END: &[u8] = b"\r\n\r\n";
     let mut received = Vec::new();
@@ -82,7 +85,7 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<ProxyRequest
         let searched = received.len().saturating_sub(END.len() - 1);
         match from.read_buf(&mut received).await {
             Ok(0) | Err(_) if received.is_empty() => return Ok(None),
-            Ok(0) | Err(_) => return Err((BAD, "the request has no end")),
+            Ok(0) | Err(_) => return Err((BAD, "the request is incomplete")),
             Ok(_) => {}
         }
         let end = received[searched..].windows(END.len()).position(|window| window == END);
@@ -91,7 +94,7 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<ProxyRequest
             return parse(&received, rest).map(Some);
         }
         if received.len() > MAX_HEAD_SIZE || !may_be_a_head(&received) {
-            return Err((BAD, "this is a proxy for HTTP, spoken to without encryption"));
+            return Err((BAD, "this proxy expects an unencrypted HTTP request"));
         }
     }
 }
@@ -104,7 +107,7 @@ fn parse(head: &[u8], rest: Vec<u8>) -> Result<ProxyRequest, BadRequest> {
     let (true, true, Some(method), Some(target), Some(version)) =
         (whole, has_plain_lines(head), request.method, request.path, request.version)
     else {
-        return Err((BAD, "this is no request of HTTP"));
+        return Err((BAD, "the request is not valid HTTP"));
     };
     if method == "CONNECT" {
         let destination =
@@ -113,13 +116,13 @@ fn parse(head: &[u8], rest: Vec<u8>) -> Result<ProxyRequest, BadRequest> {
     }
     let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     let Some(target) = scheme.and_then(|_| target.get(7..)) else {
-        let why = "this is a proxy: it takes CONNECT, and requests for http://HOST/";
+        let why = "this proxy accepts only CONNECT, and requests for http://HOST/";
         return Err((BAD, why));
     };
     let end = target.find(['/', '?', '#']).unwrap_or(target.len());
     let (authority, path) = target.split_at(end);
     let destination =
-        parse_destination(authority, Some(80)).ok_or((BAD, "the target names no host"))?;
+        parse_destination(authority, Some(80)).ok_or((BAD, "the request target names no host"))?;
     let path = match path.split('#').next().unwrap_or_default() {
         "" if method == "OPTIONS" => "*".to_owned(),
         path if path.starts_with('/') => path.to_owned(),
@@ -129,7 +132,7 @@ fn parse(head: &[u8], rest: Vec<u8>) -> Result<ProxyRequest, BadRequest> {
     Ok(ProxyRequest { destination, kind: RequestKind::Forward(head), rest })
 }
 
-/// What `host:port` means. A host is in lower case and has no final dot.
+/// Parses `host:port`, with the host in lower case and without a final dot.
 fn parse_destination(text: &str, default: Option<u16>) -> Option<Destination> {
     let (host, port) = authority::split(text)?;
     let port = port.or(default).filter(|port| *port != 0)?;
@@ -143,8 +146,8 @@ fn parse_destination(text: &str, default: Option<u16>) -> Option<Destination> {
     is_name.then(|| Destination::name(host.to_ascii_lowercase(), port))
 }
 
-/// The head of a request as its server expects it. What is about the connection to a proxy is left out, and the connection
-/// to the server ends with the answer.
+/// Rewrites the head of a request for its server. Fields about the proxy connection are removed, and the server closes
+/// the connection after its answer.
 fn rewrite_head(
     method: &str,
     path: &str,
@@ -175,7 +178,7 @@ fn rewrite_head(
     head
 }
 
-/// What to answer when a host is not reached.
+/// Returns the status and text for a host that was not reached.
 fn error_response(destination: &Destination, error: &ConnectError) -> (&'static str, String) {
     match error {
         ConnectError::Denied(denial) => {
@@ -184,12 +187,12 @@ fn error_response(destination: &Destination, error: &ConnectError) -> (&'static 
         }
         ConnectError::Broken(error) => (
             "502 Bad Gateway",
-            format!("{}:{} was not reached: {error}", destination.host, destination.port),
+            format!("{}:{} could not be reached: {error}", destination.host, destination.port),
         ),
     }
 }
 
-/// Answers, and waits until that may have been read: what is not read of a connection takes along what was sent on it.
+/// Sends a response and drains the client: closing a socket with unread bytes would discard the response.
 async fn respond(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -234,7 +237,7 @@ mod tests {
                 "{target}"
             );
         }
-        for wrong in [
+        for invalid in [
             "a.example",
             "a.example:",
             "a.example:0",
@@ -252,7 +255,7 @@ mod tests {
             "http://a.example:443",
             "/",
         ] {
-            assert_eq!(connect(wrong), Err(BAD), "{wrong}");
+            assert_eq!(connect(invalid), Err(BAD), "{invalid}");
         }
     }
 
@@ -276,17 +279,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_no_proxy_is_told_so() {
-        for wrong in [
+    fn requests_that_are_not_for_a_proxy_are_refused() {
+        for invalid in [
             "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
             "GET https://a.example/ HTTP/1.1\r\n\r\n",
             "GET http:/// HTTP/1.1\r\n\r\n",
             "GET http://a@b.example/ HTTP/1.1\r\n\r\n",
             "GET http://a.example/ HTTP/1.1\nX: y\r\n\r\n",
             "GET http://a.example/ HTTP/1.1\r\nX: a\rb\r\n\r\n",
-            "nonsense\r\n\r\n",
+            "malformed\r\n\r\n",
         ] {
-            assert_eq!(parsed(wrong), Err(BAD), "{wrong:?}");
+            assert_eq!(parsed(invalid), Err(BAD), "{invalid:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes between a sandbox and a host, in both directions.
+//! Relays bytes between a sandbox and a host, in both directions.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use crate::config::Limits;
 use crate::inspect::{Inspector, Refusal};
-use crate::retry::Listener;
+use crate::retry::ServerObserver;
 use crate::rules::Rules;
 
-/// Bytes that one direction of a connection holds. A side that does not read holds the other side back.
+/// Buffer size of each direction. A side that does not read holds the other side back.
 const CHUNK_SIZE: usize = 16 * 1024;
 
-/// Why a connection ended before both sides had said everything.
+/// Reason why a connection ended early.
 #[derive(Debug)]
 pub(crate) enum RelayEnd {
     Refused(Refusal),
-    /// One side broke, or nothing happened for too long.
+    /// One side broke, or the connection was idle for too long.
     Broken,
 }
 
@@ -30,15 +30,15 @@ impl From<io::Error> for RelayEnd {
     }
 }
 
-/// What code in a sandbox says on a connection, as far as it is known when its bytes begin to be passed on.
+/// The bytes from the client in the sandbox, and their inspection.
 pub(crate) struct ClientStream<'a> {
-    /// What it has said already.
+    /// The bytes that were received before the relay started.
     pub(crate) received: Vec<u8>,
     pub(crate) inspector: Inspector,
     pub(crate) rules: &'a Rules,
 }
 
-/// Passes bytes on until both sides have ended. Whoever ends first only ends its own direction.
+/// Relays bytes until both sides have ended. A side that ends closes only its own direction.
 pub(crate) async fn relay<R, W>(
     (from_client, to_client): (R, W),
     server: &mut TcpStream,
@@ -49,12 +49,12 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let clock = Clock::new();
+    let clock = ActivityClock::new();
     let (from_server, to_server) = server.split();
-    let listener = client.inspector.listener();
+    let observer = client.inspector.observer();
     let both = async {
-        let out = client.pass(from_client, to_server, limits, &clock);
-        tokio::try_join!(out, inward(from_server, to_client, listener, &clock)).map(drop)
+        let out = client.forward_all(from_client, to_server, limits, &clock);
+        tokio::try_join!(out, relay_to_client(from_server, to_client, observer, &clock)).map(drop)
     };
     tokio::select! {
         outcome = both => outcome,
@@ -63,17 +63,17 @@ where
 }
 
 impl ClientStream<'_> {
-    async fn pass(
+    async fn forward_all(
         mut self,
         mut from: impl AsyncRead + Unpin,
         mut to: WriteHalf<'_>,
         limits: &Limits,
-        clock: &Clock,
+        clock: &ActivityClock,
     ) -> Result<(), RelayEnd> {
         let deadline = Instant::now() + limits.first_bytes;
         let mut held = Vec::new();
         let received = std::mem::take(&mut self.received);
-        self.pass_on(&received, &mut held, &mut to).await?;
+        self.forward(&received, &mut held, &mut to).await?;
         let mut buffer = vec![0; CHUNK_SIZE];
         loop {
             let read = from.read(&mut buffer);
@@ -86,12 +86,12 @@ impl ClientStream<'_> {
                 return Ok(to.shutdown().await?);
             }
             clock.tick();
-            self.pass_on(&buffer[..count], &mut held, &mut to).await?;
+            self.forward(&buffer[..count], &mut held, &mut to).await?;
             clock.tick();
         }
     }
 
-    async fn pass_on(
+    async fn forward(
         &mut self,
         bytes: &[u8],
         held: &mut Vec<u8>,
@@ -107,11 +107,11 @@ impl ClientStream<'_> {
     }
 }
 
-async fn inward(
+async fn relay_to_client(
     mut from: ReadHalf<'_>,
     mut to: impl AsyncWrite + Unpin,
-    mut listener: Option<Listener>,
-    clock: &Clock,
+    mut observer: Option<ServerObserver>,
+    clock: &ActivityClock,
 ) -> Result<(), RelayEnd> {
     let mut buffer = vec![0; CHUNK_SIZE];
     loop {
@@ -120,21 +120,21 @@ async fn inward(
             return Ok(to.shutdown().await?);
         }
         clock.tick();
-        if let Some(listener) = &mut listener {
-            listener.push(&buffer[..count]);
+        if let Some(observer) = &mut observer {
+            observer.push(&buffer[..count]);
         }
         to.write_all(&buffer[..count]).await?;
         clock.tick();
     }
 }
 
-/// When something last happened.
-struct Clock {
+/// Time of the last activity.
+struct ActivityClock {
     start: Instant,
     last: AtomicU64,
 }
 
-impl Clock {
+impl ActivityClock {
     fn new() -> Self {
         Self { start: Instant::now(), last: AtomicU64::new(0) }
     }
@@ -144,7 +144,7 @@ impl Clock {
         self.last.store(passed, Ordering::Relaxed);
     }
 
-    /// Waits until nothing has happened for so long.
+    /// Waits until the connection has been idle for this long.
     async fn idle(&self, limit: Duration) {
         loop {
             let last = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed));

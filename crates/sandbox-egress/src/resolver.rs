@@ -1,4 +1,4 @@
-//! Names of the outside, asked in bounded numbers and remembered for a moment.
+//! Caching resolver with a bounded number of concurrent lookups.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -13,19 +13,19 @@ use tokio::time::timeout;
 
 use crate::upstream::Upstream;
 
-/// Questions to the outside at one time.
+/// Maximum number of concurrent upstream lookups.
 const MAX_CONCURRENT: usize = 16;
 
-/// How long an answer counts. The connection that follows a question finds it; what changes is soon seen.
+/// Lifetime of a cached answer: long enough for the connection after a DNS query, short enough to notice changes.
 const CACHE_TTL: Duration = Duration::from_secs(20);
 
-/// Addresses of one name that are looked at: whoever answers for a name decides how many it has, and each is judged.
+/// Maximum number of addresses used of one name: the name's owner decides how many there are, and each is checked.
 const MAX_ADDRESSES: usize = 64;
 
-/// Answers that are remembered.
+/// Maximum number of cached answers.
 const MAX_CACHED: usize = 512;
 
-/// Answers, and when they came.
+/// Answers, with the times of their lookups.
 type Cache = HashMap<Box<str>, (Instant, Arc<[IpAddr]>)>;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Resolver {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses of a name, as [`Upstream::resolve`] has them.
+    /// Returns the addresses of a name, as [`Upstream::resolve`] does.
     pub(crate) async fn resolve(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
         if let Some((at, found)) = self.cache().get(name)
             && at.elapsed() < CACHE_TTL
@@ -71,17 +71,17 @@ impl Resolver {
     async fn query(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
         let (upstream, name) = (Arc::clone(&self.upstream), name.to_owned());
-        let mut asked = Box::pin(async move {
+        let mut lookup = Box::pin(async move {
             let found = upstream.resolve(&name).await;
             drop(slot);
             found
         });
-        // What is answered at once needs no task.
-        let at_once = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
-        let mut found = match at_once {
+        // A lookup that completes at once needs no task.
+        let first_poll = poll_fn(|context| Poll::Ready(lookup.as_mut().poll(context))).await;
+        let mut found = match first_poll {
             Poll::Ready(found) => found?,
-            // The resolver of a host goes on when nobody waits for it any more, and has its place until it ends.
-            Poll::Pending => tokio::spawn(asked).await.map_err(io::Error::other)??,
+            // The host's resolver continues after its caller is dropped, and holds its slot until it ends.
+            Poll::Pending => tokio::spawn(lookup).await.map_err(io::Error::other)??,
         };
         found.truncate(MAX_ADDRESSES);
         let mut seen = Vec::new();
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers nothing until all may go on, and does not notice that nobody waits any more.
+    /// Blocks every lookup until released, and ignores that callers were dropped.
     #[derive(Debug)]
     struct Slow {
         started: AtomicUsize,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_that_nobody_waits_for_have_their_place_until_they_end() {
+    async fn abandoned_lookups_hold_their_slot_until_they_end() {
         let (end, release) = mpsc::channel();
         let slow =
             Arc::new(Slow { started: AtomicUsize::new(0), release: Arc::new(Mutex::new(release)) });

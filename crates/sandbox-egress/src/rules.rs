@@ -1,4 +1,4 @@
-//! What a policy says of names and addresses. Deny wins over allow, and over everything.
+//! Applies a policy to names and addresses. Deny takes precedence over allow.
 
 use std::net::IpAddr;
 
@@ -6,38 +6,38 @@ use sandbox_core::{DenialReason, HostPattern, NetworkMode, NetworkPolicy};
 
 use crate::addresses::is_public;
 
-/// A policy, asked. A port of `None` means that it is not known yet; then whatever may turn out allowed is.
+/// A policy to evaluate. A port of `None` is not known yet; the rules then allow whatever some port could be allowed.
 #[derive(Debug)]
 pub(crate) struct Rules {
     policy: NetworkPolicy,
     denies_names: bool,
 }
 
-/// How an address came up.
+/// Origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Code in the sandbox wrote it.
     Literal,
-    /// The host found it for a name that is allowed.
+    /// The host resolved an allowed name to it.
     Name,
 }
 
-/// What must be read of the first bytes of a connection.
+/// Inspection that the first bytes of a connection need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inspection {
-    /// Nothing.
+    /// No inspection.
     Nothing,
-    /// Every host they name has to be allowed, and one has to be named.
+    /// The bytes must name a host, and every host they name must be allowed.
     NamesAllowed,
-    /// No host they name may be denied.
+    /// No host that the bytes name may be denied.
     NamesNotDenied,
 }
 
-fn fits(pattern: &HostPattern, port: Option<u16>) -> bool {
+fn may_match(pattern: &HostPattern, port: Option<u16>) -> bool {
     pattern.port().is_none() || port.is_none() || pattern.port() == port
 }
 
-/// A denial that speaks of one port counts only once the port is known.
+/// Returns whether a deny pattern applies. A pattern with a port applies only once the port is known.
 fn denies(pattern: &HostPattern, port: Option<u16>) -> bool {
     pattern.port().is_none() || pattern.port() == port
 }
@@ -52,22 +52,22 @@ impl Rules {
         self.policy.mode == NetworkMode::All
     }
 
-    /// Whether a name may be asked for and connected to.
-    pub(crate) fn name(&self, name: &str, port: Option<u16>) -> Result<(), DenialReason> {
+    /// Checks that a name may be resolved and connected to.
+    pub(crate) fn check_name(&self, name: &str, port: Option<u16>) -> Result<(), DenialReason> {
         let matches = |pattern: &&HostPattern| pattern.matches_name(name);
         if self.policy.deny.iter().filter(matches).any(|pattern| denies(pattern, port)) {
             return Err(DenialReason::Denied);
         }
         let mut listed = self.policy.allow.iter().filter(matches);
-        if self.everything_is_allowed() || listed.any(|pattern| fits(pattern, port)) {
+        if self.everything_is_allowed() || listed.any(|pattern| may_match(pattern, port)) {
             Ok(())
         } else {
             Err(DenialReason::NotListed)
         }
     }
 
-    /// Whether an address may be connected to. `own`: it is one of this host.
-    pub(crate) fn address(
+    /// Checks that an address may be connected to. `own` marks an address of this host.
+    pub(crate) fn check_address(
         &self,
         address: IpAddr,
         port: Option<u16>,
@@ -79,7 +79,7 @@ impl Rules {
         if self.policy.deny.iter().filter(matches).any(|pattern| denies(pattern, port)) {
             return Err(DenialReason::Denied);
         }
-        if self.policy.allow.iter().filter(matches).any(|pattern| fits(pattern, port)) {
+        if self.policy.allow.iter().filter(matches).any(|pattern| may_match(pattern, port)) {
             return Ok(());
         }
         if own || !is_public(address) {
@@ -92,7 +92,7 @@ impl Rules {
         }
     }
 
-    /// What has to be read of a connection to that port.
+    /// Returns the inspection that a connection to this port needs.
     pub(crate) fn inspection(&self, source: Source, port: u16) -> Inspection {
         match (source, port) {
             (Source::Name, 80 | 443) if !self.everything_is_allowed() => Inspection::NamesAllowed,
@@ -101,14 +101,14 @@ impl Rules {
         }
     }
 
-    /// Whether a host that the bytes of a connection name may be reached by it.
-    pub(crate) fn named(
+    /// Checks a host named by the bytes of a connection.
+    pub(crate) fn check_named(
         &self,
         inspection: Inspection,
         name: &str,
         port: u16,
     ) -> Result<(), DenialReason> {
-        match (inspection, self.name(name, Some(port))) {
+        match (inspection, self.check_name(name, Some(port))) {
             (Inspection::NamesAllowed, Err(DenialReason::NotListed)) => {
                 Err(DenialReason::WrongHost)
             }
@@ -143,15 +143,15 @@ mod tests {
             &["a.example:443", "*.b.example"],
             &["evil.b.example", "half.b.example:80"],
         );
-        assert_eq!(rules.name("a.example", None), Ok(()));
-        assert_eq!(rules.name("a.example", Some(443)), Ok(()));
-        assert_eq!(rules.name("a.example", Some(80)), NOT_LISTED);
-        assert_eq!(rules.name("x.a.example", Some(443)), NOT_LISTED);
-        assert_eq!(rules.name("y.x.b.example", Some(22)), Ok(()));
-        assert_eq!(rules.name("evil.b.example", None), DENIED);
-        assert_eq!(rules.name("half.b.example", None), Ok(()));
-        assert_eq!(rules.name("half.b.example", Some(80)), DENIED);
-        assert_eq!(rules.name("half.b.example", Some(81)), Ok(()));
+        assert_eq!(rules.check_name("a.example", None), Ok(()));
+        assert_eq!(rules.check_name("a.example", Some(443)), Ok(()));
+        assert_eq!(rules.check_name("a.example", Some(80)), NOT_LISTED);
+        assert_eq!(rules.check_name("x.a.example", Some(443)), NOT_LISTED);
+        assert_eq!(rules.check_name("y.x.b.example", Some(22)), Ok(()));
+        assert_eq!(rules.check_name("evil.b.example", None), DENIED);
+        assert_eq!(rules.check_name("half.b.example", None), Ok(()));
+        assert_eq!(rules.check_name("half.b.example", Some(80)), DENIED);
+        assert_eq!(rules.check_name("half.b.example", Some(81)), Ok(()));
     }
 
     #[test]
@@ -161,8 +161,9 @@ mod tests {
             &["a.example", "10.0.0.0/8:5432", "1.1.1.1"],
             &["10.0.0.9"],
         );
-        let name = |address, port| some.address(ip(address), Some(port), Source::Name, false);
-        let literal = |address, port| some.address(ip(address), Some(port), Source::Literal, false);
+        let name = |address, port| some.check_address(ip(address), Some(port), Source::Name, false);
+        let literal =
+            |address, port| some.check_address(ip(address), Some(port), Source::Literal, false);
         assert_eq!(name("8.8.8.8", 443), Ok(()));
         assert_eq!(name("10.0.0.1", 5432), Ok(()));
         assert_eq!(name("::ffff:10.0.0.1", 5432), Ok(()));
@@ -173,25 +174,25 @@ mod tests {
         assert_eq!(literal("1.1.1.1", 443), Ok(()));
         assert_eq!(literal("10.0.0.1", 5432), Ok(()));
         assert_eq!(literal("169.254.169.254", 80), PRIVATE);
-        assert_eq!(some.address(ip("8.8.8.8"), Some(1), Source::Name, true), PRIVATE);
-        assert_eq!(some.address(ip("10.0.0.1"), None, Source::Name, false), Ok(()));
+        assert_eq!(some.check_address(ip("8.8.8.8"), Some(1), Source::Name, true), PRIVATE);
+        assert_eq!(some.check_address(ip("10.0.0.1"), None, Source::Name, false), Ok(()));
     }
 
     #[test]
-    fn everything_is_not_the_private_part() {
+    fn mode_all_excludes_private_addresses() {
         let all = rules(NetworkMode::All, &["192.168.1.5"], &["evil.example", "9.9.9.0/24"]);
-        let literal = |address| all.address(ip(address), Some(80), Source::Literal, false);
+        let literal = |address| all.check_address(ip(address), Some(80), Source::Literal, false);
         assert_eq!(literal("8.8.8.8"), Ok(()));
         assert_eq!(literal("192.168.1.5"), Ok(()));
         assert_eq!(literal("192.168.1.6"), PRIVATE);
         assert_eq!(literal("9.9.9.9"), DENIED);
         assert_eq!(literal("::1"), PRIVATE);
-        assert_eq!(all.name("any.example", Some(1)), Ok(()));
-        assert_eq!(all.name("evil.example", Some(1)), DENIED);
+        assert_eq!(all.check_name("any.example", Some(1)), Ok(()));
+        assert_eq!(all.check_name("evil.example", Some(1)), DENIED);
     }
 
     #[test]
-    fn what_names_hosts_is_read_where_names_count() {
+    fn ports_that_name_hosts_are_inspected() {
         let listed = rules(NetworkMode::Allowlist, &["a.example", "1.1.1.1"], &[]);
         assert_eq!(listed.inspection(Source::Name, 443), Inspection::NamesAllowed);
         assert_eq!(listed.inspection(Source::Name, 5432), Inspection::Nothing);
@@ -202,10 +203,10 @@ mod tests {
             rules(NetworkMode::All, &[], &["9.9.9.9"]).inspection(Source::Name, 443),
             Inspection::Nothing
         );
-        let wrong = Err(DenialReason::WrongHost);
-        assert_eq!(listed.named(Inspection::NamesAllowed, "b.example", 443), wrong);
-        assert_eq!(listed.named(Inspection::NamesAllowed, "A.EXAMPLE", 443), Ok(()));
-        assert_eq!(all.named(Inspection::NamesNotDenied, "b.example", 80), Ok(()));
-        assert_eq!(all.named(Inspection::NamesNotDenied, "evil.example", 80), DENIED);
+        let wrong_host = Err(DenialReason::WrongHost);
+        assert_eq!(listed.check_named(Inspection::NamesAllowed, "b.example", 443), wrong_host);
+        assert_eq!(listed.check_named(Inspection::NamesAllowed, "A.EXAMPLE", 443), Ok(()));
+        assert_eq!(all.check_named(Inspection::NamesNotDenied, "b.example", 80), Ok(()));
+        assert_eq!(all.check_named(Inspection::NamesNotDenied, "evil.example", 80), DENIED);
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         a_name_is_no_permission_for_a_private_address;
         literal_addresses_need_a_rule;
         deny_wins;
-        everything_is_the_public_internet needs network_all;
+        mode_all_is_the_public_internet needs network_all;
         a_listed_private_address_is_reached_under_all needs network_all;
         a_run_that_succeeds_has_no_hint;
         denials_of_earlier_runs_are_not_told_again;
@@ -221,7 +221,7 @@ async fn deny_wins(f: Fixture) -> Checked {
     Ok(())
 }
 
-async fn everything_is_the_public_internet(f: Fixture) -> Checked {
+async fn mode_all_is_the_public_internet(f: Fixture) -> Checked {
     let server = server()?;
     let port = server.port;
     let sandbox = f.create(|builder| builder.network(NetworkPolicy::all())).await?;

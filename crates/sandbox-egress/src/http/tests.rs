@@ -1,4 +1,4 @@
-//! Requests that are passed on, and those that are not.
+//! Tests of requests that are forwarded and of requests that are refused.
 
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn requests_of_one_host_pass_unchanged() {
 }
 
 #[test]
-fn another_host_is_not_passed_on() {
+fn requests_for_another_host_are_refused() {
     let evil = |text: &str| Err(RequestError::Host(text.into()));
     assert_eq!(one(b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"), evil("evil.example"));
     assert_eq!(one(b"GET / HTTP/1.1\r\nHost: a.example:81\r\n\r\n"), evil("a.example:81"));
@@ -60,7 +60,7 @@ fn a_request_hidden_in_a_body_stays_a_body() {
 }
 
 #[test]
-fn what_can_be_understood_in_two_ways_is_refused() {
+fn ambiguous_requests_are_refused() {
     for fields in [
         "Host: a.example\r\nHost: a.example\r\n",
         "Host: a.example\r\nhost: evil.example\r\n",

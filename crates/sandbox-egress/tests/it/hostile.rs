@@ -1,4 +1,4 @@
-//! Code that tries to get past the gate, or to tire it.
+//! Tests of code that tries to bypass or exhaust the gate.
 
 use std::time::{Duration, Instant};
 
@@ -6,36 +6,37 @@ use sandbox_core::NetworkPolicy;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{Behind, echo_server, fresh_address, http_server, serve};
+use crate::support::{GatedCell, echo_server, fresh_address, http_server, serve};
 
-/// `a.example` and `b.example` on one address of the host, and servers that would answer for `evil.example` too.
-async fn one_server_for_all() -> Behind {
+/// Sets up `a.example` and `b.example` on one address of the host, with servers that would also answer for
+/// `evil.example`.
+async fn one_server_for_all() -> GatedCell {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", "b.example", &address]).await;
+    let gated = GatedCell::allowing(&["a.example", "b.example", &address]).await;
     for name in ["a.example", "b.example", "evil.example"] {
-        behind.world.name(name, &[&address]);
+        gated.network.name(name, &[&address]);
     }
     http_server(&address, 80, "served").await;
     echo_server(&address, 443).await;
-    behind
+    gated
 }
 
 #[tokio::test]
-async fn requests_name_only_what_is_allowed() {
-    let behind = one_server_for_all().await;
+async fn requests_name_only_allowed_hosts() {
+    let gated = one_server_for_all().await;
     let script = "
 print(fetch('a.example'), fetch('a.example', name='evil.example'), fetch('a.example', more='Host: evil.example\\r\\n'))
-print(say('a.example', 80, b'GET http://evil.example/ HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\n'))
-print(say('a.example', 80, b'CONNECT evil.example:443 HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\n'))
-print(say('a.example', 80, b'GET / HTTP/1.0\\r\\n\\r\\n'))
-print(say('a.example', 80, b'SSH-2.0-x\\r\\n'))
+print(send('a.example', 80, b'GET http://evil.example/ HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\n'))
+print(send('a.example', 80, b'CONNECT evil.example:443 HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\n'))
+print(send('a.example', 80, b'GET / HTTP/1.0\\r\\n\\r\\n'))
+print(send('a.example', 80, b'SSH-2.0-x\\r\\n'))
 two = b'GET / HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\nGET / HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n'
-print('served' in say('a.example', 80, two))";
+print('served' in send('a.example', 80, two))";
     let reset = "ConnectionResetError";
     let expected = format!("served {reset} {reset}\n{reset}\n{reset}\n{reset}\n{reset}\nFalse");
-    assert_eq!(behind.python(script).await, expected);
+    assert_eq!(gated.python(script).await, expected);
     assert_eq!(
-        behind.denied(),
+        gated.denied(),
         [
             "evil.example:80 wrong_host evil.example:80 3",
             "a.example:80 wrong_protocol nothing 3",
@@ -45,9 +46,9 @@ print('served' in say('a.example', 80, two))";
 }
 
 #[tokio::test]
-async fn tls_names_only_what_is_allowed() {
-    let behind = one_server_for_all().await;
-    // The server echoes the greeting, which no client takes: what counts is whether it came that far.
+async fn tls_names_only_allowed_hosts() {
+    let gated = one_server_for_all().await;
+    // The server echoes the ClientHello, which no client accepts: what counts is whether it arrived.
     let script = "
 def greet(host, name):
     context = ssl._create_unverified_context()
@@ -56,15 +57,15 @@ def greet(host, name):
     except ssl.SSLError: return 'reached'
     except OSError as e: return type(e).__name__
 print(greet('a.example', 'a.example'), greet('a.example', 'b.example'), greet('a.example', 'evil.example'))
-print(greet('a.example', None), say('a.example', 443, b'GET / HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\n'))
-print(greet('evil.example', 'a.example'), say('a.example', 443, b''))";
+print(greet('a.example', None), send('a.example', 443, b'GET / HTTP/1.1\\r\\nHost: a.example\\r\\n\\r\\n'))
+print(greet('evil.example', 'a.example'), send('a.example', 443, b''))";
     let script = script.replace("s: context", "s:\n            s.settimeout(2); context");
-    let output = behind
+    let output = gated
         .python(&script.replace("except ssl.SSLError", "except (ssl.SSLError, TimeoutError)"))
         .await;
     let reset = "ConnectionResetError";
     assert_eq!(output, format!("reached reached {reset}\n{reset} {reset}\ngaierror nothing"));
-    let denied = behind.denied();
+    let denied = gated.denied();
     assert!(
         denied.contains(&"evil.example:443 wrong_host evil.example:443 1".to_owned()),
         "{denied:?}"
@@ -76,44 +77,44 @@ print(greet('evil.example', 'a.example'), say('a.example', 443, b''))";
 #[tokio::test]
 async fn a_name_that_moves_inside_is_refused_when_it_has_moved() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", "127.64.0.0/10:8080"]).await;
-    behind.world.names_in_turn("a.example", &[&[&address], &["169.254.169.254"]]);
+    let gated = GatedCell::allowing(&["a.example", "127.64.0.0/10:8080"]).await;
+    gated.network.names_in_turn("a.example", &[&[&address], &["169.254.169.254"]]);
     echo_server(&address, 8080).await;
-    // The port of the rule is not that of the second server: the address alone is no permission.
+    // The second server has another port than the rule: the address by itself allows nothing.
     echo_server(&address, 8081).await;
-    let script = "print(say('a.example', 8080), say('a.example', 8081))";
-    assert_eq!(behind.python(script).await, "HELLO ConnectionResetError");
+    let script = "print(send('a.example', 8080), send('a.example', 8081))";
+    assert_eq!(gated.python(script).await, "HELLO ConnectionResetError");
     let expected = format!("a.example:8081 private_address {address}:8081 1");
-    assert_eq!(behind.denied(), [expected]);
-    // The answer is remembered for the connection that follows, and asked for again later.
-    assert_eq!(behind.world.asked.lock().unwrap().len(), 1);
+    assert_eq!(gated.denied(), [expected]);
+    // The answer is cached for the connection that follows, and looked up again later.
+    assert_eq!(gated.network.lookups.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn what_it_is_really_connected_to_counts() {
+async fn the_real_peer_address_counts() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example"]).await;
-    behind.world.name("a.example", &["8.8.8.8"]);
+    let gated = GatedCell::allowing(&["a.example"]).await;
+    gated.network.name("a.example", &["8.8.8.8"]);
     echo_server(&address, 8080).await;
-    *behind.world.detour.lock().unwrap() = Some(format!("{address}:8080").parse().unwrap());
-    assert_eq!(behind.python("print(say('a.example', 8080))").await, "ConnectionResetError");
+    *gated.network.detour.lock().unwrap() = Some(format!("{address}:8080").parse().unwrap());
+    assert_eq!(gated.python("print(send('a.example', 8080))").await, "ConnectionResetError");
     let expected = format!("a.example:8080 private_address {address}:8080 1");
-    assert_eq!(behind.denied(), [expected]);
+    assert_eq!(gated.denied(), [expected]);
 }
 
 #[tokio::test]
 async fn this_host_by_its_public_address_is_private() {
-    let behind = Behind::allowing(&["a.example"]).await;
-    behind.world.name("a.example", &["8.8.8.8"]);
-    behind.world.own.lock().unwrap().push("8.8.8.8".parse().unwrap());
-    assert_eq!(behind.python("print(say('a.example', 8080))").await, "gaierror");
-    assert_eq!(behind.denied(), ["a.example private_address 8.8.8.8 1"]);
-    assert!(behind.world.dialled.lock().unwrap().is_empty());
+    let gated = GatedCell::allowing(&["a.example"]).await;
+    gated.network.name("a.example", &["8.8.8.8"]);
+    gated.network.own.lock().unwrap().push("8.8.8.8".parse().unwrap());
+    assert_eq!(gated.python("print(send('a.example', 8080))").await, "gaierror");
+    assert_eq!(gated.denied(), ["a.example private_address 8.8.8.8 1"]);
+    assert!(gated.network.dialled.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn a_relay_inside_changes_nothing() {
-    let behind = one_server_for_all().await;
+    let gated = one_server_for_all().await;
     let script = "
 relay = socket.create_server(('127.0.0.1', 3128))
 def forward():
@@ -124,13 +125,13 @@ def forward():
         except OSError: one.close()
 threading.Thread(target=forward, daemon=True).start()
 print(fetch('127.0.0.1', 3128, name='evil.example') in ('nothing', 'ConnectionResetError'))";
-    assert_eq!(behind.python(script).await, "True");
-    assert_eq!(behind.denied(), ["evil.example:80 wrong_host evil.example:80 1"]);
+    assert_eq!(gated.python(script).await, "True");
+    assert_eq!(gated.denied(), ["evil.example:80 wrong_host evil.example:80 1"]);
 }
 
 #[tokio::test]
-async fn questions_carry_nothing_out() {
-    let behind = Behind::allowing(&["a.example"]).await;
+async fn dns_queries_carry_nothing_out() {
+    let gated = GatedCell::allowing(&["a.example"]).await;
     let script = "
 import os
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(2); s.connect(('127.0.0.1', 53))
@@ -152,25 +153,25 @@ with socket.create_connection(('127.0.0.1', 53), 5) as t:
 held = [socket.create_connection(('127.0.0.1', 53), 5) for n in range(100)]
 print(ask(question([b'evil', b'example'])))";
     let expected = "3 3\n3 3 3 3 3 3 1 1\n3 3\nTrue\n3";
-    assert_eq!(behind.python(script).await, expected);
-    assert!(behind.world.asked.lock().unwrap().is_empty(), "{:?}", behind.world.asked);
+    assert_eq!(gated.python(script).await, expected);
+    assert!(gated.network.lookups.lock().unwrap().is_empty(), "{:?}", gated.network.lookups);
 }
 
 #[tokio::test]
 async fn a_scan_finds_nothing_and_is_counted_in_bounds() {
-    let behind = Behind::allowing(&["a.example"]).await;
+    let gated = GatedCell::allowing(&["a.example"]).await;
     let script = "
 found = set()
-for port in range(1, 400): found.add(say('10.0.0.7', port, b''))
+for port in range(1, 400): found.add(send('10.0.0.7', port, b''))
 print(found)";
-    let output = behind.python(script).await;
+    let output = gated.python(script).await;
     assert!(
         ["{'ConnectionResetError'}", "{'ConnectionResetError', 'nothing'}"]
             .contains(&output.as_str()),
         "{output}"
     );
-    assert_eq!(behind.denied().len(), 64);
-    assert!(behind.world.dialled.lock().unwrap().is_empty());
+    assert_eq!(gated.denied().len(), 64);
+    assert!(gated.network.dialled.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -178,16 +179,16 @@ async fn a_flood_is_held_back_and_ends() {
     let address = fresh_address();
     let mut policy = NetworkPolicy::allowlist(["a.example"]).unwrap();
     policy.allow.push(address.parse().unwrap());
-    let behind = Behind::with(policy, |config| {
+    let gated = GatedCell::with(policy, |config| {
         config.limits.connections = 100;
-        // Long enough for the last one's own first bytes, on a machine that is busy.
+        // Long enough for the last connection's own first bytes, on a busy machine.
         config.limits.first_bytes = Duration::from_secs(1);
     })
     .await;
-    behind.world.name("a.example", &[&address]);
+    gated.network.name("a.example", &[&address]);
     http_server(&address, 80, "served").await;
     let began = Instant::now();
-    // A thousand that say nothing, or half of something; those behind them get their turn.
+    // A thousand connections that send nothing or half a request; those behind them are still served.
     let script = "
 to = socket.gethostbyname('a.example')
 held = []
@@ -199,9 +200,9 @@ for n, s in enumerate(held):
         except OSError: pass
 s = socket.create_connection((to, 80), 60); s.settimeout(60)
 print(fetch('a.example', connection=s))";
-    assert_eq!(behind.python(script).await, "served");
+    assert_eq!(gated.python(script).await, "served");
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    let dialled = behind.world.dialled.lock().unwrap().len();
+    let dialled = gated.network.dialled.lock().unwrap().len();
     assert!(dialled <= 1001, "{dialled}");
 }
 
@@ -210,36 +211,36 @@ async fn connections_beyond_the_limit_wait() {
     let address = fresh_address();
     let mut policy = NetworkPolicy::allowlist(["a.example"]).unwrap();
     policy.allow.push(address.parse().unwrap());
-    let behind = Behind::with(policy, |config| config.limits.connections = 3).await;
-    behind.world.name("a.example", &[&address]);
+    let gated = GatedCell::with(policy, |config| config.limits.connections = 3).await;
+    gated.network.name("a.example", &[&address]);
     serve(&address, 8080, |mut stream| async move {
         let _ = stream.write_all(b"hello").await;
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
     .await;
     let script = "
-def heard(s):
+def receive(s):
     s.settimeout(.5)
     return attempt(lambda: s.recv(5).decode())
 held = [socket.create_connection(('a.example', 8080), 5) for n in range(5)]
-print([heard(s) for s in held])
+print([receive(s) for s in held])
 held[0].close()
-print(heard(held[3]), heard(held[4]))";
+print(receive(held[3]), receive(held[4]))";
     let first = "['hello', 'hello', 'hello', 'TimeoutError', 'TimeoutError']";
-    assert_eq!(behind.python(script).await, format!("{first}\nhello TimeoutError"));
+    assert_eq!(gated.python(script).await, format!("{first}\nhello TimeoutError"));
 }
 
 #[tokio::test]
-async fn silence_ends() {
+async fn silent_connections_time_out() {
     let address = fresh_address();
     let mut policy = NetworkPolicy::allowlist(["a.example"]).unwrap();
     policy.allow.push(address.parse().unwrap());
-    let behind = Behind::with(policy, |config| {
+    let gated = GatedCell::with(policy, |config| {
         config.limits.idle = Duration::from_millis(300);
         config.limits.first_bytes = Duration::from_millis(300);
     })
     .await;
-    behind.world.name("a.example", &[&address]);
+    gated.network.name("a.example", &[&address]);
     http_server(&address, 80, "served").await;
     for port in [443, 8080] {
         echo_server(&address, port).await;
@@ -258,7 +259,7 @@ def slowly():
             s.sendall(bytes([byte])); time.sleep(.05)
 print(attempt(slowly) in ('ConnectionResetError', 'BrokenPipeError'))";
     let reset = "('ConnectionResetError', True)";
-    let output = behind.python(script).await;
+    let output = gated.python(script).await;
     assert_eq!(output, format!("{reset} {reset} {reset} {reset}\nTrue"));
 }
 
@@ -267,11 +268,11 @@ async fn names_are_bounded() {
     let address = fresh_address();
     let mut policy = NetworkPolicy::allowlist(["*.a.example"]).unwrap();
     policy.allow.push(address.parse().unwrap());
-    let behind = Behind::with(policy, |config| config.limits.names = 3).await;
+    let gated = GatedCell::with(policy, |config| config.limits.names = 3).await;
     for n in 0..5 {
-        behind.world.name(&format!("n{n}.a.example"), &[&address]);
+        gated.network.name(&format!("n{n}.a.example"), &[&address]);
     }
     let script = "for n in range(5): print(lookup(f'n{n}.a.example'), end=' ')";
     let expected = "198.18.0.2 198.18.0.3 198.18.0.4 gaierror gaierror";
-    assert_eq!(behind.python(script).await, expected);
+    assert_eq!(gated.python(script).await, expected);
 }

@@ -1,4 +1,4 @@
-//! Behaviour of gates in front of real cells. Every test needs working isolation and fails without it.
+//! Tests of gates in front of real cells. Every test needs working isolation and fails without it.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what a test relies on must hold")]
 

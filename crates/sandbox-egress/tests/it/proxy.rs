@@ -1,4 +1,4 @@
-//! Programs that ask for each connection, as one asks a proxy.
+//! Tests of programs that use the gate as a proxy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::support::{Shared, World, denied, echo_server, fresh_address, http_server};
+use crate::support::{Shared, TestNetwork, denied, echo_server, fresh_address, http_server};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A gate that is asked, on a port of this host.
-struct Asked {
+/// A gate that serves as a proxy, on a port of this host.
+struct ProxyGate {
     gate: Gate,
-    world: Arc<World>,
+    network: Arc<TestNetwork>,
     port: u16,
 }
 
-impl Asked {
+impl ProxyGate {
     async fn allowing(patterns: &[&str]) -> Self {
         Self::with(NetworkPolicy::allowlist(patterns).unwrap()).await
     }
@@ -33,24 +33,25 @@ impl Asked {
             let (connection, _) = listener.accept().await.unwrap();
             Some((connection, listener))
         });
-        let world = Arc::new(World::default());
+        let network = Arc::new(TestNetwork::default());
         let mut config = GateConfig::new(policy);
-        config.upstream = Arc::new(Shared(Arc::clone(&world)));
+        config.upstream = Arc::new(Shared(Arc::clone(&network)));
         config.limits.first_bytes = Duration::from_secs(2);
-        Self { gate: Gate::proxy(connections, config), world, port }
+        Self { gate: Gate::proxy(connections, config), network, port }
     }
 
     async fn connected(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).await.unwrap()
     }
 
-    /// What is answered to those words, up to the end. What is refused later may be a reset, which takes answers along.
-    async fn say(&self, words: &str) -> String {
+    /// Sends a request and returns the response up to its end. A later refusal may be a reset, which discards
+    /// responses.
+    async fn send(&self, request: &str) -> String {
         let mut stream = self.connected().await;
-        stream.write_all(words.as_bytes()).await.unwrap();
-        let mut heard = Vec::new();
-        let _ = timeout(SOON, stream.read_to_end(&mut heard)).await.unwrap();
-        String::from_utf8(heard).unwrap()
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut received = Vec::new();
+        let _ = timeout(SOON, stream.read_to_end(&mut received)).await.unwrap();
+        String::from_utf8(received).unwrap()
     }
 }
 
@@ -63,30 +64,30 @@ fn get(url: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_is_allowed_is_reached_by_tunnel_and_by_request() {
+async fn allowed_hosts_are_reached_by_tunnel_and_by_request() {
     let address = fresh_address();
-    let asked = Asked::allowing(&["a.example", &address]).await;
-    asked.world.name("a.example", &[&address]);
+    let proxy = ProxyGate::allowing(&["a.example", &address]).await;
+    proxy.network.name("a.example", &[&address]);
     http_server(&address, 80, "a").await;
     echo_server(&address, 5432).await;
 
-    assert!(asked.say(&get("http://a.example/")).await.ends_with("\r\n\r\na"));
-    assert!(asked.say(&get(&format!("http://{address}/x"))).await.ends_with("\r\n\r\na"));
-    // Words that come with the question are for the other end.
-    let mut stream = asked.connected().await;
+    assert!(proxy.send(&get("http://a.example/")).await.ends_with("\r\n\r\na"));
+    assert!(proxy.send(&get(&format!("http://{address}/x"))).await.ends_with("\r\n\r\na"));
+    // Bytes sent with the request are for the other end.
+    let mut stream = proxy.connected().await;
     stream.write_all((connect("A.Example.:5432") + "hello").as_bytes()).await.unwrap();
     stream.shutdown().await.unwrap();
-    let mut heard = String::new();
-    timeout(SOON, stream.read_to_string(&mut heard)).await.unwrap().unwrap();
-    assert_eq!(heard, "HTTP/1.1 200 Connection established\r\n\r\nHELLO");
-    assert_eq!(denied(&asked.gate), [""; 0]);
+    let mut received = String::new();
+    timeout(SOON, stream.read_to_string(&mut received)).await.unwrap().unwrap();
+    assert_eq!(received, "HTTP/1.1 200 Connection established\r\n\r\nHELLO");
+    assert_eq!(denied(&proxy.gate), [""; 0]);
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_is_answered_and_told() {
-    let asked = Asked::allowing(&["a.example:443", "b.example"]).await;
-    asked.world.name("b.example", &["10.0.0.1"]);
-    for (words, told) in [
+async fn refused_requests_are_answered_and_recorded() {
+    let proxy = ProxyGate::allowing(&["a.example:443", "b.example"]).await;
+    proxy.network.name("b.example", &["10.0.0.1"]);
+    for (request, expected) in [
         (connect("evil.example:443"), "--allow evil.example:443"),
         (get("http://evil.example/"), "--allow evil.example:80"),
         (connect("a.example:80"), "--allow a.example:80"),
@@ -96,14 +97,14 @@ async fn what_is_not_allowed_is_answered_and_told() {
         (connect("169.254.169.254:80"), "--allow 169.254.169.254:80"),
         (connect("198.18.0.2:80"), "the network policy refused 198.18.0.2:80"),
     ] {
-        let answer = asked.say(&words).await;
-        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{words}: {answer}");
-        assert!(answer.contains(told), "{words}: {answer}");
+        let answer = proxy.send(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n"), "{request}: {answer}");
+        assert!(answer.contains(expected), "{request}: {answer}");
     }
-    assert!(asked.world.dialled.lock().unwrap().is_empty());
-    assert_eq!(*asked.world.asked.lock().unwrap(), ["b.example"], "no name leaves this host");
+    assert!(proxy.network.dialled.lock().unwrap().is_empty());
+    assert_eq!(*proxy.network.lookups.lock().unwrap(), ["b.example"], "no name leaves this host");
     assert_eq!(
-        denied(&asked.gate)[..3],
+        denied(&proxy.gate)[..3],
         [
             "evil.example:443 not_listed evil.example:443 1",
             "evil.example:80 not_listed evil.example:80 1",
@@ -116,12 +117,12 @@ async fn what_is_not_allowed_is_answered_and_told() {
 async fn an_address_in_any_spelling_is_that_address() {
     let mut policy = NetworkPolicy::all();
     policy.deny = vec!["9.9.9.0/24".parse().unwrap()];
-    let asked = Asked::with(policy).await;
-    // As the resolver of a host reads them.
+    let proxy = ProxyGate::with(policy).await;
+    // Addresses as the resolver of a host reads them.
     for name in ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376"] {
-        asked.world.name(name, &["169.254.169.254"]);
+        proxy.network.name(name, &["169.254.169.254"]);
     }
-    asked.world.name("nine.example", &["9.9.9.9"]);
+    proxy.network.name("nine.example", &["9.9.9.9"]);
     for host in [
         "2852039166:80",
         "0xA9FEA9FE:80",
@@ -129,57 +130,63 @@ async fn an_address_in_any_spelling_is_that_address() {
         "nine.example:80",
         "[::ffff:9.9.9.9]:80",
     ] {
-        let answer = asked.say(&connect(host)).await;
+        let answer = proxy.send(&connect(host)).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{host}: {answer}");
     }
-    assert!(asked.world.dialled.lock().unwrap().is_empty());
+    assert!(proxy.network.dialled.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn no_other_host_is_named_on_a_connection_that_is_allowed() {
     let address = fresh_address();
-    let asked = Asked::allowing(&["a.example", &address]).await;
-    asked.world.name("a.example", &[&address]);
+    let proxy = ProxyGate::allowing(&["a.example", &address]).await;
+    proxy.network.name("a.example", &[&address]);
     http_server(&address, 80, "a").await;
     echo_server(&address, 443).await;
     let evil = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
-    // In the tunnel, and after the request that was looked at.
+    // In the tunnel, and after the inspected request.
     let established = "HTTP/1.1 200 Connection established\r\n\r\n";
-    let answer = asked.say(&(connect("a.example:80") + evil)).await;
+    let answer = proxy.send(&(connect("a.example:80") + evil)).await;
     assert!(["", established].contains(&&*answer), "{answer}");
-    let answer = asked.say(&(get("http://a.example/") + evil)).await;
+    let answer = proxy.send(&(get("http://a.example/") + evil)).await;
     assert!(!answer.contains("evil"), "{answer}");
-    // What is no TLS.
-    let answer = asked.say(&(connect("a.example:443") + evil)).await;
+    // Bytes that are not TLS.
+    let answer = proxy.send(&(connect("a.example:443") + evil)).await;
     assert!(["", established].contains(&&*answer), "{answer}");
-    let told = denied(&asked.gate);
-    assert!(told.iter().any(|line| line.starts_with("evil.example:80 wrong_host")), "{told:?}");
-    assert!(told.iter().any(|line| line.contains("a.example:443 wrong_protocol")), "{told:?}");
+    let denials = denied(&proxy.gate);
+    assert!(
+        denials.iter().any(|line| line.starts_with("evil.example:80 wrong_host")),
+        "{denials:?}"
+    );
+    assert!(
+        denials.iter().any(|line| line.contains("a.example:443 wrong_protocol")),
+        "{denials:?}"
+    );
 }
 
 #[tokio::test]
-async fn nonsense_and_silence_are_answered_within_their_time() {
-    let asked = Asked::allowing(&["a.example"]).await;
+async fn malformed_and_missing_requests_are_answered_in_time() {
+    let proxy = ProxyGate::allowing(&["a.example"]).await;
     let long = format!("GET http://a.example/{} HTTP/1.1\r\n", "x".repeat(100_000));
-    for words in [
+    for request in [
         "\u{16}\u{3}\u{1}hello",
         "GET / HTTP/1.1\r\n\r\n",
         "CONNECT a.example HTTP/1.1\r\n\r\n",
         &long,
     ] {
-        let answer = asked.say(words).await;
-        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{words:?}: {answer}");
+        let answer = proxy.send(request).await;
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{request:?}: {answer}");
     }
-    let answer = asked.say("CONNECT a.example:443").await;
+    let answer = proxy.send("CONNECT a.example:443").await;
     assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
     // A name that does not exist, and a server that does not.
-    let answer = asked.say(&connect("a.example:443")).await;
+    let answer = proxy.send(&connect("a.example:443")).await;
     assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
-    // Nothing is answered any more once the gate is closed.
-    let mut stream = asked.connected().await;
-    asked.gate.close();
+    // A closed gate answers nothing.
+    let mut stream = proxy.connected().await;
+    proxy.gate.close();
     let _ = stream.write_all(connect("a.example:443").as_bytes()).await;
-    let mut heard = Vec::new();
-    let _ = timeout(SOON, stream.read_to_end(&mut heard)).await.unwrap();
-    assert_eq!(heard, b"");
+    let mut received = Vec::new();
+    let _ = timeout(SOON, stream.read_to_end(&mut received)).await.unwrap();
+    assert_eq!(received, b"");
 }

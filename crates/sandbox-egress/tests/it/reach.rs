@@ -1,4 +1,4 @@
-//! What is allowed is reached as if there were no gate, and what is not is told.
+//! Tests that allowed hosts are reached as if there were no gate, and that refusals are reported.
 
 use std::io::Read as _;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use sandbox_core::NetworkPolicy;
 use sandbox_isolation::SpawnSpec;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{Behind, echo_server, fresh_address, http_server, serve};
+use crate::support::{GatedCell, echo_server, fresh_address, http_server, serve};
 
 #[tokio::test]
 async fn an_allowed_name_is_reached_on_every_port() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", &address]).await;
-    behind.world.name("a.example", &[&address]);
+    let gated = GatedCell::allowing(&["a.example", &address]).await;
+    gated.network.name("a.example", &[&address]);
     http_server(&address, 80, "a").await;
     echo_server(&address, 5432).await;
-    let script = "print(fetch('a.example'), say('A.Example.', 5432), lookup('a.example'))";
-    assert_eq!(behind.python(script).await, "a HELLO 198.18.0.2");
+    let script = "print(fetch('a.example'), send('A.Example.', 5432), lookup('a.example'))";
+    assert_eq!(gated.python(script).await, "a HELLO 198.18.0.2");
     let tcp_question = "
 import os
 question = b'\\xab\\xcd\\x01\\x00\\x00\\x01' + bytes(6) + b'\\x01a\\x07example\\x00\\x00\\x01\\x00\\x01'
@@ -26,23 +26,23 @@ with socket.create_connection(('127.0.0.1', 53), 5) as s:
         s.sendall(len(question).to_bytes(2, 'big') + question)
         answer = s.recv(2); answer = s.recv(int.from_bytes(answer, 'big'))
         print(answer[-4:] == bytes([198, 18, 0, 2]), end=' ')";
-    assert_eq!(behind.python(tcp_question).await, "True True True");
-    assert_eq!(behind.denied(), [""; 0]);
+    assert_eq!(gated.python(tcp_question).await, "True True True");
+    assert_eq!(gated.denied(), [""; 0]);
 }
 
 #[tokio::test]
-async fn other_names_do_not_exist_and_nobody_is_asked() {
-    let behind = Behind::allowing(&["a.example:443", "*.b.example"]).await;
-    behind.world.name("evil.example", &["8.8.8.8"]);
+async fn other_names_do_not_exist_and_are_not_looked_up() {
+    let gated = GatedCell::allowing(&["a.example:443", "*.b.example"]).await;
+    gated.network.name("evil.example", &["8.8.8.8"]);
     let began = Instant::now();
     let script = "
 for name in 'c2VjcmV0.evil.example', 'evil.example', 'b.example', 'x.a.example', 'missing.b.example':
     print(lookup(name))";
-    assert_eq!(behind.python(script).await, ["gaierror"; 5].join("\n"));
+    assert_eq!(gated.python(script).await, ["gaierror"; 5].join("\n"));
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-    assert_eq!(*behind.world.asked.lock().unwrap(), ["missing.b.example"]);
+    assert_eq!(*gated.network.lookups.lock().unwrap(), ["missing.b.example"]);
     assert_eq!(
-        behind.denied(),
+        gated.denied(),
         [
             "c2vjcmv0.evil.example not_listed c2vjcmv0.evil.example 1",
             "evil.example not_listed evil.example 1",
@@ -55,36 +55,36 @@ for name in 'c2VjcmV0.evil.example', 'evil.example', 'b.example', 'x.a.example',
 #[tokio::test]
 async fn the_port_of_a_rule_counts() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example:8080", &address]).await;
-    behind.world.name("a.example", &[&address]);
+    let gated = GatedCell::allowing(&["a.example:8080", &address]).await;
+    gated.network.name("a.example", &[&address]);
     for port in [8080, 8081] {
         echo_server(&address, port).await;
     }
-    let script = "print(say('a.example', 8080), say('a.example', 8081))";
-    assert_eq!(behind.python(script).await, "HELLO ConnectionResetError");
-    assert_eq!(behind.denied(), ["a.example:8081 not_listed a.example:8081 1"]);
+    let script = "print(send('a.example', 8080), send('a.example', 8081))";
+    assert_eq!(gated.python(script).await, "HELLO ConnectionResetError");
+    assert_eq!(gated.denied(), ["a.example:8081 not_listed a.example:8081 1"]);
 }
 
 #[tokio::test]
 async fn private_addresses_need_a_rule_of_their_own() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", "*.b.example"]).await;
-    behind.world.name("a.example", &[&address]);
+    let gated = GatedCell::allowing(&["a.example", "*.b.example"]).await;
+    gated.network.name("a.example", &[&address]);
     for (name, to) in [
         ("metadata.b.example", "169.254.169.254"),
         ("six.b.example", "fd00:ec2::254"),
         ("mapped.b.example", "::ffff:127.0.0.1"),
         ("wrapped.b.example", "2002:7f00:1::1"),
     ] {
-        behind.world.name(name, &[to]);
+        gated.network.name(name, &[to]);
     }
     echo_server(&address, 8080).await;
     let script = "
 for name in 'a', 'metadata.b', 'six.b', 'mapped.b', 'wrapped.b':
-    print(say(name + '.example', 8080), end=' ')";
-    assert_eq!(behind.python(script).await, ["gaierror"; 5].join(" "));
-    assert!(behind.world.dialled.lock().unwrap().is_empty());
-    let denied = behind.denied();
+    print(send(name + '.example', 8080), end=' ')";
+    assert_eq!(gated.python(script).await, ["gaierror"; 5].join(" "));
+    assert!(gated.network.dialled.lock().unwrap().is_empty());
+    let denied = gated.denied();
     assert_eq!(denied[0], format!("a.example private_address {address} 1"));
     assert_eq!(denied[1], "metadata.b.example private_address 169.254.169.254 1");
     assert_eq!(denied.len(), 5);
@@ -92,15 +92,15 @@ for name in 'a', 'metadata.b', 'six.b', 'mapped.b', 'wrapped.b':
 
 #[tokio::test]
 async fn literal_addresses_need_a_rule() {
-    let behind = Behind::allowing(&["a.example", "203.0.113.0/24:80"]).await;
+    let gated = GatedCell::allowing(&["a.example", "203.0.113.0/24:80"]).await;
     let script = "
 for host, port in ('198.51.100.1', 80), ('169.254.169.254', 80), ('2852039166', 80), ('0xA9FEA9FE', 80), \
                   ('203.0.113.9', 81), ('198.18.7.7', 80), ('10.0.0.1', 22), ('172.17.0.1', 2375):
-    print(say(host, port), end=' ')";
-    assert_eq!(behind.python(script).await, ["ConnectionResetError"; 8].join(" "));
-    assert!(behind.world.dialled.lock().unwrap().is_empty());
+    print(send(host, port), end=' ')";
+    assert_eq!(gated.python(script).await, ["ConnectionResetError"; 8].join(" "));
+    assert!(gated.network.dialled.lock().unwrap().is_empty());
     assert_eq!(
-        behind.denied(),
+        gated.denied(),
         [
             "198.51.100.1:80 private_address 198.51.100.1:80 1",
             "169.254.169.254:80 private_address 169.254.169.254:80 3",
@@ -116,7 +116,7 @@ for host, port in ('198.51.100.1', 80), ('169.254.169.254', 80), ('2852039166', 
 async fn deny_wins() {
     let address = fresh_address();
     let other = fresh_address();
-    let behind = Behind::allowing(&[
+    let gated = GatedCell::allowing(&[
         "*.example.com",
         "127.0.0.0/8",
         "!evil.example.com",
@@ -125,19 +125,19 @@ async fn deny_wins() {
     ])
     .await;
     for name in ["good", "evil", "half"] {
-        behind.world.name(&format!("{name}.example.com"), &[&address]);
+        gated.network.name(&format!("{name}.example.com"), &[&address]);
     }
-    behind.world.name("away.example.com", &[&other]);
+    gated.network.name("away.example.com", &[&other]);
     for port in [8080, 8081] {
         echo_server(&address, port).await;
     }
     let script = "
 for name, port in ('good', 8080), ('evil', 8080), ('half', 8080), ('half', 8081), ('away', 8080):
-    print(say(name + '.example.com', port), end=' ')";
+    print(send(name + '.example.com', port), end=' ')";
     let expected = "HELLO gaierror HELLO ConnectionResetError gaierror";
-    assert_eq!(behind.python(script).await, expected);
+    assert_eq!(gated.python(script).await, expected);
     assert_eq!(
-        behind.denied(),
+        gated.denied(),
         [
             "evil.example.com denied nothing 1",
             "half.example.com:8081 denied nothing 1",
@@ -147,22 +147,22 @@ for name, port in ('good', 8080), ('evil', 8080), ('half', 8080), ('half', 8081)
 }
 
 #[tokio::test]
-async fn everything_is_the_public_internet() {
+async fn mode_all_is_the_public_internet() {
     let address = fresh_address();
     let mut policy = NetworkPolicy::all();
     policy.allow = vec![address.parse().unwrap()];
     policy.deny = vec!["evil.example".parse().unwrap()];
-    let behind = Behind::with(policy, |_| {}).await;
-    behind.world.name("any.example", &[&address]);
-    behind.world.name("inside.example", &["192.168.0.1"]);
+    let gated = GatedCell::with(policy, |_| {}).await;
+    gated.network.name("any.example", &[&address]);
+    gated.network.name("inside.example", &["192.168.0.1"]);
     http_server(&address, 80, "any").await;
     let script = "
 print(fetch('any.example'), fetch('evil.example'), fetch('inside.example'), lookup('missing.example'), \
-      fetch('any.example', name='evil.example'), say('10.0.0.1', 80))";
+      fetch('any.example', name='evil.example'), send('10.0.0.1', 80))";
     let expected = "any gaierror gaierror gaierror ConnectionResetError ConnectionResetError";
-    assert_eq!(behind.python(script).await, expected);
+    assert_eq!(gated.python(script).await, expected);
     assert_eq!(
-        behind.denied(),
+        gated.denied(),
         [
             "evil.example denied nothing 1",
             "inside.example private_address 192.168.0.1 1",
@@ -175,17 +175,17 @@ print(fetch('any.example'), fetch('evil.example'), fetch('inside.example'), look
 #[tokio::test]
 async fn each_side_ends_on_its_own_and_nothing_is_lost() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", &address]).await;
-    behind.world.name("a.example", &[&address]);
+    let gated = GatedCell::allowing(&["a.example", &address]).await;
+    gated.network.name("a.example", &[&address]);
     const SIZE: usize = 20 << 20;
     serve(&address, 8080, |mut stream| async move {
-        // Ends its own direction first, and only then listens.
+        // Ends its own direction first, and reads only then.
         let (mut from, mut to) = stream.split();
         to.write_all(&vec![b'x'; SIZE]).await.unwrap();
         to.shutdown().await.unwrap();
-        let mut told = Vec::new();
-        from.read_to_end(&mut told).await.unwrap();
-        assert_eq!(told.len(), SIZE);
+        let mut received = Vec::new();
+        from.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received.len(), SIZE);
     })
     .await;
     let script = format!(
@@ -196,46 +196,46 @@ print(len(s.makefile('rb').read()), end=' ')
 s.sendall(b'y' * {SIZE}); s.shutdown(socket.SHUT_WR)
 print(s.recv(1))"
     );
-    assert_eq!(behind.python(&script).await, format!("{SIZE} b''"));
+    assert_eq!(gated.python(&script).await, format!("{SIZE} b''"));
 }
 
 #[tokio::test]
 async fn a_host_that_is_down_is_no_denial() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", &address]).await;
-    behind.world.name("a.example", &[&address]);
-    assert_eq!(behind.python("print(say('a.example', 8080))").await, "ConnectionResetError");
-    assert_eq!(behind.denied(), [""; 0]);
+    let gated = GatedCell::allowing(&["a.example", &address]).await;
+    gated.network.name("a.example", &[&address]);
+    assert_eq!(gated.python("print(send('a.example', 8080))").await, "ConnectionResetError");
+    assert_eq!(gated.denied(), [""; 0]);
 }
 
 #[tokio::test]
 async fn the_next_address_is_tried() {
     let (down, up) = (fresh_address(), fresh_address());
-    let behind = Behind::allowing(&["a.example", "127.0.0.0/8"]).await;
-    behind.world.name("a.example", &["::1", &down, &up]);
+    let gated = GatedCell::allowing(&["a.example", "127.0.0.0/8"]).await;
+    gated.network.name("a.example", &["::1", &down, &up]);
     echo_server(&up, 8080).await;
-    assert_eq!(behind.python("print(say('a.example', 8080))").await, "HELLO");
+    assert_eq!(gated.python("print(send('a.example', 8080))").await, "HELLO");
 }
 
 #[tokio::test]
 async fn a_gate_that_is_gone_is_closed() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", &address]).await;
-    behind.world.name("a.example", &[&address]);
+    let gated = GatedCell::allowing(&["a.example", &address]).await;
+    gated.network.name("a.example", &[&address]);
     echo_server(&address, 8080).await;
-    assert_eq!(behind.python("print(say('a.example', 8080))").await, "HELLO");
-    behind.gate.close();
+    assert_eq!(gated.python("print(send('a.example', 8080))").await, "HELLO");
+    gated.gate.close();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let script = "print(say('198.18.0.2', 8080), lookup('a.example'))";
-    assert_eq!(behind.python(script).await, "ConnectionRefusedError gaierror");
+    let script = "print(send('198.18.0.2', 8080), lookup('a.example'))";
+    assert_eq!(gated.python(script).await, "ConnectionRefusedError gaierror");
 }
 
 #[tokio::test]
-async fn what_nobody_has_come_to_yet_is_told_as_well() {
+async fn pending_connections_are_reported_too() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["203.0.113.5:8080", &address]).await;
+    let gated = GatedCell::allowing(&["203.0.113.5:8080", &address]).await;
     echo_server(&address, 8080).await;
-    *behind.world.detour.lock().unwrap() = Some(format!("{address}:8080").parse().unwrap());
+    *gated.network.detour.lock().unwrap() = Some(format!("{address}:8080").parse().unwrap());
     let (mut reader, writer) = std::io::pipe().unwrap();
     let script = "
 import os, socket
@@ -245,19 +245,19 @@ os.write(1, b'.')
 allowed.sendall(b'hello'); allowed.shutdown(socket.SHUT_WR); print(allowed.recv(5).decode())";
     let mut spec = SpawnSpec::new(["/usr/bin/python3", "-I", "-c", script]);
     spec.stdout = Some(writer.into());
-    let process = behind.cell.spawn(spec).await.unwrap();
-    // Nothing else runs here meanwhile, and so nobody takes the connections.
+    let process = gated.cell.spawn(spec).await.unwrap();
+    // No other task runs here meanwhile, so the connections stay in the queue.
     reader.read_exact(&mut [0]).unwrap();
-    // More than are looked at in a row.
-    let told = [(80, 300), (81, 1)].map(|(port, times)| {
+    // More connections than one batch accepts.
+    let expected = [(80, 300), (81, 1)].map(|(port, times)| {
         let place = format!("203.0.113.5:{port}");
         format!("{place} private_address {place} {times}")
     });
-    let later = behind.gate.mark();
-    assert_eq!(behind.denied(), told);
-    assert_eq!(behind.gate.denied_since(later), [], "they came before it");
+    let later = gated.gate.mark();
+    assert_eq!(gated.denied(), expected);
+    assert_eq!(gated.gate.denied_since(later), [], "they came before it");
     process.wait().await.unwrap();
-    let mut said = String::new();
-    reader.read_to_string(&mut said).unwrap();
-    assert_eq!((said.as_str(), behind.denied()), ("HELLO\n", told.to_vec()));
+    let mut output = String::new();
+    reader.read_to_string(&mut output).unwrap();
+    assert_eq!((output.as_str(), gated.denied()), ("HELLO\n", expected.to_vec()));
 }

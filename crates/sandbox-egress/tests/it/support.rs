@@ -1,4 +1,4 @@
-//! A cell with a gate, a world behind the gate, and servers in it.
+//! A cell with a gate, an upstream network for it, and servers.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,25 +12,25 @@ use sandbox_isolation::{Cell, CellLauncher, CellSpec, Resource, Rlimit, SpawnSpe
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Names of a test, and a record of what was asked for. Connections are real.
+/// Names of a test, and a record of lookups. Connections are real.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct TestNetwork {
     names: Mutex<HashMap<String, Vec<Vec<IpAddr>>>>,
-    pub(crate) asked: Mutex<Vec<String>>,
+    pub(crate) lookups: Mutex<Vec<String>>,
     pub(crate) dialled: Mutex<Vec<SocketAddr>>,
-    /// Where every connection really goes, whatever was asked for.
+    /// The real address of every connection, whatever its destination.
     pub(crate) detour: Mutex<Option<SocketAddr>>,
-    /// Addresses that count as those of this host, beside its own.
+    /// Addresses that count as this host's, besides its own.
     pub(crate) own: Mutex<Vec<IpAddr>>,
 }
 
-impl World {
-    /// Makes a name lead to addresses.
+impl TestNetwork {
+    /// Makes a name resolve to addresses.
     pub(crate) fn name(&self, name: &str, addresses: &[&str]) {
         self.names_in_turn(name, &[addresses]);
     }
 
-    /// Makes a name lead to other addresses each time, as long as there are more.
+    /// Makes a name resolve to the next addresses each time, until the last.
     pub(crate) fn names_in_turn(&self, name: &str, turns: &[&[&str]]) {
         let parse = |turn: &&[&str]| turn.iter().map(|text| text.parse().unwrap()).collect();
         let turns = turns.iter().map(parse).collect();
@@ -38,14 +38,14 @@ impl World {
     }
 }
 
-/// The world as something that a gate can hold.
+/// Returns the network as the upstream of a gate.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared(pub(crate) Arc<World>);
+pub(crate) struct Shared(pub(crate) Arc<TestNetwork>);
 
 #[async_trait::async_trait]
 impl Upstream for Shared {
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        self.0.asked.lock().unwrap().push(name.to_owned());
+        self.0.lookups.lock().unwrap().push(name.to_owned());
         let mut names = self.0.names.lock().unwrap();
         let turns = names.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
         if turns.len() > 1 { Ok(turns.remove(0)) } else { Ok(turns[0].clone()) }
@@ -54,7 +54,7 @@ impl Upstream for Shared {
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         self.0.dialled.lock().unwrap().push(to);
         let detour = *self.0.detour.lock().unwrap();
-        let to = detour.unwrap_or_else(|| SocketAddr::new(to.ip(), behind(to.port())));
+        let to = detour.unwrap_or_else(|| SocketAddr::new(to.ip(), listening_port(to.port())));
         HostNetwork.connect(to).await
     }
 
@@ -64,14 +64,14 @@ impl Upstream for Shared {
 }
 
 /// A cell behind a gate.
-pub(crate) struct Behind {
+pub(crate) struct GatedCell {
     pub(crate) cell: Cell,
     pub(crate) gate: Gate,
-    pub(crate) world: Arc<World>,
+    pub(crate) network: Arc<TestNetwork>,
 }
 
-impl Behind {
-    /// Only these patterns, and none of those after an exclamation mark.
+impl GatedCell {
+    /// Allows these patterns, and denies those that start with an exclamation mark.
     pub(crate) async fn allowing(patterns: &[&str]) -> Self {
         let allow = patterns.iter().filter(|pattern| !pattern.starts_with('!'));
         let mut policy = NetworkPolicy::allowlist(allow).unwrap();
@@ -81,26 +81,26 @@ impl Behind {
     }
 
     pub(crate) async fn with(policy: NetworkPolicy, set: impl FnOnce(&mut GateConfig)) -> Self {
-        let maker = CellLauncher::start().await.unwrap();
+        let launcher = CellLauncher::start().await.unwrap();
         // Some programs hold a thousand connections.
         let many = Rlimit::fixed(Resource::OpenFiles, 2048);
         let spec = CellSpec { gate: true, ..CellSpec::strict().limit(many) };
-        let cell = maker.cell(&spec).await.unwrap();
+        let cell = launcher.cell(&spec).await.unwrap();
         let sockets = cell.take_gate().unwrap();
         let sockets = Sockets {
             connections: sockets.connections,
             dns_packets: sockets.dns_packets,
             dns_connections: sockets.dns_connections,
         };
-        let world = Arc::new(World::default());
+        let network = Arc::new(TestNetwork::default());
         let mut config = GateConfig::new(policy);
-        config.upstream = Arc::new(Shared(Arc::clone(&world)));
+        config.upstream = Arc::new(Shared(Arc::clone(&network)));
         set(&mut config);
         let gate = Gate::open(sockets, config).unwrap();
-        Self { cell, gate, world }
+        Self { cell, gate, network }
     }
 
-    /// The output of a Python program, with what went wrong in it.
+    /// Runs a Python program and returns its output, with error messages in it.
     pub(crate) async fn python(&self, script: &str) -> String {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let script = format!("import socket, ssl, time, threading\n{PRELUDE}\n{script}");
@@ -117,13 +117,13 @@ impl Behind {
         output.await.unwrap()
     }
 
-    /// What was refused so far.
+    /// Returns the denials so far.
     pub(crate) fn denied(&self) -> Vec<String> {
         denied(&self.gate)
     }
 }
 
-/// What was refused so far: host, port, reason, what would allow it, how often.
+/// Returns the denials so far as text: host, port, reason, the pattern that would allow it, count.
 pub(crate) fn denied(gate: &Gate) -> Vec<String> {
     let show = |denial: &NetworkDenial| {
         let allow = denial.allow.as_deref().unwrap_or("nothing");
@@ -134,7 +134,7 @@ pub(crate) fn denied(gate: &Gate) -> Vec<String> {
 
 const PRELUDE: &str = "
 def attempt(what):
-    # After a reset it depends on the moment which call hears of it, and how: EPIPE, ECONNRESET, ENOTCONN.
+    # After a reset it depends on the moment which call reports it, and how: EPIPE, ECONNRESET, ENOTCONN.
     try: return what()
     except OSError as e: return 'ConnectionResetError' if e.errno in (32, 104, 107) else type(e).__name__
 def fetch(host, port=80, name=None, more='', connection=None):
@@ -143,7 +143,7 @@ def fetch(host, port=80, name=None, more='', connection=None):
             s.sendall(f'GET / HTTP/1.1\\r\\nHost: {name or host}\\r\\n{more}Connection: close\\r\\n\\r\\n'.encode())
             return s.makefile('rb').read().decode().rpartition('\\r\\n')[2] or 'nothing'
     return attempt(get)
-def say(host, port, data=b'hello', connection=None):
+def send(host, port, data=b'hello', connection=None):
     def talk():
         with connection or socket.create_connection((host, port), 5) as s:
             s.sendall(data); s.shutdown(socket.SHUT_WR)
@@ -153,7 +153,7 @@ def lookup(name):
     return attempt(lambda: socket.gethostbyname(name))
 ";
 
-/// An address of the host that nothing else of the tests uses.
+/// Returns an address of the host that no other test uses.
 pub(crate) fn fresh_address() -> String {
     use std::sync::atomic::{AtomicU8, Ordering};
     static NEXT: AtomicU8 = AtomicU8::new(1);
@@ -162,12 +162,12 @@ pub(crate) fn fresh_address() -> String {
     format!("127.{}.{low}.{}", 64 | (high & 63), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Where a server of a port really listens: not everybody may listen on low ones.
-fn behind(port: u16) -> u16 {
+/// Returns the port on which a server really listens: low ports may need privileges.
+fn listening_port(port: u16) -> u16 {
     if port < 1024 { port + 20_000 } else { port }
 }
 
-/// Answers every HTTP request on a connection with its own name and the host that was asked for.
+/// Answers every HTTP request on a connection with its own name and the requested host.
 pub(crate) async fn http_server(address: &str, port: u16, own_name: &'static str) {
     serve(address, port, move |mut stream| async move {
         let mut head = Vec::new();
@@ -184,13 +184,13 @@ pub(crate) async fn http_server(address: &str, port: u16, own_name: &'static str
     .await;
 }
 
-/// Answers with what it was told, in capitals, once it was told everything.
+/// Reads everything, then answers with the same bytes in capitals.
 pub(crate) async fn echo_server(address: &str, port: u16) {
     serve(address, port, |mut stream| async move {
-        let mut told = Vec::new();
-        let _ = stream.read_to_end(&mut told).await;
-        told.make_ascii_uppercase();
-        let _ = stream.write_all(&told).await;
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received).await;
+        received.make_ascii_uppercase();
+        let _ = stream.write_all(&received).await;
     })
     .await;
 }
@@ -203,7 +203,7 @@ pub(crate) async fn serve<F>(
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let listener = TcpListener::bind((address, behind(port))).await.unwrap();
+    let listener = TcpListener::bind((address, listening_port(port))).await.unwrap();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();

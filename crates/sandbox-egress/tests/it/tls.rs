@@ -1,4 +1,4 @@
-//! TLS through the gate, with a server that takes it: end to end, and for the hosts that are allowed alone.
+//! Tests of TLS through the gate, with a real server: end to end, and only for allowed hosts.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,9 +9,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, Stream};
 
-use crate::support::{Behind, fresh_address, serve};
+use crate::support::{GatedCell, fresh_address, serve};
 
-/// For `a.example`, `b.example` and `evil.example`; of no use anywhere else.
+/// Certificate for `a.example`, `b.example` and `evil.example`; used only in these tests.
 const CERTIFICATE: &str = include_str!("server-certificate.pem");
 const KEY: &str = include_str!("server-key.pem");
 
@@ -19,8 +19,8 @@ fn config() -> Arc<ServerConfig> {
     config_with(rustls::crypto::ring::default_provider())
 }
 
-/// Of a server that knows a group of keys which clients do not send at once: it asks for another greeting.
-fn config_that_asks_again() -> Arc<ServerConfig> {
+/// A server whose only key exchange group is one that clients do not send at first: it requests a second ClientHello.
+fn config_with_retry() -> Arc<ServerConfig> {
     let kx_groups = vec![rustls::crypto::ring::kx_group::SECP384R1];
     config_with(CryptoProvider { kx_groups, ..rustls::crypto::ring::default_provider() })
 }
@@ -33,7 +33,7 @@ fn config_with(provider: CryptoProvider) -> Arc<ServerConfig> {
     Arc::new(builder.with_single_cert(vec![certificate], key).unwrap())
 }
 
-/// Answers a request with the host that the greeting named.
+/// Answers a request with the host that the ClientHello named.
 fn answer(config: Arc<ServerConfig>, mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
     let mut session = ServerConnection::new(config).map_err(std::io::Error::other)?;
@@ -41,7 +41,7 @@ fn answer(config: Arc<ServerConfig>, mut stream: TcpStream) -> std::io::Result<(
     let mut request = [0; 1000];
     let read = tls.read(&mut request)?;
     assert!(request[..read].starts_with(b"GET /"));
-    let name = tls.conn.server_name().unwrap_or("nobody").to_owned();
+    let name = tls.conn.server_name().unwrap_or("none").to_owned();
     tls.write_all(
         format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).as_bytes(),
     )?;
@@ -53,7 +53,7 @@ async fn serve_tls(address: &str, config: Arc<ServerConfig>) {
     serve(address, 443, move |stream| {
         let (config, stream) = (Arc::clone(&config), stream.into_std());
         async move {
-            // Refused connections end within the greeting.
+            // Refused connections end during the handshake.
             let _ = tokio::task::spawn_blocking(move || answer(config, stream.unwrap())).await;
         }
     })
@@ -61,13 +61,13 @@ async fn serve_tls(address: &str, config: Arc<ServerConfig>) {
 }
 
 #[tokio::test]
-async fn a_second_greeting_names_no_other_host() {
+async fn a_second_client_hello_names_no_other_host() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", &address]).await;
-    behind.world.name("a.example", &[&address]);
-    serve_tls(&address, config_that_asks_again()).await;
-    // Greetings are made without a connection, so that the second one may be for another host. The server takes none whose
-    // random bytes differ, but has read its name by then.
+    let gated = GatedCell::allowing(&["a.example", &address]).await;
+    gated.network.name("a.example", &[&address]);
+    serve_tls(&address, config_with_retry()).await;
+    // ClientHellos are made without a connection, so that the second one can name another host. The server rejects one
+    // with different random bytes, but has read its name by then.
     let script = format!(
         "
 trusted = ssl.create_default_context(cadata='''{CERTIFICATE}''')
@@ -76,10 +76,10 @@ def get():
         s.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')
         return s.recv(1000).decode().rpartition('\\r\\n')[2]
 def greeting(name):
-    said = ssl.MemoryBIO()
-    try: trusted.wrap_bio(ssl.MemoryBIO(), said, server_hostname=name).do_handshake()
+    written = ssl.MemoryBIO()
+    try: trusted.wrap_bio(ssl.MemoryBIO(), written, server_hostname=name).do_handshake()
     except ssl.SSLWantReadError: pass
-    return said.read()
+    return written.read()
 def greet_twice(second):
     def talk():
         with socket.create_connection(('a.example', 443), 10) as s:
@@ -90,21 +90,21 @@ def greet_twice(second):
     return attempt(talk)
 print(get(), greet_twice('a.example'), greet_twice('evil.example'))"
     );
-    // The control is answered by an alert of the server.
+    // The server answers the control case with an alert.
     let expected = "a.example (True, b'\\x15') ConnectionResetError";
-    assert_eq!(behind.python(&script).await, expected);
-    assert_eq!(behind.denied(), ["evil.example:443 wrong_host evil.example:443 1"]);
+    assert_eq!(gated.python(&script).await, expected);
+    assert_eq!(gated.denied(), ["evil.example:443 wrong_host evil.example:443 1"]);
 }
 
 #[tokio::test]
-async fn a_server_is_spoken_with_end_to_end_by_its_allowed_names_alone() {
+async fn tls_is_end_to_end_and_only_for_allowed_names() {
     let address = fresh_address();
-    let behind = Behind::allowing(&["a.example", "b.example", &address]).await;
+    let gated = GatedCell::allowing(&["a.example", "b.example", &address]).await;
     for name in ["a.example", "b.example", "evil.example"] {
-        behind.world.name(name, &[&address]);
+        gated.network.name(name, &[&address]);
     }
     serve_tls(&address, config()).await;
-    // The certificate is checked, so nobody in between can have answered.
+    // The certificate is verified, so no intermediary can have answered.
     let script = format!(
         "
 trusted = ssl.create_default_context(cadata='''{CERTIFICATE}''')
@@ -119,10 +119,10 @@ print(get('a.example', 'evil.example'), get('evil.example', 'evil.example'))
 try: ssl.create_default_context().wrap_socket(socket.create_connection(('a.example', 443), 10), server_hostname='a.example')
 except ssl.SSLCertVerificationError: print('not trusted')"
     );
-    let output = behind.python(&script).await;
+    let output = gated.python(&script).await;
     let expected = "a.example b.example b.example\nConnectionResetError gaierror\nnot trusted";
     assert_eq!(output, expected);
-    let denied = behind.denied();
+    let denied = gated.denied();
     assert!(
         denied.contains(&"evil.example:443 wrong_host evil.example:443 1".to_owned()),
         "{denied:?}"
